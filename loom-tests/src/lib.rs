@@ -1,0 +1,1 @@
+//! Models; see the crate page once it is filled.

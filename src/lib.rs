@@ -1,0 +1,7 @@
+//! Keyed timers on sharded hierarchical wheels.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod tick;
+
+pub use tick::Time;
