@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod clock;
+mod job;
+mod sync;
 mod tick;
 
+pub use clock::{Clock, ManualClock};
 pub use tick::Time;

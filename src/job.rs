@@ -1,0 +1,80 @@
+//! What travels from tickers to workers, and what a worker may do with it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A place in a stripe whose timer has expired. At most one is under way per slot.
+///
+/// It is no permission to run: what it stands for may have been cancelled or moved meanwhile. Only
+/// a claim under the stripe's lock decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) stripe: u32,
+    pub(crate) slot: u32,
+}
+
+/// The other side of a ticket. The executor knows this trait and never a timer.
+pub(crate) trait Claim: Send + Sync + 'static {
+    /// Claims `first`, runs its task if it still stands, and goes on with what `more` yields until
+    /// that has nothing. A ticket is claimed right before its task starts, never in advance.
+    ///
+    /// `more` is called before the run that went before is settled, so that settling and claiming
+    /// in one stripe take one lock.
+    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
+
+    /// Takes back tickets that nobody will claim: their timers become due again.
+    fn give_back(&self, tickets: &[Ticket]);
+}
+
+/// Runs user code that may panic. The panic's payload is user code's too: its `Drop` may panic in
+/// turn, so it is dropped under another guard.
+pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let message = message_of(payload.as_ref());
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            // Whoever panics in the drop of a panic's payload gets no third chance.
+            std::mem::forget(again);
+        }
+        message
+    })
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic whose payload is no text".to_owned()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_contained_and_its_message_kept() {
+        assert_eq!(contain(|| 7), Ok(7));
+        assert_eq!(
+            contain(|| panic!("plain")),
+            Err::<(), _>("plain".to_owned())
+        );
+        let number = 3;
+        assert_eq!(
+            contain(|| panic!("number {number}")),
+            Err::<(), _>("number 3".to_owned())
+        );
+    }
+
+    #[test]
+    fn c110_a_panic_in_the_drop_of_a_panic_is_contained() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("in drop");
+            }
+        }
+        assert!(contain(|| std::panic::panic_any(Bomb)).is_err());
+    }
+}

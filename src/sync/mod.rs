@@ -1,0 +1,23 @@
+//! The one place that names `std::sync`, `std::thread`, crossbeam or a checker.
+//!
+//! Everything above takes its atomics, locks, parkers, deques and thread-locals from here, so that
+//! the models in `loom-tests` compile the very files that ship, with loom's types underneath.
+//!
+//! - [`Mutex`] ignores poison: a panic under a stripe's lock can only come from a key's `Eq` or
+//!   `Clone`, and both are called before anything is changed.
+//! - [`Parker`] holds one token; an unpark before the park is not lost.
+//! - The deque and the injector are crossbeam's. For the checker they are stand-ins that are weaker
+//!   than the real ones; see `stand_in.rs`.
+//! - Reference counts are std's even under the checker: no protocol here depends on them.
+
+#[cfg(not(loom))]
+mod real;
+#[cfg(loom)]
+mod stand_in;
+
+#[cfg(not(loom))]
+pub(crate) use real::*;
+#[cfg(loom)]
+pub(crate) use stand_in::*;
+
+pub(crate) use std::sync::{Arc, Weak};

@@ -1,0 +1,44 @@
+//! What runs in production: std and crossbeam.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+pub(crate) use crossbeam_utils::CachePadded;
+pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
+pub(crate) use std::sync::MutexGuard;
+pub(crate) use std::thread_local;
+
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+}
+
+pub(crate) mod deque {
+    pub(crate) use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+}
+
+pub(crate) mod channel {
+    pub(crate) use crossbeam_channel::{Receiver, Sender, bounded};
+}
+
+pub(crate) mod thread {
+    pub(crate) use std::thread::{Builder, yield_now};
+}
+
+/// A lock that ignores poison.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Mutex(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Parks for at most `limit`; returns early when unparked, and possibly for no reason.
+pub(crate) fn park_for(parker: &Parker, limit: Duration) {
+    parker.park_timeout(limit);
+}
