@@ -53,6 +53,16 @@ impl Clock {
         Clock(Kind::Manual(clock.clone()))
     }
 
+    /// The hand that moves this clock, if it is a manual one.
+    #[must_use]
+    pub fn as_manual(&self) -> Option<ManualClock> {
+        match &self.0 {
+            #[cfg(not(loom))]
+            Kind::System { .. } => None,
+            Kind::Manual(clock) => Some(clock.clone()),
+        }
+    }
+
     /// The present moment of this clock.
     #[must_use]
     pub fn now(&self) -> Time {

@@ -1,0 +1,155 @@
+//! Options after validation: every bound with its default and its reason.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::BuildError;
+use crate::tick::TickSize;
+
+/// Shorter ticks would wrap the wheel's range within hours and cost more than they tell.
+const TICK_MIN: Duration = Duration::from_micros(1);
+/// Longer ones are not what a timer is for.
+const TICK_MAX: Duration = Duration::from_secs(60);
+/// Threads, on any machine known.
+const THREADS_MAX: usize = 1_024;
+/// Stripes are chosen by 16 bits of the hash.
+const STRIPES_MAX: usize = 1 << 16;
+/// 128 stripes gave two threads 1.6 to 3 times the throughput of one lock per shard.
+const STRIPES_DEFAULT: usize = 128;
+const STRIPES_PER_CORE: usize = 8;
+/// Blocked tasks of one pool; more than that is a design to be looked at.
+const MAX_WORKERS_DEFAULT: usize = 64;
+
+/// What a builder collects.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) tick: Duration,
+    pub(crate) shards: Option<usize>,
+    pub(crate) stripes: Option<usize>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) max_workers: Option<usize>,
+    pub(crate) max_pending: Option<usize>,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) shutdown_limit: Duration,
+    pub(crate) quiet: Duration,
+    pub(crate) backlog: usize,
+    pub(crate) injector: usize,
+}
+
+impl Config {
+    pub(crate) fn new() -> Self {
+        Config {
+            tick: Duration::from_millis(1),
+            shards: None,
+            stripes: None,
+            workers: None,
+            max_workers: None,
+            max_pending: None,
+            clock: None,
+            shutdown_limit: Duration::from_secs(30),
+            // Long enough not to start threads for every burst.
+            quiet: Duration::from_secs(10),
+            // A deque emptied by thieves alone never shrinks; 65,536 tickets are 512 KiB.
+            backlog: 65_536,
+            injector: 65_536,
+        }
+    }
+
+    pub(crate) fn validate(&self, cores: usize) -> Result<Valid, BuildError> {
+        let cores = cores.clamp(1, THREADS_MAX);
+        if !(TICK_MIN..=TICK_MAX).contains(&self.tick) {
+            return Err(BuildError::Tick(self.tick));
+        }
+        let shards = self.shards.unwrap_or(cores);
+        if !(1..=THREADS_MAX).contains(&shards) {
+            return Err(BuildError::Shards(shards));
+        }
+        let stripes = self.stripes.unwrap_or_else(|| {
+            STRIPES_DEFAULT
+                .max(STRIPES_PER_CORE * cores)
+                .max(shards)
+                .next_power_of_two()
+        });
+        if !stripes.is_power_of_two() || stripes < shards || stripes > STRIPES_MAX {
+            return Err(BuildError::Stripes { stripes, shards });
+        }
+        let workers = self.workers.unwrap_or(cores);
+        if !(1..=THREADS_MAX).contains(&workers) {
+            return Err(BuildError::Workers(workers));
+        }
+        let max_workers = self
+            .max_workers
+            .unwrap_or_else(|| MAX_WORKERS_DEFAULT.max(workers));
+        if max_workers < workers || max_workers > THREADS_MAX {
+            return Err(BuildError::MaxWorkers {
+                max_workers,
+                workers,
+            });
+        }
+        if self.max_pending == Some(0) {
+            return Err(BuildError::MaxPending);
+        }
+        let nanos = u64::try_from(self.tick.as_nanos()).map_err(|_| BuildError::Tick(self.tick))?;
+        Ok(Valid {
+            tick: TickSize::from_nanos(nanos),
+            shards,
+            stripes,
+            workers,
+            max_workers,
+            max_pending: self.max_pending,
+            shutdown_limit: self.shutdown_limit,
+            quiet: self.quiet,
+            backlog: self.backlog,
+            injector: self.injector,
+        })
+    }
+}
+
+/// What an engine is built from.
+#[derive(Clone, Debug)]
+pub(crate) struct Valid {
+    pub(crate) tick: TickSize,
+    pub(crate) shards: usize,
+    pub(crate) stripes: usize,
+    pub(crate) workers: usize,
+    pub(crate) max_workers: usize,
+    pub(crate) max_pending: Option<usize>,
+    pub(crate) shutdown_limit: Duration,
+    pub(crate) quiet: Duration,
+    pub(crate) backlog: usize,
+    pub(crate) injector: usize,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c117_defaults_follow_the_machine() {
+        let valid = Config::new().validate(4).unwrap();
+        assert_eq!((valid.shards, valid.workers, valid.max_workers), (4, 4, 64));
+        assert_eq!(valid.stripes, 128);
+        assert_eq!(valid.max_pending, None);
+        let large = Config::new().validate(100).unwrap();
+        assert_eq!((large.stripes, large.max_workers), (1_024, 100));
+    }
+
+    #[test]
+    fn c116_every_bound_is_checked_and_named() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::new();
+            change(&mut config);
+            config.validate(2).unwrap_err().to_string()
+        };
+        assert!(with(|c| c.tick = Duration::ZERO).contains("tick of 0ns"));
+        assert!(with(|c| c.tick = Duration::from_secs(61)).contains("tick of 61s"));
+        assert!(with(|c| c.shards = Some(0)).contains("0 shards"));
+        assert!(with(|c| c.shards = Some(1_025)).contains("1025 shards"));
+        assert!(with(|c| c.stripes = Some(3)).contains("3 stripes"));
+        assert!(with(|c| (c.stripes, c.shards) = (Some(2), Some(4))).contains("4 shards"));
+        assert!(with(|c| c.stripes = Some(1 << 17)).contains("131072 stripes"));
+        assert!(with(|c| c.workers = Some(0)).contains("0 workers"));
+        assert!(with(|c| c.max_workers = Some(1)).contains("at most 1 workers"));
+        assert!(with(|c| c.max_pending = Some(0)).contains("at most 0 pending"));
+    }
+}

@@ -1,0 +1,186 @@
+//! A ticker's step. It never blocks: it says until when the ticker may sleep.
+//!
+//! 1. Awake: the promise is 0, nobody rings.
+//! 2. Collect one batch, unless the backlog is at its bound, and hand it over. Worked: once more.
+//! 3. Nothing due: look whether tickets wait and nothing is claimed, and let the pool grow.
+//! 4. Promise to wake at the earlier of the least due moment and the next look at the pool.
+//! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
+//!    Something new: awake, once more. Else sleep until the promise.
+//!
+//! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
+
+use super::{Engine, Face, Place, Server};
+use crate::executor::{Feeder, Growth, GrowthWatch, Worker};
+use crate::shard::{Collected, Ticker};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, Parker};
+use crate::tick::Time;
+use std::time::Duration;
+
+/// What a ticker should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There may be more at once.
+    Worked,
+    /// Nothing before this moment, unless the bell rings.
+    SleepUntil(Time),
+    Stop,
+}
+
+/// Everything that one ticker owns.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    ticker: Ticker,
+    parker: Parker,
+    feeder: Feeder,
+    /// With inline execution the ticker is a worker too.
+    inline: Option<Worker>,
+    growth: GrowthWatch,
+    stalled: bool,
+    saturated: bool,
+}
+
+impl Seat {
+    pub(super) fn new(
+        ticker: Ticker,
+        parker: Parker,
+        feeder: Feeder,
+        inline: Option<Worker>,
+        limit: Duration,
+    ) -> Self {
+        Seat {
+            ticker,
+            parker,
+            feeder,
+            inline,
+            growth: GrowthWatch::new(limit),
+            stalled: false,
+            saturated: false,
+        }
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        self.ticker.shard()
+    }
+
+    pub(crate) fn parker(&self) -> &Parker {
+        &self.parker
+    }
+}
+
+impl<F: Face> Engine<F> {
+    /// One step of the ticker in `seat`; `start_workers` starts that many and says how many it could.
+    pub(crate) fn ticker_step(
+        &self,
+        server: &Arc<Server<F>>,
+        seat: &mut Seat,
+        start_workers: &mut dyn FnMut(usize),
+    ) -> Step {
+        let shard = self.shards().shard(seat.ticker.shard());
+        shard.bell.awake();
+        if self.closing().is_stopped() {
+            return Step::Stop;
+        }
+        let now = self.now();
+        seat.stalled = if seat.stalled {
+            !shard.backlog.recovered()
+        } else {
+            shard.backlog.room() == 0
+        };
+        if !seat.stalled {
+            let room = shard.backlog.room();
+            if seat.ticker.collect(self.shards(), now, room) == Collected::Batch {
+                self.hand_over(seat);
+                self.serve_inline(server, seat);
+                return Step::Worked;
+            }
+        }
+        if self.serve_inline(server, seat) {
+            return Step::Worked;
+        }
+        let waiting = shard.backlog.unclaimed() > 0;
+        let look_again = self.watch(seat, now, waiting, start_workers);
+        let due = if seat.stalled {
+            Time::MAX
+        } else {
+            shard.least_due()
+        };
+        let at = due.min(look_again);
+        shard.bell.promise(at);
+        let news = self.closing().is_stopped()
+            || (!waiting && shard.backlog.unclaimed() > 0)
+            || if seat.stalled {
+                shard.backlog.recovered()
+            } else {
+                shard.least_due() < at
+            };
+        if news {
+            shard.bell.awake();
+            return Step::Worked;
+        }
+        self.shards().relax_permits();
+        Step::SleepUntil(at)
+    }
+
+    fn hand_over(&self, seat: &mut Seat) {
+        if seat.ticker.tickets.is_empty() {
+            return;
+        }
+        let shard = self.shards().shard(seat.ticker.shard());
+        shard.backlog.issue(seat.ticker.tickets.len());
+        match &self.place {
+            Place::Foreign(executor) => {
+                let batch = seat.ticker.tickets.drain(..).collect();
+                self.submit(executor.as_ref(), batch);
+            }
+            Place::Pool | Place::Inline => {
+                for ticket in seat.ticker.tickets.drain(..) {
+                    seat.feeder.push(ticket);
+                }
+                seat.feeder.announce();
+            }
+        }
+    }
+
+    /// With inline execution: runs what there is. Whether there was anything.
+    fn serve_inline(&self, server: &Arc<Server<F>>, seat: &mut Seat) -> bool {
+        let Some(worker) = &mut seat.inline else {
+            return false;
+        };
+        let mut worked = false;
+        while worker.step(server.as_ref()) {
+            worked = true;
+        }
+        worked
+    }
+
+    /// Lets the pool grow when tickets wait. Until when the ticker may sleep at most.
+    fn watch(
+        &self,
+        seat: &mut Seat,
+        now: Time,
+        waiting: bool,
+        start_workers: &mut dyn FnMut(usize),
+    ) -> Time {
+        if !matches!(self.place, Place::Pool) {
+            return Time::MAX;
+        }
+        let pool = self.pool();
+        let free = pool.free_seats();
+        let growth = seat.growth.look(now, waiting, pool.claims(), free);
+        let saturated = waiting && free == 0 && growth != Growth::Calm;
+        if saturated && !seat.saturated {
+            // Relaxed: a count.
+            self.faults().saturated.fetch_add(1, Ordering::Relaxed);
+        }
+        seat.saturated = saturated;
+        match growth {
+            Growth::Calm => Time::MAX,
+            Growth::LookAgain(at) => at,
+            Growth::Start { count, look_again } => {
+                start_workers(count);
+                look_again
+            }
+        }
+    }
+}

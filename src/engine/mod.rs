@@ -1,0 +1,364 @@
+//! The engine: shards below, executor below, and one payload type that a face chooses.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | operations on stripes, and what follows them outside the lock |
+//! | `serve.rs` | claim, run, settle |
+//! | `drive.rs` | a ticker's step: collect, hand over, watch growth, promise |
+//! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
+//! | `threads.rs` | threads around the steps, and their end |
+//! | `waiting.rs` | waiting for the end of a run |
+//! | `inside.rs` | which engines' tasks the present thread is in |
+
+mod closing;
+mod drive;
+mod inside;
+mod serve;
+#[cfg(not(loom))]
+mod threads;
+mod waiting;
+
+pub(crate) use closing::Closing;
+pub use closing::{Lifecycle, Shutdown};
+pub(crate) use drive::{Seat, Step};
+pub(crate) use serve::{Fire, Server};
+#[cfg(not(loom))]
+pub(crate) use threads::{Ending, Threads};
+
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
+
+use crate::clock::Clock;
+use crate::config::Valid;
+use crate::executor::{Executor, Job, Pool, PoolConfig};
+use crate::job::{Claim, Ticket, contain};
+use crate::shard::{
+    Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker,
+};
+use crate::stats::Latenesses;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Weak};
+use crate::tick::Time;
+use std::time::Duration;
+
+/// With a ticket unclaimed for so long the pool grows.
+pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
+
+/// What a face of the engine brings: the payload, and how it is run.
+pub(crate) trait Face: Send + Sync + Sized + 'static {
+    /// `()` where timers have no key.
+    type Key: Clone + Send + 'static;
+    /// What an entry holds, inline.
+    type Payload: Send + 'static;
+    /// What running needs of the engine, made once; a handle, for instance.
+    type Access: Send + Sync + 'static;
+
+    fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
+
+    /// Runs user code: outside every lock, under `catch_unwind`.
+    fn run(access: &Self::Access, fire: &Fire<'_, Self::Key>, payload: Self::Payload);
+
+    /// A run panicked. Also under `catch_unwind`.
+    fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
+}
+
+/// Where claimed tasks run.
+pub(crate) enum Place {
+    /// Our own workers.
+    Pool,
+    /// The tickers themselves are the workers.
+    Inline,
+    /// Somebody else's threads.
+    Foreign(Box<dyn Executor>),
+}
+
+/// Shared by handles, tickers and workers.
+pub(crate) struct Engine<F: Face> {
+    /// Tells this engine's ids from those of others.
+    tag: u32,
+    clock: Clock,
+    shards: Shards<F::Key, F::Payload>,
+    place: Place,
+    pool: Arc<Pool>,
+    closing: Closing,
+    shutdown_limit: Duration,
+    workers: usize,
+    stepped: bool,
+    server: OnceLock<Weak<Server<F>>>,
+    faults: Faults,
+    #[cfg(not(loom))]
+    threads: Threads,
+    pub(crate) face: F,
+}
+
+/// Things that should not happen, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// Threads that growth could not start.
+    pub(crate) spawn: AtomicU64,
+    /// Batches that a foreign executor refused or dropped.
+    pub(crate) refused: AtomicU64,
+    /// Panics on a ticker's thread, each followed by a restart of its loop.
+    pub(crate) ticker: AtomicU64,
+    /// Tickers that find the pool at its greatest size while tasks wait.
+    pub(crate) saturated: AtomicU64,
+}
+
+/// What goes into [`Engine::new`] besides the face.
+pub(crate) struct Parts {
+    pub(crate) config: Valid,
+    pub(crate) clock: Clock,
+    pub(crate) place: Place,
+    /// Makes hashes and origins repeat; by default they differ from engine to engine.
+    pub(crate) seed: Option<u64>,
+    /// Driven by a test's thread: no thread of its own.
+    pub(crate) stepped: bool,
+}
+
+impl<F: Face> Engine<F> {
+    /// The engine and its tickers' seats; nothing runs yet.
+    pub(crate) fn new(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
+        let Parts {
+            config,
+            clock,
+            place,
+            seed,
+            stepped,
+        } = parts;
+        let tag = next_tag();
+        let (shards, parkers) = Shards::new(&Layout {
+            shards: config.shards,
+            stripes: config.stripes,
+            tick: config.tick,
+            now: clock.now(),
+            backlog: config.backlog,
+            max_pending: config.max_pending,
+            seed: seed.unwrap_or_else(random_seed),
+        });
+        let (workers, max_workers) = match &place {
+            Place::Pool => (config.workers, config.max_workers),
+            // One seat for each ticker.
+            Place::Inline => (config.shards, config.shards),
+            Place::Foreign(_) => (0, 0),
+        };
+        let (pool, feeders) = Pool::new(PoolConfig {
+            workers,
+            max_workers,
+            feeders: config.shards,
+            injector_bound: config.injector,
+            quiet: config.quiet,
+        });
+        let seats = feeders
+            .into_iter()
+            .zip(parkers)
+            .enumerate()
+            .map(|(number, (feeder, parker))| {
+                let inline = matches!(place, Place::Inline)
+                    .then(|| pool.seat())
+                    .flatten();
+                let stripes = shards.stripes_of(number);
+                Seat::new(Ticker::new(number, stripes), parker, feeder, inline, GROWTH_LIMIT)
+            })
+            .collect();
+        let engine = Arc::new(Engine {
+            tag,
+            clock,
+            closing: Closing::new(config.stripes),
+            shards,
+            place,
+            pool,
+            shutdown_limit: config.shutdown_limit,
+            workers,
+            stepped,
+            server: OnceLock::new(),
+            faults: Faults::default(),
+            #[cfg(not(loom))]
+            threads: Threads::new(),
+            face,
+        });
+        let server = Server::new(&engine);
+        // Set once, right here.
+        let _ = engine.server.set(Arc::downgrade(&server));
+        (server, seats)
+    }
+
+    pub(crate) fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn shards(&self) -> &Shards<F::Key, F::Payload> {
+        &self.shards
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn closing(&self) -> &Closing {
+        &self.closing
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    pub(crate) fn is_inline(&self) -> bool {
+        matches!(self.place, Place::Inline)
+    }
+
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.stepped
+    }
+
+    /// Workers to start with.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    // === operations ===
+
+    /// Runs `operate` under the stripe's lock and then does what it left to be done.
+    pub(crate) fn with<R>(
+        &self,
+        stripe: usize,
+        operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> R,
+    ) -> R {
+        let (answer, after) = self.shards.with(stripe, operate);
+        self.act(stripe, &after);
+        answer
+    }
+
+    fn act(&self, stripe: usize, after: &Aftermath) {
+        if let Some(slot) = after.ticket {
+            self.inject(Ticket {
+                stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
+                slot,
+            });
+        }
+        if after.emptied {
+            self.closing.stripe_emptied();
+        }
+    }
+
+    /// Admits and arms under one hold of the lock. `given` is taken only if the arming is accepted.
+    pub(crate) fn arm<T>(
+        &self,
+        stripe: usize,
+        given: &mut Option<T>,
+        admit: impl Fn(&mut Stripe<F::Key, F::Payload>, &T) -> Result<Admission, Refusal>,
+        arm: impl Fn(&mut Stripe<F::Key, F::Payload>, Admission, T) -> Arming<F::Key, F::Payload>,
+    ) -> Result<Arming<F::Key, F::Payload>, Refusal> {
+        loop {
+            let answer = self.with(stripe, |stripe| {
+                let Some(value) = given.as_ref() else {
+                    unreachable!("given is there until it is armed");
+                };
+                let admission = admit(stripe, value)?;
+                let Some(value) = given.take() else {
+                    unreachable!("it was there a moment ago");
+                };
+                Ok(arm(stripe, admission, value))
+            });
+            match answer {
+                Err(Refusal::NoPermit) if self.shards.collect_permits() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    // === hand-over ===
+
+    /// Hands over what is due at once, on the caller's thread.
+    fn inject(&self, ticket: Ticket) {
+        let shard = self.shards.shard_of(ticket.stripe as usize);
+        shard.backlog.issue(1);
+        match &self.place {
+            Place::Foreign(executor) => self.submit(executor.as_ref(), vec![ticket]),
+            Place::Inline => match self.pool.inject(ticket) {
+                Ok(()) => shard.bell.ring_for(Time::ZERO),
+                Err(ticket) => self.take_back(&[ticket]),
+            },
+            Place::Pool => match self.pool.inject(ticket) {
+                // All workers may be blocked, and the ticker asleep for long: it is woken to watch.
+                Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),
+                Err(ticket) => self.take_back(&[ticket]),
+            },
+        }
+    }
+
+    /// Hands a batch to a foreign executor. What it refuses or drops comes back by the job's `Drop`.
+    fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
+        let server = self.server.get().and_then(Weak::upgrade);
+        let Some(server) = server else {
+            self.take_back(&tickets);
+            return;
+        };
+        let claim: Arc<dyn Claim> = server;
+        let job = Job::new(claim, tickets);
+        if !matches!(contain(|| executor.execute(job).is_ok()), Ok(true)) {
+            // Relaxed: a count.
+            self.faults.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tickets that nobody will claim: their timers come again with the next tick.
+    fn take_back(&self, tickets: &[Ticket]) {
+        let now = self.clock.now();
+        for ticket in tickets {
+            let stripe = ticket.stripe as usize;
+            self.with(stripe, |stripe| stripe.give_back(ticket.slot, now));
+            let shard = self.shards.shard_of(stripe);
+            shard.backlog.claimed(&shard.bell);
+        }
+    }
+
+    /// The lateness of one shard's stripes, or of all.
+    pub(crate) fn latenesses(&self, shard: Option<usize>) -> Latenesses {
+        let mut sum = Latenesses::new();
+        for stripe in self.stripes_of(shard) {
+            self.shards.peek(stripe, |stripe| {
+                if let Some(lateness) = stripe.lateness() {
+                    sum.merge(lateness);
+                }
+            });
+        }
+        sum
+    }
+
+    /// The numbers of one shard's stripes, or of all.
+    pub(crate) fn stripes_of(&self, shard: Option<usize>) -> impl Iterator<Item = usize> + use<F> {
+        let step = shard.map_or(1, |_| self.shards.shards());
+        (shard.unwrap_or(0)..self.shards.stripes()).step_by(step)
+    }
+}
+
+/// Engines of one process are told apart by a number; 4 billion of them.
+fn next_tag() -> u32 {
+    // Not the facade's atomic: a checker has no statics, and nothing is ordered by it.
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    // Relaxed: only the numbers must differ.
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// From the process's random hash keys.
+fn random_seed() -> u64 {
+    ahash::RandomState::new().hash_one(next_tag())
+}
+
+impl<F: Face> std::fmt::Debug for Engine<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("tag", &self.tag)
+            .field("shards", &self.shards)
+            .field("closing", &self.closing)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,172 @@
+//! Claim, run, settle.
+//!
+//! A claim turns a ticket into a run under the stripe's lock, or finds that there is nothing to run.
+//! It is made right before the task starts: nothing is ever claimed in advance, so what waits can be
+//! cancelled. Settling one run and claiming the next ticket of the same stripe take one lock.
+
+use super::{Engine, Face, inside};
+use crate::job::{Claim, Ticket, contain};
+use crate::shard::{Claimed, EntryId, Settled};
+use crate::sync::Arc;
+use crate::tick::Time;
+
+/// What a run is told.
+#[derive(Debug)]
+pub(crate) struct Fire<'a, K> {
+    pub(crate) key: &'a K,
+    pub(crate) stripe: u32,
+    pub(crate) id: EntryId,
+    pub(crate) deadline: Time,
+    pub(crate) started: Time,
+}
+
+/// The engine as the executor sees it.
+pub(crate) struct Server<F: Face> {
+    engine: Arc<Engine<F>>,
+    access: F::Access,
+}
+
+/// A run that has ended and is not settled yet.
+struct Done {
+    stripe: u32,
+    id: EntryId,
+    panicked: bool,
+}
+
+impl<F: Face> Server<F> {
+    pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
+        Arc::new(Server {
+            access: F::access(engine),
+            engine: Arc::clone(engine),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine<F>> {
+        &self.engine
+    }
+
+    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claimed<F::Key, F::Payload> {
+        let engine = &self.engine;
+        let now = engine.now();
+        let (settled, claimed) = match done {
+            Some(done) if done.stripe == ticket.stripe => {
+                let (settled, claimed) = engine.with(ticket.stripe as usize, |stripe| {
+                    let settled = stripe.settle(done.id, done.panicked, now);
+                    (settled, stripe.claim(ticket.slot, now))
+                });
+                (Some(settled), claimed)
+            }
+            done => {
+                if let Some(done) = done {
+                    self.settle(&done);
+                }
+                let claimed = engine.with(ticket.stripe as usize, |stripe| {
+                    stripe.claim(ticket.slot, now)
+                });
+                (None, claimed)
+            }
+        };
+        let shard = engine.shards().shard_of(ticket.stripe as usize);
+        shard.backlog.claimed(&shard.bell);
+        if let Some(settled) = settled {
+            self.after_settling(settled);
+        }
+        claimed
+    }
+
+    fn settle(&self, done: &Done) {
+        let now = self.engine.now();
+        let settled = self.engine.with(done.stripe as usize, |stripe| {
+            stripe.settle(done.id, done.panicked, now)
+        });
+        self.after_settling(settled);
+    }
+
+    fn after_settling(&self, settled: Settled<F::Key>) {
+        for (_, waiter) in settled.waiters {
+            waiter.unpark();
+        }
+        if settled.key.is_some() {
+            // The key's `Drop` is user code. Nobody could do anything about its panic.
+            let _ = contain(|| drop(settled.key));
+        }
+    }
+
+    /// Runs a claimed task. What must be settled afterwards, if anything.
+    fn run(&self, ticket: Ticket, claimed: Claimed<F::Key, F::Payload>) -> Option<Done> {
+        match claimed {
+            Claimed::Nothing => None,
+            Claimed::KeyPanicked { panic, key, value } => {
+                // Told as what it is: a panic of this arming, with no key to show but the original.
+                let message = contain(|| std::panic::resume_unwind(panic)).err();
+                let fire = Fire {
+                    key: &key,
+                    stripe: ticket.stripe,
+                    id: EntryId::gone(ticket.slot),
+                    deadline: self.engine.now(),
+                    started: self.engine.now(),
+                };
+                let message = message.unwrap_or_default();
+                let _ = contain(|| F::panicked(&self.access, &fire, &message));
+                let _ = contain(|| drop(value));
+                let _ = contain(|| drop(key));
+                None
+            }
+            Claimed::Run {
+                key,
+                value,
+                id,
+                deadline,
+                started,
+            } => {
+                let fire = Fire {
+                    key: &key,
+                    stripe: ticket.stripe,
+                    id,
+                    deadline,
+                    started,
+                };
+                let inside = inside::Inside::enter(self.engine.tag());
+                let ended = contain(|| F::run(&self.access, &fire, value));
+                let panicked = ended.is_err();
+                if let Err(message) = ended {
+                    let _ = contain(|| F::panicked(&self.access, &fire, &message));
+                }
+                let _ = contain(|| drop(key));
+                drop(inside);
+                Some(Done {
+                    stripe: ticket.stripe,
+                    id,
+                    panicked,
+                })
+            }
+        }
+    }
+}
+
+impl<F: Face> Claim for Server<F> {
+    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        let mut next = Some(first);
+        let mut done = None;
+        while let Some(ticket) = next {
+            let claimed = self.claim(ticket, done.take());
+            done = self.run(ticket, claimed);
+            next = more();
+        }
+        if let Some(done) = done {
+            self.settle(&done);
+        }
+    }
+
+    fn give_back(&self, tickets: &[Ticket]) {
+        self.engine.take_back(tickets);
+    }
+}
+
+impl<F: Face> std::fmt::Debug for Server<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,210 @@
+//! Threads around the steps, and their end. Nothing here decides anything: a ticker thread loops
+//! over `ticker_step`, a worker thread over the executor's loop.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use super::{Engine, Face, Seat, Server, Shutdown, Step};
+use crate::executor::Worker;
+use crate::job::contain;
+use crate::shard::Taken;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::{Arc, Mutex, park_for, thread};
+use crate::tick::Time;
+
+/// Nobody ever sends: a thread's end is its sender's drop, and the receiver sees the last one.
+type Alive = Sender<Infallible>;
+
+/// Who is told when threads have ended.
+#[derive(Debug)]
+pub(crate) struct Threads(Mutex<Option<Started>>);
+
+#[derive(Debug)]
+struct Started {
+    tickers: Alive,
+    workers: Alive,
+    tickers_gone: Receiver<Infallible>,
+    workers_gone: Receiver<Infallible>,
+}
+
+/// What an engine's end left.
+#[derive(Debug)]
+pub(crate) struct Ending<K, V> {
+    pub(crate) taken: Vec<Taken<K, V>>,
+    pub(crate) still_running: usize,
+}
+
+impl Threads {
+    pub(super) fn new() -> Self {
+        Threads(Mutex::new(None))
+    }
+}
+
+impl<F: Face> Engine<F> {
+    /// Starts the tickers and the first workers. After an error nothing runs.
+    pub(crate) fn start(server: &Arc<Server<F>>, seats: Vec<Seat>) -> io::Result<()> {
+        let engine = server.engine();
+        let (tickers, tickers_gone) = bounded(0);
+        let (workers, workers_gone) = bounded(0);
+        *engine.threads.0.lock() = Some(Started {
+            tickers,
+            workers,
+            tickers_gone,
+            workers_gone,
+        });
+        let started = seats
+            .into_iter()
+            .try_for_each(|seat| Self::start_ticker(server, seat))
+            .and_then(|()| (0..engine.workers()).try_for_each(|_| Self::start_worker(server)));
+        if started.is_err() {
+            engine.stop();
+        }
+        started
+    }
+
+    fn start_ticker(server: &Arc<Server<F>>, mut seat: Seat) -> io::Result<()> {
+        let alive = server.engine().alive(|started| &started.tickers);
+        let server = Arc::clone(server);
+        thread::Builder::new()
+            .name(format!("tb-tick-{}", seat.shard()))
+            .spawn(move || {
+                let engine = server.engine();
+                supervise(&engine.faults().ticker, || {
+                    Self::tick(&server, &mut seat);
+                });
+                drop(alive);
+            })
+            .map(drop)
+    }
+
+    fn tick(server: &Arc<Server<F>>, seat: &mut Seat) {
+        let engine = server.engine();
+        loop {
+            let step = engine.ticker_step(server, seat, &mut |count| {
+                for _ in 0..count {
+                    if Self::start_worker(server).is_err() {
+                        // Relaxed: a count.
+                        engine.faults().spawn.fetch_add(1, Ordering::Relaxed);
+                        break;
+                    }
+                }
+            });
+            match step {
+                Step::Worked => {}
+                Step::SleepUntil(at) => engine.clock().park_until(seat.parker(), Some(at)),
+                Step::Stop => break,
+            }
+        }
+    }
+
+    /// With inline execution the tickers have taken all seats, and this starts nothing.
+    fn start_worker(server: &Arc<Server<F>>) -> io::Result<()> {
+        let engine = server.engine();
+        let Some(worker) = engine.pool().seat() else {
+            return Ok(());
+        };
+        let alive = engine.alive(|started| &started.workers);
+        let server = Arc::clone(server);
+        thread::Builder::new()
+            .name(format!("tb-work-{}", worker.number()))
+            .spawn(move || {
+                Worker::run(worker, server.as_ref(), server.engine().clock());
+                drop(server);
+                drop(alive);
+            })
+            .map(drop)
+    }
+
+    fn alive(&self, which: impl Fn(&Started) -> &Alive) -> Option<Alive> {
+        self.threads.0.lock().as_ref().map(|started| which(started).clone())
+    }
+
+    /// Steps 2 to 6 of `closing.rs`, for the caller who began. `wait` waits until the engine is
+    /// quiet or the moment has come.
+    pub(crate) fn end(
+        &self,
+        mode: Shutdown,
+        wait: &mut dyn FnMut(Time),
+    ) -> Ending<F::Key, F::Payload> {
+        self.close_gates();
+        match mode {
+            Shutdown::HandBack => {}
+            Shutdown::Drain { limit } => wait(self.now() + limit),
+            Shutdown::RunNow => {
+                self.make_all_due();
+                wait(self.now() + self.shutdown_limit);
+            }
+        }
+        let taken = self.take_pending(true);
+        wait(self.now() + self.shutdown_limit);
+        let still_running = self.running();
+        self.stop();
+        self.join(still_running == 0);
+        self.closing().finish();
+        Ending {
+            taken,
+            still_running,
+        }
+    }
+
+    /// Waits for the threads that have nothing left to do. A worker whose task outlasted the limit
+    /// ends when its task does.
+    fn join(&self, workers_too: bool) {
+        let Some(started) = self.threads.0.lock().take() else {
+            return;
+        };
+        drop((started.tickers, started.workers));
+        // Disconnected is the only thing that can be received.
+        if workers_too || !self.is_inline() {
+            let _ = started.tickers_gone.recv();
+        }
+        if workers_too {
+            let _ = started.workers_gone.recv();
+        }
+    }
+
+    /// Closes without waiting for anything: what has not started counts as cancelled.
+    pub(crate) fn abandon(&self) {
+        if !self.closing().begin() {
+            return;
+        }
+        self.close_gates();
+        let taken = self.take_pending(false);
+        self.stop();
+        *self.threads.0.lock() = None;
+        self.closing().finish();
+        // Payloads are user code's: dropped here, with no lock held.
+        drop(taken);
+    }
+}
+
+/// Runs `body` until it returns. A panic is counted, told on stderr by the panic hook, and the body
+/// starts again after a pause: a broken ticker is never silent and never gone.
+fn supervise(panics: &AtomicU64, mut body: impl FnMut()) {
+    while contain(&mut body).is_err() {
+        // Relaxed: a count.
+        panics.fetch_add(1, Ordering::Relaxed);
+        // Lest a panic that comes again at once burns a core.
+        park_for(&crate::sync::Parker::new(), Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c138_a_ticker_that_panics_is_counted_and_goes_on() {
+        let panics = AtomicU64::new(0);
+        let mut rounds = 0;
+        supervise(&panics, || {
+            rounds += 1;
+            assert!(rounds > 2, "round {rounds}");
+        });
+        assert_eq!(rounds, 3);
+        // Relaxed: one thread.
+        assert_eq!(panics.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,201 @@
+//! Errors. Every refusal of a task carries the task.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why a scheduler can't be built. Names the offending value and what it may be.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The tick is shorter than 1 us or longer than 1 min.
+    Tick(Duration),
+    /// The number of shards is not between 1 and 1,024.
+    Shards(usize),
+    /// The number of stripes is not a power of two between the number of shards and 65,536.
+    Stripes {
+        /// What was asked for.
+        stripes: usize,
+        /// With so many shards.
+        shards: usize,
+    },
+    /// The number of workers is not between 1 and 1,024.
+    Workers(usize),
+    /// The greatest number of workers is smaller than the number to start with, or above 1,024.
+    MaxWorkers {
+        /// What was asked for.
+        max_workers: usize,
+        /// To start with.
+        workers: usize,
+    },
+    /// A bound of zero pending timers, which nothing could ever pass.
+    MaxPending,
+    /// A thread could not be started. Those that had been are stopped again.
+    Spawn(std::io::Error),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Tick(tick) => {
+                write!(f, "a tick of {tick:?}: choose one between 1 us and 1 min")
+            }
+            BuildError::Shards(shards) => {
+                write!(f, "{shards} shards: choose between 1 and 1,024")
+            }
+            BuildError::Stripes { stripes, shards } => write!(
+                f,
+                "{stripes} stripes for {shards} shards: choose a power of two between the number \
+                 of shards and 65,536"
+            ),
+            BuildError::Workers(workers) => {
+                write!(f, "{workers} workers: choose between 1 and 1,024")
+            }
+            BuildError::MaxWorkers {
+                max_workers,
+                workers,
+            } => write!(
+                f,
+                "at most {max_workers} workers, starting with {workers}: the first number must be \
+                 at least the second and at most 1,024"
+            ),
+            BuildError::MaxPending => {
+                f.write_str("at most 0 pending timers: choose at least 1, or leave it unbounded")
+            }
+            BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BuildError::Spawn(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why a task was not accepted. Nothing was changed, and the very task is inside.
+#[non_exhaustive]
+pub enum ScheduleError<F> {
+    /// `max_pending` timers are pending. Passes when one of them runs or is cancelled.
+    Full(F),
+    /// The scheduler is closing or closed, for good.
+    Closed(F),
+    /// Somebody waits in `cancel_and_wait` for a run of this key. Passes when that call returns.
+    Closing(F),
+    /// The key is pending already: only from `schedule_if_absent`.
+    Occupied(F),
+}
+
+impl<F> ScheduleError<F> {
+    /// The task that was refused.
+    pub fn into_task(self) -> F {
+        match self {
+            ScheduleError::Full(task)
+            | ScheduleError::Closed(task)
+            | ScheduleError::Closing(task)
+            | ScheduleError::Occupied(task) => task,
+        }
+    }
+
+    /// Whether trying again later can help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        !matches!(self, ScheduleError::Closed(_))
+    }
+
+    fn what(&self) -> &'static str {
+        match self {
+            ScheduleError::Full(_) => "Full",
+            ScheduleError::Closed(_) => "Closed",
+            ScheduleError::Closing(_) => "Closing",
+            ScheduleError::Occupied(_) => "Occupied",
+        }
+    }
+}
+
+impl<F> fmt::Debug for ScheduleError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(self.what()).finish_non_exhaustive()
+    }
+}
+
+impl<F> fmt::Display for ScheduleError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ScheduleError::Full(_) => {
+                "as many timers are pending as max_pending allows; try again when one has ended"
+            }
+            ScheduleError::Closed(_) => "the scheduler is closed",
+            ScheduleError::Closing(_) => {
+                "a cancel_and_wait of this key is under way; try again when it has returned"
+            }
+            ScheduleError::Occupied(_) => "the key is pending already",
+        })
+    }
+}
+
+impl<F> std::error::Error for ScheduleError<F> {}
+
+/// Why `cancel_and_wait` did not wait to the end. The cancellation itself was done all the same:
+/// what was pending is cancelled, and the run in progress is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// Called from inside a task of the same scheduler, without a limit: it could wait for itself.
+    WouldDeadlock,
+    /// The run had not ended when the limit had passed.
+    TimedOut,
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WaitError::WouldDeadlock => {
+                "waiting for a run from inside a task of the same scheduler needs a limit"
+            }
+            WaitError::TimedOut => "the run had not ended when the limit had passed",
+        })
+    }
+}
+
+impl std::error::Error for WaitError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do_and_names_the_value() {
+        let errors = [
+            BuildError::Tick(Duration::ZERO),
+            BuildError::Shards(0),
+            BuildError::Stripes { stripes: 3, shards: 2 },
+            BuildError::Workers(2_000),
+            BuildError::MaxWorkers { max_workers: 1, workers: 2 },
+            BuildError::MaxPending,
+            BuildError::Spawn(std::io::Error::other("no thread left")),
+        ];
+        let texts = ["0ns", "0 shards", "3 stripes", "2000", "at most 1", "at most 0", "no thread"];
+        for (error, text) in errors.iter().zip(texts) {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        let source = std::error::Error::source(&errors[6]);
+        assert!(source.is_some_and(|inner| inner.to_string().contains("no thread left")));
+    }
+
+    #[test]
+    fn a_refusal_gives_the_task_back() {
+        for error in [
+            ScheduleError::Full(7),
+            ScheduleError::Closed(7),
+            ScheduleError::Closing(7),
+            ScheduleError::Occupied(7),
+        ] {
+            assert_eq!(error.is_transient(), !matches!(error, ScheduleError::Closed(_)));
+            assert!(!error.to_string().is_empty());
+            assert_eq!(error.into_task(), 7);
+        }
+    }
+}

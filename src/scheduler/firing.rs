@@ -1,0 +1,139 @@
+//! What a task is told, and the task itself.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use super::answers::TimerId;
+use super::handle::Handle;
+use super::hasher::RandomState;
+use crate::tick::Time;
+
+/// A run of a task, as the task sees it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::Scheduler;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// timers.schedule("beat", Duration::from_secs(1), |firing| {
+///     assert_eq!(*firing.key(), "beat");
+///     // Runs again in a second; the run in progress ends first.
+///     let again = firing.handle().schedule("beat", Duration::from_secs(1), |_| ());
+///     assert!(again.unwrap().after_run);
+/// })?;
+/// assert_eq!(scheduler.advance(Duration::from_secs(3)).len(), 2);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Firing<'a, K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) handle: &'a Handle<K, S>,
+    pub(super) key: &'a K,
+    pub(super) id: TimerId,
+    pub(super) deadline: Time,
+    pub(super) started: Time,
+}
+
+impl<K, S> Firing<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// The key under which the task was scheduled.
+    #[must_use]
+    pub fn key(&self) -> &K {
+        self.key
+    }
+
+    /// Names the arming that runs.
+    #[must_use]
+    pub fn id(&self) -> TimerId {
+        self.id
+    }
+
+    /// When it was due.
+    #[must_use]
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// How long after its deadline it started.
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        self.started.since(self.deadline)
+    }
+
+    /// Whether somebody cancelled the key since this run started. A long task may look at it and
+    /// end early. Takes one stripe's lock for a moment.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let engine = self.handle.engine();
+        engine
+            .shards()
+            .peek(self.id.stripe as usize, |stripe| stripe.is_cancelled(self.id.entry))
+    }
+
+    /// The scheduler that runs the task.
+    #[must_use]
+    pub fn handle(&self) -> &Handle<K, S> {
+        self.handle
+    }
+}
+
+impl<K, S> fmt::Debug for Firing<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Firing")
+            .field("id", &self.id)
+            .field("deadline", &self.deadline)
+            .field("started", &self.started)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A boxed task, as reports hand it back.
+pub struct Task<K, S = RandomState>(Boxed<K, S>)
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static;
+
+type Boxed<K, S> = Box<dyn for<'a, 'b> FnOnce(&'a Firing<'b, K, S>) + Send>;
+
+impl<K, S> Task<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) fn new<F>(task: Box<F>) -> Self
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        Task(task)
+    }
+
+    /// Runs the task; for one that was handed back, from within a new one.
+    pub fn run(self, firing: &Firing<'_, K, S>) {
+        (self.0)(firing);
+    }
+}
+
+impl<K, S> fmt::Debug for Task<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task(..)")
+    }
+}

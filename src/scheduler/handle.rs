@@ -1,0 +1,600 @@
+//! The handle: every keyed call.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::time::{Duration, Instant};
+
+use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo};
+use super::face::Keyed;
+use super::firing::{Firing, Task};
+use super::guard::CancelGuard;
+use super::hasher::RandomState;
+use super::pending::Pending;
+use crate::engine::{Engine, Lifecycle};
+use crate::error::{ScheduleError, WaitError};
+use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
+use crate::sync::{Arc, Parker};
+use crate::tick::Time;
+
+/// Schedules, moves and cancels timers of one scheduler, from any thread.
+///
+/// A handle is cheap to clone and does not keep the scheduler alive: after the scheduler was shut
+/// down or dropped, whatever would arm a timer answers [`ScheduleError::Closed`], and everything
+/// else that it is not found.
+///
+/// # Blocking
+///
+/// Every call but [`cancel_and_wait`](Self::cancel_and_wait) takes the lock of one stripe for well
+/// under a microsecond, or of one after the other. No call waits for a task.
+///
+/// # Panics
+///
+/// A key's `Eq` and `Clone` run under such a lock and must not call the scheduler: that panics with
+/// a message. If they panic themselves, the call that needed them panics and has changed nothing.
+///
+/// # Ordering
+///
+/// Calls for one key, from whatever threads, are settled one after the other. A task sees
+/// everything that happened before the call that scheduled it.
+pub struct Handle<K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    engine: Arc<Engine<Keyed<K, S>>>,
+}
+
+/// Which timers an arming may take the place of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Upsert {
+    Always,
+    IfAbsent,
+}
+
+impl<K, S> Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(crate) fn new(engine: Arc<Engine<Keyed<K, S>>>) -> Self {
+        Handle { engine }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine<Keyed<K, S>>> {
+        &self.engine
+    }
+
+    /// The present moment of the scheduler's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
+
+    /// The moment of the scheduler's clock that corresponds to `instant`.
+    #[must_use]
+    pub fn time_of(&self, instant: Instant) -> Time {
+        self.engine.clock().time_of(instant)
+    }
+
+    /// How far the scheduler's life has come.
+    #[must_use]
+    pub fn state(&self) -> Lifecycle {
+        self.engine.closing().state()
+    }
+
+    /// How many timers are pending: not started and not cancelled, queued ones included.
+    ///
+    /// # Complexity
+    ///
+    /// One lock per stripe, one after the other; while others arm and cancel it is no snapshot.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.engine
+            .stripes_of(None)
+            .map(|stripe| self.engine.shards().peek(stripe, |s| s.counters().pending as usize))
+            .sum()
+    }
+
+    /// Whether no timer is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.engine
+            .stripes_of(None)
+            .all(|stripe| self.engine.shards().peek(stripe, |s| s.counters().pending == 0))
+    }
+
+    /// Walks over all timers, pending, queued and running, in no order. Portions are copied under
+    /// one stripe's lock at a time, so timers that come, go or move meanwhile may or may not show.
+    #[must_use]
+    pub fn pending(&self) -> Pending<'_, K, S> {
+        Pending::new(self)
+    }
+
+    /// A guard that cancels the timer when it is dropped.
+    #[must_use = "dropping the guard cancels the timer"]
+    pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
+        CancelGuard::new(self.clone(), id)
+    }
+
+    /// Acts on one arming instead of on a key.
+    #[must_use]
+    pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
+        ById { handle: self, id }
+    }
+
+    /// Cancels everything that is pending; running tasks go on. Returns how many were cancelled.
+    ///
+    /// # Complexity
+    ///
+    /// Linear in the greatest number of timers there ever were, in portions per stripe. What is
+    /// armed during the call may or may not be cancelled.
+    pub fn cancel_all(&self) -> usize {
+        let taken = self.engine.take_pending(false);
+        taken.len()
+    }
+
+    fn timer_id(&self, stripe: usize, entry: EntryId) -> TimerId {
+        TimerId {
+            tag: self.engine.tag(),
+            stripe: stripe as u32,
+            entry,
+        }
+    }
+
+    /// The stripe of an id of ours.
+    pub(super) fn stripe_of(&self, id: TimerId) -> Option<usize> {
+        let stripe = id.stripe as usize;
+        (id.tag == self.engine.tag() && stripe < self.engine.shards().stripes()).then_some(stripe)
+    }
+
+    /// What a cancellation dropped is dropped here, without a lock.
+    pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
+        match cancelling {
+            Cancelling::Cancelled { deadline, run, .. } => Cancel::Cancelled {
+                deadline,
+                running: run.is_some(),
+            },
+            Cancelling::Running(_) => Cancel::Running,
+            Cancelling::NotFound => Cancel::NotFound,
+        }
+    }
+
+    pub(super) fn hash_of<Q>(&self, key: &Q) -> (usize, KeyHash)
+    where
+        Q: Hash + ?Sized,
+    {
+        let hash = self.engine.face.hasher.hash_one(key);
+        let hash = self.engine.shards().fold(hash);
+        (self.engine.shards().stripe_of(hash), hash)
+    }
+}
+
+impl<K, S> Handle<K, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Runs `task` once, at or after `delay` from now. What is pending under the same key is
+    /// replaced in the same step: it never runs.
+    ///
+    /// Any delay is fine: zero runs as soon as a worker is free, without waiting for a tick, and
+    /// one that reaches [`Time::MAX`] never runs. If the key is running, the new task is kept and
+    /// runs after that, at its own deadline: [`Scheduled::after_run`].
+    ///
+    /// # Errors
+    ///
+    /// The task comes back in the error: [`Full`](ScheduleError::Full) at `max_pending`,
+    /// [`Closed`](ScheduleError::Closed) after shutdown, [`Closing`](ScheduleError::Closing) while
+    /// `cancel_and_wait` waits for this key.
+    ///
+    /// # Complexity
+    ///
+    /// Constant: one hash, one lock, one probe of the index.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let first = timers.schedule(7, Duration::from_secs(30), |_| println!("too slow"))?;
+    /// let second = timers.schedule(7, Duration::from_secs(60), |_| println!("far too slow"))?;
+    /// assert_eq!(second.replaced, Some(first.deadline));
+    /// assert_eq!(scheduler.advance(Duration::from_secs(60)).len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule<F>(
+        &self,
+        key: K,
+        delay: Duration,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        let now = self.now();
+        self.arm(key, now + delay, now, Upsert::Always, task)
+    }
+
+    /// Like [`schedule`](Self::schedule), for a moment of the scheduler's clock; one in the past is
+    /// due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    pub fn schedule_at<F>(
+        &self,
+        key: K,
+        at: Time,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        self.arm(key, at, self.now(), Upsert::Always, task)
+    }
+
+    /// Like [`schedule`](Self::schedule), unless something is pending for the key. A key that runs
+    /// is free in this sense, unless an arming is kept for after the run.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule), and [`Occupied`](ScheduleError::Occupied).
+    pub fn schedule_if_absent<F>(
+        &self,
+        key: K,
+        delay: Duration,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        let now = self.now();
+        self.arm(key, now + delay, now, Upsert::IfAbsent, task)
+    }
+
+    fn arm<F>(
+        &self,
+        key: K,
+        deadline: Time,
+        now: Time,
+        upsert: Upsert,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        // The box is made before the lock is taken, and is still the very closure if it is refused.
+        let mut given = Some((key, Box::new(task)));
+        let answer = self.arm_boxed(
+            &mut given,
+            deadline,
+            now,
+            upsert,
+            |task| Task::new(task),
+        );
+        match (answer, given) {
+            (Ok(scheduled), _) => Ok(scheduled),
+            (Err(refusal), Some((_key, task))) => Err(match refusal {
+                Refusal::Closed => ScheduleError::Closed(*task),
+                Refusal::Closing => ScheduleError::Closing(*task),
+                Refusal::Occupied => ScheduleError::Occupied(*task),
+                Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(*task),
+            }),
+            (Err(_), None) => unreachable!("what is refused is not taken"),
+        }
+    }
+
+    fn arm_boxed<T>(
+        &self,
+        given: &mut Option<(K, T)>,
+        deadline: Time,
+        now: Time,
+        upsert: Upsert,
+        boxed: impl Fn(T) -> Task<K, S>,
+    ) -> Result<Scheduled, Refusal> {
+        let Some((key, _)) = given.as_ref() else {
+            unreachable!("called with a task");
+        };
+        let (stripe, hash) = self.hash_of(key);
+        let Arming {
+            id,
+            replaced,
+            after_run,
+            // Dropped here, without a lock.
+            dropped: _dropped,
+        } = self.engine.arm(
+            stripe,
+            given,
+            |stripe, (key, _)| stripe.admit(hash, key, upsert == Upsert::IfAbsent),
+            |stripe, admission, (key, task)| {
+                stripe.arm(admission, Some(hash), key, boxed(task), deadline, now)
+            },
+        )?;
+        Ok(Scheduled {
+            id: self.timer_id(stripe, id),
+            deadline,
+            replaced,
+            after_run,
+        })
+    }
+
+    /// Moves what is pending for `key` to `delay` from now. It keeps its task and its id. Never
+    /// arms anything.
+    ///
+    /// A timer that was due and queued but has not started is moved, too: a touch wins over an
+    /// expiry whose task has not started.
+    ///
+    /// # Complexity
+    ///
+    /// Constant. To a later time it is one probe and one write: the wheel is not touched until the
+    /// old time comes.
+    pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.now();
+        self.move_to(key, now + delay, now)
+    }
+
+    /// Like [`reschedule`](Self::reschedule), to a moment of the scheduler's clock.
+    pub fn reschedule_at<Q>(&self, key: &Q, at: Time) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.move_to(key, at, self.now())
+    }
+
+    fn move_to<Q>(&self, key: &Q, deadline: Time, now: Time) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .with(stripe, |stripe| stripe.reschedule(hash, key, deadline, now, false))
+            .into()
+    }
+
+    /// Moves what is pending for `key` to `delay` from now if that is earlier than its deadline;
+    /// never delays anything.
+    pub fn pull_in<Q>(&self, key: &Q, delay: Duration) -> PullIn
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.now();
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .with(stripe, |stripe| stripe.reschedule(hash, key, now + delay, now, true))
+            .into()
+    }
+
+    /// Cancels what is pending for `key` and drops its task. [`Cancel::Cancelled`] means that it
+    /// has not started and never will, also when it was due and queued for a worker.
+    ///
+    /// A run in progress goes on, but is told ([`Firing::is_cancelled`]).
+    ///
+    /// # Complexity
+    ///
+    /// Constant; the memory is free at once. No clock is read.
+    pub fn cancel<Q>(&self, key: &Q) -> Cancel
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        Self::answer(self.engine.with(stripe, |stripe| stripe.cancel(hash, key)))
+    }
+
+    /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is
+    /// refused with [`ScheduleError::Closing`], so when it returns nothing runs and nothing is
+    /// pending but what was armed after the run's end.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::WouldDeadlock`] from inside a task of this scheduler, if there is a run to
+    /// wait for. The cancellation itself is done all the same.
+    ///
+    /// # Blocking
+    ///
+    /// For as long as the run takes.
+    pub fn cancel_and_wait<Q>(&self, key: &Q) -> Result<Cancel, WaitError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.cancel_and_wait_until(key, None)
+    }
+
+    /// Like [`cancel_and_wait`](Self::cancel_and_wait), for at most `limit` of the scheduler's
+    /// clock. Also from inside a task.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TimedOut`]: the run goes on, and the key can be armed again.
+    ///
+    /// # Blocking
+    ///
+    /// For as long as the run takes, and at most for `limit`.
+    pub fn cancel_and_wait_for<Q>(&self, key: &Q, limit: Duration) -> Result<Cancel, WaitError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.cancel_and_wait_until(key, Some(self.now() + limit))
+    }
+
+    fn cancel_and_wait_until<Q>(&self, key: &Q, until: Option<Time>) -> Result<Cancel, WaitError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let may_wait = until.is_some() || !self.engine.is_inside();
+        let parker = Parker::new();
+        let (cancelling, wait) = self.engine.with(stripe, |stripe| {
+            let cancelling = stripe.cancel(hash, key);
+            let run = match &cancelling {
+                Cancelling::Cancelled { run, .. } => *run,
+                Cancelling::Running(run) => Some(*run),
+                Cancelling::NotFound => None,
+            };
+            // In the same hold as the cancellation: nothing can be armed in between.
+            let wait = run.map(|run| {
+                let number = may_wait
+                    .then(|| stripe.wait_for(run, parker.unparker().clone()))
+                    .flatten();
+                (run, number)
+            });
+            (cancelling, wait)
+        });
+        let answer = Self::answer(cancelling);
+        match wait {
+            None => Ok(answer),
+            Some((_, None)) => Err(WaitError::WouldDeadlock),
+            Some((run, Some(number))) => self
+                .engine
+                .wait_for_run(stripe, run, number, until, &parker)
+                .map(|()| answer),
+        }
+    }
+
+    /// What is known of `key` at this moment.
+    #[must_use]
+    pub fn get<Q>(&self, key: &Q) -> Option<TimerInfo>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .shards()
+            .peek(stripe, |stripe| stripe.get(hash, key))
+            .map(|sight| TimerInfo::new(self.engine.tag(), stripe as u32, sight))
+    }
+
+    /// Whether `key` is pending, queued or running.
+    #[must_use]
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get(key).is_some()
+    }
+}
+
+/// Calls on one arming; see [`Handle::by_id`]. Cheaper than by key: nothing is hashed.
+pub struct ById<'a, K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    handle: &'a Handle<K, S>,
+    id: TimerId,
+}
+
+impl<K, S> ById<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Like [`Handle::reschedule`].
+    pub fn reschedule(&self, delay: Duration) -> Reschedule {
+        let now = self.handle.now();
+        self.move_to(now + delay, now)
+    }
+
+    /// Like [`Handle::reschedule_at`].
+    pub fn reschedule_at(&self, at: Time) -> Reschedule {
+        self.move_to(at, self.handle.now())
+    }
+
+    fn move_to(&self, deadline: Time, now: Time) -> Reschedule {
+        let Some(stripe) = self.handle.stripe_of(self.id) else {
+            return Reschedule::NotFound;
+        };
+        self.handle
+            .engine
+            .with(stripe, |stripe| stripe.reschedule_id(self.id.entry, deadline, now, false))
+            .into()
+    }
+
+    /// Like [`Handle::pull_in`].
+    pub fn pull_in(&self, delay: Duration) -> PullIn {
+        let Some(stripe) = self.handle.stripe_of(self.id) else {
+            return PullIn::NotFound;
+        };
+        let now = self.handle.now();
+        self.handle
+            .engine
+            .with(stripe, |stripe| stripe.reschedule_id(self.id.entry, now + delay, now, true))
+            .into()
+    }
+
+    /// Like [`Handle::cancel`]. The id of an arming that waits for the end of its key's run means
+    /// that arming alone; the id of the run tells the run, and leaves the other alone.
+    pub fn cancel(&self) -> Cancel {
+        let Some(stripe) = self.handle.stripe_of(self.id) else {
+            return Cancel::NotFound;
+        };
+        Handle::<K, S>::answer(
+            self.handle
+                .engine
+                .with(stripe, |stripe| stripe.cancel_id(self.id.entry)),
+        )
+    }
+
+    /// Like [`Handle::get`]. An arming that waits for the end of its key's run shows as pending.
+    #[must_use]
+    pub fn get(&self) -> Option<TimerInfo> {
+        let stripe = self.handle.stripe_of(self.id)?;
+        self.handle
+            .engine
+            .shards()
+            .peek(stripe, |stripe| stripe.get_id(self.id.entry))
+            .map(|sight| TimerInfo::new(self.id.tag, self.id.stripe, sight))
+    }
+}
+
+impl<K, S> fmt::Debug for ById<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ById").field(&self.id).finish()
+    }
+}
+
+impl<K, S> Clone for Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn clone(&self) -> Self {
+        Handle {
+            engine: Arc::clone(&self.engine),
+        }
+    }
+}
+
+impl<K, S> fmt::Debug for Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("engine", &self.engine)
+            .finish()
+    }
+}

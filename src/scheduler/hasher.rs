@@ -1,0 +1,60 @@
+//! The default hasher, in types of our own so that no dependency shows in a signature.
+
+use std::hash::{BuildHasher, Hasher};
+
+/// The default hasher: ahash, with keys that differ from process to process.
+///
+/// Any other `BuildHasher` can be given to the builder; a hash that leaves small integers as they
+/// are is fine, since every hash is folded once more before a stripe is chosen.
+///
+/// # Examples
+///
+/// ```
+/// use std::hash::BuildHasher;
+///
+/// let hasher = tourbillon::RandomState::default();
+/// assert_eq!(hasher.hash_one("key"), hasher.clone().hash_one("key"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RandomState(ahash::RandomState);
+
+/// The hasher of [`RandomState`].
+#[derive(Clone, Debug)]
+pub struct KeyHasher(ahash::AHasher);
+
+impl BuildHasher for RandomState {
+    type Hasher = KeyHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(self.0.build_hasher())
+    }
+}
+
+macro_rules! forward {
+    ($($method:ident: $number:ty),*) => {
+        $(
+            #[inline]
+            fn $method(&mut self, number: $number) {
+                self.0.$method(number);
+            }
+        )*
+    };
+}
+
+impl Hasher for KeyHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    forward!(
+        write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128,
+        write_usize: usize
+    );
+}

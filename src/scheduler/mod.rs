@@ -1,0 +1,144 @@
+//! The keyed face: a closure per key.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | `Scheduler`, the owner |
+//! | `builder.rs` | options |
+//! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
+//! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
+//! | `face.rs` | the payload, and how it is run |
+//! | `shutdown.rs`, `stats.rs` | reports |
+
+mod answers;
+mod batch;
+mod builder;
+mod face;
+mod firing;
+mod guard;
+mod handle;
+mod hasher;
+mod pending;
+mod shutdown;
+mod stats;
+
+pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
+pub use builder::Builder;
+pub use face::{Fired, TaskPanic};
+pub use firing::{Firing, Task};
+pub use guard::CancelGuard;
+pub use handle::{ById, Handle};
+pub use hasher::{KeyHasher, RandomState};
+pub use pending::Pending;
+pub use shutdown::{HandedBack, Report, ReportTicket};
+pub use stats::{ShardStats, Stats};
+
+pub(crate) use face::Keyed;
+pub(crate) use stats::collect as collect_stats;
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use crate::engine::{Server, Shutdown};
+use crate::sync::Arc;
+
+/// Owns the threads of a keyed scheduler. Timers are scheduled through a [`Handle`].
+///
+/// Dropping it closes the scheduler without waiting: what has not started counts as cancelled and
+/// is dropped, tasks that run go on to their end, and handles answer
+/// [`Closed`](crate::ScheduleError::Closed) from then on. That is fine in one of its own tasks, too.
+/// To wait, or to get the pending tasks back, use [`shutdown`](Self::shutdown).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scheduler = Scheduler::<String>::builder().build()?;
+/// let timers = scheduler.handle();
+/// timers.schedule("session-7".to_owned(), Duration::from_secs(1800), |firing| {
+///     println!("{} expired", firing.key());
+/// })?;
+/// timers.reschedule("session-7", Duration::from_secs(1800));
+/// timers.cancel("session-7");
+/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// assert!(report.handed_back.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Scheduler<K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    server: Arc<Server<Keyed<K, S>>>,
+    handle: Handle<K, S>,
+}
+
+impl<K> Scheduler<K>
+where
+    K: Clone + Send + 'static,
+{
+    /// Options with their defaults.
+    #[must_use]
+    pub fn builder() -> Builder<K> {
+        Builder::new()
+    }
+}
+
+impl<K, S> Scheduler<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(crate) fn new(server: Arc<Server<Keyed<K, S>>>) -> Self {
+        let handle = Handle::new(Arc::clone(server.engine()));
+        Scheduler { server, handle }
+    }
+
+    /// A handle, for any thread.
+    #[must_use]
+    pub fn handle(&self) -> Handle<K, S> {
+        self.handle.clone()
+    }
+
+    /// Closes the scheduler, deals with what is pending as `mode` says, and reports. The first call
+    /// does it; every later one, from whatever thread, returns an empty report at once, with
+    /// [`Report::already_closed`] set.
+    ///
+    /// # Errors
+    ///
+    /// From inside one of its own tasks the end can't be waited for: the ticket in `Err` yields the
+    /// report later.
+    ///
+    /// # Blocking
+    ///
+    /// Until what `mode` asks for is done and running tasks have ended, but no longer than the
+    /// limits in `mode` and in the builder's `shutdown_limit`, both by the scheduler's clock.
+    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<K, S>> {
+        shutdown::shutdown(&self.server, mode)
+    }
+}
+
+impl<K, S> Drop for Scheduler<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        self.server.engine().abandon();
+    }
+}
+
+impl<K, S> fmt::Debug for Scheduler<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("engine", self.server.engine())
+            .finish_non_exhaustive()
+    }
+}

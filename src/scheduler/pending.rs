@@ -1,0 +1,79 @@
+//! Inspection of all timers, in portions.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use super::answers::TimerInfo;
+use super::handle::Handle;
+use super::hasher::RandomState;
+
+/// So many slots are looked at under one hold of a lock.
+const PORTION: usize = 256;
+
+/// Walks over a scheduler's timers; see [`Handle::pending`].
+pub struct Pending<'a, K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    handle: &'a Handle<K, S>,
+    /// Stripe and slot to go on at.
+    at: (usize, u32),
+    portion: std::vec::IntoIter<(K, TimerInfo)>,
+}
+
+impl<'a, K, S> Pending<'a, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) fn new(handle: &'a Handle<K, S>) -> Self {
+        Pending {
+            handle,
+            at: (0, 0),
+            portion: Vec::new().into_iter(),
+        }
+    }
+}
+
+impl<K, S> Iterator for Pending<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Item = (K, TimerInfo);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let engine = self.handle.engine();
+        loop {
+            if let Some(next) = self.portion.next() {
+                return Some(next);
+            }
+            let (stripe, from) = self.at;
+            if stripe >= engine.shards().stripes() {
+                return None;
+            }
+            let mut seen = Vec::new();
+            let on = engine
+                .shards()
+                .peek(stripe, |stripe| stripe.look(from, PORTION, &mut seen));
+            self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
+            let tag = engine.tag();
+            self.portion = seen
+                .into_iter()
+                .map(|(key, sight)| (key, TimerInfo::new(tag, stripe as u32, sight)))
+                .collect::<Vec<_>>()
+                .into_iter();
+        }
+    }
+}
+
+impl<K, S> fmt::Debug for Pending<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("at", &self.at).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! Shutdown as the user sees it; the order of its steps stands in `engine/closing.rs`.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use super::face::Keyed;
+use super::firing::Task;
+use super::hasher::RandomState;
+use crate::engine::{Ending, Server, Shutdown};
+use crate::sync::channel::{Receiver, bounded};
+use crate::sync::{Arc, thread};
+use crate::tick::Time;
+
+/// What a shutdown left.
+#[non_exhaustive]
+pub struct Report<K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// What had not started, in no order.
+    pub handed_back: Vec<HandedBack<K, S>>,
+    /// How many tasks were still running when the limit had passed. Their threads end with them.
+    pub still_running: usize,
+    /// Another call had begun the shutdown; it has the report.
+    pub already_closed: bool,
+}
+
+/// A timer that did not run and was not cancelled.
+pub struct HandedBack<K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Its key.
+    pub key: K,
+    /// When it was due.
+    pub deadline: Time,
+    /// Its task.
+    pub task: Task<K, S>,
+}
+
+/// Yields the report of a shutdown that was called from inside a task.
+#[must_use = "the report holds what did not run"]
+pub struct ReportTicket<K, S = RandomState>(Receiver<Report<K, S>>)
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static;
+
+impl<K, S> ReportTicket<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Waits for the report.
+    ///
+    /// # Blocking
+    ///
+    /// As long as the shutdown takes. In the task that called for it, that is until its limit.
+    #[must_use]
+    pub fn wait(self) -> Report<K, S> {
+        self.0.recv().unwrap_or_else(|_| Report::empty())
+    }
+
+    /// The report if it is there, else the ticket again.
+    ///
+    /// # Errors
+    ///
+    /// The ticket, while the shutdown is under way.
+    pub fn try_wait(self) -> Result<Report<K, S>, Self> {
+        self.0.try_recv().map_err(|_| self)
+    }
+}
+
+impl<K, S> Report<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(crate) fn empty() -> Self {
+        Report {
+            handed_back: Vec::new(),
+            still_running: 0,
+            already_closed: true,
+        }
+    }
+
+    pub(crate) fn of(ending: Ending<K, Task<K, S>>) -> Self {
+        Report {
+            handed_back: ending
+                .taken
+                .into_iter()
+                .filter_map(|(key, deadline, task)| {
+                    key.map(|key| HandedBack {
+                        key,
+                        deadline,
+                        task,
+                    })
+                })
+                .collect(),
+            still_running: ending.still_running,
+            already_closed: false,
+        }
+    }
+}
+
+pub(super) fn shutdown<K, S>(
+    server: &Arc<Server<Keyed<K, S>>>,
+    mode: Shutdown,
+) -> Result<Report<K, S>, ReportTicket<K, S>>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let engine = server.engine();
+    if !engine.closing().begin() {
+        return Ok(Report::empty());
+    }
+    if !engine.is_inside() {
+        return Ok(Report::of(wait_and_end(server, mode)));
+    }
+    let (send, receive) = bounded(1);
+    let for_thread = (Arc::clone(server), send.clone());
+    let thread = thread::Builder::new()
+        .name("tb-shutdown".to_owned())
+        .spawn(move || {
+            let (server, send) = for_thread;
+            // Nobody may have kept the ticket.
+            let _ = send.send(Report::of(wait_and_end(&server, mode)));
+        });
+    if thread.is_err() {
+        // Without a thread nothing can be waited for: what has not started comes back at once.
+        let _ = send.send(Report::of(engine.end(Shutdown::HandBack, &mut |_| ())));
+    }
+    Err(ReportTicket(receive))
+}
+
+fn wait_and_end<K, S>(
+    server: &Arc<Server<Keyed<K, S>>>,
+    mode: Shutdown,
+) -> Ending<K, Task<K, S>>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let engine = server.engine();
+    engine.end(mode, &mut |limit| {
+        engine.wait_until_quiet(limit);
+    })
+}
+
+impl<K, S> fmt::Debug for Report<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report")
+            .field("handed_back", &self.handed_back.len())
+            .field("still_running", &self.still_running)
+            .field("already_closed", &self.already_closed)
+            .finish()
+    }
+}
+
+impl<K, S> fmt::Debug for HandedBack<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandedBack")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, S> fmt::Debug for ReportTicket<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReportTicket(..)")
+    }
+}

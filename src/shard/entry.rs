@@ -1,0 +1,315 @@
+//! The entries of a stripe and what may happen to them.
+//!
+//! ```text
+//!           arm                       expire                        claim
+//!  (free) -------> Pending ---------------------> Queued -----------------> Running --settle--> (free)
+//!          touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  a kept arming: Pending,
+//!       reschedule '---'  replace: generation+1     | touch -> Pending        '- or Queued if it is due
+//! ```
+//!
+//! | | arm | touch | cancel | expire | claim |
+//! |---|---|---|---|---|---|
+//! | Free | Pending, or Queued if due | not found | not found | - | the slot goes back to the free list |
+//! | Pending | replaced, generation + 1 | moved | Free | Queued | nothing |
+//! | Queued | replaced, Pending or Queued | Pending or Queued | Free | - | Running |
+//! | Running | kept (or the kept one replaced) | the kept one moved, else running | the kept one cancelled; the run is told | - | - |
+//!
+//! Invariants:
+//!
+//! - **E1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim clears it.
+//! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it there.
+//! - **E3** Generations of a slot only grow; a slot whose generations are used up is not used again.
+//! - **E4** A Running slot has no ticket and one line in the stripe's list of runs.
+//! - **E5** Pending entries are filed in the wheel unless their deadline is `Time::MAX`; others never are.
+
+use crate::tick::{Tick, TickSize, Time};
+use crate::wheel::{Entries, Full, Place, Slab};
+
+/// One slot. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the assertion below
+/// holds: the layout decides what a touch costs.
+pub(super) enum Slot<K, V> {
+    Armed(Armed<K, V>),
+    Running(Busy<K>),
+    Free(Vacant),
+}
+
+const _: () = assert!(size_of::<Slot<u64, u64>>() == 40);
+
+/// Pending or Queued.
+pub(super) struct Armed<K, V> {
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) deadline: Time,
+    pub(super) hash: u32,
+    pub(super) generation: u32,
+    /// Where in its slot of the wheel; while Queued: how late it was collected, in microseconds.
+    pub(super) position: u32,
+    pub(super) place: Place,
+    pub(super) phase: Phase,
+    pub(super) ticket: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Pending,
+    Queued,
+}
+
+/// Running: the payload is out, the key stays for lookups, the rest is in the list of runs.
+pub(super) struct Busy<K> {
+    pub(super) key: K,
+    pub(super) hash: u32,
+    /// The newest generation given out: the kept arming's, or the running one's.
+    pub(super) newest: u32,
+}
+
+pub(super) struct Vacant {
+    next: u32,
+    /// The last generation that was used.
+    pub(super) generation: u32,
+    pub(super) end: End,
+    ticket: bool,
+}
+
+/// How the last arming of a free slot ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Ran,
+    Cancelled,
+    HandedBack,
+}
+
+const NIL: u32 = u32::MAX;
+
+/// All entries of a stripe, with their free list.
+pub(super) struct Table<K, V> {
+    slots: Slab<Slot<K, V>>,
+    free: u32,
+    tick: TickSize,
+    /// Shutdown by running everything at once: whatever is filed counts as due.
+    pub(super) all_due: bool,
+}
+
+impl<K, V> Table<K, V> {
+    pub(super) fn new(tick: TickSize) -> Self {
+        Table {
+            slots: Slab::new(),
+            free: NIL,
+            tick,
+            all_due: false,
+        }
+    }
+
+    pub(super) fn tick(&self) -> TickSize {
+        self.tick
+    }
+
+    /// How many slots there are, used and free.
+    pub(super) fn len(&self) -> u32 {
+        self.slots.len()
+    }
+
+    pub(super) fn slot(&self, slot: u32) -> Option<&Slot<K, V>> {
+        self.slots.get(slot)
+    }
+
+    pub(super) fn armed(&self, slot: u32) -> Option<&Armed<K, V>> {
+        match self.slots.get(slot) {
+            Some(Slot::Armed(armed)) => Some(armed),
+            _ => None,
+        }
+    }
+
+    pub(super) fn armed_mut(&mut self, slot: u32) -> Option<&mut Armed<K, V>> {
+        match self.slots.get_mut(slot) {
+            Some(Slot::Armed(armed)) => Some(armed),
+            _ => None,
+        }
+    }
+
+    pub(super) fn busy_mut(&mut self, slot: u32) -> Option<&mut Busy<K>> {
+        match self.slots.get_mut(slot) {
+            Some(Slot::Running(busy)) => Some(busy),
+            _ => None,
+        }
+    }
+
+    /// The key in a used slot.
+    pub(super) fn key(&self, slot: u32) -> Option<&K> {
+        match self.slots.get(slot) {
+            Some(Slot::Armed(armed)) => Some(&armed.key),
+            Some(Slot::Running(busy)) => Some(&busy.key),
+            Some(Slot::Free(_)) | None => None,
+        }
+    }
+
+    /// Whether a slot can be had; asked before anything is changed.
+    pub(super) fn has_room(&self) -> bool {
+        self.free != NIL || self.slots.has_room()
+    }
+
+    /// Takes a free slot; `make` gets the generation to stamp.
+    pub(super) fn occupy(
+        &mut self,
+        make: impl FnOnce(u32) -> Armed<K, V>,
+    ) -> Result<(u32, u32), Full> {
+        if self.free == NIL {
+            let slot = self.slots.push(Slot::Armed(make(1)))?;
+            return Ok((slot, 1));
+        }
+        let slot = self.free;
+        let Slot::Free(vacant) = &self.slots[slot] else {
+            unreachable!("E2: only free slots are on the free list");
+        };
+        let generation = vacant.generation + 1;
+        self.free = vacant.next;
+        self.slots[slot] = Slot::Armed(make(generation));
+        Ok((slot, generation))
+    }
+
+    /// Frees a used slot and returns what was in it, to be dropped outside the lock.
+    pub(super) fn vacate(&mut self, slot: u32, end: End) -> Slot<K, V> {
+        let (generation, ticket) = match &self.slots[slot] {
+            Slot::Armed(armed) => (armed.generation, armed.ticket),
+            Slot::Running(busy) => (busy.newest, false),
+            Slot::Free(_) => unreachable!("a used slot is vacated"),
+        };
+        let vacant = Slot::Free(Vacant {
+            next: NIL,
+            generation,
+            end,
+            ticket,
+        });
+        let old = std::mem::replace(&mut self.slots[slot], vacant);
+        if !ticket {
+            self.put_on_free_list(slot);
+        }
+        old
+    }
+
+    /// E2, E3: without a ticket, and with a generation left.
+    fn put_on_free_list(&mut self, slot: u32) {
+        if let Slot::Free(vacant) = &mut self.slots[slot]
+            && vacant.generation < u32::MAX
+        {
+            vacant.next = self.free;
+            self.free = slot;
+        }
+    }
+
+    /// The ticket of a free slot is back.
+    pub(super) fn ticket_back(&mut self, slot: u32) {
+        if let Slot::Free(vacant) = &mut self.slots[slot] {
+            debug_assert!(vacant.ticket, "E1: one ticket per slot");
+            vacant.ticket = false;
+            self.put_on_free_list(slot);
+        }
+    }
+
+    /// Armed -> Running. Returns the payload and the armed part's plain fields.
+    pub(super) fn start(&mut self, slot: u32) -> Option<(V, Time, u32, u32)> {
+        // The slot is empty for a moment; nothing in between can panic.
+        let hole = Slot::Free(Vacant {
+            next: NIL,
+            generation: 0,
+            end: End::Ran,
+            ticket: false,
+        });
+        match std::mem::replace(&mut self.slots[slot], hole) {
+            Slot::Armed(armed) => {
+                self.slots[slot] = Slot::Running(Busy {
+                    key: armed.key,
+                    hash: armed.hash,
+                    newest: armed.generation,
+                });
+                Some((armed.value, armed.deadline, armed.generation, armed.position))
+            }
+            other => {
+                self.slots[slot] = other;
+                None
+            }
+        }
+    }
+
+    /// Running -> Armed, with the arming that was kept.
+    pub(super) fn resume(&mut self, slot: u32, value: V, deadline: Time, generation: u32) {
+        let hole = Slot::Free(Vacant {
+            next: NIL,
+            generation: 0,
+            end: End::Ran,
+            ticket: false,
+        });
+        let Slot::Running(busy) = std::mem::replace(&mut self.slots[slot], hole) else {
+            unreachable!("only a Running slot is resumed");
+        };
+        self.slots[slot] = Slot::Armed(Armed {
+            key: busy.key,
+            value,
+            deadline,
+            hash: busy.hash,
+            generation,
+            position: 0,
+            place: Place::NONE,
+            phase: Phase::Pending,
+            ticket: false,
+        });
+    }
+
+    /// Moves a Running slot whose generations run out to a fresh one, so that arming the key during
+    /// the run finds generations left. Ids of the run in progress then answer NotFound.
+    pub(super) fn move_to_fresh_slot(&mut self, slot: u32) -> Option<u32> {
+        let Slot::Running(_) = &self.slots[slot] else {
+            return None;
+        };
+        if !self.has_room() {
+            return None;
+        }
+        let Slot::Running(mut busy) = self.vacate(slot, End::Ran) else {
+            return None;
+        };
+        if self.free == NIL {
+            busy.newest = 1;
+            self.slots.push(Slot::Running(busy)).ok()
+        } else {
+            let fresh = self.free;
+            let Slot::Free(vacant) = &self.slots[fresh] else {
+                unreachable!("E2: only free slots are on the free list");
+            };
+            busy.newest = vacant.generation + 1;
+            self.free = vacant.next;
+            self.slots[fresh] = Slot::Running(busy);
+            Some(fresh)
+        }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn set_generation(&mut self, slot: u32, generation: u32) {
+        match &mut self.slots[slot] {
+            Slot::Armed(armed) => armed.generation = generation,
+            Slot::Running(busy) => busy.newest = generation,
+            Slot::Free(vacant) => vacant.generation = generation,
+        }
+    }
+}
+
+impl<K, V> Entries for Table<K, V> {
+    fn due(&self, id: u32) -> Tick {
+        if self.all_due {
+            return Tick::ZERO;
+        }
+        self.armed(id)
+            .map_or(Tick::ZERO, |armed| self.tick.at_or_after(armed.deadline))
+    }
+
+    fn place(&self, id: u32) -> (Place, u32) {
+        self.armed(id)
+            .map_or((Place::NONE, 0), |armed| (armed.place, armed.position))
+    }
+
+    fn set_place(&mut self, id: u32, place: Place, position: u32) {
+        if let Some(armed) = self.armed_mut(id) {
+            armed.place = place;
+            armed.position = position;
+        }
+    }
+}

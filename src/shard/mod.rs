@@ -1,0 +1,253 @@
+//! Stripes and shards.
+//!
+//! ```text
+//! producers --hash--> stripe (Mutex): index, entries, wheel
+//!                       | next_due: a lower bound in a dense array, one per shard
+//!                       v
+//!                     shard: the array, a doorbell, the backlog -- one ticker
+//! ```
+//!
+//! A shard is what one ticker serves: the stripes whose number is the shard's modulo the number of
+//! shards. Rules that hold everywhere above:
+//!
+//! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics.
+//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`. Those must not call the
+//!   scheduler; a thread-local flag turns that into a panic with a message.
+//! - **S3** `next_due` is written under the stripe's lock only: lowered by whoever files something
+//!   earlier, raised by the ticker alone.
+//! - **S4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is rung,
+//!   a ticket is handed over, and values are dropped.
+
+mod backlog;
+mod doorbell;
+mod entry;
+mod permits;
+mod stripe;
+mod ticker;
+
+use backlog::Backlog;
+use doorbell::Doorbell;
+pub(crate) use entry::End;
+use permits::PermitPool;
+pub(crate) use stripe::{
+    Admission, Aftermath, Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Settled,
+    Sight, SightPhase, Stripe, Taken,
+};
+pub(crate) use ticker::{Collected, Ticker};
+
+use std::cell::Cell;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker};
+use crate::tick::{TickSize, Time};
+
+/// What one ticker serves besides its stripes' locks.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    /// Per stripe, in the order of their numbers: the next moment at which it wants to be looked
+    /// at, in nanoseconds. Never later than the truth.
+    next_due: Box<[AtomicU64]>,
+    pub(crate) bell: Doorbell,
+    pub(crate) backlog: Backlog,
+}
+
+impl Shard {
+    /// The least of the shard's due moments.
+    pub(crate) fn least_due(&self) -> Time {
+        let least = self
+            .next_due
+            .iter()
+            // Relaxed: ordered by the doorbell's fences.
+            .map(|due| due.load(Ordering::Relaxed))
+            .min();
+        Time::from_nanos(least.unwrap_or(u64::MAX))
+    }
+}
+
+/// All stripes and shards of one engine.
+pub(crate) struct Shards<K, V> {
+    stripes: Box<[CachePadded<Mutex<Stripe<K, V>>>]>,
+    shards: Box<[CachePadded<Shard>]>,
+    fold: u64,
+    permits: Option<Arc<PermitPool>>,
+}
+
+/// How to build [`Shards`].
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) shards: usize,
+    /// A power of two.
+    pub(crate) stripes: usize,
+    pub(crate) tick: TickSize,
+    pub(crate) now: Time,
+    pub(crate) backlog: usize,
+    pub(crate) max_pending: Option<usize>,
+    /// Makes hashes and origins differ from process to process, or repeats them in simulations.
+    pub(crate) seed: u64,
+}
+
+thread_local! {
+    static UNDER_A_STRIPES_LOCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Holds a stripe's lock and the thread's flag.
+struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>);
+
+impl<'a, K, V> Locked<'a, K, V> {
+    fn new(stripe: &'a Mutex<Stripe<K, V>>) -> Self {
+        UNDER_A_STRIPES_LOCK.with(|flag| {
+            assert!(
+                !flag.get(),
+                "a key's `Eq` or `Clone` called the scheduler; it runs under a lock and must not"
+            );
+        });
+        let guard = stripe.lock();
+        UNDER_A_STRIPES_LOCK.with(|flag| flag.set(true));
+        Locked(guard)
+    }
+}
+
+impl<K, V> Drop for Locked<'_, K, V> {
+    fn drop(&mut self) {
+        UNDER_A_STRIPES_LOCK.with(|flag| flag.set(false));
+    }
+}
+
+impl<K, V> Shards<K, V> {
+    /// The shards, and a parker for each one's ticker.
+    pub(crate) fn new(layout: &Layout) -> (Self, Vec<Parker>) {
+        assert!(layout.stripes.is_power_of_two(), "stripes are chosen by bits");
+        assert!(layout.shards > 0 && layout.shards <= layout.stripes);
+        let permits = layout.max_pending.map(|limit| {
+            let block = if limit < 10_000 { 1 } else { (limit / layout.stripes / 4).clamp(1, 64) };
+            Arc::new(PermitPool::new(limit, block, layout.stripes))
+        });
+        let stripes = (0..layout.stripes)
+            .map(|number| {
+                // Cascades of the stripes fall on different moments: origins are multiples of
+                // 4,096 ticks, spread over the wheel's range.
+                let origin = mix(layout.seed ^ (number as u64 + 1)) << 12;
+                CachePadded::new(Mutex::new(Stripe::new(
+                    layout.tick,
+                    layout.now,
+                    origin,
+                    permits.clone(),
+                )))
+            })
+            .collect();
+        let parkers: Vec<Parker> = (0..layout.shards).map(|_| Parker::new()).collect();
+        let shards = parkers
+            .iter()
+            .enumerate()
+            .map(|(number, parker)| {
+                let own = (number..layout.stripes).step_by(layout.shards).count();
+                CachePadded::new(Shard {
+                    next_due: (0..own).map(|_| AtomicU64::new(u64::MAX)).collect(),
+                    bell: Doorbell::new(parker.unparker().clone()),
+                    backlog: Backlog::new(layout.backlog),
+                })
+            })
+            .collect();
+        let all = Shards {
+            stripes,
+            shards,
+            fold: mix(layout.seed) | 1,
+            permits,
+        };
+        (all, parkers)
+    }
+
+    pub(crate) fn stripes(&self) -> usize {
+        self.stripes.len()
+    }
+
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// How many stripes a shard has.
+    pub(crate) fn stripes_of(&self, shard: usize) -> usize {
+        self.shards[shard].next_due.len()
+    }
+
+    pub(crate) fn shard(&self, number: usize) -> &Shard {
+        &self.shards[number]
+    }
+
+    /// The shard that serves `stripe`.
+    pub(crate) fn shard_of(&self, stripe: usize) -> &Shard {
+        &self.shards[stripe % self.shards.len()]
+    }
+
+    /// One folded multiply: hashers that leave small integers as they are must not fill one stripe.
+    pub(crate) fn fold(&self, hash: u64) -> KeyHash {
+        let product = u128::from(hash ^ self.fold) * u128::from(self.fold);
+        KeyHash((product as u64) ^ ((product >> 64) as u64))
+    }
+
+    /// By the top bits; the index goes by the low ones.
+    pub(crate) fn stripe_of(&self, hash: KeyHash) -> usize {
+        ((hash.0 >> 48) as usize) & (self.stripes.len() - 1)
+    }
+
+    /// Runs `operate` under the stripe's lock, publishes and rings. What is left in the
+    /// [`Aftermath`] (a ticket, "emptied") is the caller's.
+    pub(crate) fn with<R>(
+        &self,
+        stripe: usize,
+        operate: impl FnOnce(&mut Stripe<K, V>) -> R,
+    ) -> (R, Aftermath) {
+        let mut locked = Locked::new(&self.stripes[stripe]);
+        let answer = operate(&mut locked.0);
+        let after = locked.0.take_aftermath();
+        if let Some(due) = after.lowered {
+            let shard = self.shard_of(stripe);
+            // Relaxed: S3 makes writes ordered by the lock; the ticker's look by the doorbell.
+            shard.next_due[stripe / self.shards.len()].store(due.as_nanos(), Ordering::Relaxed);
+            drop(locked);
+            shard.bell.ring_for(due);
+        }
+        (answer, after)
+    }
+
+    /// A look that changes nothing.
+    pub(crate) fn peek<R>(&self, stripe: usize, look: impl FnOnce(&Stripe<K, V>) -> R) -> R {
+        look(&Locked::new(&self.stripes[stripe]).0)
+    }
+
+    /// Before a refusal: brings unused permits together. Whether there are any now.
+    pub(crate) fn collect_permits(&self) -> bool {
+        let Some(pool) = &self.permits else {
+            return true;
+        };
+        pool.collect(|| {
+            for stripe in &self.stripes {
+                pool.drain(Locked::new(stripe).0.permits());
+            }
+        })
+    }
+
+    /// See [`PermitPool::relax`].
+    pub(crate) fn relax_permits(&self) {
+        if let Some(pool) = &self.permits {
+            pool.relax();
+        }
+    }
+}
+
+/// The finalizer of splitmix64 (Steele, Lea, Flood 2014).
+pub(crate) fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl<K, V> std::fmt::Debug for Shards<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shards")
+            .field("stripes", &self.stripes.len())
+            .field("shards", &self.shards.len())
+            .finish_non_exhaustive()
+    }
+}

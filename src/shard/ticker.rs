@@ -1,0 +1,112 @@
+//! A ticker's work without its thread: look which stripes are due, collect one batch from one of
+//! them, go on to the next. Threads, the deterministic scheduler and the models drive it alike.
+//!
+//! - Batches are bounded, and after each batch the next due stripe has its turn: std's mutex lets
+//!   the thread that just unlocked take it again, and a producer would wait.
+//! - Due slots come before cascades: a stripe that has only cascading left is passed over until no
+//!   other is due.
+//! - `next_due` of a stripe is raised here alone, under the stripe's lock, to the truth.
+
+use super::{Locked, Shards};
+use crate::job::Ticket;
+use crate::sync::atomic::Ordering;
+use crate::tick::Time;
+use crate::wheel::{Budget, Progress};
+
+/// At most so many timers are collected under one hold of a stripe's lock,
+const EXPIRED_PER_HOLD: usize = 256;
+/// and at most so many cascade to a lower level: about 0.1 ms each.
+const CASCADED_PER_HOLD: usize = 64;
+
+/// What a look brought.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Collected {
+    /// A batch was done; its tickets are in [`Ticker::tickets`].
+    Batch,
+    /// No stripe is due.
+    Nothing,
+}
+
+/// One shard's ticker.
+#[derive(Debug)]
+pub(crate) struct Ticker {
+    shard: usize,
+    /// The shard's next stripe to look at.
+    cursor: usize,
+    /// Per stripe of the shard: only cascading is left.
+    cascading: Vec<bool>,
+    slots: Vec<u32>,
+    /// What the last batch collected, to be handed over.
+    pub(crate) tickets: Vec<Ticket>,
+}
+
+impl Ticker {
+    pub(crate) fn new(shard: usize, stripes_of_shard: usize) -> Self {
+        Ticker {
+            shard,
+            cursor: 0,
+            cascading: vec![false; stripes_of_shard],
+            slots: Vec::with_capacity(EXPIRED_PER_HOLD),
+            tickets: Vec::with_capacity(EXPIRED_PER_HOLD),
+        }
+    }
+
+    pub(crate) fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// Collects one batch of at most `room` tickets from the next due stripe.
+    pub(crate) fn collect<K, V>(
+        &mut self,
+        shards: &Shards<K, V>,
+        now: Time,
+        room: usize,
+    ) -> Collected {
+        let Some((stripe, cascade)) = self.next_stripe(shards, now) else {
+            return Collected::Nothing;
+        };
+        let mut budget = Budget {
+            expired: EXPIRED_PER_HOLD.min(room),
+            cascaded: if cascade { CASCADED_PER_HOLD } else { 0 },
+        };
+        let count = shards.shards();
+        let number = stripe * count + self.shard;
+        let spare = {
+            let mut locked = Locked::new(&shards.stripes[number]);
+            let progress = locked.0.collect(now, &mut budget, &mut self.slots);
+            self.cascading[stripe] = matches!(progress, Progress::Cascade);
+            let due = locked.0.republish();
+            // Relaxed: S3; the ticker is the only one that raises it.
+            shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
+            locked.0.take_spare()
+        };
+        drop(spare);
+        let stripe = u32::try_from(number).unwrap_or(u32::MAX);
+        self.tickets
+            .extend(self.slots.drain(..).map(|slot| Ticket { stripe, slot }));
+        Collected::Batch
+    }
+
+    /// The next stripe that is due, from the cursor on, and whether it is a cascade's turn.
+    fn next_stripe<K, V>(&mut self, shards: &Shards<K, V>, now: Time) -> Option<(usize, bool)> {
+        let next_due = &shards.shards[self.shard].next_due;
+        let stripes = next_due.len();
+        let mut cascade = None;
+        for step in 0..stripes {
+            let at = (self.cursor + step) % stripes;
+            // Relaxed: a stale value is looked at again before the ticker sleeps.
+            if next_due[at].load(Ordering::Relaxed) > now.as_nanos() {
+                continue;
+            }
+            if self.cascading[at] {
+                cascade = cascade.or(Some(at));
+                continue;
+            }
+            self.cursor = (at + 1) % stripes;
+            return Some((at, false));
+        }
+        let at = cascade?;
+        self.cursor = (at + 1) % stripes;
+        Some((at, true))
+    }
+}

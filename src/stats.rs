@@ -1,0 +1,201 @@
+//! Counters and lateness, kept per stripe as plain numbers under the stripe's lock and summed when
+//! somebody asks.
+
+use core::fmt;
+use std::time::Duration;
+
+/// What became of the armings of one stripe. `pending` is counted on its own, not derived, so that
+/// the balance says something.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) scheduled: u64,
+    pub(crate) ran: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) replaced: u64,
+    pub(crate) handed_back: u64,
+    pub(crate) panicked: u64,
+    pub(crate) pending: u64,
+    pub(crate) queued: u64,
+}
+
+impl Counters {
+    pub(crate) fn add(&mut self, other: &Counters) {
+        self.scheduled += other.scheduled;
+        self.ran += other.ran;
+        self.cancelled += other.cancelled;
+        self.replaced += other.replaced;
+        self.handed_back += other.handed_back;
+        self.panicked += other.panicked;
+        self.pending += other.pending;
+        self.queued += other.queued;
+    }
+}
+
+/// Lateness in buckets: 4 to an octave from 1 us to about 70 minutes, so a percentile is at most a
+/// fifth above the truth. The maximum is exact.
+#[derive(Clone)]
+pub(crate) struct Histogram {
+    counts: [u32; Histogram::BUCKETS],
+    total: u64,
+    max: u64,
+}
+
+impl Histogram {
+    const FIRST_OCTAVE: u32 = 10;
+    const OCTAVES: u32 = 32;
+    const BUCKETS: usize = (Self::OCTAVES as usize) * 4 + 1;
+
+    pub(crate) const fn new() -> Self {
+        Histogram {
+            counts: [0; Self::BUCKETS],
+            total: 0,
+            max: 0,
+        }
+    }
+
+    pub(crate) fn record(&mut self, nanos: u64) {
+        let bucket = &mut self.counts[Self::bucket(nanos)];
+        *bucket = bucket.saturating_add(1);
+        self.total += 1;
+        self.max = self.max.max(nanos);
+    }
+
+    pub(crate) fn merge(&mut self, other: &Histogram) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*theirs);
+        }
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+
+    pub(crate) fn summary(&self) -> Lateness {
+        let at = |per_mille: u64| {
+            let rank = (self.total * per_mille).div_ceil(1_000).max(1);
+            let mut seen = 0_u64;
+            for (bucket, count) in self.counts.iter().enumerate() {
+                seen += u64::from(*count);
+                if seen >= rank {
+                    return Duration::from_nanos(Self::upper_end(bucket).min(self.max));
+                }
+            }
+            Duration::from_nanos(self.max)
+        };
+        Lateness {
+            count: self.total,
+            p50: at(500),
+            p99: at(990),
+            p99_9: at(999),
+            max: Duration::from_nanos(self.max),
+        }
+    }
+
+    fn bucket(nanos: u64) -> usize {
+        let octave = nanos.checked_ilog2().unwrap_or(0);
+        if octave < Self::FIRST_OCTAVE {
+            return 0;
+        }
+        let quarter = (nanos >> (octave - 2)) & 3;
+        let bucket = (octave - Self::FIRST_OCTAVE) as usize * 4 + quarter as usize + 1;
+        bucket.min(Self::BUCKETS - 1)
+    }
+
+    /// The greatest value that falls into `bucket`.
+    fn upper_end(bucket: usize) -> u64 {
+        if bucket + 1 >= Self::BUCKETS {
+            return u64::MAX;
+        }
+        // Bucket b >= 1 begins at (4 + q) << (octave - 2) with q = (b - 1) % 4, and b + 1 goes on
+        // where b ends.
+        let (octave, quarter) = (bucket / 4, bucket % 4);
+        ((quarter as u64 + 4) << (octave as u32 + Self::FIRST_OCTAVE - 2)) - 1
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.summary().fmt(f)
+    }
+}
+
+/// Three lateness histograms of one stripe, allocated with the first run.
+#[derive(Clone, Debug)]
+pub(crate) struct Latenesses {
+    pub(crate) total: Histogram,
+    pub(crate) tick: Histogram,
+    pub(crate) queue: Histogram,
+}
+
+impl Latenesses {
+    pub(crate) const fn new() -> Self {
+        Latenesses {
+            total: Histogram::new(),
+            tick: Histogram::new(),
+            queue: Histogram::new(),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Latenesses) {
+        self.total.merge(&other.total);
+        self.tick.merge(&other.tick);
+        self.queue.merge(&other.queue);
+    }
+}
+
+/// How late tasks started, since the scheduler was built. A snapshot.
+///
+/// Percentiles come from buckets of a quarter octave: each is at most a fifth above the true value,
+/// never below it, and never above `max`, which is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lateness {
+    /// How many starts were measured.
+    pub count: u64,
+    /// Half of the starts were at most this late.
+    pub p50: Duration,
+    /// 99 % of the starts were at most this late.
+    pub p99: Duration,
+    /// 99.9 % of the starts were at most this late.
+    pub p99_9: Duration,
+    /// The latest start.
+    pub max: Duration,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_lies_within_its_bucket_and_a_fifth_of_its_end() {
+        for exponent in 0..63 {
+            for value in [1_u64 << exponent, (1 << exponent) + 1, (1 << exponent) * 7 / 4] {
+                let bucket = Histogram::bucket(value);
+                let end = Histogram::upper_end(bucket);
+                assert!(value <= end, "{value} in {bucket} up to {end}");
+                if (1 << 11..1 << 41).contains(&value) {
+                    assert!(end - value <= value / 4, "{value} up to {end}");
+                }
+                assert!(bucket == 0 || Histogram::upper_end(bucket - 1) < value);
+            }
+        }
+    }
+
+    #[test]
+    fn percentiles_of_a_known_series() {
+        let mut histogram = Histogram::new();
+        for micros in 1..=1_000 {
+            histogram.record(micros * 1_000);
+        }
+        let summary = histogram.summary();
+        assert_eq!(summary.count, 1_000);
+        assert_eq!(summary.max, Duration::from_micros(1_000));
+        for (got, want) in [(summary.p50, 500), (summary.p99, 990), (summary.p99_9, 999)] {
+            let want = Duration::from_micros(want);
+            assert!(got >= want && got <= want * 5 / 4, "{got:?} for {want:?}");
+        }
+        let mut twice = histogram.clone();
+        twice.merge(&histogram);
+        assert_eq!(twice.summary().count, 2_000);
+        assert_eq!(twice.summary().p50, summary.p50);
+        assert_eq!(Histogram::new().summary(), Lateness::default());
+    }
+}
