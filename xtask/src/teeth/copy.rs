@@ -52,15 +52,9 @@ impl Copy {
 
     /// What git tracks or would track, as the working tree has it.
     fn files(&self) -> Result<BTreeSet<PathBuf>, String> {
-        let output = Command::new("git")
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
-            .current_dir(&self.root)
+        let output = git(&self.root)
+            .args(["ls-files", "-z", "--cached", "--others"])
+            .arg("--exclude-standard")
             .output()
             .map_err(|error| format!("git ls-files: {error}"))?;
         if !output.status.success() {
@@ -81,14 +75,10 @@ impl Copy {
         let above = self.tree.parent().expect("the copy lies in a folder");
         // The copy may lie inside the repository, below which git would take the patch's paths for
         // paths outside the current folder and skip them without a word.
-        let output = Command::new("git")
-            .arg("apply")
-            .arg("--whitespace=nowarn")
+        let output = git(&self.tree)
+            .args(["apply", "--whitespace=nowarn"])
             .arg(patch)
-            .current_dir(&self.tree)
             .env("GIT_CEILING_DIRECTORIES", above)
-            .env_remove("GIT_DIR")
-            .env_remove("GIT_WORK_TREE")
             .output()
             .map_err(|error| format!("git apply: {error}"))?;
         if !output.status.success() {
@@ -106,6 +96,16 @@ impl Copy {
             .iter()
             .all(|file| fs::read(self.root.join(file)).ok() == fs::read(self.tree.join(file)).ok()))
     }
+}
+
+/// Git in this folder, also when a hook of git runs us and has set variables for its repository.
+fn git(folder: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.current_dir(folder);
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
+        command.env_remove(variable);
+    }
+    command
 }
 
 /// Removes what an earlier tooth, or an earlier state of the repository, left in the copy.
@@ -132,15 +132,6 @@ fn remove_others(
 mod tests {
     use super::*;
 
-    fn git(folder: &Path, arguments: &[&str]) {
-        let done = Command::new("git")
-            .args(arguments)
-            .current_dir(folder)
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{done:?}");
-    }
-
     /// A small repository with the copy inside of it, in a folder that git ignores.
     struct Repository {
         root: PathBuf,
@@ -153,8 +144,10 @@ mod tests {
             fs::create_dir_all(root.join("src")).unwrap();
             fs::write(root.join(".gitignore"), "/target\n").unwrap();
             fs::write(root.join("src/a.rs"), "one\ntwo\nthree\n").unwrap();
-            git(&root, &["init", "-q"]);
-            git(&root, &["add", "."]);
+            for arguments in [&["init", "-q"][..], &["add", "."]] {
+                let done = git(&root).args(arguments).output().unwrap();
+                assert!(done.status.success(), "{done:?}");
+            }
             let copy = Copy::new(&root, &root.join("target/teeth/tree")).unwrap();
             Repository { root, copy }
         }
