@@ -1,0 +1,203 @@
+//! A test of the tree itself: the rules that no compiler and no lint holds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+#[path = "tidy/rows.rs"]
+mod rows;
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+use source::Source;
+
+/// Where a module of the crate stands, and which layers below it may use.
+struct Layer {
+    module: &'static str,
+    layer: u8,
+    uses: RangeInclusive<u8>,
+    /// The modules of its own layer that it may use.
+    beside: &'static [&'static str],
+}
+
+const fn layer(
+    layer: u8,
+    module: &'static str,
+    uses: RangeInclusive<u8>,
+    beside: &'static [&'static str],
+) -> Layer {
+    Layer {
+        module,
+        layer,
+        uses,
+        beside,
+    }
+}
+
+/// Arrows point down only. `lib.rs` may name anything.
+const LAYERS: &[Layer] = &[
+    layer(0, "sync", 0..=0, &[]),
+    layer(1, "tick", 0..=0, &[]),
+    layer(1, "time", 0..=0, &["tick"]),
+    layer(1, "clock", 0..=0, &["tick", "time"]),
+    layer(1, "error", 0..=0, &["tick", "time"]),
+    layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
+    layer(2, "job", 0..=1, &[]),
+    layer(2, "stats", 0..=1, &[]),
+    // Pure: no threads and no clock, so not even the facade.
+    layer(3, "wheel", 1..=1, &[]),
+    layer(4, "shard", 0..=3, &[]),
+    // Knows jobs and never timers.
+    layer(4, "executor", 0..=2, &[]),
+    layer(5, "engine", 0..=4, &[]),
+    layer(6, "scheduler", 0..=5, &["test_util"]),
+    layer(6, "timer", 0..=5, &["scheduler", "test_util"]),
+    // The kit drives a scheduler, and the builder builds it for the kit.
+    layer(6, "test_util", 0..=5, &["scheduler", "timer"]),
+    layer(6, "expiry", 0..=5, &["test_util"]),
+];
+
+/// What a file outside of `src/sync` may name all the same: file, path, reason.
+const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// Files whose orderings need no comment each, with the reason.
+const ORDERING_EXCEPTIONS: &[(&str, &str)] = &[(
+    "src/sync/stand_in.rs",
+    "only the checker runs it, and its orderings are weak on purpose, which its head explains",
+)];
+
+/// Files that may be longer than the others: file, lines, reason.
+const LONG_FILES: &[(&str, usize, &str)] = &[];
+
+/// The tests that may be ignored, each because it needs something that may be missing.
+const MAY_BE_IGNORED: &[(&str, &str)] = &[(
+    "tests/sessions.rs",
+    "the_replay_of_the_large_log_is_the_offline_computation",
+)];
+
+/// The rows of the conformance table that wait for their test. It only ever gets shorter.
+#[rustfmt::skip]
+const OPEN_ROWS: &[u16] = &[
+    1, 2, 3, 4, 5, 6, 7, 8, 9,
+    10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+    20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
+    30, 31, 32, 33, 34, 35, 36, 37, 38, 39,
+    40, 41, 42, 43, 44, 45, 46, 47, 48, 49,
+    50, 51, 52, 53, 54, 55, 56, 57, 58, 59,
+    60, 61, 62, 63, 64, 65, 67, 68,
+    70, 71, 72, 73, 74, 75, 76, 77, 78, 79,
+    81, 82, 83, 84, 85, 86, 89,
+    90,
+    104, 105, 106, 107, 108, 109,
+    112, 113, 114, 115, 116, 117, 119,
+    120, 121, 122, 123, 124, 125, 126, 127, 128, 129,
+    130, 131, 132, 133, 134, 135, 137, 138, 139,
+    140, 141, 142, 143, 144, 145, 146, 147,
+];
+
+const NOT_APPLICABLE: &str = "tests/conformance/not_applicable.txt";
+
+/// All Rust files below these folders of the repository, sorted by path.
+fn sources(folders: &[&str]) -> Vec<Source> {
+    let mut found = Vec::new();
+    for folder in folders {
+        collect(Path::new(env!("CARGO_MANIFEST_DIR")), folder, &mut found);
+    }
+    found
+}
+
+fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else {
+        return;
+    };
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("the folder can be read").file_name())
+        .filter_map(|name| name.into_string().ok())
+        .collect();
+    names.sort();
+    for name in names {
+        let path = format!("{folder}/{name}");
+        if root.join(&path).is_dir() {
+            if name != "target" {
+                collect(root, &path, found);
+            }
+        } else if name.ends_with(".rs") {
+            let text = fs::read_to_string(root.join(&path)).expect("a source file is UTF-8");
+            found.push(Source::new(&path, &text));
+        }
+    }
+}
+
+#[track_caller]
+fn none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[track_caller]
+fn hold(folders: &[&str], rule: fn(&Source) -> Vec<String>) {
+    let sources = sources(folders);
+    assert!(!sources.is_empty(), "there are no files in {folders:?}");
+    none(&sources.iter().flat_map(rule).collect::<Vec<_>>());
+}
+
+const EVERYTHING: &[&str] = &["src", "tests", "examples", "loom-tests", "benches", "xtask"];
+
+#[test]
+fn modules_use_what_lies_below_them() {
+    hold(&["src"], rules::layering);
+}
+
+#[test]
+fn only_the_facade_names_threads_and_atomics() {
+    hold(&["src"], rules::facade);
+}
+
+#[test]
+fn every_ordering_says_why() {
+    hold(&["src"], rules::orderings);
+}
+
+#[test]
+fn nothing_is_left_over() {
+    hold(EVERYTHING, rules::leftovers);
+}
+
+#[test]
+fn there_is_no_unsafe_code() {
+    // Not in `benches`: who counts allocations cannot do without.
+    hold(
+        &["src", "tests", "examples", "loom-tests", "xtask"],
+        rules::no_unsafe,
+    );
+}
+
+#[test]
+fn no_file_is_too_long() {
+    hold(&["src"], rules::length);
+}
+
+#[test]
+fn the_tables_of_this_test_are_up_to_date() {
+    none(&rules::table(&sources(&["src"])));
+}
+
+#[test]
+fn every_row_of_the_conformance_table_has_an_answer() {
+    let mut held = Vec::new();
+    for source in sources(&["src", "tests", "loom-tests/src"]) {
+        // Not the samples of this test.
+        if !source.path.starts_with("tests/tidy") {
+            held.extend(rows::held(&source));
+        }
+    }
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join(NOT_APPLICABLE);
+    let listed = match fs::read_to_string(list).map(|text| rows::listed(&text)) {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(wrong)) => panic!("{NOT_APPLICABLE}: {wrong}"),
+        Err(_) => BTreeMap::new(),
+    };
+    none(&rows::complaints(&held, &listed, OPEN_ROWS));
+}

@@ -1,0 +1,472 @@
+//! The rules that look at one file at a time. Each answers with its complaints, one line each,
+//! beginning with the place.
+
+use crate::source::{Source, Token};
+use crate::{FACADE_EXCEPTIONS, LAYERS, LONG_FILES, Layer, MAY_BE_IGNORED, ORDERING_EXCEPTIONS};
+
+const LONGEST: usize = 600;
+const ORDERINGS: [&str; 5] = ["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
+
+fn complain(source: &Source, line: usize, what: &str) -> String {
+    format!("{}:{line}: {what}", source.path)
+}
+
+// === layering ===
+
+/// The modules that a file lies in, from the top: `src/shard/ticker.rs` is `[shard, ticker]`.
+fn modules_of(path: &str) -> Vec<&str> {
+    let inner = path.strip_prefix("src/").unwrap_or(path);
+    let inner = inner.strip_suffix(".rs").unwrap_or(inner);
+    inner.split('/').filter(|part| *part != "mod").collect()
+}
+
+fn layer_of(module: &str) -> Option<&'static Layer> {
+    LAYERS.iter().find(|layer| layer.module == module)
+}
+
+/// Holds what a file names of the crate to the table of layers.
+pub(crate) fn layering(source: &Source) -> Vec<String> {
+    let modules = modules_of(&source.path);
+    if modules == ["lib"] {
+        return Vec::new();
+    }
+    let Some(own) = layer_of(modules[0]) else {
+        let what = format!(
+            "the module `{}` has no layer: say in LAYERS of tests/tidy.rs where it belongs",
+            modules[0]
+        );
+        return vec![complain(source, 1, &what)];
+    };
+    let mut found = Vec::new();
+    for path in source.paths().iter().filter(|path| !path.test) {
+        let supers = path.segments.iter().take_while(|part| *part == "super");
+        let climbed = supers.count();
+        let named = match path.segments[0].as_str() {
+            "crate" => &path.segments[1],
+            // As many steps up as there are modules around lead to the root of the crate.
+            _ if climbed > 0 && climbed == modules.len() + path.depth => {
+                match path.segments.get(climbed) {
+                    Some(named) => named,
+                    None => continue,
+                }
+            }
+            _ => continue,
+        };
+        if named == own.module {
+            continue;
+        }
+        let what = match layer_of(named) {
+            Some(other) if own.may_use(other) => continue,
+            Some(other) => format!(
+                "`{}` (layer {}) must not use `{named}` (layer {}); arrows point down only",
+                own.module, own.layer, other.layer
+            ),
+            None => format!(
+                "`{named}` is no module of the table; name an item by the module it lies in, and \
+                 give a new module its layer in LAYERS of tests/tidy.rs"
+            ),
+        };
+        found.push(complain(source, path.line, &what));
+    }
+    found
+}
+
+// === what only the facade may name ===
+
+/// Only `src/sync/` names std's atomics, locks and threads, crossbeam or loom: what names them
+/// itself would escape the models.
+pub(crate) fn facade(source: &Source) -> Vec<String> {
+    if source.path.starts_with("src/sync/") {
+        return Vec::new();
+    }
+    let banned = |segments: &[String]| {
+        let first = segments[0].as_str();
+        let second = segments.get(1).map(String::as_str);
+        matches!(
+            (first, second),
+            (
+                "std" | "core" | "alloc",
+                Some("sync" | "thread" | "thread_local")
+            )
+        ) || first == "loom"
+            || first.starts_with("crossbeam")
+    };
+    let allowed = |segments: &[String]| {
+        let name = segments.join("::");
+        FACADE_EXCEPTIONS
+            .iter()
+            .any(|(file, path, _)| *file == source.path && *path == name)
+    };
+    source
+        .paths()
+        .iter()
+        .filter(|path| !path.test && banned(&path.segments) && !allowed(&path.segments))
+        .map(|path| {
+            let what = format!(
+                "only src/sync names `{}`; take it from crate::sync, or it escapes the models",
+                path.segments.join("::")
+            );
+            complain(source, path.line, &what)
+        })
+        .collect()
+}
+
+// === orderings ===
+
+/// Every ordering of an atomic and every fence has a comment on its line or within the four lines
+/// above: what it pairs with, or why it need not.
+pub(crate) fn orderings(source: &Source) -> Vec<String> {
+    if ORDERING_EXCEPTIONS
+        .iter()
+        .any(|(file, _)| *file == source.path)
+    {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut in_use = false;
+    for (at, token) in source.tokens.iter().enumerate() {
+        in_use = (in_use || token.is("use")) && !token.is(";");
+        if in_use || token.test {
+            continue;
+        }
+        let behind = source.tokens.get(at + 1);
+        let fence = token.is("fence") && behind.is_some_and(|token| token.is("("));
+        if !fence && !ORDERINGS.iter().any(|name| token.is(name)) {
+            continue;
+        }
+        let near = token.line.saturating_sub(4)..=token.line;
+        let said = source.comments.iter().any(|comment| {
+            near.contains(&comment.line) && comment.text.contains(char::is_alphabetic)
+        });
+        if !said {
+            let what = "an ordering without a comment on its line or within four lines above: say \
+                        what it pairs with, or why nothing has to";
+            found.push(complain(source, token.line, what));
+        }
+    }
+    // `fence(Ordering::SeqCst)` and `fetch_update(a, b, ..)` are one complaint.
+    found.dedup();
+    found
+}
+
+// === leftovers ===
+
+/// No code that waits to be written, no prints for debugging, no test that is switched off, no
+/// dead code without a reason.
+pub(crate) fn leftovers(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for pair in source.tokens.windows(2) {
+        let name = pair[0].word().unwrap_or_default();
+        if ["todo", "unimplemented", "dbg"].contains(&name) && pair[1].is("!") {
+            found.push(complain(
+                source,
+                pair[0].line,
+                &format!("`{name}!` is left"),
+            ));
+        }
+    }
+    // Cut in two, so that this file may be read by its own rule.
+    let marks = [
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+        concat!("TO", "DO"),
+    ];
+    let words = source
+        .tokens
+        .iter()
+        .filter_map(|t| Some((t.line, t.word()?)));
+    let said = source.comments.iter().flat_map(|comment| {
+        let words = comment.text.split(|c: char| !c.is_alphanumeric());
+        words.map(|word| (comment.line, word))
+    });
+    for (line, word) in words.chain(said) {
+        if marks.contains(&word) {
+            found.push(complain(source, line, &format!("`{word}` is left")));
+        }
+    }
+    for attribute in source.all_attributes() {
+        let silences = attribute.has("allow") || attribute.has("expect");
+        if silences && attribute.has("dead_code") && !attribute.has("reason") {
+            let what = "dead code is allowed without a reason";
+            found.push(complain(source, attribute.line, what));
+        }
+    }
+    for function in source.functions() {
+        let ignored = function.attributes.iter().any(|a| a.has("ignore"));
+        let allowed = MAY_BE_IGNORED
+            .iter()
+            .any(|(file, name)| *file == source.path && *name == function.name);
+        if ignored && !allowed {
+            let what = format!("the test `{}` is ignored", function.name);
+            found.push(complain(source, function.line, &what));
+        }
+    }
+    found
+}
+
+// === unsafe ===
+
+/// No unsafe code; the crate says so itself, first thing in its root.
+pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
+    let mut found: Vec<String> = source
+        .tokens
+        .iter()
+        .filter(|token| token.is("unsafe"))
+        .map(|token| complain(source, token.line, "unsafe code"))
+        .collect();
+    let promise = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];
+    let begins = |tokens: &[Token]| {
+        tokens.len() >= promise.len() && promise.iter().zip(tokens).all(|(text, t)| t.is(text))
+    };
+    if source.path == "src/lib.rs" && !begins(&source.tokens) {
+        let what = "the crate's code has to begin with `#![forbid(unsafe_code)]`";
+        found.push(complain(source, 1, what));
+    }
+    found
+}
+
+// === length ===
+
+/// A file says one thing; one that does not fit says two.
+pub(crate) fn length(source: &Source) -> Vec<String> {
+    let agreed = LONG_FILES.iter().find(|(file, _, _)| *file == source.path);
+    let limit = agreed.map_or(LONGEST, |(_, limit, _)| *limit);
+    if source.lines <= limit {
+        return Vec::new();
+    }
+    let what = format!(
+        "{} lines, more than {limit}: give a part that can be named a file of its own (the tests \
+         may go into `{}`)",
+        source.lines,
+        source
+            .path
+            .replace("mod.rs", "tests.rs")
+            .replace(".rs", "/tests.rs")
+    );
+    vec![complain(source, limit + 1, &what)]
+}
+
+// === the layers' own table ===
+
+impl Layer {
+    fn may_use(&self, other: &Layer) -> bool {
+        self.uses.contains(&other.layer) && other.layer < self.layer
+            || self.beside.contains(&other.module)
+    }
+}
+
+/// What is wrong with the table of layers itself, and which of its exceptions are out of date.
+pub(crate) fn table(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for layer in LAYERS {
+        for name in layer.beside {
+            if layer_of(name).is_none_or(|other| other.layer != layer.layer) {
+                found.push(format!(
+                    "LAYERS: `{name}` does not stand beside `{}`",
+                    layer.module
+                ));
+            }
+        }
+    }
+    let file = |path: &str| sources.iter().find(|source| source.path == path);
+    for (path, limit, _) in LONG_FILES {
+        if file(path).is_none_or(|source| source.lines <= LONGEST) {
+            found.push(format!(
+                "LONG_FILES: {path} needs no {limit} lines any more"
+            ));
+        }
+    }
+    for (path, name, _) in FACADE_EXCEPTIONS {
+        let names = |source: &Source| {
+            let paths = source.paths();
+            paths.iter().any(|path| path.segments.join("::") == *name)
+        };
+        if !file(path).is_some_and(names) {
+            found.push(format!("FACADE_EXCEPTIONS: {path} does not name {name}"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(rule: fn(&Source) -> Vec<String>, path: &str, text: &str) -> usize {
+        rule(&Source::new(path, text)).len()
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        let down = "use crate::sync::Mutex; use crate::{tick::Time, job, wheel::{Budget, Slab}};";
+        assert_eq!(count(layering, "src/shard/ticker.rs", down), 0);
+        let within = "use super::Locked; use crate::shard::entry::Slot; use self::x::Y;";
+        assert_eq!(count(layering, "src/shard/ticker.rs", within), 0);
+        let up = "use crate::{tick::Time, engine::Engine};\nfn f() { crate::scheduler::g() }";
+        assert_eq!(
+            layering(&Source::new("src/shard/ticker.rs", up))
+                .iter()
+                .map(|line| line.split(' ').next().unwrap())
+                .collect::<Vec<_>>(),
+            ["src/shard/ticker.rs:1:", "src/shard/ticker.rs:2:"]
+        );
+    }
+
+    #[test]
+    fn the_special_arrows_hold() {
+        for (path, text, expected) in [
+            ("src/wheel/mod.rs", "use crate::tick::Tick;", 0),
+            ("src/wheel/mod.rs", "use crate::sync::Mutex;", 1),
+            ("src/wheel/mod.rs", "use crate::job::Ticket;", 1),
+            ("src/executor/pool.rs", "use crate::job::Claim;", 0),
+            ("src/executor/pool.rs", "use crate::wheel::Wheel;", 1),
+            ("src/executor/pool.rs", "use crate::shard::Shards;", 1),
+            ("src/shard/mod.rs", "use crate::executor::Pool;", 1),
+            ("src/clock.rs", "use crate::tick::Time;", 0),
+            ("src/tick.rs", "use crate::clock::Clock;", 1),
+            ("src/expiry/mod.rs", "use crate::scheduler::Handle;", 1),
+            ("src/lib.rs", "pub use crate::scheduler::Handle;", 0),
+        ] {
+            assert_eq!(count(layering, path, text), expected, "{path} {text}");
+        }
+    }
+
+    #[test]
+    fn no_way_around_the_table() {
+        for (path, text, expected) in [
+            ("src/tick.rs", "use super::clock::Clock;", 1),
+            ("src/shard/entry.rs", "use super::super::engine::Engine;", 1),
+            (
+                "src/shard/entry.rs",
+                "mod a { use super::stripe::Stripe; }",
+                0,
+            ),
+            (
+                "src/shard/mod.rs",
+                "mod a { use super::super::engine::Engine; }",
+                1,
+            ),
+            ("src/shard/entry.rs", "use crate::Handle;", 1),
+            ("src/shard/entry.rs", "use crate::*;", 1),
+            ("src/unknown.rs", "", 1),
+            (
+                "src/tick.rs",
+                "// use crate::engine::Engine;\nlet x = \"crate::engine::Engine\";",
+                0,
+            ),
+            (
+                "src/tick.rs",
+                "#[cfg(test)] mod tests { use crate::engine::Engine; }",
+                0,
+            ),
+        ] {
+            assert_eq!(count(layering, path, text), expected, "{path} {text}");
+        }
+    }
+
+    #[test]
+    fn only_the_facade_names_what_the_models_replace() {
+        for text in [
+            "use std::sync::Arc;",
+            "use std::{fmt, sync::{Arc, Weak}};",
+            "fn f() { core::sync::atomic::fence(x) }",
+            "std::thread::yield_now();",
+            "use crossbeam_deque::Worker;",
+            "use loom::sync::Arc;",
+        ] {
+            assert!(count(facade, "src/shard/mod.rs", text) > 0, "{text}");
+            assert_eq!(count(facade, "src/sync/real.rs", text), 0, "{text}");
+        }
+        for text in [
+            "use std::fmt; use crate::sync::Arc;",
+            "/// use std::sync::Arc;\n// crossbeam_deque::Worker",
+            "#[cfg(all(test, not(loom)))] mod tests { use std::sync::Arc; }",
+            "#[cfg(not(loom))] fn f() {}",
+        ] {
+            assert_eq!(count(facade, "src/shard/mod.rs", text), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_ordering_says_why() {
+        for (text, expected) in [
+            ("a.load(Ordering::Acquire);", 1),
+            ("a.load(Relaxed);", 1),
+            ("fence(Ordering::SeqCst);", 1),
+            (
+                "a.fetch_update(Ordering::Relaxed, Ordering::Relaxed, f);",
+                1,
+            ),
+            ("a.load(Ordering::Acquire); // Pairs with b.", 0),
+            (
+                "// Pairs with b.\nx\n    .y()\n    .z()\n    .load(Ordering::Acquire);",
+                0,
+            ),
+            ("// Pairs with b.\n\n\n\n\na.load(Ordering::Acquire);", 1),
+            ("// ---\na.load(Ordering::Acquire);", 1),
+            ("use std::sync::atomic::Ordering::{Acquire, Relaxed};", 0),
+            (
+                "#[cfg(test)] mod tests { fn f() { a.load(Ordering::Acquire); } }",
+                0,
+            ),
+            ("a.cmp(&b) == Ordering::Less", 0),
+        ] {
+            assert_eq!(
+                count(orderings, "src/shard/mod.rs", text),
+                expected,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        for (text, expected) in [
+            ("fn f() { todo!() }", 1),
+            ("fn f() { unimplemented!(\"later\") }", 1),
+            ("fn f() { dbg!(x); }", 1),
+            (concat!("// FIX", "ME: this"), 1),
+            (concat!("/// XX", "X"), 1),
+            ("#[test]\n#[ignore]\nfn f() {}", 1),
+            (
+                "#[test]\n#[cfg_attr(slow, ignore = \"slow\")]\nfn f() {}",
+                1,
+            ),
+            ("#[allow(dead_code)]\nfn f() {}", 1),
+            ("#![allow(dead_code, reason = \"models use a part\")]", 0),
+            ("fn todo() { let dbg = 1; }", 0),
+            ("// What is to do: `todo!`.\nlet x = \"dbg!(x)\";", 0),
+            ("#[allow(clippy::x)]\nfn ignore() {}", 0),
+        ] {
+            assert_eq!(count(leftovers, "src/x.rs", text), expected, "{text}");
+        }
+        let (file, test) = MAY_BE_IGNORED[0];
+        let allowed = format!("#[test]\n#[ignore = \"no log\"]\nfn {test}() {{}}");
+        assert_eq!(count(leftovers, file, &allowed), 0);
+        assert_eq!(count(leftovers, "tests/other.rs", &allowed), 1);
+    }
+
+    #[test]
+    fn unsafe_is_found_and_the_root_forbids_it() {
+        assert_eq!(count(no_unsafe, "src/x.rs", "fn f() { unsafe { g() } }"), 1);
+        assert_eq!(
+            count(no_unsafe, "src/x.rs", "// unsafe\nlet unsafe_code = 1;"),
+            0
+        );
+        let promise = "//! Head.\n#![forbid(unsafe_code)]\nmod a;";
+        assert_eq!(count(no_unsafe, "src/lib.rs", promise), 0);
+        assert_eq!(count(no_unsafe, "src/lib.rs", "mod a;"), 1);
+        assert_eq!(count(no_unsafe, "src/lib.rs", "#![deny(unsafe_code)]"), 1);
+        assert_eq!(count(no_unsafe, "src/lib.rs", ""), 1);
+    }
+
+    #[test]
+    fn long_files_are_found() {
+        assert_eq!(count(length, "src/x.rs", &"x\n".repeat(600)), 0);
+        let long = length(&Source::new("src/x.rs", &"x\n".repeat(601)));
+        assert!(
+            long[0].contains("601 lines") && long[0].contains("src/x/tests.rs"),
+            "{long:?}"
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! Chores of this repository.
+//!
+//! `cargo run -p xtask -- teeth [name..]` breaks the code on purpose, once per patch in
+//! `loom-tests/teeth`, and expects the test that each patch names to fail.
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+mod teeth;
+
+const USAGE: &str = "usage: cargo run -p xtask -- teeth [name..]";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("a member lies below the workspace's root");
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((command, names)) if command == "teeth" => teeth::run(root, names),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The copy of the tree that gets broken.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A copy of the repository's files at one fixed place, so that the cache of builds is good for
+/// all teeth.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    root: PathBuf,
+    tree: PathBuf,
+}
+
+impl Copy {
+    pub(crate) fn new(root: &Path, tree: &Path) -> Result<Self, String> {
+        fs::create_dir_all(tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+        let tree = tree
+            .canonicalize()
+            .map_err(|error| format!("{}: {error}", tree.display()))?;
+        Ok(Copy {
+            root: root.to_owned(),
+            tree,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.tree
+    }
+
+    /// Makes the copy equal to the working tree. Writes only the files that differ: cargo judges
+    /// by their times what has to be built again.
+    pub(crate) fn restore(&self) -> Result<(), String> {
+        let wanted = self.files()?;
+        for file in &wanted {
+            let from = self.root.join(file);
+            let to = self.tree.join(file);
+            let content =
+                fs::read(&from).map_err(|error| format!("{}: {error}", file.display()))?;
+            if fs::read(&to).is_ok_and(|present| present == content) {
+                continue;
+            }
+            let folder = to.parent().expect("a file lies in a folder");
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::write(&to, content))
+                .map_err(|error| format!("{}: {error}", to.display()))?;
+        }
+        remove_others(&self.tree, &self.tree, &wanted)
+            .map_err(|error| format!("{}: {error}", self.tree.display()))
+    }
+
+    /// What git tracks or would track, as the working tree has it.
+    fn files(&self) -> Result<BTreeSet<PathBuf>, String> {
+        let output = git(&self.root)
+            .args(["ls-files", "-z", "--cached", "--others"])
+            .arg("--exclude-standard")
+            .output()
+            .map_err(|error| format!("git ls-files: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("git ls-files ended with {}", output.status));
+        }
+        let list = String::from_utf8(output.stdout)
+            .map_err(|_| "a file's name is not UTF-8".to_owned())?;
+        Ok(list
+            .split('\0')
+            .filter(|name| !name.is_empty())
+            .map(PathBuf::from)
+            .filter(|file| self.root.join(file).is_file())
+            .collect())
+    }
+
+    /// Applies a patch; an answer is git's complaint.
+    pub(crate) fn apply(&self, patch: &Path) -> Result<(), String> {
+        let above = self.tree.parent().expect("the copy lies in a folder");
+        // The copy may lie inside the repository, below which git would take the patch's paths for
+        // paths outside the current folder and skip them without a word.
+        let output = git(&self.tree)
+            .args(["apply", "--whitespace=nowarn"])
+            .arg(patch)
+            .env("GIT_CEILING_DIRECTORIES", above)
+            .output()
+            .map_err(|error| format!("git apply: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        if self.equals_working_tree()? {
+            return Err("the patch changed nothing".to_owned());
+        }
+        Ok(())
+    }
+
+    fn equals_working_tree(&self) -> Result<bool, String> {
+        Ok(self
+            .files()?
+            .iter()
+            .all(|file| fs::read(self.root.join(file)).ok() == fs::read(self.tree.join(file)).ok()))
+    }
+}
+
+/// Git in this folder, also when a hook of git runs us and has set variables for its repository.
+fn git(folder: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.current_dir(folder);
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Removes what an earlier tooth, or an earlier state of the repository, left in the copy.
+fn remove_others(
+    folder: &Path,
+    tree: &Path,
+    wanted: &BTreeSet<PathBuf>,
+) -> Result<(), std::io::Error> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, tree, wanted)?;
+        } else if !path
+            .strip_prefix(tree)
+            .is_ok_and(|file| wanted.contains(file))
+        {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small repository with the copy inside of it, in a folder that git ignores.
+    struct Repository {
+        root: PathBuf,
+        copy: Copy,
+    }
+
+    impl Repository {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("src")).unwrap();
+            fs::write(root.join(".gitignore"), "/target\n").unwrap();
+            fs::write(root.join("src/a.rs"), "one\ntwo\nthree\n").unwrap();
+            for arguments in [&["init", "-q"][..], &["add", "."]] {
+                let done = git(&root).args(arguments).output().unwrap();
+                assert!(done.status.success(), "{done:?}");
+            }
+            let copy = Copy::new(&root, &root.join("target/teeth/tree")).unwrap();
+            Repository { root, copy }
+        }
+
+        fn patch(&self, from: &str, to: &str) -> PathBuf {
+            let file = self.root.join("target/a.patch");
+            let diff = format!(
+                "# test: models::a::b\n# A reason.\n--- a/src/a.rs\n+++ b/src/a.rs\n\
+                 @@ -1,3 +1,3 @@\n one\n-{from}\n+{to}\n three\n"
+            );
+            fs::write(&file, diff).unwrap();
+            file
+        }
+
+        fn copied(&self) -> String {
+            fs::read_to_string(self.copy.path().join("src/a.rs")).unwrap()
+        }
+    }
+
+    impl Drop for Repository {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.root));
+        }
+    }
+
+    #[test]
+    fn a_patch_breaks_the_copy_and_restore_heals_it() {
+        let repository = Repository::new("heals");
+        let copy = &repository.copy;
+        copy.restore().unwrap();
+        let patch = repository.patch("two", "2");
+        copy.apply(&patch).unwrap();
+        assert_eq!(repository.copied(), "one\n2\nthree\n");
+        fs::write(copy.path().join("src/left_over.rs"), "").unwrap();
+
+        copy.restore().unwrap();
+        assert_eq!(repository.copied(), "one\ntwo\nthree\n");
+        assert!(!copy.path().join("src/left_over.rs").exists());
+        assert!(!copy.path().join("target").exists());
+    }
+
+    #[test]
+    fn the_copy_follows_the_working_tree_and_equal_files_keep_their_time() {
+        let repository = Repository::new("follows");
+        let copy = &repository.copy;
+        copy.restore().unwrap();
+        let time = |file: &str| fs::metadata(copy.path().join(file)).unwrap().modified();
+        let before = time(".gitignore").unwrap();
+        fs::write(repository.root.join("src/a.rs"), "changed\n").unwrap();
+        fs::write(repository.root.join("src/new.rs"), "new\n").unwrap();
+        copy.restore().unwrap();
+        assert_eq!(repository.copied(), "changed\n");
+        assert!(copy.path().join("src/new.rs").exists());
+        assert_eq!(time(".gitignore").unwrap(), before);
+    }
+
+    #[test]
+    fn a_patch_that_does_not_fit_or_changes_nothing_is_an_error() {
+        let repository = Repository::new("unfit");
+        let copy = &repository.copy;
+        copy.restore().unwrap();
+        assert!(copy.apply(&repository.patch("zwei", "2")).is_err());
+        assert!(copy.apply(&repository.patch("two", "two")).is_err());
+    }
+}

@@ -1,0 +1,270 @@
+//! Teeth: do the models bite?
+//!
+//! Each patch in `loom-tests/teeth` breaks the code on purpose and names, in its first line, the
+//! test that has to notice. For each one: restore the copy of the tree, apply the patch, build the
+//! models (this must succeed, or the compiler noticed and not the model), see that the named test
+//! is there, run it in a process of its own (a deadlock in loom may abort it), and expect it to
+//! end badly. Before all this the same tests must end well on the unbroken tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+mod copy;
+mod heads;
+mod run;
+
+use copy::Copy;
+use heads::{Head, Model};
+use run::End;
+
+/// How long a test may take; the models take seconds.
+const LIMIT: Duration = Duration::from_secs(120);
+
+struct Tooth {
+    name: String,
+    head: Head,
+    patch: PathBuf,
+}
+
+/// Runs the teeth of these names, or all; the answer is whether all was well.
+pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
+    let teeth = read_teeth(&root.join("loom-tests/teeth"))?;
+    let models = read_models(&root.join("loom-tests/src/models"))?;
+    let patches: Vec<String> = teeth.iter().map(|tooth| tooth.name.clone()).collect();
+    let disagreements = heads::disagreements(&models, &patches);
+    for line in &disagreements {
+        println!("teeth: {line}");
+    }
+    let chosen = choose(teeth, names)?;
+    if chosen.is_empty() {
+        println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
+        return Ok(disagreements.is_empty());
+    }
+    let bench = Bench::new(root)?;
+    let mut caught = 0;
+    let healthy = bench.unbroken(&chosen)?;
+    for tooth in &chosen {
+        let began = Instant::now();
+        let verdict = match healthy.get(&tooth.head.test) {
+            Some(Err(reason)) => Err(reason.clone()),
+            _ => bench.bite(tooth),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let (word, reason) = match &verdict {
+            Ok(how) => ("caught", how),
+            Err(reason) => ("NOT CAUGHT", reason),
+        };
+        caught += usize::from(verdict.is_ok());
+        println!(
+            "teeth: {}: {}: {word} ({reason}), {seconds:.1} s",
+            tooth.name, tooth.head.test
+        );
+    }
+    println!("teeth: {caught} of {} caught", chosen.len());
+    Ok(caught == chosen.len() && disagreements.is_empty())
+}
+
+/// The place where the tree is copied to, broken and built.
+struct Bench {
+    copy: Copy,
+    target: PathBuf,
+    logs: PathBuf,
+}
+
+impl Bench {
+    fn new(root: &Path) -> Result<Self, String> {
+        // The same target directory as for everything else: the dependencies are built already.
+        let target =
+            env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let logs = target.join("teeth");
+        let copy = Copy::new(root, &logs.join("tree"))?;
+        let absolute = |path: PathBuf| {
+            path.canonicalize()
+                .map_err(|error| format!("{}: {error}", path.display()))
+        };
+        Ok(Bench {
+            copy,
+            target: absolute(target)?,
+            logs: absolute(logs)?,
+        })
+    }
+
+    /// Runs the tests of these teeth on the unbroken tree, where each one has to end well.
+    fn unbroken(&self, teeth: &[Tooth]) -> Result<BTreeMap<String, Result<(), String>>, String> {
+        let began = Instant::now();
+        self.copy.restore()?;
+        let binary = run::build(self.copy.path(), &self.target)
+            .map_err(|said| format!("the models don't build on the unbroken tree:\n{said}"))?;
+        let tests: BTreeSet<&str> = teeth.iter().map(|tooth| &*tooth.head.test).collect();
+        let mut healthy = BTreeMap::new();
+        for test in tests {
+            let log = self.logs.join("unbroken.log");
+            let outcome = match self.try_test(&binary, test, &log)? {
+                None => Err(format!("there is no test {test}")),
+                Some(End::Well) => Ok(()),
+                Some(End::Badly(status)) => Err(format!(
+                    "its test fails on the unbroken tree too: {status}\n{}",
+                    tail(&log)
+                )),
+                Some(End::NotAtAll) => Err("its test does not end on the unbroken tree".to_owned()),
+            };
+            healthy.insert(test.to_owned(), outcome);
+        }
+        println!(
+            "teeth: the unbroken tree: {} tests, {:.1} s",
+            healthy.len(),
+            began.elapsed().as_secs_f64()
+        );
+        Ok(healthy)
+    }
+
+    /// Breaks the copy and runs the test. `Ok` says how the break was caught, `Err` why not.
+    fn bite(&self, tooth: &Tooth) -> Result<String, String> {
+        self.copy.restore()?;
+        self.copy
+            .apply(&tooth.patch)
+            .map_err(|said| format!("the patch does not apply: {said}"))?;
+        let binary = run::build(self.copy.path(), &self.target)
+            .map_err(|said| format!("the broken tree does not build:\n{said}"))?;
+        let log = self.logs.join(format!("{}.log", tooth.name));
+        let end = self
+            .try_test(&binary, &tooth.head.test, &log)?
+            .ok_or("the patch removed the test")?;
+        judge(&end, tooth.head.may_hang)
+    }
+
+    fn try_test(&self, binary: &Path, test: &str, log: &Path) -> Result<Option<End>, String> {
+        if !run::has_test(binary, test)? {
+            return Ok(None);
+        }
+        run::test(binary, test, self.copy.path(), log, LIMIT).map(Some)
+    }
+}
+
+fn judge(end: &End, may_hang: bool) -> Result<String, String> {
+    match end {
+        End::Badly(status) => Ok(status.to_string()),
+        End::NotAtAll if may_hang => Ok(format!("no end within {} s", LIMIT.as_secs())),
+        End::NotAtAll => Err(format!(
+            "no end within {} s, and the patch does not say `# may hang`",
+            LIMIT.as_secs()
+        )),
+        End::Well => Err("the test passed".to_owned()),
+    }
+}
+
+/// The last lines of a log, indented.
+fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(20)..];
+    last.iter().map(|line| format!("    {line}\n")).collect()
+}
+
+fn choose(teeth: Vec<Tooth>, names: &[String]) -> Result<Vec<Tooth>, String> {
+    for name in names {
+        if !teeth.iter().any(|tooth| tooth.name == *name) {
+            return Err(format!("there is no tooth {name}"));
+        }
+    }
+    let wanted = |tooth: &Tooth| names.is_empty() || names.contains(&tooth.name);
+    Ok(teeth.into_iter().filter(wanted).collect())
+}
+
+fn read_teeth(folder: &Path) -> Result<Vec<Tooth>, String> {
+    let mut teeth = Vec::new();
+    for (name, patch, text) in read_all(folder, "patch")? {
+        let head =
+            heads::parse_head(&text).map_err(|reason| format!("{}: {reason}", patch.display()))?;
+        teeth.push(Tooth { name, head, patch });
+    }
+    Ok(teeth)
+}
+
+fn read_models(folder: &Path) -> Result<Vec<Model>, String> {
+    let files = read_all(folder, "rs")?.into_iter();
+    Ok(files
+        .filter(|(name, _, _)| name != "mod")
+        .map(|(name, _, text)| Model {
+            file: format!("loom-tests/src/models/{name}.rs"),
+            teeth: heads::named_in_head(&text),
+        })
+        .collect())
+}
+
+/// The files of a folder with this extension, sorted: name without extension, path, content. A
+/// folder that is not there has none.
+fn read_all(folder: &Path, extension: &str) -> Result<Vec<(String, PathBuf, String)>, String> {
+    let mut found = Vec::new();
+    if !folder.exists() {
+        return Ok(found);
+    }
+    let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
+    for entry in fs::read_dir(folder).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if path.extension().is_none_or(|found| found != extension) {
+            continue;
+        }
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let name = path.file_stem().unwrap_or_default();
+        found.push((name.to_string_lossy().into_owned(), path, text));
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_end_counts_only_where_the_patch_says_so() {
+        assert!(judge(&End::NotAtAll, true).is_ok());
+        assert!(judge(&End::NotAtAll, false).is_err());
+        assert!(judge(&End::Well, true).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_failure_and_a_signal_are_caught() {
+        use std::os::unix::process::ExitStatusExt;
+        for raw in [101 << 8, 6] {
+            let status = std::process::ExitStatus::from_raw(raw);
+            assert!(judge(&End::Badly(status), false).is_ok());
+        }
+    }
+
+    fn tooth(name: &str) -> Tooth {
+        Tooth {
+            name: name.to_owned(),
+            head: Head {
+                test: "models::a::b".to_owned(),
+                may_hang: false,
+            },
+            patch: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn names_choose_and_a_wrong_name_is_an_error() {
+        let names = |chosen: Vec<Tooth>| -> Vec<String> {
+            chosen.into_iter().map(|tooth| tooth.name).collect()
+        };
+        let teeth = || vec![tooth("a"), tooth("b")];
+        assert_eq!(names(choose(teeth(), &[]).unwrap()), ["a", "b"]);
+        assert_eq!(names(choose(teeth(), &["b".to_owned()]).unwrap()), ["b"]);
+        assert!(choose(teeth(), &["c".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_holds_nothing() {
+        let nowhere = Path::new(env!("CARGO_MANIFEST_DIR")).join("no-such-folder");
+        assert!(read_teeth(&nowhere).unwrap().is_empty());
+        assert!(read_models(&nowhere).unwrap().is_empty());
+    }
+}

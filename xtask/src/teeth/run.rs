@@ -1,0 +1,178 @@
+//! Building the models and running one test of them in a process of its own.
+
+use std::env;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How a test's process ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Well,
+    /// With a failure or, as a deadlock in loom may, by a signal.
+    Badly(ExitStatus),
+    /// It was stopped, since it had not ended within the limit.
+    NotAtAll,
+}
+
+/// Builds the models of the tree at `tree`. The answer is the test binary, or what the compiler
+/// said.
+pub(crate) fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["test", "-p", "loom-tests", "--lib", "--no-run", "--locked"])
+        .arg("--message-format=json-render-diagnostics")
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(tree)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    executable(&messages).ok_or_else(|| "cargo named no test binary".to_owned())
+}
+
+/// The one test binary in cargo's messages, each of which is a JSON object on a line of its own.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let mut found = messages.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(r#""executable":""#)?;
+        let (path, _) = rest.split_once('"')?;
+        // An escaped path would need a JSON parser; no target directory here has such a name.
+        (!path.contains('\\')).then(|| PathBuf::from(path))
+    });
+    let only = found.next();
+    only.filter(|_| found.next().is_none())
+}
+
+/// Whether the binary has exactly this test: a filter that matches nothing would end well too.
+pub(crate) fn has_test(binary: &Path, test: &str) -> Result<bool, String> {
+    let output = Command::new(binary)
+        .args(["--list", "--exact", test])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{}: {error}", binary.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} --list: {}", binary.display(), output.status));
+    }
+    Ok(lists_only(&String::from_utf8_lossy(&output.stdout), test))
+}
+
+fn lists_only(listing: &str, test: &str) -> bool {
+    let mut tests = listing
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    tests.next() == Some(test) && tests.next().is_none()
+}
+
+/// Runs one test; what it prints goes into the file `log`.
+pub(crate) fn test(
+    binary: &Path,
+    test: &str,
+    tree: &Path,
+    log: &Path,
+    limit: Duration,
+) -> Result<End, String> {
+    let written = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let errors = written
+        .try_clone()
+        .map_err(|error| format!("{}: {error}", log.display()))?;
+    let mut command = Command::new(binary);
+    command
+        .args(["--exact", test, "--test-threads=1"])
+        .current_dir(tree.join("loom-tests"))
+        .stdin(Stdio::null())
+        .stdout(written)
+        .stderr(errors);
+    wait(&mut command, limit).map_err(|error| format!("{}: {error}", binary.display()))
+}
+
+fn wait(command: &mut Command, limit: Duration) -> Result<End, std::io::Error> {
+    let began = Instant::now();
+    let mut child = command.spawn()?;
+    loop {
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(End::Well),
+            Some(status) => return Ok(End::Badly(status)),
+            None if began.elapsed() >= limit => {
+                child.kill()?;
+                child.wait()?;
+                return Ok(End::NotAtAll);
+            }
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_binary_is_found_among_the_messages() {
+        let library = r#"{"reason":"compiler-artifact","executable":null,"fresh":true}"#;
+        let binary = r#"{"reason":"compiler-artifact","executable":"/t/loom-1","fresh":true}"#;
+        let messages = format!("{library}\n{binary}\n{library}\n");
+        assert_eq!(executable(&messages), Some(PathBuf::from("/t/loom-1")));
+        assert_eq!(executable(library), None);
+        assert_eq!(executable(&format!("{binary}\n{binary}\n")), None);
+    }
+
+    #[test]
+    fn a_filter_has_to_meet_exactly_the_one_test() {
+        assert!(lists_only("models::a::b: test\n", "models::a::b"));
+        assert!(!lists_only("", "models::a::b"));
+        assert!(!lists_only("0 tests, 0 benchmarks\n", "models::a::b"));
+        assert!(!lists_only("models::a::bc: test\n", "models::a::b"));
+    }
+
+    /// This very binary stands in for the models': it runs the tests below as programs.
+    fn this_binary(test: &str) -> Command {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", test])
+            .env("XTASK_STAND_IN", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    #[test]
+    fn stand_in_that_fails_when_asked() {
+        assert!(env::var_os("XTASK_STAND_IN").is_none(), "asked to fail");
+    }
+
+    #[test]
+    fn stand_in_that_hangs_when_asked() {
+        while env::var_os("XTASK_STAND_IN").is_some() {
+            thread::park();
+        }
+    }
+
+    #[test]
+    fn the_three_ends_are_told_apart() {
+        let name = |test: &str| format!("teeth::run::tests::{test}");
+        let long = Duration::from_secs(120);
+        let well = wait(&mut this_binary(&name("no_such_test")), long).unwrap();
+        assert!(matches!(well, End::Well), "{well:?}");
+        let failing = name("stand_in_that_fails_when_asked");
+        let badly = wait(&mut this_binary(&failing), long).unwrap();
+        assert!(matches!(badly, End::Badly(_)), "{badly:?}");
+        let hanging = name("stand_in_that_hangs_when_asked");
+        let never = wait(&mut this_binary(&hanging), Duration::from_millis(50)).unwrap();
+        assert!(matches!(never, End::NotAtAll), "{never:?}");
+    }
+
+    #[test]
+    fn a_binary_is_asked_for_its_tests() {
+        let binary = env::current_exe().unwrap();
+        let here = "teeth::run::tests::a_binary_is_asked_for_its_tests";
+        assert_eq!(has_test(&binary, here), Ok(true));
+        assert_eq!(has_test(&binary, "teeth::run::tests::a_binary"), Ok(false));
+    }
+}
