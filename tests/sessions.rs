@@ -171,7 +171,7 @@ fn the_replay_of_the_committed_log_is_the_offline_computation() {
     ignore = "the large access log is not beside this checkout"
 )]
 fn the_replay_of_the_large_log_is_the_offline_computation() {
-    let path = option_env!("LARGE_LOG").expect("the build script names the log it found");
+    let path = env!("LARGE_LOG");
     let bytes = std::fs::read(path).expect("the build script found the log");
     for (idle, sessions, longest, total_duration, max_hits) in [
         (1_800, 3_052, 59, 49_216, 108),

@@ -198,21 +198,16 @@ impl Screen<'_> {
 
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
-        let rate = |now: u64, before: u64| {
-            grouped(((now - before) as f64 / since_last.as_secs_f64()) as u64)
-        };
-        let (left, right) = if self.in_place {
-            ("\r", "\x1b[K")
-        } else {
-            ("", "\n")
-        };
+        let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
+        let (left, right) = if self.in_place { ("\r", "\x1b[K") } else { ("", "\n") };
+        // Fits into 80 columns: a line that wraps cannot be updated in place.
         write!(
             self.out,
-            "{left}{:>3} s   live {:>9}   touches/s {:>10}   expired/s {:>9}   lateness p99 {}{right}",
+            "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {}{right}",
             self.start.elapsed().as_secs(),
             grouped(self.timers.len() as u64),
-            rate(totals.touched, self.last_totals.touched),
-            rate(totals.ran, self.last_totals.ran),
+            short(rate(totals.touched, self.last_totals.touched)),
+            short(rate(totals.ran, self.last_totals.ran)),
             millis(self.timers.stats().lateness().p99),
         )?;
         self.out.flush()?;
@@ -228,6 +223,15 @@ impl Screen<'_> {
         } else {
             Ok(())
         }
+    }
+}
+
+/// A rate in three or four digits: `831`, `42.0 k`, `3.14 M`.
+fn short(rate: f64) -> String {
+    match rate {
+        0.0..1e3 => format!("{rate:.0}"),
+        1e3..1e6 => format!("{:.1} k", rate / 1e3),
+        _ => format!("{:.2} M", rate / 1e6),
     }
 }
 
