@@ -199,7 +199,11 @@ impl Screen<'_> {
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
         let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
-        let (left, right) = if self.in_place { ("\r", "\x1b[K") } else { ("", "\n") };
+        let (left, right) = if self.in_place {
+            ("\r", "\x1b[K")
+        } else {
+            ("", "\n")
+        };
         // Fits into 80 columns: a line that wraps cannot be updated in place.
         write!(
             self.out,
