@@ -1,0 +1,19 @@
+//! Looks for the large access log that one test reads where a checkout has it beside itself. The
+//! crate's own code does not depend on what is found here.
+
+use std::path::Path;
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(large_log)");
+    println!("cargo::rerun-if-changed=build.rs");
+    let root =
+        std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
+    let log = Path::new(&root).join("../shared/data/apache_access.log");
+    println!("cargo::rustc-env=LARGE_LOG={}", log.display());
+    // Only an existing file is watched: a missing one would run this, and build the crate, each
+    // time anew.
+    if log.is_file() {
+        println!("cargo::rerun-if-changed={}", log.display());
+        println!("cargo::rustc-cfg=large_log");
+    }
+}

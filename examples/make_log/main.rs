@@ -1,0 +1,46 @@
+//! Makes an access log for the `sessions` example, the same one for the same seed:
+//!
+//! ```text
+//! cargo run --release --example make_log -- --seed 7 --lines 1500 > examples/data/access.log
+//! ```
+//!
+//! `generate.rs` says what is in it. Addresses and names are those that are set aside for
+//! documentation.
+
+mod generate;
+#[path = "../sessions/rng.rs"]
+mod rng;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: make_log [--seed N] [--lines N] > FILE   (default: 7 and 1500)";
+
+fn main() -> ExitCode {
+    let (mut seed, mut lines) = (7, 1_500);
+    let mut args = std::env::args().skip(1);
+    while let Some(option) = args.next() {
+        let value = args.next().and_then(|value| value.parse().ok());
+        match (&*option, value) {
+            ("--seed", Some(value)) => seed = value,
+            ("--lines", Some(value)) => lines = value,
+            _ => {
+                let _ = writeln!(std::io::stderr(), "{USAGE}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let made = generate::generate(seed, lines);
+    let (requests, broken) = (made.requests.len(), made.broken.len());
+    let _ = writeln!(
+        std::io::stderr(),
+        "{requests} requests, {broken} broken lines"
+    );
+    match std::io::stdout().write_all(&made.bytes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "cannot write: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! From arguments to exit code, on a console that tests can stand in for.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cli::{self, Command};
+use crate::log::Log;
+use crate::progress::Bar;
+use crate::{live, replay};
+
+/// All went well.
+pub(crate) const FINE: u8 = 0;
+/// The engine lost something, or the output could not be written.
+pub(crate) const FAILED: u8 = 1;
+/// The command line or the log is at fault.
+pub(crate) const USAGE: u8 = 2;
+
+/// Where a replay's shards and workers take their order from. Any other seed gives the same line.
+const SEED: u64 = 1;
+
+/// Standard output and standard error.
+pub(crate) struct Console<'a> {
+    pub(crate) out: &'a mut dyn Write,
+    pub(crate) err: &'a mut dyn Write,
+    pub(crate) out_is_terminal: bool,
+    pub(crate) err_is_terminal: bool,
+}
+
+impl Console<'_> {
+    /// One line on standard error. If nobody can read it there is nobody to tell.
+    fn complain(&mut self, line: &str) {
+        let _ = writeln!(self.err, "sessions: {line}");
+    }
+}
+
+/// Runs the program with the arguments after its name; returns its exit code.
+pub(crate) fn run(args: impl IntoIterator<Item = OsString>, mut console: Console<'_>) -> u8 {
+    let outcome = match cli::parse(args) {
+        Err(fault) => {
+            console.complain(&fault);
+            return USAGE;
+        }
+        Ok(Command::Help) => console.out.write_all(cli::HELP.as_bytes()).map(|()| FINE),
+        Ok(Command::Replay { path, idle }) => replay_file(&path, idle, &mut console),
+        Ok(Command::Live(options)) => live::run(&options, &mut console).map(|kept| match kept {
+            true => FINE,
+            false => FAILED,
+        }),
+    };
+    match outcome.and_then(|code| console.out.flush().map(|()| code)) {
+        Ok(code) => code,
+        // A reader that closed the pipe has seen what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
+        Err(error) => {
+            console.complain(&format!("cannot write: {error}"));
+            FAILED
+        }
+    }
+}
+
+/// The result's errors are those of writing.
+fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Result<u8> {
+    let log = match read_file(path, console) {
+        Ok(log) => log,
+        Err(error) => {
+            console.complain(&format!("cannot read {}: {error}", path.display()));
+            return Ok(USAGE);
+        }
+    };
+    if let Some(first) = log.first_broken {
+        let lines = if log.broken == 1 {
+            "line does"
+        } else {
+            "lines do"
+        };
+        let line = format!(
+            "{} {lines} not parse, the first is line {first}",
+            log.broken
+        );
+        console.complain(&line);
+    }
+    let total = log.requests.len() as u64;
+    let mut bar = Bar::new("replaying", total, console.err, console.err_is_terminal);
+    let summary = replay::replay(&log, idle, SEED, |done| bar.show(done));
+    drop(bar);
+    match summary {
+        Ok(summary) => writeln!(console.out, "{summary}").map(|()| FINE),
+        Err(fault) => {
+            console.complain(&fault);
+            Ok(FAILED)
+        }
+    }
+}
+
+fn read_file(path: &Path, console: &mut Console<'_>) -> io::Result<Log> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut bar = Bar::new("reading", size, console.err, console.err_is_terminal);
+    Log::read(BufReader::new(file), |read| bar.show(read))
+}

@@ -1,0 +1,173 @@
+//! The account of a run: what the engine counted beside what the program counted on its own.
+
+use std::fmt;
+
+/// One line of the account.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) engine: u64,
+    pub(crate) program: u64,
+    /// Where the program's number comes from.
+    pub(crate) source: &'static str,
+}
+
+/// The account; the first row is what came in, the others are the ends that it came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Balance {
+    pub(crate) scheduled: Row,
+    pub(crate) ends: Vec<Row>,
+    /// Numbers that must be zero, each with what it would mean.
+    pub(crate) zeros: Vec<(u64, &'static str)>,
+}
+
+impl Balance {
+    /// What does not balance, one line each; empty if nothing was lost.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for Row {
+            name,
+            engine,
+            program,
+            source,
+        } in self.rows()
+        {
+            if engine != program {
+                faults.push(format!(
+                    "{name}: the engine says {engine}, {source} {program}"
+                ));
+            }
+        }
+        for (who, of) in [
+            ("engine", Row::engine as fn(&Row) -> u64),
+            ("program", Row::program),
+        ] {
+            let (scheduled, ends) = (of(&self.scheduled), self.ends.iter().map(of).sum::<u64>());
+            if scheduled != ends {
+                faults.push(format!(
+                    "by the {who} {scheduled} were scheduled and {ends} ended"
+                ));
+            }
+        }
+        let present = self.zeros.iter().filter(|&&(count, _)| count != 0);
+        faults.extend(present.map(|(count, meaning)| format!("{count} {meaning}")));
+        faults
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        std::iter::once(&self.scheduled).chain(&self.ends)
+    }
+}
+
+impl Row {
+    fn engine(&self) -> u64 {
+        self.engine
+    }
+
+    fn program(&self) -> u64 {
+        self.program
+    }
+}
+
+/// The table and, under it, `nothing lost` or the faults.
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:12} {:>15} {:>15}", "timers", "engine", "program")?;
+        for Row {
+            name,
+            engine,
+            program,
+            source,
+        } in self.rows()
+        {
+            let (engine, program) = (grouped(*engine), grouped(*program));
+            writeln!(f, "{name:12} {engine:>15} {program:>15}   {source}")?;
+        }
+        let faults = self.faults();
+        if faults.is_empty() {
+            return writeln!(f, "nothing lost");
+        }
+        writeln!(f, "does not balance:")?;
+        faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
+    }
+}
+
+/// A number with a comma between thousands.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at != 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &'static str, engine: u64, program: u64) -> Row {
+        Row {
+            name,
+            engine,
+            program,
+            source: "the handlers say",
+        }
+    }
+
+    fn balanced() -> Balance {
+        Balance {
+            scheduled: row("scheduled", 1_234, 1_234),
+            ends: vec![row("ran", 1_200, 1_200), row("cancelled", 34, 34)],
+            zeros: vec![(0, "refused")],
+        }
+    }
+
+    #[test]
+    fn a_balanced_account_says_nothing_lost() {
+        let text = balanced().to_string();
+        assert!(text.contains("ran                    1,200           1,200   the handlers say\n"));
+        assert!(text.ends_with("\nnothing lost\n"), "{text}");
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        let mut lost = balanced();
+        lost.ends[0].program -= 1;
+        lost.zeros[0].0 = 2;
+        let faults = [
+            "ran: the engine says 1200, the handlers say 1199",
+            "by the program 1234 were scheduled and 1233 ended",
+            "2 refused",
+        ];
+        assert_eq!(lost.faults(), faults);
+        let text = lost.to_string();
+        assert!(
+            !text.contains("nothing lost") && text.contains("does not balance"),
+            "{text}"
+        );
+
+        let mut invented = balanced();
+        invented.ends[1] = row("cancelled", 35, 35);
+        let faults = [
+            "by the engine 1234 were scheduled and 1235 ended",
+            "by the program 1234 were scheduled and 1235 ended",
+        ];
+        assert_eq!(invented.faults(), faults);
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Session expiry in real time: producers create and touch sessions, the engine expires them, and
+//! in the end every timer is accounted for, by the engine and by this program on its own.
+//!
+//! A session is a key with a pending timer. Each producer first logs in its share of all sessions,
+//! then touches sessions as popular ones are touched, starts those anew that have expired, and now
+//! and then logs one out. The run has three parts: the producers work; what they left expires; what
+//! is still pending then is handed back by the shutdown.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Shutdown};
+
+use crate::app::Console;
+use crate::balance::{Balance, Row, grouped};
+use crate::cli::LiveOptions;
+use crate::rng::Rng;
+use crate::zipf::Zipf;
+
+/// How long a slow handler sleeps.
+const NAP: Duration = Duration::from_millis(500);
+/// One in so many touches is a log-out instead.
+const LOG_OUT: u64 = 1_000;
+/// How many operations a producer does between two looks at whether to stop.
+const ROUND: u32 = 64;
+
+/// What one producer did. Only its own thread writes, so a load and a store are enough.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Did {
+    created: AtomicU64,
+    touched: AtomicU64,
+    replaced: AtomicU64,
+    logged_out: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What handlers count, on cache lines of their own: workers write here.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Handled {
+    ran: AtomicU64,
+    slept: AtomicU64,
+}
+
+/// One producer's counters. Every handler holds a reference, so when only the program's own is
+/// left, every handler has run or was dropped.
+#[derive(Debug, Default)]
+struct Tally {
+    did: Did,
+    handled: Handled,
+}
+
+fn add(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}
+
+/// Sums over all producers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    created: u64,
+    touched: u64,
+    replaced: u64,
+    logged_out: u64,
+    refused: u64,
+    ran: u64,
+    slept: u64,
+}
+
+impl Totals {
+    fn of(tallies: &[Arc<Tally>]) -> Totals {
+        let mut totals = Totals::default();
+        for Tally { did, handled } in tallies.iter().map(|tally| &**tally) {
+            totals.created += did.created.load(Relaxed);
+            totals.touched += did.touched.load(Relaxed);
+            totals.replaced += did.replaced.load(Relaxed);
+            totals.logged_out += did.logged_out.load(Relaxed);
+            totals.refused += did.refused.load(Relaxed);
+            totals.ran += handled.ran.load(Relaxed);
+            totals.slept += handled.slept.load(Relaxed);
+        }
+        totals
+    }
+}
+
+/// The parts of a run, as times since its start.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    producers_stop: Duration,
+    shutdown: Duration,
+}
+
+impl Plan {
+    /// The shutdown gets a tenth of the run and at most a second; what the producers left gets its
+    /// idle time to expire in and at most a quarter.
+    fn new(seconds: u64, idle: Duration) -> Plan {
+        let whole = Duration::from_secs(seconds);
+        let shutdown = whole - (whole / 10).min(Duration::from_secs(1));
+        let expiry = idle
+            .saturating_add(Duration::from_millis(50))
+            .min(whole / 4);
+        Plan {
+            producers_stop: shutdown - expiry,
+            shutdown,
+        }
+    }
+}
+
+struct Producer {
+    timers: Handle<u64>,
+    tally: Arc<Tally>,
+    idle: Duration,
+}
+
+impl Producer {
+    /// Logs in the sessions of `share`, then works on all of them until `stop`.
+    fn work(&self, share: std::ops::Range<u64>, zipf: &Zipf, mut rng: Rng, stop: &AtomicBool) {
+        for id in share {
+            self.touch(id);
+            if stop.load(Relaxed) {
+                return;
+            }
+        }
+        while !stop.load(Relaxed) {
+            for _ in 0..ROUND {
+                let id = zipf.draw(&mut rng);
+                if rng.below(LOG_OUT) == 0 {
+                    self.log_out(id);
+                } else {
+                    self.touch(id);
+                }
+            }
+        }
+    }
+
+    fn touch(&self, id: u64) {
+        match self.timers.reschedule(&id, self.idle) {
+            Reschedule::Moved { .. } => add(&self.tally.did.touched),
+            // Where its handler is just running the session has ended: the next one begins.
+            Reschedule::NotFound | Reschedule::Running => self.start(id, self.idle, None),
+        }
+    }
+
+    fn start(&self, id: u64, delay: Duration, nap: Option<Duration>) {
+        let tally = Arc::clone(&self.tally);
+        let started = self.timers.schedule(id, delay, move |_| {
+            if let Some(nap) = nap {
+                thread::sleep(nap);
+                tally.handled.slept.fetch_add(1, Relaxed);
+            }
+            tally.handled.ran.fetch_add(1, Relaxed);
+        });
+        match started {
+            Ok(scheduled) => {
+                add(&self.tally.did.created);
+                // Another producer was faster between our two calls.
+                if scheduled.replaced.is_some() {
+                    add(&self.tally.did.replaced);
+                }
+            }
+            Err(_) => add(&self.tally.did.refused),
+        }
+    }
+
+    fn log_out(&self, id: u64) {
+        if let Cancel::Cancelled { .. } = self.timers.cancel(&id) {
+            add(&self.tally.did.logged_out);
+        }
+    }
+}
+
+/// The line that says how it goes: in place on a terminal, else a new one every second.
+struct Screen<'a> {
+    out: &'a mut dyn Write,
+    in_place: bool,
+    timers: &'a Handle<u64>,
+    tallies: &'a [Arc<Tally>],
+    start: Instant,
+    last: Instant,
+    last_totals: Totals,
+}
+
+impl Screen<'_> {
+    /// Shows the line every second until `done`, which is asked more often.
+    fn watch(&mut self, done: impl Fn() -> bool) -> io::Result<()> {
+        while !done() {
+            let since_last = self.last.elapsed();
+            if since_last >= Duration::from_secs(1) {
+                self.line(since_last)?;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, since_last: Duration) -> io::Result<()> {
+        let totals = Totals::of(self.tallies);
+        let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
+        let (left, right) = if self.in_place {
+            ("\r", "\x1b[K")
+        } else {
+            ("", "\n")
+        };
+        // Fits into 80 columns: a line that wraps cannot be updated in place.
+        write!(
+            self.out,
+            "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {}{right}",
+            self.start.elapsed().as_secs(),
+            grouped(self.timers.len() as u64),
+            short(rate(totals.touched, self.last_totals.touched)),
+            short(rate(totals.ran, self.last_totals.ran)),
+            millis(self.timers.stats().lateness().p99),
+        )?;
+        self.out.flush()?;
+        self.last += since_last;
+        self.last_totals = totals;
+        Ok(())
+    }
+
+    /// Leaves the line standing.
+    fn close(self) -> io::Result<()> {
+        if self.in_place {
+            writeln!(self.out)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A rate in three or four digits: `831`, `42.0 k`, `3.14 M`.
+fn short(rate: f64) -> String {
+    match rate {
+        0.0..1e3 => format!("{rate:.0}"),
+        1e3..1e6 => format!("{:.1} k", rate / 1e3),
+        _ => format!("{:.2} M", rate / 1e6),
+    }
+}
+
+fn millis(lateness: Duration) -> String {
+    format!("{:.1} ms", lateness.as_secs_f64() * 1e3)
+}
+
+/// Runs in real time; the answer is whether every timer is accounted for. Errors are those of
+/// writing to the console, and end the run early.
+pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Result<bool> {
+    let &LiveOptions {
+        idle,
+        seconds,
+        sessions,
+        producers,
+        slow,
+    } = options;
+    let plan = Plan::new(seconds, idle);
+    let start = Instant::now();
+    writeln!(
+        console.out,
+        "{} sessions, idle time {idle:?}, {producers} producers, {slow} slow handlers, {seconds} s",
+        grouped(sessions)
+    )?;
+    // Naps that overlap hold a worker each; the others need some beside them.
+    let naps_at_once = NAP.as_secs_f64() * slow as f64 / plan.producers_stop.as_secs_f64();
+    let scheduler = Scheduler::<u64>::builder()
+        .max_workers(64.max(16 + 2 * naps_at_once.ceil() as usize))
+        .build()
+        .map_err(io::Error::other)?;
+    let timers = scheduler.handle();
+
+    // One more than there are producers: the last starts the slow handlers, under keys of their
+    // own.
+    let tallies: Vec<Arc<Tally>> = (0..=producers).map(|_| Arc::default()).collect();
+    let mut crew: Vec<Producer> = tallies
+        .iter()
+        .map(|tally| Producer {
+            timers: timers.clone(),
+            tally: Arc::clone(tally),
+            idle,
+        })
+        .collect();
+    let starter = crew.pop().expect("one more than the producers");
+    for nap in 0..slow {
+        let delay = plan
+            .producers_stop
+            .mul_f64((nap + 1) as f64 / (slow + 1) as f64);
+        starter.start(sessions + nap, delay, Some(NAP));
+    }
+    drop(starter);
+
+    let mut screen = Screen {
+        out: &mut *console.out,
+        in_place: console.out_is_terminal,
+        timers: &timers,
+        tallies: &tallies,
+        start,
+        last: start,
+        last_totals: Totals::default(),
+    };
+    let stop = AtomicBool::new(false);
+    let zipf = Zipf::new(sessions);
+    thread::scope(|scope| {
+        let (stop, zipf) = (&stop, &zipf);
+        for (number, producer) in (0..).zip(crew) {
+            let share = sessions * number / producers..sessions * (number + 1) / producers;
+            scope.spawn(move || producer.work(share, zipf, Rng::new(number), stop));
+        }
+        let watched = screen.watch(|| start.elapsed() >= plan.producers_stop);
+        stop.store(true, Relaxed);
+        watched
+    })?;
+    screen.watch(|| start.elapsed() >= plan.shutdown || timers.is_empty())?;
+    screen.close()?;
+
+    let balance = settle(&scheduler, &timers, &tallies, slow)?;
+    let lateness = timers.stats().lateness();
+    let of = [lateness.p50, lateness.p99, lateness.p99_9, lateness.max].map(millis);
+    writeln!(
+        console.out,
+        "lateness p50 {} p99 {} p99.9 {} max {}",
+        of[0], of[1], of[2], of[3]
+    )?;
+    write!(console.out, "{balance}")?;
+    Ok(balance.faults().is_empty())
+}
+
+/// Shuts the scheduler down and draws up the account.
+fn settle(
+    scheduler: &Scheduler<u64>,
+    timers: &Handle<u64>,
+    tallies: &[Arc<Tally>],
+    slow: u64,
+) -> io::Result<Balance> {
+    let Ok(report) = scheduler.shutdown(Shutdown::HandBack) else {
+        return Err(io::Error::other(
+            "the shutdown took this thread for a task's",
+        ));
+    };
+    let handed_back = report.handed_back.len() as u64;
+    let still_running = report.still_running as u64;
+    drop(report);
+    let totals = Totals::of(tallies);
+    let kept: usize = tallies
+        .iter()
+        .map(|tally| Arc::strong_count(tally) - 1)
+        .sum();
+    let stats = timers.stats();
+    let row = |name, engine, program, source| Row {
+        name,
+        engine,
+        program,
+        source,
+    };
+    Ok(Balance {
+        scheduled: row(
+            "scheduled",
+            stats.scheduled,
+            totals.created,
+            "created by the producers",
+        ),
+        ends: vec![
+            row("ran", stats.ran, totals.ran, "counted by the handlers"),
+            row("cancelled", stats.cancelled, totals.logged_out, "log-outs"),
+            row(
+                "replaced",
+                stats.replaced,
+                totals.replaced,
+                "created over one just created",
+            ),
+            row(
+                "handed back",
+                stats.handed_back,
+                handed_back,
+                "in the shutdown's report",
+            ),
+            row("pending", stats.pending, 0, "after the shutdown"),
+        ],
+        zeros: vec![
+            (totals.refused, "calls were refused"),
+            (stats.panicked, "handlers panicked"),
+            (still_running, "handlers did not end"),
+            (
+                slow.abs_diff(totals.slept),
+                "slow handlers more or fewer than asked for",
+            ),
+            (kept as u64, "handlers neither ran nor were dropped"),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_ends_in_time() {
+        for (seconds, idle_ms, producers_stop_ms, shutdown_ms) in [
+            (30, 5_000, 23_950, 29_000),
+            (30, 3_600_000, 21_500, 29_000),
+            (10, 500, 8_450, 9_000),
+            (1, 5_000, 650, 900),
+            (1, 1, 849, 900),
+        ] {
+            let plan = Plan::new(seconds, Duration::from_millis(idle_ms));
+            assert_eq!(
+                plan.producers_stop,
+                Duration::from_millis(producers_stop_ms)
+            );
+            assert_eq!(plan.shutdown, Duration::from_millis(shutdown_ms));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A progress bar in one line of a terminal.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// How long a bar stays as it is; the eye sees no more.
+const PAUSE: Duration = Duration::from_millis(100);
+const WIDTH: u64 = 40;
+
+/// Wiped when dropped, so that what is printed next stands alone. Off a terminal it shows nothing.
+pub(crate) struct Bar<'a> {
+    label: &'static str,
+    total: u64,
+    err: &'a mut dyn Write,
+    shown: bool,
+    /// When to look at the clock again, as a count: reading it for each step would cost more than
+    /// the step.
+    next_look: u64,
+    next_draw: Option<Instant>,
+}
+
+impl<'a> Bar<'a> {
+    pub(crate) fn new(
+        label: &'static str,
+        total: u64,
+        err: &'a mut dyn Write,
+        is_terminal: bool,
+    ) -> Self {
+        // Small inputs are done before a bar could be seen.
+        let next_draw = is_terminal.then(|| Instant::now() + PAUSE);
+        Bar {
+            label,
+            total,
+            err,
+            shown: false,
+            next_look: 0,
+            next_draw,
+        }
+    }
+
+    pub(crate) fn show(&mut self, done: u64) {
+        let Some(next_draw) = self.next_draw else {
+            return;
+        };
+        if done < self.next_look {
+            return;
+        }
+        self.next_look = done + self.total / 1_000;
+        let now = Instant::now();
+        if now >= next_draw {
+            self.next_draw = Some(now + PAUSE);
+            self.draw(done);
+        }
+    }
+
+    fn draw(&mut self, done: u64) {
+        self.shown = true;
+        // A pipe has no size, and a file may grow while it is read.
+        let total = self.total.max(done).max(1);
+        let part = |of: u64| (u128::from(done) * u128::from(of) / u128::from(total)) as u64;
+        let full = part(WIDTH) as usize;
+        let empty = WIDTH as usize - full;
+        let percent = part(100);
+        let label = self.label;
+        let _ = write!(
+            self.err,
+            "\r{label} [{:#<full$}{:.<empty$}] {percent:>3} %",
+            "", ""
+        );
+        let _ = self.err.flush();
+    }
+}
+
+impl Drop for Bar<'_> {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(self.err, "\r\x1b[K");
+            let _ = self.err.flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_grows_and_is_wiped() {
+        let mut err = Vec::new();
+        let mut bar = Bar::new("reading", 200, &mut err, true);
+        bar.draw(0);
+        bar.draw(50);
+        bar.draw(200);
+        bar.draw(300);
+        drop(bar);
+        let bars = |full: usize| format!("[{}{}]", "#".repeat(full), ".".repeat(40 - full));
+        let expected = [(0, "  0"), (10, " 25"), (40, "100"), (40, "100")]
+            .map(|(full, percent)| format!("\rreading {} {percent} %", bars(full)))
+            .concat();
+        assert_eq!(String::from_utf8(err).expect("text"), expected + "\r\x1b[K");
+    }
+
+    #[test]
+    fn off_a_terminal_there_is_no_bar() {
+        let mut err = Vec::new();
+        let mut bar = Bar::new("reading", 200, &mut err, false);
+        (0..=200).for_each(|done| bar.show(done));
+        drop(bar);
+        assert!(err.is_empty());
+    }
+}

@@ -1,0 +1,436 @@
+//! The main job of the `sessions` example: replays against a computation without any timer, the
+//! command line, and a short run in real time.
+
+#[path = "../examples/sessions/app.rs"]
+mod app;
+#[path = "../examples/sessions/balance.rs"]
+mod balance;
+#[path = "../examples/sessions/cli.rs"]
+mod cli;
+#[path = "../examples/make_log/generate.rs"]
+mod generate;
+#[path = "../examples/sessions/live.rs"]
+mod live;
+#[path = "../examples/sessions/log.rs"]
+mod log;
+#[path = "../examples/sessions/progress.rs"]
+mod progress;
+#[path = "../examples/sessions/replay.rs"]
+mod replay;
+#[path = "../examples/sessions/rng.rs"]
+mod rng;
+#[path = "../examples/sessions/zipf.rs"]
+mod zipf;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use app::Console;
+use log::Log;
+use replay::Summary;
+
+const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/access.log");
+
+/// The idle times of the tests in seconds: those that the made logs have gaps of, and others.
+const IDLE_TIMES: [u64; 10] = [
+    1, 60, 1_799, 1_800, 1_801, 3_600, 14_400, 14_401, 86_400, 864_000,
+];
+
+/// Sessions without a timer: the gaps of each client's sorted requests.
+fn offline(bytes: &[u8], idle: u64) -> Summary {
+    let mut requests: Vec<_> = bytes
+        .split(|&byte| byte == b'\n')
+        .filter_map(log::parse_line)
+        .collect();
+    requests.sort_by_key(|line| line.instant);
+    let mut by_client: HashMap<&str, Vec<i64>> = HashMap::new();
+    for line in &requests {
+        by_client.entry(line.client).or_default().push(line.instant);
+    }
+    let mut summary = Summary {
+        requests: requests.len() as u64,
+        clients: by_client.len() as u64,
+        ..Summary::default()
+    };
+    for instants in by_client.values() {
+        for session in instants.chunk_by(|earlier, later| later - earlier < idle as i64) {
+            let duration = (session[session.len() - 1] - session[0]) as u64;
+            summary.sessions += 1;
+            summary.longest = summary.longest.max(duration);
+            summary.total_duration += duration;
+            summary.max_hits = summary.max_hits.max(session.len() as u64);
+        }
+    }
+    summary
+}
+
+fn replayed(bytes: &[u8], idle: Duration, seed: u64) -> Summary {
+    let log = Log::read(bytes, |_| ()).expect("memory can be read");
+    let mut told = 0;
+    let summary = replay::replay(&log, idle, seed, |done| told = done);
+    assert_eq!(told, log.requests.len() as u64);
+    summary.expect("the engine's answers are right")
+}
+
+fn assert_replay_is_offline(bytes: &[u8], seed: u64) {
+    for idle in IDLE_TIMES {
+        let replayed = replayed(bytes, Duration::from_secs(idle), seed);
+        assert_eq!(
+            replayed,
+            offline(bytes, idle),
+            "idle time {idle} s, seed {seed}"
+        );
+    }
+}
+
+/// The program's exit code, standard output and standard error.
+fn run(args: &[&str]) -> (u8, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let console = Console {
+        out: &mut out,
+        err: &mut err,
+        out_is_terminal: false,
+        err_is_terminal: false,
+    };
+    let code = app::run(args.iter().map(OsString::from), console);
+    let text = |bytes| String::from_utf8(bytes).expect("the program prints text");
+    (code, text(out), text(err))
+}
+
+// === the made log ===
+
+#[test]
+fn the_committed_log_is_what_its_generator_makes() {
+    let committed = std::fs::read(COMMITTED).expect("the log is in the repository");
+    assert!(
+        committed == generate::generate(7, 1_500).bytes,
+        "make the log again"
+    );
+    assert!(committed.len() < 200_000);
+}
+
+#[test]
+fn a_made_log_holds_what_the_parser_reads() {
+    for seed in 0..8 {
+        let made = generate::generate(seed, 3_000);
+        let lines = made
+            .bytes
+            .split(|&byte| byte == b'\n')
+            .filter_map(log::parse_line);
+        let parsed: Vec<_> = lines
+            .map(|line| (line.instant, line.client.to_owned()))
+            .collect();
+        assert_eq!(parsed, made.requests, "seed {seed}");
+        assert!(!parsed.is_sorted_by_key(|&(instant, _)| instant));
+
+        let log = Log::read(&made.bytes[..], |_| ()).expect("memory can be read");
+        assert_eq!(log.broken, made.broken.len() as u64);
+        assert_eq!(log.first_broken, made.broken.first().copied());
+        assert!(log.broken > 6, "every kind of broken line");
+    }
+}
+
+#[test]
+fn made_logs_have_gaps_of_exactly_the_idle_time() {
+    let made = generate::generate(7, 1_500).bytes;
+    for idle in [1_800, 3_600, 14_400] {
+        // Were such gaps missing, a second less or more would not split otherwise.
+        let sessions =
+            [idle - 1, idle, idle + 1, idle + 2].map(|idle| offline(&made, idle).sessions);
+        assert!(
+            sessions.is_sorted_by(|more, fewer| more > fewer),
+            "{idle} s: {sessions:?}"
+        );
+    }
+}
+
+// === replay against the offline computation ===
+
+#[test]
+fn replays_of_made_logs_are_the_offline_computation() {
+    for seed in 0..6 {
+        assert_replay_is_offline(&generate::generate(seed, 2_000).bytes, seed);
+    }
+}
+
+#[test]
+fn the_replay_of_the_committed_log_is_the_offline_computation() {
+    let committed = std::fs::read(COMMITTED).expect("the log is in the repository");
+    for seed in 0..4 {
+        assert_replay_is_offline(&committed, seed);
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(large_log),
+    ignore = "the large access log is not beside this checkout"
+)]
+fn the_replay_of_the_large_log_is_the_offline_computation() {
+    let path = env!("LARGE_LOG");
+    let bytes = std::fs::read(path).expect("the build script found the log");
+    for (idle, sessions, longest, total_duration, max_hits) in [
+        (1_800, 3_052, 59, 49_216, 108),
+        (3_600, 2_577, 162_013, 1_743_801, 226),
+        (14_400, 2_161, 298_843, 4_737_712, 482),
+    ] {
+        let (requests, clients) = (10_000, 1_753);
+        let expected = Summary {
+            requests,
+            clients,
+            sessions,
+            longest,
+            total_duration,
+            max_hits,
+        };
+        assert_eq!(
+            offline(&bytes, idle),
+            expected,
+            "offline, idle time {idle} s"
+        );
+        assert_eq!(
+            replayed(&bytes, Duration::from_secs(idle), idle),
+            expected,
+            "{idle} s"
+        );
+    }
+    assert_replay_is_offline(&bytes, 3);
+    let line = "requests 10000 clients 1753 sessions 2577 longest 162013 \
+                total_duration 1743801 max_hits 226\n";
+    assert_eq!(
+        run(&[path, "--idle", "3600s"]),
+        (0, line.to_owned(), String::new())
+    );
+}
+
+#[test]
+fn a_gap_of_exactly_the_idle_time_starts_a_new_session() {
+    let log = |instants: &[u32]| -> String {
+        let line = |s| format!("h - - [01/Jan/1970:00:00:{s:02} +0000] \"GET /\" 200 1\n");
+        instants.iter().map(line).collect()
+    };
+    for (instants, idle_ms, sessions, longest) in [
+        (&[0, 9][..], 10_000, 1, 9),
+        (&[0, 10], 10_000, 2, 0),
+        (&[0, 9, 18, 28], 10_000, 2, 18),
+        (&[28, 9, 0, 18], 10_000, 2, 18),
+        (&[5, 5, 5], 1, 1, 0),
+        (&[5, 6], 1, 2, 0),
+        (&[5, 6], 999, 2, 0),
+        (&[5, 6, 8], 1_001, 2, 1),
+        (&[5, 6, 8], 2_000, 2, 1),
+    ] {
+        let text = log(instants);
+        let summary = replayed(text.as_bytes(), Duration::from_millis(idle_ms), 0);
+        assert_eq!(
+            (summary.sessions, summary.longest),
+            (sessions, longest),
+            "{instants:?}"
+        );
+        assert_eq!(summary.requests, instants.len() as u64);
+    }
+}
+
+#[test]
+fn a_log_may_span_centuries() {
+    let mut bytes = Vec::new();
+    for year in [1970, 1971, 2399] {
+        writeln!(
+            bytes,
+            "h - - [01/Jan/{year}:00:00:00 +0000] \"GET /\" 200 1"
+        )
+        .expect("memory");
+    }
+    let century = Duration::from_secs(100 * 365 * 86_400);
+    let summary = replayed(&bytes, century, 0);
+    assert_eq!((summary.sessions, summary.longest), (2, 365 * 86_400));
+}
+
+// === the command line ===
+
+#[test]
+fn an_empty_log_comes_to_zeros() {
+    let path = scratch("empty.log", b"");
+    let line = "requests 0 clients 0 sessions 0 longest 0 total_duration 0 max_hits 0\n";
+    assert_eq!(run(&[&path]), (0, line.to_owned(), String::new()));
+}
+
+#[test]
+fn broken_lines_are_reported_with_the_first_ones_number() {
+    let made = generate::generate(7, 1_500);
+    let (code, out, err) = run(&[COMMITTED, "--idle", "3600s"]);
+    let (count, first) = (made.broken.len(), made.broken[0]);
+    let report = format!("sessions: {count} lines do not parse, the first is line {first}\n");
+    let line = format!("{}\n", offline(&made.bytes, 3_600));
+    assert_eq!((code, out, err), (0, line, report));
+
+    let path = scratch("broken.log", b"\xff\xfe");
+    let report = "sessions: 1 line does not parse, the first is line 1\n";
+    assert_eq!(run(&[&path]).2, report);
+}
+
+#[test]
+fn faults_exit_with_2_and_say_why() {
+    let missing = scratch("missing", b"");
+    std::fs::remove_file(&missing).expect("it was just written");
+    for (args, fault) in [
+        (&[&*missing][..], "cannot read"),
+        (&[env!("CARGO_TARGET_TMPDIR")], "cannot read"),
+        (
+            &[COMMITTED, "--idle", "soon"],
+            "--idle takes a time such as 3600s",
+        ),
+        (&["--fast"], "unknown option --fast"),
+    ] {
+        let (code, out, err) = run(args);
+        assert_eq!((code, &*out), (2, ""), "{args:?}");
+        assert!(
+            err.contains(fault) && err.lines().count() == 1,
+            "{args:?}: {err}"
+        );
+    }
+    let (code, out, err) = run(&["--help"]);
+    assert_eq!((code, &*out, &*err), (0, cli::HELP, ""));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_fault() {
+    struct Gone(io::ErrorKind);
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    for (kind, expected) in [
+        (io::ErrorKind::BrokenPipe, 0),
+        (io::ErrorKind::StorageFull, 1),
+    ] {
+        for args in [
+            &[COMMITTED][..],
+            &["--help"],
+            &["--seconds", "1", "--sessions", "10"],
+        ] {
+            let console = Console {
+                out: &mut Gone(kind),
+                err: &mut io::sink(),
+                out_is_terminal: false,
+                err_is_terminal: false,
+            };
+            assert_eq!(
+                app::run(args.iter().map(OsString::from), console),
+                expected,
+                "{args:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_program_itself_replays_and_exits() {
+    let program = program();
+    let run = |args: &[&str]| {
+        let output = Command::new(&program)
+            .args(args)
+            .output()
+            .expect("the example is built");
+        (output.status.code(), output.stdout, output.stderr)
+    };
+    let made = generate::generate(7, 1_500);
+    for idle in [1_800, 3_600] {
+        let (code, out, _) = run(&[COMMITTED, "--idle", &format!("{idle}s")]);
+        let line = format!("{}\n", offline(&made.bytes, idle));
+        assert_eq!(
+            (code, String::from_utf8_lossy(&out)),
+            (Some(0), line.into())
+        );
+    }
+    for args in [
+        &["no such file"][..],
+        &["--fast"],
+        &[COMMITTED, "--idle", "0s"],
+    ] {
+        let (code, out, err) = run(args);
+        assert_eq!((code, out.len()), (Some(2), 0), "{args:?}");
+        assert!(!err.is_empty());
+    }
+}
+
+/// The example's program, which `cargo test` builds beside the directory of this test's program;
+/// `cargo test --test sessions` does not.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test
+        .ancestors()
+        .nth(2)
+        .expect("target/debug/deps/sessions-..");
+    let program = profile
+        .join("examples")
+        .join(format!("sessions{}", std::env::consts::EXE_SUFFIX));
+    if !program.exists() {
+        let target = profile.parent().expect("target/debug");
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args(["build", "--quiet", "--example", "sessions", "--target-dir"])
+            .arg(target);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(
+            built.is_ok_and(|status| status.success()),
+            "the example builds"
+        );
+    }
+    program
+}
+
+/// Writes a file for one test; returns its path.
+fn scratch(name: &str, bytes: &[u8]) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).expect("the target directory can be written");
+    path.into_os_string().into_string().expect("a path of text")
+}
+
+// === real time ===
+
+#[test]
+fn a_run_in_real_time_loses_nothing() {
+    let args = "--seconds 1 --sessions 5000 --producers 3 --idle 100ms --slow 3";
+    let args: Vec<_> = args.split(' ').collect();
+    let (code, out, err) = run(&args);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    assert!(out.ends_with("\nnothing lost\n"), "{out}");
+    for name in [
+        "scheduled",
+        "ran",
+        "cancelled",
+        "replaced",
+        "handed back",
+        "pending",
+        "lateness",
+    ] {
+        assert!(
+            out.lines().any(|line| line.starts_with(name)),
+            "{name} in {out}"
+        );
+    }
+}
+
+#[test]
+fn sessions_that_do_not_expire_are_handed_back() {
+    let (code, out, _) = run(&["--seconds", "1", "--sessions", "300", "--idle", "1h"]);
+    assert_eq!(code, 0, "{out}");
+    let handed_back = out.lines().find(|line| line.starts_with("handed back"));
+    let handed_back = handed_back
+        .expect("a row of the table")
+        .split_whitespace()
+        .nth(2);
+    assert!(handed_back.is_some_and(|count| count != "0"), "{out}");
+}
