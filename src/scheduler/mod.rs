@@ -5,6 +5,7 @@
 //! | `mod.rs` | `Scheduler`, the owner |
 //! | `builder.rs` | options |
 //! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
+//! | `by_id.rs` | calls on one arming |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
 //! | `face.rs` | the payload, and how it is run |
 //! | `shutdown.rs`, `stats.rs` | reports |
@@ -12,6 +13,7 @@
 mod answers;
 mod batch;
 mod builder;
+mod by_id;
 mod face;
 mod firing;
 mod guard;
@@ -23,10 +25,11 @@ mod stats;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use builder::Builder;
+pub use by_id::ById;
 pub use face::{Fired, TaskPanic};
 pub use firing::{Firing, Task};
 pub use guard::CancelGuard;
-pub use handle::{ById, Handle};
+pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
 pub use pending::Pending;
 pub use shutdown::{HandedBack, Report, ReportTicket};
