@@ -3,5 +3,6 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod tick;
+pub mod wheel;
 
 pub use tick::Time;

@@ -133,7 +133,13 @@ mod tests {
     #[test]
     fn a_deadline_rounds_up_and_the_clock_rounds_down() {
         let size = TickSize::from_nanos(1_000);
-        for (nanos, up, down) in [(0, 0, 0), (1, 1, 0), (999, 1, 0), (1_000, 1, 1), (1_001, 2, 1)] {
+        for (nanos, up, down) in [
+            (0, 0, 0),
+            (1, 1, 0),
+            (999, 1, 0),
+            (1_000, 1, 1),
+            (1_001, 2, 1),
+        ] {
             let time = Time::from_nanos(nanos);
             assert_eq!(size.at_or_after(time), Tick::new(up), "{nanos}");
             assert_eq!(size.begun_by(time), Tick::new(down), "{nanos}");
