@@ -3,6 +3,9 @@
 //! Keyed timers on sharded hierarchical wheels.
 
 mod clock;
+mod config;
+mod engine;
+mod error;
 mod executor;
 mod job;
 mod scheduler;
@@ -15,5 +18,13 @@ mod tick;
 pub mod wheel;
 
 pub use clock::{Clock, ManualClock};
+pub use engine::{Lifecycle, Shutdown};
+pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
+pub use scheduler::{
+    Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, KeyHasher, Pending, PullIn,
+    RandomState, Report, ReportTicket, Reschedule, Scheduled, Scheduler, ShardStats, Stats, Task,
+    TaskPanic, TimerId, TimerInfo, TimerState,
+};
+pub use stats::Lateness;
 pub use tick::Time;

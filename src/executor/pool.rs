@@ -216,3 +216,9 @@ impl Feeder {
         self.pool.sleep.wake_one();
     }
 }
+
+impl std::fmt::Debug for Feeder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeder").finish_non_exhaustive()
+    }
+}

@@ -44,6 +44,11 @@ impl<E> Slab<E> {
         self.len
     }
 
+    /// Whether there is a number left.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len < self.capacity
+    }
+
     /// Adds an entry and returns its number, or hands it back if there are no more numbers.
     pub(crate) fn push(&mut self, entry: E) -> Result<u32, E> {
         if self.len == self.capacity {
