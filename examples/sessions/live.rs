@@ -260,10 +260,11 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         "{} sessions, idle time {idle:?}, {producers} producers, {slow} slow handlers, {seconds} s",
         grouped(sessions)
     )?;
-    // Naps that overlap hold a worker each; the others need some beside them.
+    // Naps that overlap hold a worker each; the others need some beside them. More than 1,024
+    // threads a scheduler does not have.
     let naps_at_once = NAP.as_secs_f64() * slow as f64 / plan.producers_stop.as_secs_f64();
     let scheduler = Scheduler::<u64>::builder()
-        .max_workers(64.max(16 + 2 * naps_at_once.ceil() as usize))
+        .max_workers((16 + 2 * naps_at_once.ceil() as usize).clamp(64, 1_024))
         .build()
         .map_err(io::Error::other)?;
     let timers = scheduler.handle();
