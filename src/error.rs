@@ -171,13 +171,27 @@ mod tests {
         let errors = [
             BuildError::Tick(Duration::ZERO),
             BuildError::Shards(0),
-            BuildError::Stripes { stripes: 3, shards: 2 },
+            BuildError::Stripes {
+                stripes: 3,
+                shards: 2,
+            },
             BuildError::Workers(2_000),
-            BuildError::MaxWorkers { max_workers: 1, workers: 2 },
+            BuildError::MaxWorkers {
+                max_workers: 1,
+                workers: 2,
+            },
             BuildError::MaxPending,
             BuildError::Spawn(std::io::Error::other("no thread left")),
         ];
-        let texts = ["0ns", "0 shards", "3 stripes", "2000", "at most 1", "at most 0", "no thread"];
+        let texts = [
+            "0ns",
+            "0 shards",
+            "3 stripes",
+            "2000",
+            "at most 1",
+            "at most 0",
+            "no thread",
+        ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
@@ -193,7 +207,10 @@ mod tests {
             ScheduleError::Closing(7),
             ScheduleError::Occupied(7),
         ] {
-            assert_eq!(error.is_transient(), !matches!(error, ScheduleError::Closed(_)));
+            assert_eq!(
+                error.is_transient(),
+                !matches!(error, ScheduleError::Closed(_))
+            );
             assert!(!error.to_string().is_empty());
             assert_eq!(error.into_task(), 7);
         }

@@ -22,7 +22,7 @@ pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
 pub use scheduler::{
-    Builder, ById, Cancel, CancelGuard, Firing, Handle, HandedBack, KeyHasher, Pending, PullIn,
+    Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, KeyHasher, Pending, PullIn,
     RandomState, Report, ReportTicket, Reschedule, Scheduled, Scheduler, ShardStats, Stats, Task,
     TaskPanic, TimerId, TimerInfo, TimerState,
 };

@@ -167,7 +167,11 @@ mod tests {
     #[test]
     fn every_value_lies_within_its_bucket_and_a_fifth_of_its_end() {
         for exponent in 0..63 {
-            for value in [1_u64 << exponent, (1 << exponent) + 1, (1 << exponent) * 7 / 4] {
+            for value in [
+                1_u64 << exponent,
+                (1 << exponent) + 1,
+                (1 << exponent) / 4 * 7,
+            ] {
                 let bucket = Histogram::bucket(value);
                 let end = Histogram::upper_end(bucket);
                 assert!(value <= end, "{value} in {bucket} up to {end}");

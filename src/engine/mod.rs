@@ -25,16 +25,13 @@ pub(crate) use serve::{Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::{Ending, Threads};
 
-use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
 use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{
-    Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker,
-};
+use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Weak};
@@ -157,7 +154,13 @@ impl<F: Face> Engine<F> {
                     .then(|| pool.seat())
                     .flatten();
                 let stripes = shards.stripes_of(number);
-                Seat::new(Ticker::new(number, stripes), parker, feeder, inline, GROWTH_LIMIT)
+                Seat::new(
+                    Ticker::new(number, stripes),
+                    parker,
+                    feeder,
+                    inline,
+                    GROWTH_LIMIT,
+                )
             })
             .collect();
         let engine = Arc::new(Engine {

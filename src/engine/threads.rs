@@ -118,7 +118,11 @@ impl<F: Face> Engine<F> {
     }
 
     fn alive(&self, which: impl Fn(&Started) -> &Alive) -> Option<Alive> {
-        self.threads.0.lock().as_ref().map(|started| which(started).clone())
+        self.threads
+            .0
+            .lock()
+            .as_ref()
+            .map(|started| which(started).clone())
     }
 
     /// Steps 2 to 6 of `closing.rs`, for the caller who began. `wait` waits until the engine is

@@ -23,9 +23,7 @@ impl<F: Face> Engine<F> {
         parker: &Parker,
     ) -> Result<(), WaitError> {
         loop {
-            let running = self
-                .shards()
-                .peek(stripe, |stripe| stripe.is_running(run));
+            let running = self.shards().peek(stripe, |stripe| stripe.is_running(run));
             if !running {
                 return Ok(());
             }

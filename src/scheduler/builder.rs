@@ -141,10 +141,7 @@ impl<K, S> Builder<K, S> {
 
     /// Is told of every task that panicked, on the thread that ran it. The panic is caught and
     /// counted in any case, and the panic hook has printed it.
-    pub fn on_panic(
-        mut self,
-        tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static,
-    ) -> Self {
+    pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
     }
@@ -179,10 +176,7 @@ where
     ///
     /// As for [`build`](Self::build).
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(
-        self,
-        seed: u64,
-    ) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
+    pub fn build_stepped(self, seed: u64) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
         let hand = self
             .config
             .clock

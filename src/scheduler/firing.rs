@@ -76,9 +76,9 @@ where
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let engine = self.handle.engine();
-        engine
-            .shards()
-            .peek(self.id.stripe as usize, |stripe| stripe.is_cancelled(self.id.entry))
+        engine.shards().peek(self.id.stripe as usize, |stripe| {
+            stripe.is_cancelled(self.id.entry)
+        })
     }
 
     /// The scheduler that runs the task.

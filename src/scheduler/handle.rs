@@ -92,16 +92,22 @@ where
     pub fn len(&self) -> usize {
         self.engine
             .stripes_of(None)
-            .map(|stripe| self.engine.shards().peek(stripe, |s| s.counters().pending as usize))
+            .map(|stripe| {
+                self.engine
+                    .shards()
+                    .peek(stripe, |s| s.counters().pending as usize)
+            })
             .sum()
     }
 
     /// Whether no timer is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.engine
-            .stripes_of(None)
-            .all(|stripe| self.engine.shards().peek(stripe, |s| s.counters().pending == 0))
+        self.engine.stripes_of(None).all(|stripe| {
+            self.engine
+                .shards()
+                .peek(stripe, |s| s.counters().pending == 0)
+        })
     }
 
     /// Walks over all timers, pending, queued and running, in no order. Portions are copied under
@@ -227,12 +233,7 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule).
-    pub fn schedule_at<F>(
-        &self,
-        key: K,
-        at: Time,
-        task: F,
-    ) -> Result<Scheduled, ScheduleError<F>>
+    pub fn schedule_at<F>(&self, key: K, at: Time, task: F) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
@@ -271,13 +272,7 @@ where
     {
         // The box is made before the lock is taken, and is still the very closure if it is refused.
         let mut given = Some((key, Box::new(task)));
-        let answer = self.arm_boxed(
-            &mut given,
-            deadline,
-            now,
-            upsert,
-            |task| Task::new(task),
-        );
+        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::new(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(match refusal {
@@ -359,7 +354,9 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         self.engine
-            .with(stripe, |stripe| stripe.reschedule(hash, key, deadline, now, false))
+            .with(stripe, |stripe| {
+                stripe.reschedule(hash, key, deadline, now, false)
+            })
             .into()
     }
 
@@ -373,7 +370,9 @@ where
         let now = self.now();
         let (stripe, hash) = self.hash_of(key);
         self.engine
-            .with(stripe, |stripe| stripe.reschedule(hash, key, now + delay, now, true))
+            .with(stripe, |stripe| {
+                stripe.reschedule(hash, key, now + delay, now, true)
+            })
             .into()
     }
 
@@ -524,7 +523,9 @@ where
         };
         self.handle
             .engine
-            .with(stripe, |stripe| stripe.reschedule_id(self.id.entry, deadline, now, false))
+            .with(stripe, |stripe| {
+                stripe.reschedule_id(self.id.entry, deadline, now, false)
+            })
             .into()
     }
 
@@ -536,7 +537,9 @@ where
         let now = self.handle.now();
         self.handle
             .engine
-            .with(stripe, |stripe| stripe.reschedule_id(self.id.entry, now + delay, now, true))
+            .with(stripe, |stripe| {
+                stripe.reschedule_id(self.id.entry, now + delay, now, true)
+            })
             .into()
     }
 

@@ -33,7 +33,6 @@ pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
 
 pub(crate) use face::Keyed;
-pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;
 use std::hash::BuildHasher;

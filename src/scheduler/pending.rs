@@ -74,6 +74,8 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pending").field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("Pending")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
     }
 }

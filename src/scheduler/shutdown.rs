@@ -135,10 +135,7 @@ where
     Err(ReportTicket(receive))
 }
 
-fn wait_and_end<K, S>(
-    server: &Arc<Server<Keyed<K, S>>>,
-    mode: Shutdown,
-) -> Ending<K, Task<K, S>>
+fn wait_and_end<K, S>(server: &Arc<Server<Keyed<K, S>>>, mode: Shutdown) -> Ending<K, Task<K, S>>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,

@@ -23,7 +23,7 @@
 //! - **E5** Pending entries are filed in the wheel unless their deadline is `Time::MAX`; others never are.
 
 use crate::tick::{Tick, TickSize, Time};
-use crate::wheel::{Entries, Full, Place, Slab};
+use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
 
 /// One slot. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the assertion below
 /// holds: the layout decides what a touch costs.
@@ -79,14 +79,14 @@ pub(crate) enum End {
     HandedBack,
 }
 
-const NIL: u32 = u32::MAX;
+const NIL: u32 = NO_ENTRY;
 
 /// All entries of a stripe, with their free list.
 pub(super) struct Table<K, V> {
     slots: Slab<Slot<K, V>>,
     free: u32,
     tick: TickSize,
-    /// Shutdown by running everything at once: whatever is filed counts as due.
+    /// Shutdown by running everything at once: whatever would be filed is due.
     pub(super) all_due: bool,
 }
 
@@ -148,14 +148,14 @@ impl<K, V> Table<K, V> {
         self.free != NIL || self.slots.has_room()
     }
 
-    /// Takes a free slot; `make` gets the generation to stamp.
-    pub(super) fn occupy(
-        &mut self,
-        make: impl FnOnce(u32) -> Armed<K, V>,
-    ) -> Result<(u32, u32), Full> {
+    /// Takes a free slot and returns it with its new generation, which `make` stamps. There is one:
+    /// [`has_room`](Self::has_room) was asked under the same lock.
+    pub(super) fn occupy(&mut self, make: impl FnOnce(u32) -> Armed<K, V>) -> (u32, u32) {
         if self.free == NIL {
-            let slot = self.slots.push(Slot::Armed(make(1)))?;
-            return Ok((slot, 1));
+            return match self.slots.push(Slot::Armed(make(1))) {
+                Ok(slot) => (slot, 1),
+                Err(_) => unreachable!("has_room said so"),
+            };
         }
         let slot = self.free;
         let Slot::Free(vacant) = &self.slots[slot] else {
@@ -164,7 +164,7 @@ impl<K, V> Table<K, V> {
         let generation = vacant.generation + 1;
         self.free = vacant.next;
         self.slots[slot] = Slot::Armed(make(generation));
-        Ok((slot, generation))
+        (slot, generation)
     }
 
     /// Frees a used slot and returns what was in it, to be dropped outside the lock.
@@ -222,7 +222,12 @@ impl<K, V> Table<K, V> {
                     hash: armed.hash,
                     newest: armed.generation,
                 });
-                Some((armed.value, armed.deadline, armed.generation, armed.position))
+                Some((
+                    armed.value,
+                    armed.deadline,
+                    armed.generation,
+                    armed.position,
+                ))
             }
             other => {
                 self.slots[slot] = other;
@@ -294,9 +299,6 @@ impl<K, V> Table<K, V> {
 
 impl<K, V> Entries for Table<K, V> {
     fn due(&self, id: u32) -> Tick {
-        if self.all_due {
-            return Tick::ZERO;
-        }
         self.armed(id)
             .map_or(Tick::ZERO, |armed| self.tick.at_or_after(armed.deadline))
     }

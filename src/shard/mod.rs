@@ -116,10 +116,17 @@ impl<K, V> Drop for Locked<'_, K, V> {
 impl<K, V> Shards<K, V> {
     /// The shards, and a parker for each one's ticker.
     pub(crate) fn new(layout: &Layout) -> (Self, Vec<Parker>) {
-        assert!(layout.stripes.is_power_of_two(), "stripes are chosen by bits");
+        assert!(
+            layout.stripes.is_power_of_two(),
+            "stripes are chosen by bits"
+        );
         assert!(layout.shards > 0 && layout.shards <= layout.stripes);
         let permits = layout.max_pending.map(|limit| {
-            let block = if limit < 10_000 { 1 } else { (limit / layout.stripes / 4).clamp(1, 64) };
+            let block = if limit < 10_000 {
+                1
+            } else {
+                (limit / layout.stripes / 4).clamp(1, 64)
+            };
             Arc::new(PermitPool::new(limit, block, layout.stripes))
         });
         let stripes = (0..layout.stripes)

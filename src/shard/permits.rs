@@ -58,11 +58,11 @@ impl PermitPool {
         let scarce = self.scarce.load(Ordering::Relaxed);
         let want = if scarce { 1 } else { self.block };
         // Relaxed: the count guards no data, only itself.
-        let taken = self
-            .available
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |available| {
-                (available > 0).then(|| available - available.min(want))
-            });
+        let taken =
+            self.available
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |available| {
+                    (available > 0).then(|| available - available.min(want))
+                });
         match taken {
             Ok(before) => {
                 local.0 += before.min(want) - 1;
@@ -150,7 +150,10 @@ mod tests {
             pool.drain(&mut b);
         }));
         pool.put_back(&mut a);
-        assert!(a.0 == 0 && pool.take(&mut b), "while scarce, the pool gets it");
+        assert!(
+            a.0 == 0 && pool.take(&mut b),
+            "while scarce, the pool gets it"
+        );
     }
 
     #[test]

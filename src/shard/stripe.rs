@@ -50,7 +50,10 @@ pub(crate) struct EntryId {
 impl EntryId {
     /// An id that answers NotFound: no arming has generation 0.
     pub(crate) fn gone(slot: u32) -> Self {
-        EntryId { slot, generation: 0 }
+        EntryId {
+            slot,
+            generation: 0,
+        }
     }
 }
 
@@ -491,20 +494,17 @@ impl<K, V> Stripe<K, V> {
         now: Time,
     ) -> EntryId {
         let bits = hash.map_or(0, KeyHash::bits);
-        let (slot, generation) = self
-            .table
-            .occupy(|generation| Armed {
-                key,
-                value,
-                deadline,
-                hash: bits,
-                generation,
-                position: 0,
-                place: Place::NONE,
-                phase: Phase::Pending,
-                ticket: false,
-            })
-            .unwrap_or_else(|_| unreachable!("admission found room"));
+        let (slot, generation) = self.table.occupy(|generation| Armed {
+            key,
+            value,
+            deadline,
+            hash: bits,
+            generation,
+            position: 0,
+            place: Place::NONE,
+            phase: Phase::Pending,
+            ticket: false,
+        });
         if hash.is_some() {
             self.index
                 .insert_unique(spread(bits), Line { bits, slot }, |line| spread(line.bits));
@@ -621,7 +621,8 @@ impl<K, V> Stripe<K, V> {
             return;
         }
         match self.wheel.filed_floor(place) {
-            Some(floor) if deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor) => {}
+            Some(floor)
+                if deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor) => {}
             Some(_) => {
                 self.wheel.remove(slot, &mut self.table);
                 self.file(slot, deadline, now);
@@ -854,7 +855,12 @@ impl<K, V> Stripe<K, V> {
 
     /// Collects what is due at `now` as tickets (slot numbers), within the budget. Then
     /// [`republish`](Self::republish) is called under the same lock.
-    pub(crate) fn collect(&mut self, now: Time, budget: &mut Budget, out: &mut Vec<u32>) -> Progress {
+    pub(crate) fn collect(
+        &mut self,
+        now: Time,
+        budget: &mut Budget,
+        out: &mut Vec<u32>,
+    ) -> Progress {
         let target = self.table.tick().begun_by(now);
         let Stripe {
             wheel,
@@ -863,23 +869,28 @@ impl<K, V> Stripe<K, V> {
             lateness,
             ..
         } = self;
-        wheel.advance(target, budget, table, &mut |table: &mut Table<K, V>, slot| {
-            let Some(armed) = table.armed_mut(slot) else {
-                return;
-            };
-            let late = now.since(armed.deadline).as_nanos();
-            armed.phase = Phase::Queued;
-            armed.position = micros(late);
-            counters.queued += 1;
-            lateness
-                .get_or_insert_with(|| Box::new(Latenesses::new()))
-                .tick
-                .record(u64::try_from(late).unwrap_or(u64::MAX));
-            if !armed.ticket {
-                armed.ticket = true;
-                out.push(slot);
-            }
-        })
+        wheel.advance(
+            target,
+            budget,
+            table,
+            &mut |table: &mut Table<K, V>, slot| {
+                let Some(armed) = table.armed_mut(slot) else {
+                    return;
+                };
+                let late = now.since(armed.deadline).as_nanos();
+                armed.phase = Phase::Queued;
+                armed.position = micros(late);
+                counters.queued += 1;
+                lateness
+                    .get_or_insert_with(|| Box::new(Latenesses::new()))
+                    .tick
+                    .record(u64::try_from(late).unwrap_or(u64::MAX));
+                if !armed.ticket {
+                    armed.ticket = true;
+                    out.push(slot);
+                }
+            },
+        )
     }
 
     /// Buffers to be freed outside the lock.
@@ -963,10 +974,7 @@ impl<K, V> Stripe<K, V> {
         let Some(fresh) = self.table.move_to_fresh_slot(slot) else {
             return slot;
         };
-        if let Some(line) = self
-            .index
-            .find_mut(spread(bits), |line| line.slot == slot)
-        {
+        if let Some(line) = self.index.find_mut(spread(bits), |line| line.slot == slot) {
             line.slot = fresh;
         }
         fresh
@@ -1108,12 +1116,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Looks at up to `limit` slots from `from` on. Returns where to go on; `None` when through.
-    pub(crate) fn look(
-        &self,
-        from: u32,
-        limit: usize,
-        out: &mut Vec<(K, Sight)>,
-    ) -> Option<u32>
+    pub(crate) fn look(&self, from: u32, limit: usize, out: &mut Vec<(K, Sight)>) -> Option<u32>
     where
         K: Clone,
     {

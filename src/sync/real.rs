@@ -21,7 +21,7 @@ pub(crate) mod channel {
 }
 
 pub(crate) mod thread {
-    pub(crate) use std::thread::{Builder, yield_now};
+    pub(crate) use std::thread::Builder;
 }
 
 /// A lock that ignores poison.

@@ -1,0 +1,150 @@
+//! A worker: one step, and the loop that a thread runs around it.
+
+use super::pool::Pool;
+use super::queue::Found;
+use crate::clock::Clock;
+use crate::job::{Claim, Ticket};
+use crate::sync::deque::Worker as Deque;
+use crate::sync::{Arc, Parker};
+use crate::tick::Time;
+
+/// At every so many tickets the injector is looked at before anything else.
+const INJECTOR_EVERY: u32 = 32;
+
+/// What belongs to a place in the pool and is handed from one worker to the next.
+pub(super) struct Seat {
+    pub(super) number: usize,
+    pub(super) local: Deque<Ticket>,
+    pub(super) parker: Parker,
+}
+
+/// A worker of the pool. A thread calls [`Worker::run`]; the deterministic scheduler and the models
+/// call [`Worker::step`].
+pub(crate) struct Worker {
+    pool: Arc<Pool>,
+    /// Always there until the drop, which hands it back.
+    seat: Option<Seat>,
+    /// Tickets since the injector came first.
+    since_injector: u32,
+    /// Which ticker to begin with; moves on so that none is always the last.
+    start: usize,
+}
+
+impl Worker {
+    pub(super) fn new(pool: Arc<Pool>, seat: Seat) -> Self {
+        Worker {
+            pool,
+            start: seat.number,
+            seat: Some(seat),
+            since_injector: 0,
+        }
+    }
+
+    fn seat(&self) -> &Seat {
+        self.seat.as_ref().expect("a seat until the drop")
+    }
+
+    /// The seat's number, from 0: the first `workers` stay, those above are extra.
+    pub(crate) fn number(&self) -> usize {
+        self.seat().number
+    }
+
+    /// Serves what it finds first, and up to 31 more from its own deque. False if it found nothing.
+    /// Never blocks, but for the tasks themselves.
+    pub(crate) fn step<C: Claim + ?Sized>(&mut self, claim: &C) -> bool {
+        let injector_first = self.since_injector >= INJECTOR_EVERY;
+        if injector_first {
+            self.since_injector = 0;
+        }
+        self.start = self.start.wrapping_add(1);
+        let seat = self.seat.as_ref().expect("a seat until the drop");
+        let pool = &*self.pool;
+        let found = pool
+            .queues
+            .find(seat.number, &seat.local, injector_first, self.start);
+        let Some(Found { ticket, more }) = found else {
+            return false;
+        };
+        if more {
+            // The steal made tickets visible, in its own deque or by leaving them: the next sleeper
+            // could serve them while this one is in a task.
+            pool.sleep.wake_one();
+        }
+        pool.count_claim(seat.number);
+        let since = &mut self.since_injector;
+        *since += 1;
+        claim.serve(ticket, &mut || {
+            if *since >= INJECTOR_EVERY {
+                return None;
+            }
+            let ticket = seat.local.pop()?;
+            pool.count_claim(seat.number);
+            *since += 1;
+            Some(ticket)
+        });
+        true
+    }
+
+    /// Serves tickets and sleeps in between, until the pool is stopped and nothing is found any more;
+    /// an extra worker also leaves when it has found nothing for the quiet period.
+    pub(crate) fn run<C: Claim + ?Sized>(mut self, claim: &C, clock: &Clock) {
+        let patience = self.pool.patience(self.number());
+        let mut idle_since = None;
+        loop {
+            if self.step(claim) {
+                idle_since = None;
+                continue;
+            }
+            // The clock is read when a worker finds nothing, and only if the time matters.
+            let leave_at =
+                patience.map(|quiet| *idle_since.get_or_insert_with(|| clock.now()) + quiet);
+            if self.rest(clock, leave_at) == Rested::Leave {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to look at. The protocol is in `sleep.rs`.
+    fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
+        let pool = &*self.pool;
+        let seat = self.seat();
+        pool.sleep.announce(seat.number);
+        // The flag before the queues: what was pushed before `stop` is then seen by the look.
+        let stopped = pool.is_stopped();
+        let leave = if pool.queues.any() {
+            false
+        } else if stopped || leave_at.is_some_and(|moment| clock.now() >= moment) {
+            true
+        } else {
+            clock.park_until(&seat.parker, leave_at);
+            false
+        };
+        let chosen = pool.sleep.retract(seat.number);
+        if leave && !chosen {
+            Rested::Leave
+        } else {
+            // Whoever was chosen looks again, even if it was about to leave: its waker relies on it.
+            Rested::LookAgain
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            self.pool.leave(seat);
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Rested {
+    LookAgain,
+    Leave,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}

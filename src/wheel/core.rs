@@ -1,0 +1,631 @@
+//! The wheel proper: it files entry numbers by due tick and knows nothing else of the entries.
+//!
+//! ```text
+//!            digit of now                       now = ..|5|2|4|1|3|7   six digits to the base 64
+//!  level 5   . . . . . 5 . # . . . . # . . .    64^5 ticks per slot, the digit's slot behind it
+//!  level 4   . . 2 . . . # # . . . . . . . .         # occupied: not before its start
+//!  level 3   . . . . 4 . . . . # . . . . . .
+//!  level 2   . 1 . . . . . # . . . . . . . .
+//!  level 1   . . . D . . . . # . . . . . . .         D debt: now is inside an occupied slot,
+//!  level 0   . . . . . . . 7 # . # # . . . .           whose entries are to be cascaded
+//!                          '-- the slot of now: what is due now, or is late already
+//!  draining  x x 8 4 9 3 1                           a slot taken out of level 0, half expired
+//!  far       6 2 0                                   beyond level 5
+//! ```
+//!
+//! | level | a slot is (ticks) | the level spans (ticks) | at 1 ms: a slot | the level |
+//! |---|---|---|---|---|
+//! | 0 | 1 | 64 | 1 ms | 64 ms |
+//! | 1 | 64 | 4,096 | 64 ms | 4.1 s |
+//! | 2 | 4,096 | 262,144 | 4.1 s | 4.4 min |
+//! | 3 | 262,144 | 16,777,216 | 4.4 min | 4.7 h |
+//! | 4 | 16,777,216 | 1,073,741,824 | 4.7 h | 12.4 days |
+//! | 5 | 1,073,741,824 | 68,719,476,736 | 12.4 days | 2.2 years |
+//! | far | - | all the rest | - | 584 million years |
+//!
+//! An entry lies in the level of the highest digit in which its due tick differs from `now`, in
+//! the slot of that digit (so every slot of a lower level comes before every slot of a higher one,
+//! and the next event is found by one look at each bitmap from below). The digits are those of
+//! tick plus *origin*, wrapping; wheels of different origins cascade at different ticks.
+//!
+//! `now` moves from event to event. Arriving at a slot of level 0, the slot is taken whole and
+//! drained: entries expire, those pushed out meanwhile are filed again. Arriving at the start of a
+//! higher slot, the slot becomes *debt* and its entries are filed again, by their due ticks of
+//! that moment, into lower levels. Both stop at a budget and go on with the next call.
+//!
+//! `now` may go on while there is debt, since what is due on level 0 must not wait for a storm of
+//! cascading, but never leaves the slot that the debt is in: the search for the next event goes
+//! from level 0 upwards and stops at the first debt it meets. So an entry in debt may become late
+//! and is never forgotten.
+//!
+//! # Invariants
+//!
+//! - **W1** A filed entry lies in exactly one place, the one it says; `len` counts them.
+//! - **W2** No occupied slot of a level lies before the digit of `now`, and all of a level's slots
+//!   agree with `now` in the digits above.
+//! - **W3** An entry is looked at no later than its due tick, or at `now` if that is past: its
+//!   slot does not start after it. It may be looked at earlier (lazy push-out).
+//! - **W4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
+//!   when the sink sees it.
+//! - **W5** When `now` enters a slot of a level, all levels below it are empty.
+//! - **W6** What is far is not due before `far_min`, whose turn of the top level has not begun.
+//! - **W7** While a drain is unfinished, `now` does not move.
+
+use super::level::{self, Level, SLOTS};
+use super::slab::NO_ENTRY;
+use crate::tick::Tick;
+
+const LEVELS: usize = 6;
+/// Bits of a digit.
+const DIGIT: u32 = SLOTS.trailing_zeros();
+/// Bits of a tick that the levels cover. The rest numbers the turns of the top level.
+const TURN: u32 = DIGIT * LEVELS as u32;
+/// Entries are read in chunks of this many, first all due ticks and then one by one, so that
+/// their cache misses overlap.
+const CHUNK: usize = 64;
+/// Buffers set aside for the owner; more are freed on the spot.
+const SPARE: usize = 64;
+
+const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
+
+/// Where an entry lies. The entry keeps it for the wheel; together with the position in the
+/// slot it makes removal one exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place(u16);
+
+impl Place {
+    /// Not filed.
+    pub(crate) const NONE: Place = Place(u16::MAX);
+    /// In the list being drained, after everything was made due. (What an ordinary drain takes
+    /// keeps the place of its slot: writing a new one would touch every entry once more.)
+    const DRAINING: Place = Place(u16::MAX - 1);
+    /// Beyond the top level.
+    const FAR: Place = Place(u16::MAX - 2);
+
+    fn slot(level: usize, slot: u32) -> Place {
+        debug_assert!(level < LEVELS && (slot as usize) < SLOTS);
+        Place((level * SLOTS) as u16 + slot as u16)
+    }
+
+    fn level_and_slot(self) -> (usize, u32) {
+        debug_assert!((self.0 as usize) < LEVELS * SLOTS);
+        (self.0 as usize / SLOTS, u32::from(self.0) % SLOTS as u32)
+    }
+}
+
+/// What the wheel reads and writes of its owner's entries.
+pub(crate) trait Entries {
+    /// When the entry is due now. It may have been pushed out since it was filed, without telling
+    /// the wheel; after pulling it in before [`CoreWheel::filed_floor`] it must be filed anew.
+    fn due(&self, id: u32) -> Tick;
+    /// What `set_place` wrote last, or [`Place::NONE`] and anything.
+    fn place(&self, id: u32) -> (Place, u32);
+    /// Keeps the entry's place and its position there.
+    fn set_place(&mut self, id: u32, place: Place, pos: u32);
+}
+
+/// What one call of [`CoreWheel::advance`] may do, and after it what it has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Budget {
+    /// Entries taken from due slots: expired, or found pushed out and filed again.
+    pub(crate) expired: usize,
+    /// Entries filed again on their way down.
+    pub(crate) cascaded: usize,
+}
+
+/// How far [`CoreWheel::advance`] came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Progress {
+    /// All is done up to the tick asked for.
+    Done,
+    /// More slots are due.
+    Expired,
+    /// No slot is due, but there are entries to cascade, which may be due.
+    Cascade,
+}
+
+/// See the head of the module.
+pub(crate) struct CoreWheel {
+    now: Tick,
+    /// Added to ticks for the digits.
+    origin: u64,
+    len: usize,
+    levels: [Level; LEVELS],
+    drain: Drain,
+    far: Vec<u32>,
+    /// What was far when `now` entered the turn it is in and has not been looked at since.
+    far_debt: Vec<u32>,
+    /// Not later than the due ticks of `far`; meaningless if that is empty.
+    far_min: Tick,
+    spare: Vec<Vec<u32>>,
+}
+
+/// The slot that is being drained.
+#[derive(Default)]
+struct Drain {
+    /// In the order they expire. Those removed meanwhile are [`NO_ENTRY`].
+    ids: Vec<u32>,
+    /// Position of the next one.
+    next: usize,
+    /// How many are left, without the removed ones.
+    live: usize,
+    /// They expire whatever their due tick.
+    forced: bool,
+}
+
+impl Drain {
+    fn holds(&self, id: u32, pos: u32) -> bool {
+        self.live > 0 && pos as usize >= self.next && self.ids.get(pos as usize) == Some(&id)
+    }
+}
+
+/// What is to be done next, and at which tick if that is not now.
+enum Event {
+    /// Drain this slot of level 0.
+    Due(u32),
+    /// Go on cascading this slot of a level above, which `now` is in.
+    Debt(usize, u32),
+    /// Enter this slot of a level above.
+    Enter(usize, u32),
+    /// Go on with what was far.
+    FarDebt,
+    /// See what is still far.
+    EnterTurn,
+}
+
+impl CoreWheel {
+    /// An empty wheel at `start`.
+    pub(crate) fn new(start: Tick, origin: u64) -> Self {
+        CoreWheel {
+            now: start,
+            origin,
+            len: 0,
+            levels: std::array::from_fn(|_| Level::default()),
+            drain: Drain::default(),
+            far: Vec::new(),
+            far_debt: Vec::new(),
+            far_min: Tick::MAX,
+            spare: Vec::new(),
+        }
+    }
+
+    /// The tick the wheel has come to. What is due before or at it has expired if the last
+    /// `advance` reported nothing left; else some of it may still be there.
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// How many entries are filed.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Files an entry. If it is due already it goes to the slot of `now` and expires with the next
+    /// round of draining.
+    pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl Entries) {
+        debug_assert_eq!(
+            entries.place(id).0,
+            Place::NONE,
+            "W1: an entry is filed once"
+        );
+        self.len += 1;
+        self.file(id, due, entries);
+    }
+
+    /// Takes a filed entry out.
+    pub(crate) fn remove(&mut self, id: u32, entries: &mut impl Entries) {
+        let (place, pos) = entries.place(id);
+        if place == Place::NONE {
+            debug_assert!(false, "W1: only a filed entry can be removed");
+            return;
+        }
+        entries.set_place(id, Place::NONE, 0);
+        self.len -= 1;
+        let mut emptied = None;
+        let moved = if self.drain.holds(id, pos) {
+            // An exchange would break the order of the slot, which is first in, first out.
+            self.drain.ids[pos as usize] = NO_ENTRY;
+            self.drain.live -= 1;
+            if self.drain.live == 0 {
+                self.finish_drain();
+            }
+            None
+        } else if place == Place::FAR {
+            let in_debt = self.far_debt.get(pos as usize) == Some(&id);
+            let ids = if in_debt {
+                &mut self.far_debt
+            } else {
+                &mut self.far
+            };
+            debug_assert_eq!(ids[pos as usize], id, "W1");
+            let moved = level::swap_remove(ids, pos);
+            if ids.is_empty() {
+                emptied = level::take_if_large(ids);
+            }
+            moved
+        } else {
+            let (level, slot) = place.level_and_slot();
+            debug_assert_eq!(self.levels[level].ids(slot)[pos as usize], id, "W1");
+            self.levels[level].swap_remove(slot, pos, &mut emptied)
+        };
+        if let Some(moved) = moved {
+            entries.set_place(moved, place, pos);
+        }
+        self.set_aside(emptied);
+    }
+
+    /// The earliest tick at which the wheel looks at an entry filed there, or none if it is not
+    /// filed. An entry whose new due tick is not earlier need not be moved: the wheel will read it
+    /// then. An earlier one must be removed before its due tick changes, and inserted anew.
+    pub(crate) fn filed_floor(&self, place: Place) -> Option<Tick> {
+        match place {
+            Place::NONE => None,
+            Place::DRAINING => Some(self.now),
+            // It may lie in the debt, which is looked at before; but if it does not, this is it.
+            Place::FAR if self.far.is_empty() => Some(self.now),
+            Place::FAR => Some(self.turn_of(self.far_min)),
+            _ => {
+                let (level, slot) = place.level_and_slot();
+                Some(self.start_of(level, slot))
+            }
+        }
+    }
+
+    /// Moves an empty wheel to `now`, if that is later: what is inserted next is placed against it.
+    pub(crate) fn skip_to(&mut self, now: Tick) {
+        debug_assert!(self.is_empty(), "W2: `now` must not pass what is filed");
+        if self.is_empty() {
+            self.now = self.now.max(now);
+        }
+    }
+
+    /// Expires what is due at `target` and moves `now` there, as far as the budget goes.
+    ///
+    /// The sink is handed entries in the order of their due ticks if the budget suffices, but for
+    /// those that were far and are overdue by a turn of the top level. Within a tick the order is
+    /// none in particular. The sink must not change the due tick of other entries. It may panic:
+    /// the entry it was called with is out of the wheel, all others are where they were.
+    ///
+    /// A `target` before `now` does nothing.
+    pub(crate) fn advance<E: Entries>(
+        &mut self,
+        target: Tick,
+        budget: &mut Budget,
+        entries: &mut E,
+        sink: &mut impl FnMut(&mut E, u32),
+    ) -> Progress {
+        if target < self.now {
+            return Progress::Done;
+        }
+        loop {
+            while self.drain.live > 0 {
+                if budget.expired == 0 {
+                    return Progress::Expired;
+                }
+                self.drain_chunk(budget, entries, sink);
+            }
+            match self.next_event(target) {
+                None => break,
+                Some(Event::Due(slot)) => {
+                    // `now` does not claim a tick before its turn has come.
+                    if budget.expired == 0 {
+                        return Progress::Expired;
+                    }
+                    self.start_drain(slot);
+                }
+                Some(_) if budget.cascaded == 0 => return Progress::Cascade,
+                Some(Event::Enter(level, slot)) => {
+                    debug_assert!(self.levels[..level].iter().all(Level::is_empty), "W5");
+                    self.now = self.start_of(level, slot);
+                }
+                // A debt is paid whole before level 0 is looked at again, unless the budget ends:
+                // so what has been overslept still expires in order.
+                Some(Event::Debt(level, slot)) => {
+                    while budget.cascaded > 0 && self.levels[level].is_occupied(slot) {
+                        self.cascade_chunk(level, slot, budget, entries);
+                    }
+                }
+                Some(Event::EnterTurn) => {
+                    debug_assert!(self.levels.iter().all(Level::is_empty), "W5");
+                    // Not the turn of `far_min`: however many turns a jump passes, what is far is
+                    // looked at once.
+                    self.now = self.turn_of(target);
+                    std::mem::swap(&mut self.far, &mut self.far_debt);
+                }
+                Some(Event::FarDebt) => {
+                    while budget.cascaded > 0 && !self.far_debt.is_empty() {
+                        self.far_chunk(budget, entries);
+                    }
+                }
+            }
+        }
+        self.now = target;
+        Progress::Done
+    }
+
+    /// The earliest tick at which `advance` has something to do: the exact tick of a due slot, the
+    /// start of a slot to cascade, or `now` if something is left over. An entry that was pushed
+    /// out or removed may make it early; it is never late.
+    pub(crate) fn next_wake(&self) -> Option<Tick> {
+        if self.is_empty() {
+            return None;
+        }
+        if self.drain.live > 0 {
+            return Some(self.now);
+        }
+        let debts = self
+            .levels
+            .iter()
+            .enumerate()
+            .any(|(n, level)| level.is_occupied(self.digit(n)));
+        if debts || !self.far_debt.is_empty() {
+            return Some(self.now);
+        }
+        // W2: everything on a lower level comes before everything on a higher one.
+        for (n, level) in self.levels.iter().enumerate() {
+            if let Some(slot) = level.first_from(self.digit(n)) {
+                return Some(self.start_of(n, slot));
+            }
+        }
+        debug_assert!(!self.far.is_empty(), "W1: what is filed lies somewhere");
+        Some(self.turn_of(self.far_min))
+    }
+
+    /// Makes everything filed due now, whatever the due ticks say, in the order of the slots.
+    ///
+    /// It writes every entry's place: the cost is that of the whole wheel.
+    pub(crate) fn make_all_due(&mut self, entries: &mut impl Entries) {
+        let mut all = Vec::with_capacity(self.len);
+        all.extend(
+            self.drain.ids[self.drain.next..]
+                .iter()
+                .filter(|&&id| id != NO_ENTRY),
+        );
+        self.drain.live = 0;
+        self.finish_drain();
+        let mut chunk = Vec::new();
+        for n in 0..LEVELS {
+            while let Some(slot) = self.levels[n].first_from(0) {
+                self.levels[n].swap_out(slot, &mut chunk);
+                all.append(&mut chunk);
+                self.set_aside_large(&mut chunk);
+            }
+        }
+        for mut ids in [
+            std::mem::take(&mut self.far_debt),
+            std::mem::take(&mut self.far),
+        ] {
+            all.append(&mut ids);
+            self.set_aside_large(&mut ids);
+        }
+        debug_assert_eq!(all.len(), self.len, "W1");
+        for (pos, &id) in all.iter().enumerate() {
+            entries.set_place(id, Place::DRAINING, pos as u32);
+        }
+        self.drain = Drain {
+            next: 0,
+            live: all.len(),
+            forced: true,
+            ids: all,
+        };
+    }
+
+    /// Large buffers that have been emptied: freeing them may take long, so the owner does it when
+    /// it has left its lock. To be called after `advance` and `make_all_due`.
+    #[must_use]
+    pub(crate) fn take_spare(&mut self) -> Vec<Vec<u32>> {
+        std::mem::take(&mut self.spare)
+    }
+
+    // === Events ===
+
+    /// What comes first and not after `target`. From below: W2 makes that the order of time, and
+    /// nothing on a level with debt, or above, is entered before the debt is paid.
+    fn next_event(&self, target: Tick) -> Option<Event> {
+        for (n, level) in self.levels.iter().enumerate() {
+            let digit = self.digit(n);
+            let Some(slot) = level.first_from(digit) else {
+                continue;
+            };
+            if n > 0 && slot == digit {
+                return Some(Event::Debt(n, slot));
+            }
+            if self.start_of(n, slot) <= target {
+                return Some(if n == 0 {
+                    Event::Due(slot)
+                } else {
+                    Event::Enter(n, slot)
+                });
+            }
+        }
+        if !self.far_debt.is_empty() {
+            return Some(Event::FarDebt);
+        }
+        (!self.far.is_empty() && self.turn_of(self.far_min) <= target).then_some(Event::EnterTurn)
+    }
+
+    fn start_drain(&mut self, slot: u32) {
+        self.finish_drain();
+        self.now = self.start_of(0, slot);
+        // The slot gets the buffer of the drain before: what is added to it meanwhile is the next
+        // round's.
+        self.levels[0].swap_out(slot, &mut self.drain.ids);
+        self.drain.live = self.drain.ids.len();
+    }
+
+    fn finish_drain(&mut self) {
+        debug_assert_eq!(self.drain.live, 0, "W7");
+        self.drain.ids.clear();
+        self.drain.next = 0;
+        self.drain.forced = false;
+        let mut ids = std::mem::take(&mut self.drain.ids);
+        self.set_aside_large(&mut ids);
+        self.drain.ids = ids;
+    }
+
+    fn drain_chunk<E: Entries>(
+        &mut self,
+        budget: &mut Budget,
+        entries: &mut E,
+        sink: &mut impl FnMut(&mut E, u32),
+    ) {
+        let mut due = [Tick::ZERO; CHUNK];
+        let left = &self.drain.ids[self.drain.next..];
+        let count = left.len().min(CHUNK).min(budget.expired);
+        for (due, &id) in due.iter_mut().zip(&left[..count]) {
+            if id != NO_ENTRY {
+                *due = entries.due(id);
+            }
+        }
+        for &due in &due[..count] {
+            let id = self.drain.ids[self.drain.next];
+            self.drain.next += 1;
+            if id == NO_ENTRY {
+                continue;
+            }
+            self.drain.live -= 1;
+            budget.expired -= 1;
+            // Not compared with the target of a jump: an entry pushed out comes after those due
+            // before it.
+            if due > self.now && !self.drain.forced {
+                self.file(id, due, entries);
+            } else {
+                // All of this before the sink is called, which may panic (W4).
+                self.len -= 1;
+                entries.set_place(id, Place::NONE, 0);
+                sink(entries, id);
+            }
+        }
+        if self.drain.live == 0 {
+            self.finish_drain();
+        }
+    }
+
+    /// Files up to a chunk from the end of a slot again.
+    fn cascade_chunk(
+        &mut self,
+        level: usize,
+        slot: u32,
+        budget: &mut Budget,
+        entries: &mut impl Entries,
+    ) {
+        let mut chunk = [0; CHUNK];
+        let mut emptied = None;
+        let limit = CHUNK.min(budget.cascaded);
+        let count = self.levels[level].pop_chunk(slot, &mut chunk[..limit], &mut emptied);
+        self.set_aside(emptied);
+        budget.cascaded -= count;
+        self.file_chunk(&chunk[..count], entries);
+    }
+
+    /// Files up to a chunk of what was far again.
+    fn far_chunk(&mut self, budget: &mut Budget, entries: &mut impl Entries) {
+        let mut chunk = [0; CHUNK];
+        let limit = CHUNK.min(budget.cascaded);
+        let count = level::pop_chunk(&mut self.far_debt, &mut chunk[..limit]);
+        if self.far_debt.is_empty() {
+            let emptied = level::take_if_large(&mut self.far_debt);
+            self.set_aside(emptied);
+        }
+        budget.cascaded -= count;
+        self.file_chunk(&chunk[..count], entries);
+    }
+
+    fn file_chunk(&mut self, ids: &[u32], entries: &mut impl Entries) {
+        let mut due = [Tick::ZERO; CHUNK];
+        for (due, &id) in due.iter_mut().zip(ids) {
+            *due = entries.due(id);
+        }
+        for (&id, &due) in ids.iter().zip(&due) {
+            self.file(id, due, entries);
+        }
+    }
+
+    // === Places ===
+
+    /// Puts an entry that lies nowhere where its due tick belongs.
+    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) {
+        let place = self.place_for(due);
+        let pos = if place == Place::FAR {
+            self.far_min = if self.far.is_empty() {
+                due
+            } else {
+                self.far_min.min(due)
+            };
+            self.far.push(id);
+            (self.far.len() - 1) as u32
+        } else {
+            let (level, slot) = place.level_and_slot();
+            self.levels[level].push(slot, id)
+        };
+        entries.set_place(id, place, pos);
+    }
+
+    fn place_for(&self, due: Tick) -> Place {
+        let ahead = due.get().saturating_sub(self.now.get());
+        if ahead == 0 {
+            return Place::slot(0, self.digit(0));
+        }
+        let (due, now) = (self.shifted(due), self.shifted(self.now));
+        let differing = due ^ now;
+        // The distance counts too: with an origin, the last ticks there are may lie in the same
+        // turn as the first ones, before them.
+        if differing >> TURN != 0 || ahead >> TURN != 0 {
+            return Place::FAR;
+        }
+        let level = differing.ilog2() / DIGIT;
+        Place::slot(level as usize, digit(due, level as usize))
+    }
+
+    /// A tick as its digits are taken.
+    fn shifted(&self, tick: Tick) -> u64 {
+        tick.get().wrapping_add(self.origin)
+    }
+
+    /// The digit of `now` at this level.
+    fn digit(&self, level: usize) -> u32 {
+        digit(self.shifted(self.now), level)
+    }
+
+    /// When `now` enters this slot, or `now` if it is in it.
+    fn start_of(&self, level: usize, slot: u32) -> Tick {
+        let now = self.shifted(self.now);
+        debug_assert!(slot >= digit(now, level), "W2");
+        let shift = DIGIT * level as u32;
+        let above = now >> (shift + DIGIT) << (shift + DIGIT);
+        let start = above | u64::from(slot) << shift;
+        // Nothing wraps: an occupied slot starts no later than some tick there is.
+        Tick::new(self.now.get().saturating_add(start.saturating_sub(now)))
+    }
+
+    /// When the turn of the top level that `tick` is in begins. The first one began before tick
+    /// zero, if there is an origin.
+    fn turn_of(&self, tick: Tick) -> Tick {
+        let into_turn = self.shifted(tick) & ((1 << TURN) - 1);
+        Tick::new(tick.get().saturating_sub(into_turn))
+    }
+
+    // === Buffers ===
+
+    fn set_aside_large(&mut self, ids: &mut Vec<u32>) {
+        let large = level::take_if_large(ids);
+        self.set_aside(large);
+    }
+
+    fn set_aside(&mut self, buffer: Option<Vec<u32>>) {
+        if let Some(buffer) = buffer
+            && self.spare.len() < SPARE
+        {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+fn digit(shifted: u64, level: usize) -> u32 {
+    (shifted >> (DIGIT * level as u32)) as u32 % SLOTS as u32
+}

@@ -1,0 +1,141 @@
+//! Entries in chunks that never move, addressed by number.
+//!
+//! A growing vector would copy all of its entries at once, hundreds of milliseconds for millions
+//! of them; here the longest stall is the allocation of one chunk. Which entries are free, and the
+//! generations that tell users of one number apart, are the owner's business.
+
+use std::ops::{Index, IndexMut};
+
+/// Entries of a chunk. A power of two, so that a number splits into chunk and offset by bits.
+const CHUNK: usize = 1 << CHUNK_BITS;
+const CHUNK_BITS: u32 = 12;
+
+/// The highest number that is never given out, so that owners can use it for "none".
+pub(crate) const NO_ENTRY: u32 = u32::MAX;
+
+/// Entries a slab can hold at most.
+const CAPACITY: u32 = u32::MAX - 1;
+
+pub(crate) struct Slab<E> {
+    /// The first chunk grows like any vector, since small slabs are many; later ones are allocated
+    /// whole, so that they never move.
+    chunks: Vec<Vec<E>>,
+    len: u32,
+    capacity: u32,
+}
+
+impl<E> Slab<E> {
+    pub(crate) const fn new() -> Self {
+        Slab::with_capacity_limit(CAPACITY)
+    }
+
+    /// A slab that refuses more than `capacity` entries, so that tests reach the limit.
+    pub(crate) const fn with_capacity_limit(capacity: u32) -> Self {
+        assert!(capacity <= CAPACITY);
+        Slab {
+            chunks: Vec::new(),
+            len: 0,
+            capacity,
+        }
+    }
+
+    /// How many entries have been pushed: their numbers are those below.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is a number left.
+    pub(crate) fn has_room(&self) -> bool {
+        self.len < self.capacity
+    }
+
+    /// Adds an entry and returns its number, or hands it back if there are no more numbers.
+    pub(crate) fn push(&mut self, entry: E) -> Result<u32, E> {
+        if self.len == self.capacity {
+            return Err(entry);
+        }
+        let id = self.len;
+        match self.chunks.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(entry),
+            last => {
+                let mut chunk = if last.is_none() {
+                    Vec::new()
+                } else {
+                    Vec::with_capacity(CHUNK)
+                };
+                chunk.push(entry);
+                self.chunks.push(chunk);
+            }
+        }
+        self.len += 1;
+        Ok(id)
+    }
+
+    /// The entry with this number, if it has been pushed.
+    pub(crate) fn get(&self, id: u32) -> Option<&E> {
+        self.chunks
+            .get(id as usize >> CHUNK_BITS)?
+            .get(id as usize % CHUNK)
+    }
+
+    /// The entry with this number, if it has been pushed.
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut E> {
+        self.chunks
+            .get_mut(id as usize >> CHUNK_BITS)?
+            .get_mut(id as usize % CHUNK)
+    }
+
+    /// All entries in the order of their numbers.
+    pub(crate) fn iter(&self) -> std::iter::Flatten<std::slice::Iter<'_, Vec<E>>> {
+        self.chunks.iter().flatten()
+    }
+}
+
+impl<E> Index<u32> for Slab<E> {
+    type Output = E;
+
+    fn index(&self, id: u32) -> &E {
+        &self.chunks[id as usize >> CHUNK_BITS][id as usize % CHUNK]
+    }
+}
+
+impl<E> IndexMut<u32> for Slab<E> {
+    fn index_mut(&mut self, id: u32) -> &mut E {
+        &mut self.chunks[id as usize >> CHUNK_BITS][id as usize % CHUNK]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_count_up_across_chunks_and_entries_stay_where_they_are() {
+        let mut slab = Slab::new();
+        let count = 3 * CHUNK as u32 + 1;
+        let mut second_chunk = None;
+        for n in 0..count {
+            assert_eq!(slab.push(u64::from(n)), Ok(n));
+            if n == CHUNK as u32 {
+                second_chunk = Some(&raw const slab[n]);
+            }
+        }
+        assert_eq!(slab.len(), count);
+        assert_eq!(second_chunk, Some(&raw const slab[CHUNK as u32]));
+        slab[count - 1] = 7;
+        assert_eq!(slab.get(count - 1), Some(&7));
+        assert_eq!(slab.get(count), None);
+        assert_eq!(slab.get_mut(NO_ENTRY), None);
+        assert!(slab.iter().take(CHUNK + 2).copied().eq(0..CHUNK as u64 + 2));
+        assert_eq!(slab.iter().count(), count as usize);
+    }
+
+    #[test]
+    fn a_full_slab_hands_the_entry_back() {
+        let mut slab = Slab::with_capacity_limit(2);
+        assert_eq!(slab.push('a'), Ok(0));
+        assert_eq!(slab.push('b'), Ok(1));
+        assert_eq!(slab.push('c'), Err('c'));
+        assert_eq!(slab.len(), 2);
+    }
+}
