@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Shutdown};
+use tourbillon::{Cancel, Handle, Lateness, Reschedule, Scheduler, Shutdown};
 
 use crate::app::Console;
 use crate::balance::{Balance, Row, grouped};
