@@ -56,13 +56,13 @@
 //! bitmaps. A value costs its own size and about 32 bytes. Memory for values is kept at its peak and
 //! used again; emptied slots keep at most 1 KiB each.
 
-pub(crate) mod core;
+mod core;
 mod level;
 mod slab;
 
 use std::fmt;
 
-pub(crate) use self::core::{Budget, CoreWheel, Entries, Place};
+pub(crate) use self::core::{Budget, CoreWheel, Entries, Place, Progress as CoreProgress};
 pub(crate) use self::slab::{NO_ENTRY, Slab};
 pub use crate::tick::Tick;
 
