@@ -595,6 +595,13 @@ impl<T> Wheel<T> {
     }
 }
 
+// A wheel goes wherever its values may go.
+const _: () = {
+    const fn goes_to_threads<T: Send + Sync>() {}
+    goes_to_threads::<Wheel<u8>>();
+    goes_to_threads::<Key>();
+};
+
 impl<T> Default for Wheel<T> {
     fn default() -> Self {
         Wheel::new()
