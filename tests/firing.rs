@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tourbillon::test_util::{Fired, Stepped};
+use tourbillon::wheel::{Tick, Wheel};
 use tourbillon::{
     Cancel, Clock, Firing, ManualClock, PullIn, Reschedule, Scheduler, Time, TimerState,
 };
@@ -786,10 +787,99 @@ fn c025_all_of_it_holds_near_the_ends_of_the_clock() {
     }
 }
 
+/// Values at all distances up to the last tick; each expires exactly in its tick.
+#[track_caller]
+fn wheel_is_exact(mut wheel: Wheel<u64>, ahead: &[u64]) {
+    let start = wheel.now().get();
+    let mut dues: Vec<u64> = ahead
+        .iter()
+        .filter_map(|ahead| start.checked_add(*ahead))
+        .collect();
+    dues.sort_unstable();
+    dues.dedup();
+    for due in &dues {
+        wheel.insert(Tick::new(*due), *due);
+    }
+    let mut expired = Vec::new();
+    for due in &dues {
+        if *due > start {
+            let early = wheel.advance(Tick::new(due - 1), usize::MAX, |_| ());
+            assert_eq!((early.expired, early.more), (0, false), "{start} {due}");
+        }
+        assert!(wheel.next_wake().is_some_and(|wake| wake.get() <= *due));
+        let progress = wheel.advance(Tick::new(*due), usize::MAX, |it| expired.push(it.value));
+        assert_eq!((progress.expired, progress.more), (1, false));
+    }
+    assert_eq!(expired, dues);
+    assert!(wheel.is_empty());
+}
+
+/// Distances around all borders of levels.
+fn distances() -> Vec<u64> {
+    let borders = (0..=9).map(|level| SLOTS.pow(level));
+    let mut all: Vec<u64> = borders
+        .flat_map(|border| [border - 1, border, border + 1, 2 * border + 5, 63 * border])
+        .chain([1 << 62, u64::MAX])
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[test]
+fn c025_a_wheel_goes_to_the_last_tick_there_is() {
+    let all = distances();
+    for before_the_end in [0, 1, 63, 64, 4_095, 4_096, 1 << 36, (1 << 36) + 1, 1 << 63] {
+        let start = u64::MAX - before_the_end;
+        let to_the_end = all
+            .iter()
+            .copied()
+            .chain([before_the_end])
+            .collect::<Vec<_>>();
+        for origin in [
+            0,
+            1,
+            4_096,
+            u64::MAX,
+            start.wrapping_neg(),
+            0x1234_5678_9abc_d000,
+        ] {
+            let wheel = Wheel::with_origin(Tick::new(start), origin);
+            wheel_is_exact(wheel, &to_the_end);
+            // In one jump, too.
+            let mut wheel = Wheel::with_origin(Tick::new(start), origin);
+            for ahead in &to_the_end {
+                wheel.insert(Tick::new(start.saturating_add(*ahead)), *ahead);
+            }
+            let progress = wheel.advance(Tick::MAX, usize::MAX, drop);
+            assert_eq!((progress.expired, progress.more), (to_the_end.len(), false));
+            assert_eq!(wheel.now(), Tick::MAX);
+        }
+    }
+}
+
+#[test]
+fn c026_a_wheel_whose_digits_cross_zero() {
+    // The digits are those of tick plus origin: with these origins they stand a span before zero,
+    // and are at zero and a span after it while the wheel turns.
+    let all = distances();
+    for level in 0..=7 {
+        let span = SLOTS.pow(level);
+        for start in [0, 1, 1_000, 1 << 40] {
+            let origin = 0_u64.wrapping_sub(start).wrapping_sub(span);
+            let around: Vec<u64> = [span - 1, span, span + 1, 2 * span, 2 * span + 1]
+                .into_iter()
+                .chain(all.iter().copied())
+                .collect();
+            wheel_is_exact(Wheel::with_origin(Tick::new(start), origin), &around);
+        }
+    }
+}
+
 #[test]
 fn c026_from_the_clocks_zero_to_a_span_and_beyond() {
-    // A clock begins at zero and a wheel's digits, which have an origin, wrap at another place for
-    // each stripe and seed. (The numbers of ticks themselves wrap nowhere; see the wheel's tests.)
+    // A clock begins at zero. A wheel's digits have an origin and cross zero at another place for
+    // each stripe and seed.
     for seed in 0..20 {
         let rig = Rig {
             tick: Duration::from_micros(1),
