@@ -58,6 +58,7 @@
 
 mod core;
 mod filing;
+mod full;
 mod level;
 mod slab;
 mod store;
@@ -65,6 +66,7 @@ mod values;
 
 pub(crate) use self::core::CoreWheel;
 pub(crate) use self::filing::{Budget, Entries, Place, Progress as CoreProgress};
+pub use self::full::Full;
 pub(crate) use self::slab::{NO_ENTRY, Slab};
-pub use self::values::{Expired, Full, Key, Progress, Wheel};
+pub use self::values::{Expired, Key, Progress, Wheel};
 pub use crate::tick::Tick;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::core::CoreWheel;
 use super::filing::{self, Budget};
+use super::full::Full;
 use super::slab::Slab;
 use super::store::{Node, Store};
 use crate::tick::Tick;
@@ -111,21 +112,6 @@ pub struct Progress {
     /// Whether the budget was used up before all that is due had expired. Call again.
     pub more: bool,
 }
-
-/// A value that a full wheel refused; see [`Wheel::try_insert`].
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon::wheel::{Full, Tick, Wheel};
-///
-/// fn insert<T>(wheel: &mut Wheel<T>, value: T) -> Result<(), T> {
-///     wheel.try_insert(Tick::new(1), value).map(drop).map_err(Full::into_value)
-/// }
-/// assert_eq!(insert(&mut Wheel::new(), 'a'), Ok(()));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Full<T>(T);
 
 impl<T> Wheel<T> {
     /// An empty wheel at [`Tick::ZERO`]. It allocates nothing yet.
@@ -565,39 +551,6 @@ impl fmt::Debug for Key {
         write!(f, "Key({}#{})", self.id, self.generation)
     }
 }
-
-impl<T> Full<T> {
-    /// The value that was refused.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon::wheel::{Tick, Wheel};
-    ///
-    /// let mut wheel = Wheel::new();
-    /// if let Err(full) = wheel.try_insert(Tick::new(1), "value") {
-    ///     println!("no room for {}", full.into_value());
-    /// }
-    /// ```
-    #[must_use]
-    pub fn into_value(self) -> T {
-        self.0
-    }
-}
-
-impl<T> fmt::Debug for Full<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Full(..)")
-    }
-}
-
-impl<T> fmt::Display for Full<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the wheel holds as many values as it has numbers for")
-    }
-}
-
-impl<T> std::error::Error for Full<T> {}
 
 #[cfg(all(test, not(loom)))]
 mod tests;
