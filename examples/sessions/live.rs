@@ -198,6 +198,11 @@ impl Screen<'_> {
 
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
+        let lateness = self.timers.stats().lateness();
+        let p99 = match lateness.count {
+            0 => "-".to_owned(),
+            _ => millis(lateness.p99),
+        };
         let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
         let (left, right) = if self.in_place {
             ("\r", "\x1b[K")
@@ -207,12 +212,11 @@ impl Screen<'_> {
         // Fits into 80 columns: a line that wraps cannot be updated in place.
         write!(
             self.out,
-            "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {}{right}",
+            "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {p99}{right}",
             self.start.elapsed().as_secs(),
             grouped(self.timers.len() as u64),
             short(rate(totals.touched, self.last_totals.touched)),
             short(rate(totals.ran, self.last_totals.ran)),
-            millis(self.timers.stats().lateness().p99),
         )?;
         self.out.flush()?;
         self.last += since_last;
