@@ -95,7 +95,9 @@ impl Ticker {
         for step in 0..stripes {
             let at = (self.cursor + step) % stripes;
             // Relaxed: a stale value is looked at again before the ticker sleeps.
-            if next_due[at].load(Ordering::Relaxed) > now.as_nanos() {
+            let due = Time::from_nanos(next_due[at].load(Ordering::Relaxed));
+            // Never is never, also when the clock stands at its end.
+            if due > now || due == Time::MAX {
                 continue;
             }
             if self.cascading[at] {
