@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod executor;
 mod job;
+mod options;
 mod scheduler;
 mod shard;
 mod stats;
@@ -15,6 +16,7 @@ mod sync;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 mod tick;
+mod timer;
 pub mod wheel;
 
 pub use clock::{Clock, ManualClock};
@@ -28,3 +30,4 @@ pub use scheduler::{
 };
 pub use stats::Lateness;
 pub use tick::Time;
+pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};

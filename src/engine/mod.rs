@@ -25,8 +25,6 @@ pub(crate) use serve::{Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::{Ending, Threads};
 
-use std::sync::OnceLock;
-
 use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
@@ -34,7 +32,7 @@ use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::Time;
 use std::time::Duration;
 
@@ -122,7 +120,7 @@ impl<F: Face> Engine<F> {
             seed,
             stepped,
         } = parts;
-        let tag = next_tag();
+        let tag = unique_number();
         let (shards, parkers) = Shards::new(&Layout {
             shards: config.shards,
             stripes: config.stripes,
@@ -343,17 +341,9 @@ impl<F: Face> Engine<F> {
     }
 }
 
-/// Engines of one process are told apart by a number; 4 billion of them.
-fn next_tag() -> u32 {
-    // Not the facade's atomic: a checker has no statics, and nothing is ordered by it.
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    // Relaxed: only the numbers must differ.
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-}
-
 /// From the process's random hash keys.
 fn random_seed() -> u64 {
-    ahash::RandomState::new().hash_one(next_tag())
+    ahash::RandomState::new().hash_one(unique_number())
 }
 
 impl<F: Face> std::fmt::Debug for Engine<F> {

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::{Duration, Instant};
 
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo};
+use super::by_id::ById;
 use super::face::Keyed;
 use super::firing::{Firing, Task};
 use super::guard::CancelGuard;
@@ -126,7 +127,7 @@ where
     /// Acts on one arming instead of on a key.
     #[must_use]
     pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
-        ById { handle: self, id }
+        ById::new(self, id)
     }
 
     /// Cancels everything that is pending; running tasks go on. Returns how many were cancelled.
@@ -157,10 +158,17 @@ where
     /// What a cancellation dropped is dropped here, without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         match cancelling {
-            Cancelling::Cancelled { deadline, run, .. } => Cancel::Cancelled {
+            Cancelling::Cancelled {
                 deadline,
-                running: run.is_some(),
-            },
+                run,
+                dropped,
+            } => {
+                drop(dropped);
+                Cancel::Cancelled {
+                    deadline,
+                    running: run.is_some(),
+                }
+            }
             Cancelling::Running(_) => Cancel::Running,
             Cancelling::NotFound => Cancel::NotFound,
         }
@@ -488,93 +496,6 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.get(key).is_some()
-    }
-}
-
-/// Calls on one arming; see [`Handle::by_id`]. Cheaper than by key: nothing is hashed.
-pub struct ById<'a, K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    handle: &'a Handle<K, S>,
-    id: TimerId,
-}
-
-impl<K, S> ById<'_, K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Like [`Handle::reschedule`].
-    pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.handle.now();
-        self.move_to(now + delay, now)
-    }
-
-    /// Like [`Handle::reschedule_at`].
-    pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        self.move_to(at, self.handle.now())
-    }
-
-    fn move_to(&self, deadline: Time, now: Time) -> Reschedule {
-        let Some(stripe) = self.handle.stripe_of(self.id) else {
-            return Reschedule::NotFound;
-        };
-        self.handle
-            .engine
-            .with(stripe, |stripe| {
-                stripe.reschedule_id(self.id.entry, deadline, now, false)
-            })
-            .into()
-    }
-
-    /// Like [`Handle::pull_in`].
-    pub fn pull_in(&self, delay: Duration) -> PullIn {
-        let Some(stripe) = self.handle.stripe_of(self.id) else {
-            return PullIn::NotFound;
-        };
-        let now = self.handle.now();
-        self.handle
-            .engine
-            .with(stripe, |stripe| {
-                stripe.reschedule_id(self.id.entry, now + delay, now, true)
-            })
-            .into()
-    }
-
-    /// Like [`Handle::cancel`]. The id of an arming that waits for the end of its key's run means
-    /// that arming alone; the id of the run tells the run, and leaves the other alone.
-    pub fn cancel(&self) -> Cancel {
-        let Some(stripe) = self.handle.stripe_of(self.id) else {
-            return Cancel::NotFound;
-        };
-        Handle::<K, S>::answer(
-            self.handle
-                .engine
-                .with(stripe, |stripe| stripe.cancel_id(self.id.entry)),
-        )
-    }
-
-    /// Like [`Handle::get`]. An arming that waits for the end of its key's run shows as pending.
-    #[must_use]
-    pub fn get(&self) -> Option<TimerInfo> {
-        let stripe = self.handle.stripe_of(self.id)?;
-        self.handle
-            .engine
-            .shards()
-            .peek(stripe, |stripe| stripe.get_id(self.id.entry))
-            .map(|sight| TimerInfo::new(self.id.tag, self.id.stripe, sight))
-    }
-}
-
-impl<K, S> fmt::Debug for ById<'_, K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ById").field(&self.id).finish()
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `mod.rs` | `Scheduler`, the owner |
 //! | `builder.rs` | options |
 //! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
+//! | `by_id.rs` | calls on one arming |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
 //! | `face.rs` | the payload, and how it is run |
 //! | `shutdown.rs`, `stats.rs` | reports |
@@ -12,6 +13,7 @@
 mod answers;
 mod batch;
 mod builder;
+mod by_id;
 mod face;
 mod firing;
 mod guard;
@@ -23,21 +25,23 @@ mod stats;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use builder::Builder;
+pub use by_id::ById;
 pub use face::{Fired, TaskPanic};
 pub use firing::{Firing, Task};
 pub use guard::CancelGuard;
-pub use handle::{ById, Handle};
+pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
 pub use pending::Pending;
 pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
 
 pub(crate) use face::Keyed;
+pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::engine::{Server, Shutdown};
+use crate::engine::{Engine, Server, Shutdown};
 use crate::sync::Arc;
 
 /// Owns the threads of a keyed scheduler. Timers are scheduled through a [`Handle`].
@@ -115,8 +119,8 @@ where
     ///
     /// Until what `mode` asks for is done and running tasks have ended, but no longer than the
     /// limits in `mode` and in the builder's `shutdown_limit`, both by the scheduler's clock.
-    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<K, S>> {
-        shutdown::shutdown(&self.server, mode)
+    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
+        Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }
 }
 

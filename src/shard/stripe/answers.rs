@@ -1,0 +1,108 @@
+//! What a stripe's operations answer. Keys and values to be dropped travel in the answers, so that
+//! they are dropped outside the lock.
+
+use std::any::Any;
+
+use super::EntryId;
+use crate::sync::Unparker;
+use crate::tick::Time;
+
+/// Why an arming is refused, before the task was even looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    Closed,
+    Closing,
+    Occupied,
+    /// No permit at hand: unlock, collect, try again.
+    NoPermit,
+    /// The stripe has no slot number left.
+    NoSlot,
+}
+
+/// The answer to "may this key be armed", good while the lock is held.
+#[derive(Debug)]
+pub(crate) struct Admission(pub(super) Target);
+
+#[derive(Debug)]
+pub(super) enum Target {
+    Vacant,
+    Armed(u32),
+    Running(usize),
+}
+
+/// An accepted arming.
+#[derive(Debug)]
+pub(crate) struct Arming<K, V> {
+    pub(crate) id: EntryId,
+    pub(crate) replaced: Option<Time>,
+    pub(crate) after_run: bool,
+    /// To be dropped outside the lock.
+    pub(crate) dropped: (Option<K>, Option<V>),
+}
+
+/// What a move did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moving {
+    Moved { before: Time },
+    Unchanged { deadline: Time },
+    Running,
+    NotFound,
+}
+
+/// What a cancel did.
+#[derive(Debug)]
+pub(crate) enum Cancelling<K, V> {
+    /// `run`: a run of the key is in progress, this was the arming kept for after it.
+    Cancelled {
+        deadline: Time,
+        run: Option<EntryId>,
+        dropped: (Option<K>, Option<V>),
+    },
+    Running(EntryId),
+    NotFound,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sight {
+    pub(crate) id: EntryId,
+    pub(crate) deadline: Time,
+    pub(crate) phase: SightPhase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SightPhase {
+    Pending,
+    Queued,
+    Running { kept: Option<(EntryId, Time)> },
+}
+
+/// A claim's outcome.
+#[derive(Debug)]
+pub(crate) enum Claimed<K, V> {
+    /// Cancelled or moved meanwhile.
+    Nothing,
+    Run {
+        key: K,
+        value: V,
+        id: EntryId,
+        deadline: Time,
+        started: Time,
+    },
+    /// The key's `Clone` panicked: the arming counts as ran and panicked.
+    KeyPanicked {
+        panic: Box<dyn Any + Send>,
+        key: K,
+        value: V,
+    },
+}
+
+/// What a settled run leaves to be done outside the lock.
+#[derive(Debug)]
+pub(crate) struct Settled<K> {
+    pub(crate) key: Option<K>,
+    pub(crate) waiters: Vec<(u64, Unparker)>,
+}
+
+/// A pending arming that was taken out at the end: key, deadline, payload.
+pub(crate) type Taken<K, V> = (Option<K>, Time, V);

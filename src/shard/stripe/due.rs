@@ -1,0 +1,216 @@
+//! The way of a due timer: collected as a ticket, claimed, run, settled. And waiting for that end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::super::entry::{End, Phase, Slot, Table};
+use super::answers::{Claimed, Settled};
+use super::{EntryId, Run, Stripe, WORN, micros, spread};
+use crate::stats::Latenesses;
+use crate::sync::Unparker;
+use crate::tick::{Tick, Time};
+use crate::wheel::{Budget, Progress};
+
+impl<K, V> Stripe<K, V> {
+    /// Collects what is due at `now` as tickets (slot numbers), within the budget. Then
+    /// [`republish`](Self::republish) is called under the same lock.
+    pub(crate) fn collect(
+        &mut self,
+        now: Time,
+        budget: &mut Budget,
+        out: &mut Vec<u32>,
+    ) -> Progress {
+        let target = self.table.tick().begun_by(now);
+        let Stripe {
+            wheel,
+            table,
+            counters,
+            lateness,
+            ..
+        } = self;
+        wheel.advance(
+            target,
+            budget,
+            table,
+            &mut |table: &mut Table<K, V>, slot| {
+                let Some(armed) = table.armed_mut(slot) else {
+                    return;
+                };
+                let late = now.since(armed.deadline).as_nanos();
+                armed.phase = Phase::Queued;
+                armed.position = micros(late);
+                counters.queued += 1;
+                lateness
+                    .get_or_insert_with(|| Box::new(Latenesses::new()))
+                    .tick
+                    .record(u64::try_from(late).unwrap_or(u64::MAX));
+                if !armed.ticket {
+                    armed.ticket = true;
+                    out.push(slot);
+                }
+            },
+        )
+    }
+
+    /// Buffers to be freed outside the lock.
+    pub(crate) fn take_spare(&mut self) -> Vec<Vec<u32>> {
+        self.wheel.take_spare()
+    }
+
+    /// Turns a ticket into a run, if it still stands for something.
+    pub(crate) fn claim(&mut self, slot: u32, now: Time) -> Claimed<K, V>
+    where
+        K: Clone,
+    {
+        let Some(armed) = self.table.armed_mut(slot) else {
+            self.table.ticket_back(slot);
+            return Claimed::Nothing;
+        };
+        debug_assert!(armed.ticket, "E1: a ticket has its bit");
+        armed.ticket = false;
+        if armed.phase != Phase::Queued {
+            return Claimed::Nothing;
+        }
+        let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
+            Ok(key) => key,
+            Err(panic) => {
+                let (_, key, value) = self.take_out(slot, End::Ran);
+                self.counters.ran += 1;
+                self.counters.panicked += 1;
+                self.no_longer_pending();
+                return Claimed::KeyPanicked { panic, key, value };
+            }
+        };
+        self.counters.queued -= 1;
+        self.counters.ran += 1;
+        self.no_longer_pending();
+        let Some((value, deadline, generation, tick_lag)) = self.table.start(slot) else {
+            unreachable!("it was armed a moment ago");
+        };
+        self.record(now, deadline, tick_lag);
+        let slot = self.spare_a_worn_slot(slot, generation);
+        let id = EntryId {
+            slot,
+            generation: self.newest(slot),
+        };
+        self.runs.push(Run {
+            id,
+            deadline,
+            cancelled: false,
+            waiters: Vec::new(),
+            kept: None,
+        });
+        Claimed::Run {
+            key,
+            value,
+            id,
+            deadline,
+            started: now,
+        }
+    }
+
+    fn record(&mut self, now: Time, deadline: Time, tick_lag: u32) {
+        let late = u64::try_from(now.since(deadline).as_nanos()).unwrap_or(u64::MAX);
+        let lateness = self
+            .lateness
+            .get_or_insert_with(|| Box::new(Latenesses::new()));
+        lateness.total.record(late);
+        lateness
+            .queue
+            .record(late.saturating_sub(u64::from(tick_lag) * 1_000));
+    }
+
+    /// E3: a key that arms itself in every run would use its slot's generations up without the slot
+    /// ever being free, so a worn slot is exchanged while no ticket refers to it.
+    fn spare_a_worn_slot(&mut self, slot: u32, generation: u32) -> u32 {
+        if generation < WORN {
+            return slot;
+        }
+        let Some(Slot::Running(busy)) = self.table.slot(slot) else {
+            return slot;
+        };
+        let bits = busy.hash;
+        let Some(fresh) = self.table.move_to_fresh_slot(slot) else {
+            return slot;
+        };
+        if let Some(line) = self.index.find_mut(spread(bits), |line| line.slot == slot) {
+            line.slot = fresh;
+        }
+        fresh
+    }
+
+    /// The run `id` has ended.
+    pub(crate) fn settle(&mut self, id: EntryId, panicked: bool, now: Time) -> Settled<K> {
+        self.counters.panicked += u64::from(panicked);
+        let Some(at) = self.run_at(id.slot) else {
+            unreachable!("E4: a run is settled once");
+        };
+        let run = self.runs.swap_remove(at);
+        let key = match run.kept {
+            Some(kept) => {
+                self.table
+                    .resume(id.slot, kept.value, kept.deadline, kept.generation);
+                self.file(id.slot, kept.deadline, now);
+                None
+            }
+            None => {
+                let bits = match self.table.slot(id.slot) {
+                    Some(Slot::Running(busy)) => busy.hash,
+                    _ => unreachable!("E4: a run has a Running slot"),
+                };
+                self.remove_line(bits, id.slot);
+                match self.table.vacate(id.slot, End::Ran) {
+                    Slot::Running(busy) => Some(busy.key),
+                    _ => None,
+                }
+            }
+        };
+        Settled {
+            key,
+            waiters: run.waiters,
+        }
+    }
+
+    /// A ticket that nobody will claim: its timer is filed again and comes with the next tick.
+    pub(crate) fn give_back(&mut self, slot: u32, now: Time) {
+        let Some(armed) = self.table.armed_mut(slot) else {
+            self.table.ticket_back(slot);
+            return;
+        };
+        armed.ticket = false;
+        if armed.phase != Phase::Queued {
+            return;
+        }
+        armed.phase = Phase::Pending;
+        armed.position = 0;
+        self.counters.queued -= 1;
+        let tick = self.table.tick();
+        if self.wheel.is_empty() {
+            self.wheel.skip_to(tick.begun_by(now));
+        }
+        let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
+        self.wheel.insert(slot, next, &mut self.table);
+        self.publish();
+    }
+
+    // === waiting for a run ===
+
+    /// Registers a thread that waits for the run `id`, under a number. `None`: it has ended.
+    pub(crate) fn wait_for(&mut self, id: EntryId, waiter: Unparker) -> Option<u64> {
+        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        self.waiters_seen += 1;
+        run.waiters.push((self.waiters_seen, waiter));
+        Some(self.waiters_seen)
+    }
+
+    /// A waiting thread gave up: without any left, the key can be armed again. False: the run has
+    /// ended meanwhile.
+    pub(crate) fn give_up_waiting(&mut self, id: EntryId, number: u64) -> bool {
+        match self.runs.iter_mut().find(|run| run.id == id) {
+            Some(run) => {
+                run.waiters.retain(|(waiter, _)| *waiter != number);
+                true
+            }
+            None => false,
+        }
+    }
+}

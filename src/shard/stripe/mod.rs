@@ -1,0 +1,300 @@
+//! One stripe: an index, the entries and a wheel behind one lock. Everything here is a plain
+//! function of its arguments: no clock, no thread, no waiting. User code that runs in here is `Eq`
+//! of the key (before anything is changed) and `Clone` of the key (guarded); values and keys leave
+//! through the return values, so that they are dropped outside the lock.
+
+mod answers;
+mod arming;
+mod due;
+mod ending;
+mod moving;
+
+pub(crate) use answers::{
+    Admission, Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
+};
+
+use std::borrow::Borrow;
+
+use hashbrown::HashTable;
+
+use super::entry::{End, Phase, Slot, Table};
+use super::permits::{LocalPermits, PermitPool};
+use crate::stats::{Counters, Latenesses};
+use crate::sync::{Arc, Unparker};
+use crate::tick::{TickSize, Time};
+use crate::wheel::CoreWheel;
+
+/// A key's hash, folded: the low half goes into the index, the high bits choose the stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyHash(pub(crate) u64);
+
+impl KeyHash {
+    /// What the index keeps.
+    fn bits(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// The table takes its tag from the top bits and its position from the low ones: with 32 bits
+/// doubled both vary.
+fn spread(bits: u32) -> u64 {
+    (u64::from(bits) << 32) | u64::from(bits)
+}
+
+/// A line of the index: hash bits and slot number, so that a rehash never reads an entry.
+#[derive(Clone, Copy)]
+struct Line {
+    bits: u32,
+    slot: u32,
+}
+
+/// A slot and the generation that somebody knows it by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct EntryId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl EntryId {
+    /// An id that answers NotFound: no arming has generation 0.
+    pub(crate) fn gone(slot: u32) -> Self {
+        EntryId {
+            slot,
+            generation: 0,
+        }
+    }
+}
+
+/// What only Running entries need.
+struct Run<V> {
+    id: EntryId,
+    deadline: Time,
+    cancelled: bool,
+    /// Threads in `cancel_and_wait`; while there are any, the key can't be armed.
+    waiters: Vec<(u64, Unparker)>,
+    kept: Option<Kept<V>>,
+}
+
+struct Kept<V> {
+    generation: u32,
+    deadline: Time,
+    value: V,
+}
+/// How far a stripe is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    Open,
+    /// Nothing new is armed.
+    Closed,
+}
+
+/// What an operation leaves for its caller, who acts on it after unlocking.
+#[derive(Debug, Default)]
+pub(crate) struct Aftermath {
+    /// The stripe's next due moment came down to this.
+    pub(crate) lowered: Option<Time>,
+    /// Due at once: to be handed to the executor.
+    pub(crate) ticket: Option<u32>,
+    /// A closed stripe has nothing pending and nothing running any more. Said once.
+    pub(crate) emptied: bool,
+}
+
+pub(crate) struct Stripe<K, V> {
+    index: HashTable<Line>,
+    table: Table<K, V>,
+    wheel: CoreWheel,
+    runs: Vec<Run<V>>,
+    waiters_seen: u64,
+    counters: Counters,
+    lateness: Option<Box<Latenesses>>,
+    /// What the ticker sees as this stripe's next due moment: never later than the truth.
+    published: Time,
+    after: Aftermath,
+    gate: Gate,
+    emptied: bool,
+    bound: Option<Arc<PermitPool>>,
+    permits: LocalPermits,
+}
+
+/// From this generation on a slot is exchanged at the next claim.
+const WORN: u32 = 1 << 31;
+
+impl<K, V> Stripe<K, V> {
+    pub(crate) fn new(
+        tick: TickSize,
+        now: Time,
+        origin: u64,
+        bound: Option<Arc<PermitPool>>,
+    ) -> Self {
+        Stripe {
+            index: HashTable::new(),
+            table: Table::new(tick),
+            wheel: CoreWheel::new(tick.begun_by(now), origin),
+            runs: Vec::new(),
+            waiters_seen: 0,
+            counters: Counters::default(),
+            lateness: None,
+            published: Time::MAX,
+            after: Aftermath::default(),
+            gate: Gate::Open,
+            emptied: false,
+            bound,
+            permits: LocalPermits::default(),
+        }
+    }
+
+    /// What the operations since the last call left to be done.
+    pub(crate) fn take_aftermath(&mut self) -> Aftermath {
+        if self.gate == Gate::Closed
+            && !self.emptied
+            && self.counters.pending == 0
+            && self.runs.is_empty()
+        {
+            self.emptied = true;
+            self.after.emptied = true;
+        }
+        std::mem::take(&mut self.after)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub(crate) fn lateness(&self) -> Option<&Latenesses> {
+        self.lateness.as_deref()
+    }
+
+    pub(crate) fn permits(&mut self) -> &mut LocalPermits {
+        &mut self.permits
+    }
+
+    // === lookups ===
+
+    fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let bits = hash.bits();
+        self.index
+            .find(spread(bits), |line| {
+                line.bits == bits
+                    && self
+                        .table
+                        .key(line.slot)
+                        .is_some_and(|stored| stored.borrow() == key)
+            })
+            .map(|line| line.slot)
+    }
+
+    /// Finds by number, so that no `Eq` runs.
+    fn remove_line(&mut self, bits: u32, slot: u32) {
+        if let Ok(line) = self
+            .index
+            .find_entry(spread(bits), |line| line.slot == slot)
+        {
+            line.remove();
+        }
+    }
+
+    fn run_at(&self, slot: u32) -> Option<usize> {
+        self.runs.iter().position(|run| run.id.slot == slot)
+    }
+
+    pub(crate) fn get<Q>(&self, hash: KeyHash, key: &Q) -> Option<Sight>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.find(hash, key).and_then(|slot| self.sight(slot))
+    }
+
+    /// By id: a kept arming is seen as Pending, the running one as Running.
+    pub(crate) fn get_id(&self, id: EntryId) -> Option<Sight> {
+        let sight = self.sight(id.slot)?;
+        if sight.id == id {
+            return Some(sight);
+        }
+        match sight.phase {
+            SightPhase::Running {
+                kept: Some((kept, deadline)),
+            } if kept == id => Some(Sight {
+                id,
+                deadline,
+                phase: SightPhase::Pending,
+            }),
+            _ => None,
+        }
+    }
+
+    fn sight(&self, slot: u32) -> Option<Sight> {
+        match self.table.slot(slot)? {
+            Slot::Armed(armed) => Some(Sight {
+                id: EntryId {
+                    slot,
+                    generation: armed.generation,
+                },
+                deadline: armed.deadline,
+                phase: match armed.phase {
+                    Phase::Pending => SightPhase::Pending,
+                    Phase::Queued => SightPhase::Queued,
+                },
+            }),
+            Slot::Running(_) => {
+                let run = &self.runs[self.run_at(slot)?];
+                Some(Sight {
+                    id: run.id,
+                    deadline: run.deadline,
+                    phase: SightPhase::Running {
+                        kept: run.kept.as_ref().map(|kept| {
+                            let id = EntryId {
+                                slot,
+                                generation: kept.generation,
+                            };
+                            (id, kept.deadline)
+                        }),
+                    },
+                })
+            }
+            Slot::Free(_) => None,
+        }
+    }
+
+    /// How the arming `id` ended, if its slot still knows.
+    pub(crate) fn end_of(&self, id: EntryId) -> Option<End> {
+        match self.table.slot(id.slot)? {
+            Slot::Free(vacant) if vacant.generation == id.generation => Some(vacant.end),
+            _ => None,
+        }
+    }
+
+    /// Whether the run `id` was asked to stop.
+    pub(crate) fn is_cancelled(&self, id: EntryId) -> bool {
+        self.runs.iter().any(|run| run.id == id && run.cancelled)
+    }
+
+    /// Whether the run `id` has not been settled.
+    pub(crate) fn is_running(&self, id: EntryId) -> bool {
+        self.runs.iter().any(|run| run.id == id)
+    }
+}
+
+impl<K, V> std::fmt::Debug for Stripe<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stripe")
+            .field("counters", &self.counters)
+            .field("running", &self.runs.len())
+            .field("published", &self.published)
+            .field("gate", &self.gate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The unit in which a Queued entry keeps how late it was collected.
+fn micros(nanos: u128) -> u32 {
+    u32::try_from(nanos / 1_000).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,257 @@
+//! Filing, moving and cancelling: what producers do to an entry that is there.
+
+use std::borrow::Borrow;
+
+use super::super::entry::{End, Phase, Slot};
+use super::answers::{Cancelling, Moving};
+use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
+use crate::tick::Time;
+use crate::wheel::Place;
+
+impl<K, V> Stripe<K, V> {
+    /// Files an entry that is nowhere, or queues it if it is due.
+    pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
+        if deadline <= now || self.table.all_due {
+            self.queue(slot, now);
+            return;
+        }
+        if deadline == Time::MAX {
+            return;
+        }
+        let tick = self.table.tick();
+        if self.wheel.is_empty() {
+            // An idle wheel meets its first entry at the present, not where it stopped.
+            self.wheel.skip_to(tick.begun_by(now));
+        }
+        self.wheel
+            .insert(slot, tick.at_or_after(deadline), &mut self.table);
+        self.publish();
+    }
+
+    /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
+    /// files it again when it comes by. Earlier: it is moved now.
+    pub(super) fn refile(&mut self, slot: u32, deadline: Time, now: Time) {
+        let tick = self.table.tick();
+        let Some(armed) = self.table.armed_mut(slot) else {
+            unreachable!("only an armed entry is moved");
+        };
+        armed.deadline = deadline;
+        let was_queued = armed.phase == Phase::Queued;
+        let place = armed.place;
+        if was_queued {
+            // E1: the ticket bit stays; the ticket finds nothing, or what is queued again by then.
+            armed.phase = Phase::Pending;
+            armed.position = 0;
+            self.counters.queued -= 1;
+            self.file(slot, deadline, now);
+            return;
+        }
+        match self.wheel.filed_floor(place) {
+            Some(floor)
+                if deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor) => {}
+            Some(_) => {
+                self.wheel.remove(slot, &mut self.table);
+                self.file(slot, deadline, now);
+            }
+            None => self.file(slot, deadline, now),
+        }
+    }
+
+    /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick.
+    fn queue(&mut self, slot: u32, now: Time) {
+        let Some(armed) = self.table.armed_mut(slot) else {
+            unreachable!("only an armed entry is queued");
+        };
+        armed.phase = Phase::Queued;
+        armed.position = micros(now.since(armed.deadline).as_nanos());
+        self.counters.queued += 1;
+        if !armed.ticket {
+            armed.ticket = true;
+            debug_assert!(self.after.ticket.is_none(), "one operation, one ticket");
+            self.after.ticket = Some(slot);
+        }
+    }
+
+    /// Lowers what the ticker sees, if the wheel now wants to be looked at earlier.
+    pub(super) fn publish(&mut self) {
+        let next = self.next_wake();
+        if next < self.published {
+            self.published = next;
+            self.after.lowered = Some(next);
+        }
+    }
+
+    pub(super) fn next_wake(&self) -> Time {
+        self.wheel
+            .next_wake()
+            .map_or(Time::MAX, |tick| self.table.tick().start_of(tick))
+    }
+
+    /// For the ticker alone: the truth, which may be later than what was published.
+    pub(crate) fn republish(&mut self) -> Time {
+        self.published = self.next_wake();
+        self.published
+    }
+
+    /// The exact next moment at which this stripe has something to do.
+    pub(crate) fn next_due(&self) -> Time {
+        self.next_wake()
+    }
+
+    // === moving and cancelling ===
+
+    pub(crate) fn reschedule<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        deadline: Time,
+        now: Time,
+        only_earlier: bool,
+    ) -> Moving
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.find(hash, key) {
+            Some(slot) => self.reschedule_slot(slot, deadline, now, only_earlier),
+            None => Moving::NotFound,
+        }
+    }
+
+    pub(crate) fn reschedule_id(
+        &mut self,
+        id: EntryId,
+        deadline: Time,
+        now: Time,
+        only_earlier: bool,
+    ) -> Moving {
+        match self.get_id(id) {
+            None => Moving::NotFound,
+            Some(Sight {
+                phase: SightPhase::Running { .. },
+                ..
+            }) => Moving::Running,
+            Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
+        }
+    }
+
+    fn reschedule_slot(
+        &mut self,
+        slot: u32,
+        deadline: Time,
+        now: Time,
+        only_earlier: bool,
+    ) -> Moving {
+        if let Some(armed) = self.table.armed(slot) {
+            let before = armed.deadline;
+            if only_earlier && deadline >= before {
+                return Moving::Unchanged { deadline: before };
+            }
+            self.refile(slot, deadline, now);
+            return Moving::Moved { before };
+        }
+        let Some(at) = self.run_at(slot) else {
+            return Moving::NotFound;
+        };
+        let Some(kept) = &mut self.runs[at].kept else {
+            return Moving::Running;
+        };
+        let before = kept.deadline;
+        if only_earlier && deadline >= before {
+            return Moving::Unchanged { deadline: before };
+        }
+        kept.deadline = deadline;
+        Moving::Moved { before }
+    }
+
+    pub(crate) fn cancel<Q>(&mut self, hash: KeyHash, key: &Q) -> Cancelling<K, V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.find(hash, key) {
+            Some(slot) => self.cancel_slot(slot),
+            None => Cancelling::NotFound,
+        }
+    }
+
+    pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
+        match self.get_id(id) {
+            None => Cancelling::NotFound,
+            Some(Sight {
+                phase: SightPhase::Running { .. },
+                ..
+            }) => {
+                if let Some(at) = self.run_at(id.slot) {
+                    self.runs[at].cancelled = true;
+                }
+                Cancelling::Running(id)
+            }
+            Some(_) if self.table.armed(id.slot).is_some() => self.cancel_slot(id.slot),
+            // The id of a kept arming means that one alone; the run in progress is not told.
+            Some(_) => self.cancel_kept(id.slot, false),
+        }
+    }
+
+    /// Cancels whatever the slot holds.
+    pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
+        if self.table.armed(slot).is_some() {
+            let (deadline, key, value) = self.take_out(slot, End::Cancelled);
+            self.counters.cancelled += 1;
+            self.no_longer_pending();
+            return Cancelling::Cancelled {
+                deadline,
+                run: None,
+                dropped: (Some(key), Some(value)),
+            };
+        }
+        self.cancel_kept(slot, true)
+    }
+
+    fn cancel_kept(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
+        let Some(at) = self.run_at(slot) else {
+            return Cancelling::NotFound;
+        };
+        let run = &mut self.runs[at];
+        run.cancelled |= tell_the_run;
+        let id = run.id;
+        match run.kept.take() {
+            Some(kept) => {
+                self.counters.cancelled += 1;
+                self.no_longer_pending();
+                Cancelling::Cancelled {
+                    deadline: kept.deadline,
+                    run: Some(id),
+                    dropped: (None, Some(kept.value)),
+                }
+            }
+            None => Cancelling::Running(id),
+        }
+    }
+
+    /// Unlinks an armed entry from the wheel and the index and frees its slot.
+    pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
+        let Some(armed) = self.table.armed(slot) else {
+            unreachable!("only an armed entry is taken out");
+        };
+        if armed.phase == Phase::Queued {
+            self.counters.queued -= 1;
+        }
+        let (bits, filed) = (armed.hash, armed.place != Place::NONE);
+        if filed {
+            self.wheel.remove(slot, &mut self.table);
+        }
+        self.remove_line(bits, slot);
+        let Slot::Armed(armed) = self.table.vacate(slot, end) else {
+            unreachable!("it was armed");
+        };
+        (armed.deadline, armed.key, armed.value)
+    }
+
+    pub(super) fn no_longer_pending(&mut self) {
+        self.counters.pending -= 1;
+        if let Some(pool) = &self.bound {
+            pool.put_back(&mut self.permits);
+        }
+    }
+}
