@@ -112,12 +112,15 @@ fn c045_a_queued_zero_delay_is_replaced_as_well() {
 }
 
 /// Its drop asks the scheduler, which would panic under a stripe's lock.
-struct Nosy(drops::Mark, tourbillon::Handle<u64>);
+struct Nosy {
+    _mark: drops::Mark,
+    timers: tourbillon::Handle<u64>,
+}
 
 impl Drop for Nosy {
     fn drop(&mut self) {
-        assert!(self.1.get(&1).is_some(), "the key is in use again by now");
-        assert!(self.1.stats().balances());
+        assert!(self.timers.contains(&1), "the key is in use again by now");
+        assert!(self.timers.stats().balances());
     }
 }
 
@@ -127,7 +130,10 @@ fn c046_what_is_replaced_is_dropped_once_and_outside_locks() {
         let scheduler = stepped(seed);
         let timers = scheduler.handle();
         let drops = Drops::default();
-        let nosy = || Nosy(drops.mark(), timers.clone());
+        let nosy = || Nosy {
+            _mark: drops.mark(),
+            timers: timers.clone(),
+        };
         for (round, delay) in [7, 0, 3, 9].into_iter().enumerate() {
             let payload = nosy();
             timers
@@ -263,7 +269,7 @@ fn c063_what_remains_reads_the_same_from_another_thread() {
                 tell.send((there.get(&1), there.now())).unwrap();
             }
         });
-        let mut read = || {
+        let read = || {
             ask.send(()).unwrap();
             told.recv_timeout(Duration::from_secs(60)).unwrap()
         };
