@@ -262,9 +262,9 @@ fn a_batch_that_is_put_off_while_all_is_run_at_once_runs() {
     for seed in SEEDS {
         let scheduler = narrow(seed);
         let timers = scheduler.handle();
-        let keys = shuffled(2_000);
-        for key in &keys {
-            let all = keys.clone();
+        let keys = std::sync::Arc::new(shuffled(2_000));
+        for key in keys.iter() {
+            let all = std::sync::Arc::clone(&keys);
             timers
                 .schedule(*key, 1_000 * T, move |firing| {
                     let timers = firing.handle();
