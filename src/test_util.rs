@@ -238,9 +238,9 @@ where
         self.settle_quietly();
         let engine = self.server.engine();
         if !engine.closing().begin() {
-            return Report::empty();
+            return Report::default();
         }
-        Report::of(engine.end(mode, &mut |limit| {
+        Report::of(Some(engine.end(mode, &mut |limit| {
             self.settle_quietly();
             while !engine.closing().is_quiet() {
                 let Some(next) = self.next_due().filter(|next| *next <= limit) else {
@@ -251,7 +251,7 @@ where
                 self.hand.set(next.max(self.now()));
                 self.settle_quietly();
             }
-        }))
+        })))
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) struct Faults {
     pub(crate) saturated: AtomicU64,
 }
 
-/// What goes into [`Engine::new`] besides the face.
+/// What goes into [`Engine::assemble`] besides the face.
 pub(crate) struct Parts {
     pub(crate) config: Valid,
     pub(crate) clock: Clock,
@@ -112,7 +112,7 @@ pub(crate) struct Parts {
 
 impl<F: Face> Engine<F> {
     /// The engine and its tickers' seats; nothing runs yet.
-    pub(crate) fn new(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
+    pub(crate) fn assemble(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
         let Parts {
             config,
             clock,
@@ -351,6 +351,7 @@ impl<F: Face> std::fmt::Debug for Engine<F> {
         f.debug_struct("Engine")
             .field("tag", &self.tag)
             .field("shards", &self.shards)
+            .field("pool", &self.pool)
             .field("closing", &self.closing)
             .finish_non_exhaustive()
     }

@@ -36,6 +36,9 @@ pub(crate) struct Ending<K, V> {
     pub(crate) still_running: usize,
 }
 
+/// Makes a face's report; of nothing for everybody but the first who shuts down.
+type MakeReport<F, R> = fn(Option<Ending<<F as Face>::Key, <F as Face>::Payload>>) -> R;
+
 impl Threads {
     pub(super) fn new() -> Self {
         Threads(Mutex::new(None))
@@ -151,6 +154,42 @@ impl<F: Face> Engine<F> {
             taken,
             still_running,
         }
+    }
+
+    /// The whole shutdown, for whichever face. From inside a task the report comes later, from a
+    /// thread of its own.
+    pub(crate) fn shut_down<R: Send + 'static>(
+        server: &Arc<Server<F>>,
+        mode: Shutdown,
+        report: MakeReport<F, R>,
+    ) -> Result<R, Receiver<R>> {
+        let engine = server.engine();
+        if !engine.closing().begin() {
+            return Ok(report(None));
+        }
+        if !engine.is_inside() {
+            return Ok(report(Some(engine.wait_and_end(mode))));
+        }
+        let (send, receive) = bounded(1);
+        let (for_thread, to) = (Arc::clone(server), send.clone());
+        let thread = thread::Builder::new()
+            .name("tb-shutdown".to_owned())
+            .spawn(move || {
+                // Nobody may have kept the ticket.
+                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode))));
+            });
+        if thread.is_err() {
+            // Without a thread nothing can be waited for: what has not started comes back at once.
+            let ending = engine.end(Shutdown::HandBack, &mut |_| ());
+            let _ = send.send(report(Some(ending)));
+        }
+        Err(receive)
+    }
+
+    fn wait_and_end(&self, mode: Shutdown) -> Ending<F::Key, F::Payload> {
+        self.end(mode, &mut |limit| {
+            self.wait_until_quiet(limit);
+        })
     }
 
     /// Waits for the threads that have nothing left to do. A worker whose task outlasted the limit

@@ -172,7 +172,8 @@ impl Pool {
         self.sleep.sleeping()
     }
 
-    /// About how many tickets wait in all queues, the workers' own included.
+    /// About how many tickets wait in all queues, the workers' own included; for `Debug` and the
+    /// models.
     pub(crate) fn queued_hint(&self) -> usize {
         self.queues.len()
     }
@@ -217,6 +218,16 @@ impl Feeder {
     /// next one if there is more.
     pub(crate) fn announce(&self) {
         self.pool.sleep.wake_one();
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("workers", &self.workers())
+            .field("sleeping", &self.sleeping())
+            .field("queued", &self.queued_hint())
+            .finish_non_exhaustive()
     }
 }
 

@@ -158,10 +158,17 @@ where
     /// What a cancellation dropped is dropped here, without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         match cancelling {
-            Cancelling::Cancelled { deadline, run, .. } => Cancel::Cancelled {
+            Cancelling::Cancelled {
                 deadline,
-                running: run.is_some(),
-            },
+                run,
+                dropped,
+            } => {
+                drop(dropped);
+                Cancel::Cancelled {
+                    deadline,
+                    running: run.is_some(),
+                }
+            }
             Cancelling::Running(_) => Cancel::Running,
             Cancelling::NotFound => Cancel::NotFound,
         }

@@ -36,11 +36,12 @@ pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
 
 pub(crate) use face::Keyed;
+pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::engine::{Server, Shutdown};
+use crate::engine::{Engine, Server, Shutdown};
 use crate::sync::Arc;
 
 /// Owns the threads of a keyed scheduler. Timers are scheduled through a [`Handle`].
@@ -83,7 +84,6 @@ where
     K: Clone + Send + 'static,
 {
     /// Options with their defaults.
-    #[must_use]
     pub fn builder() -> Builder<K> {
         Builder::new()
     }
@@ -118,8 +118,8 @@ where
     ///
     /// Until what `mode` asks for is done and running tasks have ended, but no longer than the
     /// limits in `mode` and in the builder's `shutdown_limit`, both by the scheduler's clock.
-    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<K, S>> {
-        shutdown::shutdown(&self.server, mode)
+    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
+        Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }
 }
 

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
-use super::face::Keyed;
 use super::firing::Task;
 use super::hasher::RandomState;
-use crate::engine::{Ending, Server, Shutdown};
-use crate::sync::channel::{Receiver, bounded};
-use crate::sync::{Arc, thread};
+use crate::engine::Ending;
+use crate::sync::channel::Receiver;
 use crate::tick::Time;
 
 /// What a shutdown left.
@@ -42,24 +40,21 @@ where
 
 /// Yields the report of a shutdown that was called from inside a task.
 #[must_use = "the report holds what did not run"]
-pub struct ReportTicket<K, S = RandomState>(Receiver<Report<K, S>>)
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static;
+pub struct ReportTicket<R>(Receiver<R>);
 
-impl<K, S> ReportTicket<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+impl<R: Default> ReportTicket<R> {
+    pub(crate) fn new(report: Receiver<R>) -> Self {
+        ReportTicket(report)
+    }
+
     /// Waits for the report.
     ///
     /// # Blocking
     ///
     /// As long as the shutdown takes. In the task that called for it, that is until its limit.
     #[must_use]
-    pub fn wait(self) -> Report<K, S> {
-        self.0.recv().unwrap_or_else(|_| Report::empty())
+    pub fn wait(self) -> R {
+        self.0.recv().unwrap_or_default()
     }
 
     /// The report if it is there, else the ticket again.
@@ -67,8 +62,23 @@ where
     /// # Errors
     ///
     /// The ticket, while the shutdown is under way.
-    pub fn try_wait(self) -> Result<Report<K, S>, Self> {
+    pub fn try_wait(self) -> Result<R, Self> {
         self.0.try_recv().map_err(|_| self)
+    }
+}
+
+impl<K, S> Default for Report<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// The report of every call but the first.
+    fn default() -> Self {
+        Report {
+            handed_back: Vec::new(),
+            still_running: 0,
+            already_closed: true,
+        }
     }
 }
 
@@ -77,15 +87,10 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(crate) fn empty() -> Self {
-        Report {
-            handed_back: Vec::new(),
-            still_running: 0,
-            already_closed: true,
-        }
-    }
-
-    pub(crate) fn of(ending: Ending<K, Task<K, S>>) -> Self {
+    pub(crate) fn of(ending: Option<Ending<K, Task<K, S>>>) -> Self {
+        let Some(ending) = ending else {
+            return Report::default();
+        };
         Report {
             handed_back: ending
                 .taken
@@ -102,48 +107,6 @@ where
             already_closed: false,
         }
     }
-}
-
-pub(super) fn shutdown<K, S>(
-    server: &Arc<Server<Keyed<K, S>>>,
-    mode: Shutdown,
-) -> Result<Report<K, S>, ReportTicket<K, S>>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    let engine = server.engine();
-    if !engine.closing().begin() {
-        return Ok(Report::empty());
-    }
-    if !engine.is_inside() {
-        return Ok(Report::of(wait_and_end(server, mode)));
-    }
-    let (send, receive) = bounded(1);
-    let for_thread = (Arc::clone(server), send.clone());
-    let thread = thread::Builder::new()
-        .name("tb-shutdown".to_owned())
-        .spawn(move || {
-            let (server, send) = for_thread;
-            // Nobody may have kept the ticket.
-            let _ = send.send(Report::of(wait_and_end(&server, mode)));
-        });
-    if thread.is_err() {
-        // Without a thread nothing can be waited for: what has not started comes back at once.
-        let _ = send.send(Report::of(engine.end(Shutdown::HandBack, &mut |_| ())));
-    }
-    Err(ReportTicket(receive))
-}
-
-fn wait_and_end<K, S>(server: &Arc<Server<Keyed<K, S>>>, mode: Shutdown) -> Ending<K, Task<K, S>>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    let engine = server.engine();
-    engine.end(mode, &mut |limit| {
-        engine.wait_until_quiet(limit);
-    })
 }
 
 impl<K, S> fmt::Debug for Report<K, S>
@@ -172,11 +135,7 @@ where
     }
 }
 
-impl<K, S> fmt::Debug for ReportTicket<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+impl<R> fmt::Debug for ReportTicket<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ReportTicket(..)")
     }

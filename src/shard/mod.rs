@@ -64,9 +64,11 @@ impl Shard {
     }
 }
 
+type Lock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
+
 /// All stripes and shards of one engine.
 pub(crate) struct Shards<K, V> {
-    stripes: Box<[CachePadded<Mutex<Stripe<K, V>>>]>,
+    stripes: Box<[Lock<K, V>]>,
     shards: Box<[CachePadded<Shard>]>,
     fold: u64,
     permits: Option<Arc<PermitPool>>,

@@ -48,8 +48,11 @@
 //! - **W4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
 //!   when the sink sees it.
 //! - **W5** When `now` enters a slot of a level, all levels below it are empty.
-//! - **W6** What is far is not due before `far_min`, whose turn of the top level has not begun.
+//! - **W6** What is far is not due before the turn of the top level that `far_min` lies in, and that
+//!   turn has not begun.
 //! - **W7** While a drain is unfinished, `now` does not move.
+
+use std::num::NonZeroU16;
 
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
@@ -71,25 +74,28 @@ const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
 /// Where an entry lies. The entry keeps it for the wheel; together with the position in the
 /// slot it makes removal one exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(u16);
+pub(crate) struct Place(NonZeroU16);
 
 impl Place {
     /// Not filed.
-    pub(crate) const NONE: Place = Place(u16::MAX);
+    pub(crate) const NONE: Place = Place(NonZeroU16::MAX);
     /// In the list being drained, after everything was made due. (What an ordinary drain takes
     /// keeps the place of its slot: writing a new one would touch every entry once more.)
-    const DRAINING: Place = Place(u16::MAX - 1);
+    const DRAINING: Place = Place(NonZeroU16::new(u16::MAX - 1).unwrap());
     /// Beyond the top level.
-    const FAR: Place = Place(u16::MAX - 2);
+    const FAR: Place = Place(NonZeroU16::new(u16::MAX - 2).unwrap());
 
     fn slot(level: usize, slot: u32) -> Place {
         debug_assert!(level < LEVELS && (slot as usize) < SLOTS);
-        Place((level * SLOTS) as u16 + slot as u16)
+        let number = (level * SLOTS) as u16 + slot as u16;
+        // Counted from one, so that an owner's enum finds room for its tag in the zero.
+        Place(NonZeroU16::MIN.saturating_add(number))
     }
 
     fn level_and_slot(self) -> (usize, u32) {
-        debug_assert!((self.0 as usize) < LEVELS * SLOTS);
-        (self.0 as usize / SLOTS, u32::from(self.0) % SLOTS as u32)
+        let number = self.0.get() - 1;
+        debug_assert!((number as usize) < LEVELS * SLOTS);
+        (number as usize / SLOTS, u32::from(number) % SLOTS as u32)
     }
 }
 
@@ -136,7 +142,7 @@ pub(crate) struct CoreWheel {
     far: Vec<u32>,
     /// What was far when `now` entered the turn it is in and has not been looked at since.
     far_debt: Vec<u32>,
-    /// Not later than the due ticks of `far`; meaningless if that is empty.
+    /// The least due tick that was filed in `far`, or less; meaningless if that is empty.
     far_min: Tick,
     spare: Vec<Vec<u32>>,
 }
@@ -629,3 +635,6 @@ impl CoreWheel {
 fn digit(shifted: u64, level: usize) -> u32 {
     (shifted >> (DIGIT * level as u32)) as u32 % SLOTS as u32
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -103,11 +103,6 @@ impl<K, V> Stripe<K, V> {
         (end < self.table.len()).then_some(end)
     }
 
-    /// How many slots there are, for walks in portions.
-    pub(crate) fn slots(&self) -> u32 {
-        self.table.len()
-    }
-
     #[cfg(all(test, not(loom)))]
     pub(crate) fn wear_out(&mut self, slot: u32, generation: u32) {
         self.table.set_generation(slot, generation);

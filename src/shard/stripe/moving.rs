@@ -35,10 +35,9 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        armed.deadline = deadline;
-        let was_queued = armed.phase == Phase::Queued;
         let place = armed.place;
-        if was_queued {
+        if armed.phase == Phase::Queued {
+            armed.deadline = deadline;
             // E1: the ticket bit stays; the ticket finds nothing, or what is queued again by then.
             armed.phase = Phase::Pending;
             armed.position = 0;
@@ -46,15 +45,22 @@ impl<K, V> Stripe<K, V> {
             self.file(slot, deadline, now);
             return;
         }
-        match self.wheel.filed_floor(place) {
-            Some(floor)
-                if deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor) => {}
-            Some(_) => {
-                self.wheel.remove(slot, &mut self.table);
-                self.file(slot, deadline, now);
-            }
-            None => self.file(slot, deadline, now),
+        let floor = self.wheel.filed_floor(place);
+        let stays = floor.is_some_and(|floor| {
+            deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor)
+        });
+        if stays {
+            armed.deadline = deadline;
+            return;
         }
+        if floor.is_some() {
+            // Before the new deadline is written: the wheel may ask for the one it filed by.
+            self.wheel.remove(slot, &mut self.table);
+        }
+        if let Some(armed) = self.table.armed_mut(slot) {
+            armed.deadline = deadline;
+        }
+        self.file(slot, deadline, now);
     }
 
     /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick.

@@ -1,0 +1,394 @@
+//! The keyless face: one-shots with a handle, the `newTimeout` of Netty's `HashedWheelTimer`. No
+//! index, no hash: a thread's timers go into one stripe.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::{Ending, Engine, Face, Fire, Lifecycle, Parts, Place, Server, Shutdown};
+use crate::error::{BuildError, ScheduleError};
+use crate::options::engine_options;
+use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
+use crate::shard::{Arming, Cancelling, End, EntryId, Refusal, SightPhase};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, thread_local, unique_number};
+use crate::tick::Time;
+
+/// Timers without keys, each with a [`Timeout`] to cancel or move it by.
+///
+/// The same engine as [`Scheduler`](crate::Scheduler), with the same promises. Without a key there
+/// is nothing to hash and nothing to look up: starting and stopping a timer is cheaper, and finding
+/// one again is the caller's business.
+///
+/// Dropping the `Timer` closes it without waiting, like dropping a scheduler.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::Timer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timer = Timer::new()?;
+/// let timeout = timer.after(Duration::from_secs(5), || eprintln!("no answer in 5 s"))?;
+/// // .. the answer came ..
+/// assert!(timeout.cancel().is_cancelled());
+/// assert!(timeout.is_cancelled() && !timeout.is_expired());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Timer {
+    server: Arc<Server<Keyless>>,
+}
+
+type BoxedTask = Box<dyn FnOnce() + Send>;
+
+#[derive(Debug)]
+struct Keyless;
+
+impl Face for Keyless {
+    type Key = ();
+    type Payload = BoxedTask;
+    type Access = ();
+
+    fn access(_: &Arc<Engine<Self>>) {}
+
+    fn run((): &(), _: &Fire<'_, ()>, task: BoxedTask) {
+        task();
+    }
+
+    fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
+}
+
+thread_local! {
+    /// Spreads threads over stripes.
+    static THREAD_NUMBER: u32 = unique_number();
+}
+
+/// Options of a [`Timer`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::Timer;
+///
+/// # fn main() -> Result<(), tourbillon::BuildError> {
+/// let timer = Timer::builder().tick(Duration::from_millis(10)).workers(1).build()?;
+/// # drop(timer);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing until `build`"]
+pub struct TimerBuilder {
+    config: Config,
+    place: Place,
+}
+
+impl TimerBuilder {
+    engine_options!();
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    pub fn build(self) -> Result<Timer, BuildError> {
+        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let (server, seats) = Engine::assemble(
+            Parts {
+                config: self.config.validate(num_cpus::get())?,
+                clock,
+                place: self.place,
+                seed: None,
+                stepped: false,
+            },
+            Keyless,
+        );
+        Engine::start(&server, seats).map_err(BuildError::Spawn)?;
+        Ok(Timer { server })
+    }
+}
+
+impl fmt::Debug for TimerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerBuilder")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Timer {
+    /// A timer with default options.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Spawn`] if a thread did not start.
+    pub fn new() -> Result<Self, BuildError> {
+        Self::builder().build()
+    }
+
+    /// Options with their defaults.
+    pub fn builder() -> TimerBuilder {
+        TimerBuilder {
+            config: Config::new(),
+            place: Place::Pool,
+        }
+    }
+
+    /// Runs `task` once, at or after `delay` from now. Dropping the answer changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The task comes back in the error: [`Full`](ScheduleError::Full) at `max_pending`,
+    /// [`Closed`](ScheduleError::Closed) after shutdown.
+    ///
+    /// # Blocking
+    ///
+    /// One stripe's lock, for well under a microsecond.
+    ///
+    /// # Complexity
+    ///
+    /// Constant.
+    pub fn after<F>(&self, delay: Duration, task: F) -> Result<Timeout, ScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let engine = self.server.engine();
+        let now = engine.now();
+        let deadline = now + delay;
+        let number = THREAD_NUMBER.with(|number| *number);
+        let stripe = number as usize % engine.shards().stripes();
+        let mut given = Some(Box::new(task));
+        let answer = engine.arm(
+            stripe,
+            &mut given,
+            |stripe, _| stripe.admit_new(),
+            |stripe, admission, task| {
+                stripe.arm(admission, None, (), task as BoxedTask, deadline, now)
+            },
+        );
+        match (answer, given) {
+            (Ok(Arming { id, .. }), _) => Ok(Timeout {
+                engine: Arc::clone(engine),
+                stripe,
+                id,
+                cancelled: AtomicBool::new(false),
+            }),
+            (Err(Refusal::NoPermit | Refusal::NoSlot), Some(task)) => {
+                Err(ScheduleError::Full(*task))
+            }
+            (Err(_), Some(task)) => Err(ScheduleError::Closed(*task)),
+            (Err(_), None) => unreachable!("what is refused is not taken"),
+        }
+    }
+
+    /// The present moment of the timer's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.server.engine().now()
+    }
+
+    /// How far the timer's life has come.
+    #[must_use]
+    pub fn state(&self) -> Lifecycle {
+        self.server.engine().closing().state()
+    }
+
+    /// Counters, queue depth and lateness.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        collect_stats(self.server.engine())
+    }
+
+    /// Closes the timer, deals with what is pending as `mode` says, and reports; see
+    /// [`Scheduler::shutdown`](crate::Scheduler::shutdown).
+    ///
+    /// # Errors
+    ///
+    /// From inside one of its own tasks: the ticket yields the report later.
+    ///
+    /// # Blocking
+    ///
+    /// As [`Scheduler::shutdown`](crate::Scheduler::shutdown).
+    pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
+        Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.server.engine().abandon();
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer")
+            .field("engine", self.server.engine())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One timer of a [`Timer`]. Dropping it changes nothing.
+#[must_use = "without it the timer can't be cancelled; `let _ =` says that this is meant"]
+pub struct Timeout {
+    engine: Arc<Engine<Keyless>>,
+    stripe: usize,
+    id: EntryId,
+    /// Cancelled by way of this value: the place in the stripe may be in use again by now.
+    cancelled: AtomicBool,
+}
+
+impl Timeout {
+    /// Cancels the timer and drops its task. [`Cancel::Cancelled`] means that the task has not
+    /// started and never will.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn cancel(&self) -> Cancel {
+        let answer = self
+            .engine
+            .with(self.stripe, |stripe| stripe.cancel_id(self.id));
+        match answer {
+            Cancelling::Cancelled {
+                deadline, dropped, ..
+            } => {
+                drop(dropped);
+                // Release pairs with the Acquire in `is_cancelled`.
+                self.cancelled.store(true, Ordering::Release);
+                Cancel::Cancelled {
+                    deadline,
+                    running: false,
+                }
+            }
+            Cancelling::Running(_) => Cancel::Running,
+            Cancelling::NotFound => Cancel::NotFound,
+        }
+    }
+
+    /// Moves the timer to `delay` from now.
+    pub fn reschedule(&self, delay: Duration) -> Reschedule {
+        let now = self.engine.now();
+        self.engine
+            .with(self.stripe, |stripe| {
+                stripe.reschedule_id(self.id, now + delay, now, false)
+            })
+            .into()
+    }
+
+    /// Whether the task has started.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.fate() == Fate::Expired
+    }
+
+    /// Whether the task never started and never will: it was cancelled, handed back at shutdown,
+    /// or dropped with the timer.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.fate() == Fate::Cancelled
+    }
+
+    /// How long until the deadline, zero if it has passed and no worker has started the task;
+    /// `None` once it is expired or cancelled.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        let sight = self
+            .engine
+            .shards()
+            .peek(self.stripe, |stripe| stripe.get_id(self.id))?;
+        (!matches!(sight.phase, SightPhase::Running { .. }))
+            .then(|| sight.deadline.since(self.engine.now()))
+    }
+
+    fn fate(&self) -> Fate {
+        // Acquire pairs with the Release in `cancel`.
+        if self.cancelled.load(Ordering::Acquire) {
+            return Fate::Cancelled;
+        }
+        let (sight, end) = self.engine.shards().peek(self.stripe, |stripe| {
+            (stripe.get_id(self.id), stripe.end_of(self.id))
+        });
+        match (sight.map(|sight| sight.phase), end) {
+            (Some(SightPhase::Running { .. }), _) => Fate::Expired,
+            (Some(_), _) => Fate::Pending,
+            (None, Some(End::Cancelled | End::HandedBack)) => Fate::Cancelled,
+            // The place is in use again, so nothing was closed; and it was not cancelled by this
+            // value, the only one that could.
+            (None, Some(End::Ran) | None) => Fate::Expired,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Pending,
+    Expired,
+    Cancelled,
+}
+
+impl fmt::Debug for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout")
+            .field("fate", &self.fate())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+/// What the shutdown of a [`Timer`] left.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TimerReport {
+    /// What had not started, in no order.
+    pub handed_back: Vec<TimerHandedBack>,
+    /// How many tasks were still running when the limit had passed.
+    pub still_running: usize,
+    /// Another call had begun the shutdown; it has the report.
+    pub already_closed: bool,
+}
+
+/// A timer that did not run and was not cancelled.
+#[non_exhaustive]
+pub struct TimerHandedBack {
+    /// When it was due.
+    pub deadline: Time,
+    /// Its task.
+    pub task: Box<dyn FnOnce() + Send>,
+}
+
+impl Default for TimerReport {
+    /// The report of every call but the first.
+    fn default() -> Self {
+        TimerReport {
+            handed_back: Vec::new(),
+            still_running: 0,
+            already_closed: true,
+        }
+    }
+}
+
+impl TimerReport {
+    fn of(ending: Option<Ending<(), BoxedTask>>) -> Self {
+        let Some(ending) = ending else {
+            return TimerReport::default();
+        };
+        TimerReport {
+            handed_back: ending
+                .taken
+                .into_iter()
+                .map(|(_, deadline, task)| TimerHandedBack { deadline, task })
+                .collect(),
+            still_running: ending.still_running,
+            already_closed: false,
+        }
+    }
+}
+
+impl fmt::Debug for TimerHandedBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerHandedBack")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
