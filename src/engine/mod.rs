@@ -31,7 +31,7 @@ use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::Time;
 use std::time::Duration;
