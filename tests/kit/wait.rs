@@ -1,23 +1,27 @@
-//! Waiting for what other threads do: for a condition, never for a time. The limit only turns a
-//! test that would hang into one that fails.
+//! Waiting for a condition or a message, with a patience that only a broken scheduler uses up.
 
 use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `holds`. The pause between two looks decides nothing; it leaves the processor to the
+/// threads that are waited for.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        thread::park_timeout(Duration::from_micros(100));
+    }
+}
 
 /// The next message.
 #[track_caller]
-pub(crate) fn next<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LIMIT).expect("a message in time")
-}
-
-/// Until `condition` holds.
-#[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LIMIT, "{what} did not happen in time");
-        std::thread::yield_now();
+pub(crate) fn next<T>(from: &Receiver<T>) -> T {
+    match from.recv_timeout(PATIENCE) {
+        Ok(message) => message,
+        Err(error) => panic!("no message came: {error}"),
     }
 }
