@@ -31,7 +31,7 @@ use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::Time;
 use std::time::Duration;
@@ -304,10 +304,8 @@ impl<F: Face> Engine<F> {
         };
         let claim: Arc<dyn Claim> = server;
         let job = Job::new(claim, tickets);
-        if !matches!(contain(|| executor.execute(job).is_ok()), Ok(true)) {
-            // Relaxed: a count.
-            self.faults.refused.fetch_add(1, Ordering::Relaxed);
-        }
+        // Refused, dropped or lost in a panic: the job's drop gives back and counts what is left.
+        let _ = contain(|| drop(executor.execute(job)));
     }
 
     /// Tickets that nobody will claim: their timers come again with the next tick.

@@ -75,7 +75,7 @@ pub trait Executor: Send + Sync + 'static {
     fn execute(&self, job: Job) -> Result<(), Job>;
 }
 
-impl<E: Executor + ?Sized> Executor for std::sync::Arc<E> {
+impl<E: Executor + ?Sized> Executor for Arc<E> {
     fn execute(&self, job: Job) -> Result<(), Job> {
         (**self).execute(job)
     }

@@ -42,7 +42,10 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool with all seats free, and the owners' ends of the tickers' deques.
     pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<Feeder>) {
-        assert!(config.workers > 0, "somebody has to stay");
+        assert!(
+            config.workers > 0 || config.max_workers == 0,
+            "somebody has to stay, unless a foreign executor does all the work"
+        );
         assert!(config.max_workers >= config.workers, "all have a seat");
         let seats: Box<[Seat]> = (0..config.max_workers)
             .map(|number| Seat {

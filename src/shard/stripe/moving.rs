@@ -68,14 +68,28 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
         };
+        if !armed.ticket && self.after.ticket.is_some() {
+            // One hold of the lock hands over one ticket. The rest of a batch is the ticker's.
+            self.file_as_due(slot, now);
+            return;
+        }
         armed.phase = Phase::Queued;
         armed.position = micros(now.since(armed.deadline).as_nanos());
         self.counters.queued += 1;
         if !armed.ticket {
             armed.ticket = true;
-            debug_assert!(self.after.ticket.is_none(), "one operation, one ticket");
             self.after.ticket = Some(slot);
         }
+    }
+
+    /// Files a due entry that is nowhere: the ticker collects it as soon as it looks.
+    fn file_as_due(&mut self, slot: u32, now: Time) {
+        let begun = self.table.tick().begun_by(now);
+        if self.wheel.is_empty() {
+            self.wheel.skip_to(begun);
+        }
+        self.wheel.insert(slot, begun, &mut self.table);
+        self.publish();
     }
 
     /// Lowers what the ticker sees, if the wheel now wants to be looked at earlier.

@@ -1,5 +1,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::super::level;
+use super::super::slab::NO_ENTRY;
 use super::*;
 
 fn tick(n: u64) -> Tick {
