@@ -1,9 +1,15 @@
 //! What the checker sees: loom's types, and stand-ins for crossbeam's deque, injector and parker.
 //!
-//! The stand-ins are deliberately weaker than the real ones: `is_empty` reads a length with
-//! `Relaxed`, which may be out of date in either direction, and a steal may answer `Retry` for no
-//! reason. A protocol that is right on these is right on crossbeam's. `loom-tests` has litmus tests
-//! that show the weakness.
+//! A protocol that is right on the stand-ins is right on crossbeam's, since they promise less:
+//!
+//! - `is_empty`, `len` and a steal read a length with `Relaxed`. It may be out of date in either
+//!   direction unless the reader and whoever changed it have ordered themselves by other means.
+//! - A steal answers `Retry` whenever the length changed under it, also by a push, and whenever it
+//!   had read an old length.
+//! - Only one thing is ordered: who takes an item sees what its pusher did before the push. A thief
+//!   that finds nothing is ordered with nobody, and neither is an owner with those who stole.
+//!
+//! `loom-tests/src/models/litmus.rs` shows each of these weaknesses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -35,6 +41,12 @@ impl<T> Mutex<T> {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(T::default())
     }
 }
 
@@ -111,8 +123,14 @@ pub(crate) fn park_for(parker: &Parker, _limit: Duration) {
 }
 
 pub(crate) mod deque {
-    use super::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use super::{Arc, Mutex, VecDeque};
+    use std::sync::PoisonError;
+
+    use super::atomic::{AtomicUsize, Ordering};
+    use super::{Arc, VecDeque};
+
+    /// How many items a steal of a batch takes at most. Two, so that models with few items still
+    /// leave a rest in the local deque.
+    const BATCH: usize = 2;
 
     /// What a steal answers; the names are crossbeam's.
     #[derive(Debug, PartialEq, Eq)]
@@ -124,52 +142,78 @@ pub(crate) mod deque {
 
     #[derive(Debug)]
     struct Queue<T> {
-        items: Mutex<VecDeque<T>>,
+        /// Changed together with `items`: nothing that the checker could interrupt lies between.
         length: AtomicUsize,
-        /// The first steal of an execution may be refused: `contend` arms it.
-        contended: AtomicBool,
+        /// A lock that the checker does not see, so that it orders nobody. The checker runs one
+        /// thread at a time and switches at its own operations only, so it is never contended.
+        items: std::sync::Mutex<VecDeque<T>>,
     }
 
     impl<T> Queue<T> {
         fn new() -> Arc<Self> {
             Arc::new(Queue {
-                items: Mutex::new(VecDeque::new()),
                 length: AtomicUsize::new(0),
-                contended: AtomicBool::new(false),
+                items: std::sync::Mutex::new(VecDeque::new()),
             })
         }
 
         fn push(&self, item: T) {
-            let mut items = self.items.lock();
-            items.push_back(item);
-            let length = items.len();
-            // The length is stored outside the lock on purpose, as late as crossbeam's is visible.
-            drop(items);
-            let _ = length;
-            // Relaxed: weaker than the real one on purpose, nothing may rely on it without a fence.
-            self.length.fetch_add(1, Ordering::Relaxed);
+            // Release pairs with the Acquire in `take`: the one ordering that crossbeam promises.
+            self.length.fetch_add(1, Ordering::Release);
+            self.items
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push_back(item);
         }
 
-        fn take(&self) -> Option<T> {
-            let item = self.items.lock().pop_front();
-            if item.is_some() {
-                // Relaxed: see `push`. The count may pass below zero for a moment and wraps.
-                self.length.fetch_sub(1, Ordering::Relaxed);
+        /// Takes one item, if there are still as many as `seen`; else says how many there are.
+        fn take(&self, seen: usize) -> Result<T, usize> {
+            // Acquire pairs with the Release in `push`. Relaxed on failure, and no Release on
+            // success: a thief tells nobody anything.
+            self.length
+                .compare_exchange(seen, seen - 1, Ordering::Acquire, Ordering::Relaxed)?;
+            let item = self
+                .items
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front();
+            Ok(item.expect("as many items as the length says"))
+        }
+
+        /// The owner's, who never fails while there is an item.
+        fn pop(&self) -> Option<T> {
+            let mut seen = self.len();
+            while seen > 0 {
+                match self.take(seen) {
+                    Ok(item) => return Some(item),
+                    Err(now) => seen = now,
+                }
             }
-            item
+            None
         }
 
         fn steal(&self) -> Steal<T> {
-            // Relaxed: only makes one answer `Retry`, orders nothing.
-            if self.contended.swap(false, Ordering::Relaxed) {
-                return Steal::Retry;
+            match self.len() {
+                0 => Steal::Empty,
+                seen => self.take(seen).map_or(Steal::Retry, Steal::Success),
             }
-            self.take().map_or(Steal::Empty, Steal::Success)
         }
 
-        fn is_empty(&self) -> bool {
+        fn steal_batch_and_pop(&self, into: &Worker<T>, limit: usize) -> Steal<T> {
+            let first = self.steal();
+            if let Steal::Success(_) = &first {
+                for _ in 1..limit.min(BATCH) {
+                    if let Steal::Success(item) = self.steal() {
+                        into.push(item);
+                    }
+                }
+            }
+            first
+        }
+
+        fn len(&self) -> usize {
             // Relaxed: weaker than the real one on purpose.
-            self.length.load(Ordering::Relaxed) == 0
+            self.length.load(Ordering::Relaxed)
         }
     }
 
@@ -199,11 +243,15 @@ pub(crate) mod deque {
         }
 
         pub(crate) fn pop(&self) -> Option<T> {
-            self.0.take()
+            self.0.pop()
         }
 
         pub(crate) fn is_empty(&self) -> bool {
-            self.0.is_empty()
+            self.0.len() == 0
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.0.len()
         }
     }
 
@@ -215,28 +263,19 @@ pub(crate) mod deque {
 
     impl<T> Stealer<T> {
         pub(crate) fn is_empty(&self) -> bool {
-            self.0.is_empty()
+            self.0.len() == 0
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.0.len()
         }
 
         pub(crate) fn steal(&self) -> Steal<T> {
             self.0.steal()
         }
 
-        /// Takes up to two, so that models with few items still have a rest in the local deque.
         pub(crate) fn steal_batch_and_pop(&self, into: &Worker<T>) -> Steal<T> {
-            let first = self.0.steal();
-            if let Steal::Success(_) = &first
-                && let Some(second) = self.0.take()
-            {
-                into.push(second);
-            }
-            first
-        }
-
-        /// Makes the next steal answer `Retry`.
-        pub(crate) fn contend(&self) {
-            // Relaxed: see `steal`.
-            self.0.contended.store(true, Ordering::Relaxed);
+            self.0.steal_batch_and_pop(into, BATCH)
         }
     }
 
@@ -250,7 +289,11 @@ pub(crate) mod deque {
         }
 
         pub(crate) fn is_empty(&self) -> bool {
-            self.0.is_empty()
+            self.0.len() == 0
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.0.len()
         }
 
         pub(crate) fn steal(&self) -> Steal<T> {
@@ -258,13 +301,15 @@ pub(crate) mod deque {
         }
 
         pub(crate) fn steal_batch_and_pop(&self, into: &Worker<T>) -> Steal<T> {
-            let first = self.0.steal();
-            if let Steal::Success(_) = &first
-                && let Some(second) = self.0.take()
-            {
-                into.push(second);
-            }
-            first
+            self.0.steal_batch_and_pop(into, BATCH)
+        }
+
+        pub(crate) fn steal_batch_with_limit_and_pop(
+            &self,
+            into: &Worker<T>,
+            limit: usize,
+        ) -> Steal<T> {
+            self.0.steal_batch_and_pop(into, limit)
         }
     }
 }

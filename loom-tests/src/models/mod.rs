@@ -1,0 +1,37 @@
+//! One file per protocol. A model has at most three threads with about two operations each.
+//!
+//! Each file's head names its teeth: diffs in `loom-tests/teeth` that break the crate's source on
+//! purpose, of which the named test must find the damage. A model that no damage can make fail
+//! proves nothing.
+
+mod litmus;
+mod sleep;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Explores every execution of `model` with at most `bound` preemptions, or as many as
+/// `LOOM_MAX_PREEMPTIONS` says.
+pub(crate) fn check<F>(bound: usize, model: F)
+where
+    F: Fn() + Send + Sync + 'static,
+{
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(bound);
+    builder.max_branches = 10_000;
+    // loom reports success when one of these cuts it off.
+    builder.max_duration = None;
+    builder.max_permutations = None;
+    // Not loom's: it counts across executions.
+    let executions = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&executions);
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!(
+        "{} executions, at most {:?} preemptions",
+        executions.load(Ordering::Relaxed),
+        builder.preemption_bound
+    );
+}

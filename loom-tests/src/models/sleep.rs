@@ -1,0 +1,230 @@
+//! Sleeping and waking of workers, on the real pool: `executor/sleep.rs` has the protocol and the
+//! argument.
+//!
+//! A lost wake-up shows as a deadlock: the last ticket stops the pool, so a pool with a ticket that
+//! nobody serves never ends.
+//!
+//! Teeth:
+//! - `teeth/sleep-announce-without-fence.patch`, `teeth/sleep-wake-without-fence.patch`,
+//!   `teeth/sleep-look-before-announce.patch`: a ticket pushed while the only worker goes to sleep.
+//! - `teeth/sleep-waker-leaves-the-count.patch`: two wakers choose one and the same sleeper.
+//! - `teeth/sleep-thief-keeps-its-batch.patch`: the rest of a stolen batch waits for a long task.
+//! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-after-look.patch`: the end.
+//! - `teeth/sleep-chosen-one-leaves.patch`: an extra worker takes a wake-up with it.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize as Uncounted, Ordering::Relaxed};
+use std::time::Duration;
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread::{self, JoinHandle};
+
+use super::check;
+use crate::clock::{Clock, ManualClock};
+use crate::executor::{Feeder, Pool, PoolConfig, Worker};
+use crate::job::{Claim, Ticket};
+use crate::sync::Arc;
+
+const QUIET: Duration = Duration::from_nanos(5);
+
+/// Counts what is served and stops the pool at the last one.
+struct Ledger {
+    pool: Arc<Pool>,
+    all: usize,
+    /// Not loom's: nothing in the protocol may lean on it.
+    served: Uncounted,
+    /// Makes each task wait until all have started: tasks that take long.
+    together: Option<(Mutex<usize>, Condvar)>,
+}
+
+impl Ledger {
+    fn new(pool: &Arc<Pool>, all: usize) -> Arc<Self> {
+        Arc::new(Ledger {
+            pool: Arc::clone(pool),
+            all,
+            served: Uncounted::new(0),
+            together: None,
+        })
+    }
+
+    fn together(pool: &Arc<Pool>, all: usize) -> Arc<Self> {
+        Arc::new(Ledger {
+            pool: Arc::clone(pool),
+            all,
+            served: Uncounted::new(0),
+            together: Some((Mutex::new(0), Condvar::new())),
+        })
+    }
+
+    fn served(&self) -> usize {
+        self.served.load(Relaxed)
+    }
+}
+
+impl Claim for Ledger {
+    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        let mut next = Some(first);
+        while next.is_some() {
+            if let Some((started, all_there)) = &self.together {
+                let mut started = started.lock().unwrap();
+                *started += 1;
+                all_there.notify_all();
+                while *started < self.all {
+                    started = all_there.wait(started).unwrap();
+                }
+            }
+            if self.served.fetch_add(1, Relaxed) + 1 == self.all {
+                self.pool.stop();
+            }
+            next = more();
+        }
+    }
+
+    fn give_back(&self, _: &[Ticket]) {
+        unreachable!("the pool gives nothing back");
+    }
+}
+
+fn ticket(slot: u32) -> Ticket {
+    Ticket { stripe: 0, slot }
+}
+
+fn pool(workers: usize, extra: usize) -> (Arc<Pool>, Feeder) {
+    let (pool, mut feeders) = Pool::new(PoolConfig {
+        workers,
+        max_workers: workers + extra,
+        feeders: 1,
+        injector_bound: 4,
+        quiet: QUIET,
+    });
+    (pool, feeders.pop().unwrap())
+}
+
+fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>, clock: &ManualClock) -> JoinHandle<()> {
+    let worker = pool.seat().unwrap();
+    let (ledger, clock) = (Arc::clone(ledger), Clock::manual(clock));
+    thread::spawn(move || worker.run(&*ledger, &clock))
+}
+
+fn join(workers: [JoinHandle<()>; 2]) {
+    for worker in workers {
+        worker.join().unwrap();
+    }
+}
+
+#[test]
+fn c114_one_worker_loses_no_ticket() {
+    check(3, || {
+        let (pool, feeder) = pool(1, 0);
+        let ledger = Ledger::new(&pool, 1);
+        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        feeder.push(ticket(0));
+        feeder.announce();
+        worker.join().unwrap();
+        assert_eq!((ledger.served(), pool.claims()), (1, 1));
+        assert_eq!((pool.workers(), pool.sleeping()), (0, 0));
+    });
+}
+
+#[test]
+fn c114_one_worker_serves_two_producers() {
+    check(2, || {
+        let (pool, feeder) = pool(1, 0);
+        let ledger = Ledger::new(&pool, 2);
+        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        let injecting = Arc::clone(&pool);
+        let producer = thread::spawn(move || injecting.inject(ticket(0)).unwrap());
+        feeder.push(ticket(1));
+        feeder.announce();
+        producer.join().unwrap();
+        worker.join().unwrap();
+        assert_eq!((ledger.served(), pool.queued_hint()), (2, 0));
+    });
+}
+
+#[test]
+fn c114_two_workers_lose_no_ticket() {
+    check(2, || {
+        let (pool, feeder) = pool(2, 0);
+        let ledger = Ledger::new(&pool, 1);
+        let clock = ManualClock::new();
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        feeder.push(ticket(0));
+        feeder.announce();
+        join(workers);
+        assert_eq!(ledger.served(), 1);
+    });
+}
+
+#[test]
+fn c107_two_workers_share_one_batch() {
+    check(3, || {
+        let (pool, feeder) = pool(2, 0);
+        let ledger = Ledger::together(&pool, 2);
+        let clock = ManualClock::new();
+        let other = spawn(&pool, &ledger, &clock);
+        // Not announced: whoever steals both has to tell the other one.
+        feeder.push(ticket(0));
+        feeder.push(ticket(1));
+        pool.seat().unwrap().run(&*ledger, &Clock::manual(&clock));
+        other.join().unwrap();
+        assert_eq!(ledger.served(), 2);
+    });
+}
+
+#[test]
+fn c107_two_wakes_wake_two_workers() {
+    check(2, || {
+        let (pool, feeder) = pool(2, 0);
+        let ledger = Ledger::together(&pool, 2);
+        let clock = ManualClock::new();
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        feeder.push(ticket(0));
+        feeder.announce();
+        pool.inject(ticket(1)).unwrap();
+        join(workers);
+        assert_eq!(ledger.served(), 2);
+    });
+}
+
+#[test]
+fn stop_wakes_who_sleeps() {
+    check(2, || {
+        let (pool, _feeder) = pool(2, 0);
+        let ledger = Ledger::new(&pool, 1);
+        let clock = ManualClock::new();
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        pool.stop();
+        join(workers);
+        assert_eq!((pool.workers(), pool.sleeping()), (0, 0));
+    });
+}
+
+#[test]
+fn c114_what_was_pushed_before_stop_is_served() {
+    check(3, || {
+        let (pool, feeder) = pool(1, 0);
+        let ledger = Ledger::new(&pool, 9);
+        let worker = spawn(&pool, &ledger, &ManualClock::new());
+        // Not announced: stop is wake-up enough.
+        feeder.push(ticket(0));
+        pool.stop();
+        worker.join().unwrap();
+        assert_eq!(ledger.served(), 1, "pushed before stop");
+    });
+}
+
+#[test]
+fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
+    check(2, || {
+        let (pool, feeder) = pool(1, 1);
+        let ledger = Ledger::new(&pool, 1);
+        let clock = ManualClock::new();
+        let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
+        clock.advance(QUIET);
+        feeder.push(ticket(0));
+        feeder.announce();
+        join(workers);
+        assert_eq!((ledger.served(), pool.workers()), (1, 0));
+    });
+}
