@@ -4,6 +4,7 @@
 //! purpose, of which the named test must find the damage. A model that no damage can make fail
 //! proves nothing.
 
+mod doorbell;
 mod litmus;
 mod sleep;
 
