@@ -59,9 +59,7 @@ impl Face for Ledger {
 
     fn run(engine: &Arc<Engine<Ledger>>, fire: &Fire<'_, u32>, task: usize) {
         let ledger = &engine.face;
-        ledger
-            .early
-            .fetch_or(fire.started < fire.deadline, Relaxed);
+        ledger.early.fetch_or(fire.started < fire.deadline, Relaxed);
         ledger.ran[task].fetch_add(1, Relaxed);
         if ledger.stop_after == Some(ledger.ran_in_all()) {
             engine.stop();
@@ -78,6 +76,8 @@ impl Face for Ledger {
 pub(crate) struct Size {
     pub(crate) stripes: usize,
     pub(crate) workers: usize,
+    /// Seats for more workers than those.
+    pub(crate) extra: usize,
     pub(crate) backlog: usize,
     pub(crate) max_pending: Option<usize>,
     pub(crate) inline: bool,
@@ -89,6 +89,7 @@ impl Default for Size {
         Size {
             stripes: 1,
             workers: 1,
+            extra: 0,
             backlog: 4,
             max_pending: None,
             inline: false,
@@ -114,7 +115,7 @@ impl Rig {
                 shards: 1,
                 stripes: size.stripes,
                 workers: size.workers,
-                max_workers: size.workers,
+                max_workers: size.workers + size.extra,
                 max_pending: size.max_pending,
                 shutdown_limit: Duration::MAX,
                 quiet: Duration::MAX,
@@ -189,18 +190,8 @@ impl Rig {
     }
 
     pub(crate) fn cancel(&self, key: u32) -> Cancelling<u32, usize> {
-        self.engine().with(self.stripe_of(key), |stripe| {
-            stripe.cancel(hash(key), &key)
-        })
-    }
-
-    /// Whether there is anything under `key`.
-    pub(crate) fn contains(&self, key: u32) -> bool {
         self.engine()
-            .shards()
-            .peek(self.stripe_of(key), |stripe| {
-                stripe.get(hash(key), &key).is_some()
-            })
+            .with(self.stripe_of(key), |stripe| stripe.cancel(hash(key), &key))
     }
 
     // === what threads do ===
@@ -213,6 +204,11 @@ impl Rig {
     /// A worker's thread, until the engine is stopped.
     pub(crate) fn work(&self, worker: Worker) {
         worker.run(self.server.as_ref(), self.engine().clock());
+    }
+
+    /// A worker that sat down serves what it finds, without sleeping.
+    pub(crate) fn serve(&self, worker: &mut Worker) {
+        while worker.step(self.server.as_ref()) {}
     }
 
     /// A ticker's thread, until the engine is stopped or until `done` says so.
@@ -228,18 +224,18 @@ impl Rig {
         }
     }
 
-    /// Steps a ticker until it would sleep or has stopped.
-    pub(crate) fn settle_ticker(&self, seat: &mut Seat) -> Step {
-        loop {
-            match self.step(seat) {
-                Step::Worked => {}
-                end => return end,
-            }
-        }
-    }
-
     fn step(&self, seat: &mut Seat) -> Step {
         self.engine().ticker_step(&self.server, seat, &mut |_| {})
+    }
+
+    /// When the ticker is to look at its stripes again.
+    pub(crate) fn least_due(&self) -> Time {
+        self.engine().shards().shard(0).least_due()
+    }
+
+    /// How many tickets nobody has claimed.
+    pub(crate) fn unclaimed(&self) -> usize {
+        self.engine().shards().shard(0).backlog.unclaimed()
     }
 
     /// How many tickets lie in queues.
