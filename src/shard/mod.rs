@@ -21,7 +21,7 @@
 mod backlog;
 mod doorbell;
 mod entry;
-mod permits;
+pub(crate) mod permits;
 mod stripe;
 mod ticker;
 

@@ -11,6 +11,7 @@ mod doorbell;
 mod growth;
 mod inline;
 mod litmus;
+mod permits;
 mod shutdown;
 mod sleep;
 mod waiting;
