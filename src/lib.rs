@@ -1,6 +1,73 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Keyed timers on sharded hierarchical wheels.
+//! Keyed timers on sharded hierarchical wheels, with exact answers from any thread, and tasks on a
+//! work-stealing pool.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tourbillon::Scheduler;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let scheduler = Scheduler::<&str>::builder().build()?;
+//! let timers = scheduler.handle();
+//! timers.schedule("request 7", Duration::from_secs(5), |firing| {
+//!     eprintln!("{} timed out, {:?} late", firing.key(), firing.lateness());
+//! })?;
+//! assert!(timers.cancel("request 7").is_cancelled());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Faces
+//!
+//! - [`Scheduler<K>`](Scheduler): a closure per key. Calls go through its [`Handle`].
+//! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
+//! - [`wheel`]: the wheel alone, for an event loop of your own.
+//! - `test_util` (feature `test-util`): the same scheduler, driven by a test's own thread.
+//!
+//! # Vocabulary
+//!
+//! A timer is *armed* with a *deadline*; one acceptance is an *arming* and has a [`TimerId`]. When its
+//! deadline has passed it *expires*: it is taken off the wheel and *queued*. A worker *claims* it,
+//! and its task *runs*. *Lateness* is start minus deadline: until the *tick* that collected it, and
+//! in the queue.
+//!
+//! # Guarantees
+//!
+//! - A task never starts before its deadline (but for [`Shutdown::RunNow`]).
+//! - Every accepted arming has exactly one end: it ran, or was cancelled, replaced, or handed back.
+//!   A task runs at most once.
+//! - *Cancelled* means that the task has not started and never will, also when it was queued.
+//! - Two runs of one key never overlap.
+//! - Tasks never hold up ticks, unless they run [inline](Builder::inline).
+//! - Nothing due means no thread wakes. Memory is bounded by what is pending at one time.
+//!
+//! Not guaranteed: an order within a tick, or lateness on a busy machine. [`Handle::stats`] shows
+//! the latter.
+//!
+//! # Levels
+//!
+//! Each wheel has six levels of 64 slots. At the default tick of 1 ms:
+//!
+//! | level | slot | range |
+//! |---|---|---|
+//! | 0 | 1 ms | 64 ms |
+//! | 1 | 64 ms | 4.1 s |
+//! | 2 | 4.1 s | 4.4 min |
+//! | 3 | 4.4 min | 4.7 h |
+//! | 4 | 4.7 h | 12 days |
+//! | 5 | 12 days | 2.2 years |
+//!
+//! Whatever is farther waits beyond the top and is filed when its turn comes. A timer moves down as
+//! its deadline comes nearer, so it is exact to the tick at any range.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `test-util` | the module `test_util`; no dependency |
+//!
+//! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 
 mod clock;
 mod config;
@@ -31,3 +98,8 @@ pub use scheduler::{
 pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};
+
+/// Compiles the README's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

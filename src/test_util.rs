@@ -217,12 +217,12 @@ where
         }
     }
 
-    /// The exact next moment at which a wheel has something to do.
+    /// No later than the next moment at which a wheel has something to do. What was cancelled or
+    /// pushed out may make it early: then a settle finds nothing, and knows better afterwards.
     fn next_due(&self) -> Option<Time> {
-        let engine = self.server.engine();
-        engine
-            .stripes_of(None)
-            .map(|stripe| engine.shards().peek(stripe, |stripe| stripe.next_due()))
+        let shards = self.server.engine().shards();
+        (0..shards.shards())
+            .map(|shard| shards.shard(shard).least_due())
             .min()
             .filter(|time| *time != Time::MAX)
     }

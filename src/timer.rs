@@ -96,7 +96,7 @@ impl TimerBuilder {
     /// [`BuildError`] names the value that can't be, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
-        let (server, seats) = Engine::new(
+        let (server, seats) = Engine::assemble(
             Parts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,

@@ -135,7 +135,7 @@ impl Rig {
             stop_after: size.stop_after,
             ..Ledger::default()
         };
-        let (server, mut seats) = Engine::new(parts, ledger);
+        let (server, mut seats) = Engine::assemble(parts, ledger);
         let seat = seats.pop().expect("one shard");
         (Rig { server, hand }, seat)
     }

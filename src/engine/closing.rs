@@ -194,12 +194,15 @@ impl<F: Face> Engine<F> {
     /// Steps 3 and 4: takes out what is pending, counted as handed back or as cancelled.
     pub(crate) fn take_pending(&self, handed_back: bool) -> Vec<Taken<F::Key, F::Payload>> {
         let mut all = Vec::new();
+        // Appended outside the lock, since a long vector takes long to grow.
+        let mut portion = Vec::with_capacity(TAKEN_PER_HOLD);
         for stripe in 0..self.shards().stripes() {
             let mut next = Some(0);
             while let Some(from) = next {
                 next = self.with(stripe, |stripe| {
-                    stripe.take_pending(from, TAKEN_PER_HOLD, handed_back, &mut all)
+                    stripe.take_pending(from, TAKEN_PER_HOLD, handed_back, &mut portion)
                 });
+                all.append(&mut portion);
             }
         }
         all

@@ -31,7 +31,7 @@ use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::Time;
 use std::time::Duration;
@@ -99,7 +99,7 @@ pub(crate) struct Faults {
     pub(crate) saturated: AtomicU64,
 }
 
-/// What goes into [`Engine::new`] besides the face.
+/// What goes into [`Engine::assemble`] besides the face.
 pub(crate) struct Parts {
     pub(crate) config: Valid,
     pub(crate) clock: Clock,
@@ -112,7 +112,7 @@ pub(crate) struct Parts {
 
 impl<F: Face> Engine<F> {
     /// The engine and its tickers' seats; nothing runs yet.
-    pub(crate) fn new(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
+    pub(crate) fn assemble(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
         let Parts {
             config,
             clock,
@@ -304,10 +304,8 @@ impl<F: Face> Engine<F> {
         };
         let claim: Arc<dyn Claim> = server;
         let job = Job::new(claim, tickets);
-        if !matches!(contain(|| executor.execute(job).is_ok()), Ok(true)) {
-            // Relaxed: a count.
-            self.faults.refused.fetch_add(1, Ordering::Relaxed);
-        }
+        // Refused, dropped or lost in a panic: the job's drop gives back and counts what is left.
+        let _ = contain(|| drop(executor.execute(job)));
     }
 
     /// Tickets that nobody will claim: their timers come again with the next tick.
@@ -351,6 +349,7 @@ impl<F: Face> std::fmt::Debug for Engine<F> {
         f.debug_struct("Engine")
             .field("tag", &self.tag)
             .field("shards", &self.shards)
+            .field("pool", &self.pool)
             .field("closing", &self.closing)
             .finish_non_exhaustive()
     }

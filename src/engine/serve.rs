@@ -8,6 +8,7 @@ use super::{Engine, Face, inside};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Claimed, EntryId, Settled};
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
 /// What a run is told.
@@ -159,6 +160,8 @@ impl<F: Face> Claim for Server<F> {
     }
 
     fn give_back(&self, tickets: &[Ticket]) {
+        // Relaxed: a count.
+        self.engine.faults().refused.fetch_add(1, Ordering::Relaxed);
         self.engine.take_back(tickets);
     }
 }

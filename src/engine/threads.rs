@@ -28,6 +28,9 @@ struct Started {
     workers_gone: Receiver<Infallible>,
 }
 
+/// Makes a face's report; of nothing for everybody but the first who shuts down.
+type MakeReport<F, R> = fn(Option<Ending<<F as Face>::Key, <F as Face>::Payload>>) -> R;
+
 impl Threads {
     pub(super) fn new() -> Self {
         Threads(Mutex::new(None))
@@ -129,13 +132,12 @@ impl<F: Face> Engine<F> {
         ending
     }
 
-    /// The whole shutdown, for whichever face: `report` makes the face's report, of nothing for
-    /// everybody but the first caller. From inside a task the report comes later, from a thread of
-    /// its own.
+    /// The whole shutdown, for whichever face. From inside a task the report comes later, from a
+    /// thread of its own.
     pub(crate) fn shut_down<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
-        report: fn(Option<Ending<F::Key, F::Payload>>) -> R,
+        report: MakeReport<F, R>,
     ) -> Result<R, Receiver<R>> {
         let engine = server.engine();
         if !engine.closing().begin() {

@@ -42,7 +42,10 @@ pub(crate) struct Pool {
 impl Pool {
     /// A pool with all seats free, and the owners' ends of the tickers' deques.
     pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<Feeder>) {
-        assert!(config.workers > 0, "somebody has to stay");
+        assert!(
+            config.workers > 0 || config.max_workers == 0,
+            "somebody has to stay, unless a foreign executor does all the work"
+        );
         assert!(config.max_workers >= config.workers, "all have a seat");
         let seats: Box<[Seat]> = (0..config.max_workers)
             .map(|number| Seat {
@@ -175,7 +178,8 @@ impl Pool {
         self.queues.any()
     }
 
-    /// About how many tickets wait in all queues, the workers' own included.
+    /// About how many tickets wait in all queues, the workers' own included; for `Debug` and the
+    /// models.
     pub(crate) fn queued_hint(&self) -> usize {
         self.queues.len()
     }
@@ -220,6 +224,16 @@ impl Feeder {
     /// next one if there is more.
     pub(crate) fn announce(&self) {
         self.pool.sleep.wake_one();
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("workers", &self.workers())
+            .field("sleeping", &self.sleeping())
+            .field("queued", &self.queued_hint())
+            .finish_non_exhaustive()
     }
 }
 

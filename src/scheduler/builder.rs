@@ -125,7 +125,7 @@ where
             on_panic: self.on_panic,
             log: seed.map(|_| Mutex::new(Vec::new())),
         };
-        Ok(Engine::new(
+        Ok(Engine::assemble(
             Parts {
                 config,
                 clock,

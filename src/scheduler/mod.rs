@@ -84,7 +84,6 @@ where
     K: Clone + Send + 'static,
 {
     /// Options with their defaults.
-    #[must_use]
     pub fn builder() -> Builder<K> {
         Builder::new()
     }

@@ -299,6 +299,10 @@ impl<K, V> Table<K, V> {
 
 impl<K, V> Entries for Table<K, V> {
     fn due(&self, id: u32) -> Tick {
+        if self.all_due {
+            // Else what is filed after everything was made due would wait for its deadline.
+            return Tick::ZERO;
+        }
         self.armed(id)
             .map_or(Tick::ZERO, |armed| self.tick.at_or_after(armed.deadline))
     }

@@ -64,9 +64,11 @@ impl Shard {
     }
 }
 
+type Lock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
+
 /// All stripes and shards of one engine.
 pub(crate) struct Shards<K, V> {
-    stripes: Box<[CachePadded<Mutex<Stripe<K, V>>>]>,
+    stripes: Box<[Lock<K, V>]>,
     shards: Box<[CachePadded<Shard>]>,
     fold: u64,
     permits: Option<Arc<PermitPool>>,
@@ -131,9 +133,9 @@ impl<K, V> Shards<K, V> {
         });
         let stripes = (0..layout.stripes)
             .map(|number| {
-                // Cascades of the stripes fall on different moments: origins are multiples of
-                // 4,096 ticks, spread over the wheel's range.
-                let origin = mix(layout.seed ^ (number as u64 + 1)) << 12;
+                // Cascades of the stripes fall on different moments. Multiples of 64 ticks: only
+                // level 1, whose slots are short, moves down everywhere at once.
+                let origin = mix(layout.seed ^ (number as u64 + 1)) << 6;
                 CachePadded::new(Mutex::new(Stripe::new(
                     layout.tick,
                     layout.now,

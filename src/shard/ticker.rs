@@ -11,7 +11,7 @@ use super::{Locked, Shards};
 use crate::job::Ticket;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
-use crate::wheel::{Budget, Progress};
+use crate::wheel::{Budget, CoreProgress};
 
 /// At most so many timers are collected under one hold of a stripe's lock,
 const EXPIRED_PER_HOLD: usize = 256;
@@ -74,7 +74,7 @@ impl Ticker {
         let spare = {
             let mut locked = Locked::new(&shards.stripes[number]);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
-            self.cascading[stripe] = matches!(progress, Progress::Cascade);
+            self.cascading[stripe] = matches!(progress, CoreProgress::Cascade);
             let due = locked.0.republish();
             // Relaxed: S3; the ticker is the only one that raises it.
             shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
@@ -95,7 +95,9 @@ impl Ticker {
         for step in 0..stripes {
             let at = (self.cursor + step) % stripes;
             // Relaxed: a stale value is looked at again before the ticker sleeps.
-            if next_due[at].load(Ordering::Relaxed) > now.as_nanos() {
+            let due = Time::from_nanos(next_due[at].load(Ordering::Relaxed));
+            // Never is never, also when the clock stands at its end.
+            if due > now || due == Time::MAX {
                 continue;
             }
             if self.cascading[at] {

@@ -48,14 +48,15 @@
 //! - **W4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
 //!   when the sink sees it.
 //! - **W5** When `now` enters a slot of a level, all levels below it are empty.
-//! - **W6** What is far is not due before `far_min`, whose turn of the top level has not begun.
+//! - **W6** What is far is not due before the turn of the top level that `far_min` lies in, and that
+//!   turn has not begun.
 //! - **W7** While a drain is unfinished, `now` does not move.
 
+use super::filing::{Budget, Entries, LEVELS, Place, Progress};
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
 use crate::tick::Tick;
 
-const LEVELS: usize = 6;
 /// Bits of a digit.
 const DIGIT: u32 = SLOTS.trailing_zeros();
 /// Bits of a tick that the levels cover. The rest numbers the turns of the top level.
@@ -68,63 +69,6 @@ const SPARE: usize = 64;
 
 const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
 
-/// Where an entry lies. The entry keeps it for the wheel; together with the position in the
-/// slot it makes removal one exchange.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(u16);
-
-impl Place {
-    /// Not filed.
-    pub(crate) const NONE: Place = Place(u16::MAX);
-    /// In the list being drained, after everything was made due. (What an ordinary drain takes
-    /// keeps the place of its slot: writing a new one would touch every entry once more.)
-    const DRAINING: Place = Place(u16::MAX - 1);
-    /// Beyond the top level.
-    const FAR: Place = Place(u16::MAX - 2);
-
-    fn slot(level: usize, slot: u32) -> Place {
-        debug_assert!(level < LEVELS && (slot as usize) < SLOTS);
-        Place((level * SLOTS) as u16 + slot as u16)
-    }
-
-    fn level_and_slot(self) -> (usize, u32) {
-        debug_assert!((self.0 as usize) < LEVELS * SLOTS);
-        (self.0 as usize / SLOTS, u32::from(self.0) % SLOTS as u32)
-    }
-}
-
-/// What the wheel reads and writes of its owner's entries.
-pub(crate) trait Entries {
-    /// When the entry is due now. It may have been pushed out since it was filed, without telling
-    /// the wheel; after pulling it in before [`CoreWheel::filed_floor`] it must be filed anew.
-    fn due(&self, id: u32) -> Tick;
-    /// What `set_place` wrote last, or [`Place::NONE`] and anything.
-    fn place(&self, id: u32) -> (Place, u32);
-    /// Keeps the entry's place and its position there.
-    fn set_place(&mut self, id: u32, place: Place, pos: u32);
-}
-
-/// What one call of [`CoreWheel::advance`] may do, and after it what it has left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Budget {
-    /// Entries taken from due slots: expired, or found pushed out and filed again.
-    pub(crate) expired: usize,
-    /// Entries filed again on their way down.
-    pub(crate) cascaded: usize,
-}
-
-/// How far [`CoreWheel::advance`] came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub(crate) enum Progress {
-    /// All is done up to the tick asked for.
-    Done,
-    /// More slots are due.
-    Expired,
-    /// No slot is due, but there are entries to cascade, which may be due.
-    Cascade,
-}
-
 /// See the head of the module.
 pub(crate) struct CoreWheel {
     now: Tick,
@@ -136,7 +80,7 @@ pub(crate) struct CoreWheel {
     far: Vec<u32>,
     /// What was far when `now` entered the turn it is in and has not been looked at since.
     far_debt: Vec<u32>,
-    /// Not later than the due ticks of `far`; meaningless if that is empty.
+    /// The least due tick that was filed in `far`, or less; meaningless if that is empty.
     far_min: Tick,
     spare: Vec<Vec<u32>>,
 }
@@ -629,3 +573,6 @@ impl CoreWheel {
 fn digit(shifted: u64, level: usize) -> u32 {
     (shifted >> (DIGIT * level as u32)) as u32 % SLOTS as u32
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

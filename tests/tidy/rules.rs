@@ -5,6 +5,8 @@ use crate::source::{Source, Token};
 use crate::{FACADE_EXCEPTIONS, LAYERS, LONG_FILES, Layer, MAY_BE_IGNORED, ORDERING_EXCEPTIONS};
 
 const LONGEST: usize = 600;
+/// Files of tests alone are not read from top to bottom.
+const LONGEST_TESTS: usize = 1_200;
 const ORDERINGS: [&str; 5] = ["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
 
 fn complain(source: &Source, line: usize, what: &str) -> String {
@@ -230,7 +232,12 @@ pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
 /// A file says one thing; one that does not fit says two.
 pub(crate) fn length(source: &Source) -> Vec<String> {
     let agreed = LONG_FILES.iter().find(|(file, _, _)| *file == source.path);
-    let limit = agreed.map_or(LONGEST, |(_, limit, _)| *limit);
+    let usual = if source.path.ends_with("/tests.rs") {
+        LONGEST_TESTS
+    } else {
+        LONGEST
+    };
+    let limit = agreed.map_or(usual, |(_, limit, _)| *limit);
     if source.lines <= limit {
         return Vec::new();
     }

@@ -87,10 +87,10 @@ impl<K, V> Stripe<K, V> {
         Ok(Admission(Target::Vacant))
     }
 
-    /// Arms `key` as admitted. `hash` is `None` for what has no key: it is not put into the index.
+    /// Arms `key` as admitted; an admission is used once. `hash` is `None` for what has no key: it is not put into the index.
     pub(crate) fn arm(
         &mut self,
-        admission: Admission,
+        Admission(target): Admission,
         hash: Option<KeyHash>,
         key: K,
         value: V,
@@ -98,7 +98,7 @@ impl<K, V> Stripe<K, V> {
         now: Time,
     ) -> Arming<K, V> {
         self.counters.scheduled += 1;
-        match admission.0 {
+        match target {
             Target::Vacant => {
                 self.counters.pending += 1;
                 let id = self.arm_new(hash, key, value, deadline, now);

@@ -8,7 +8,7 @@ use super::{EntryId, Run, Stripe, WORN, micros, spread};
 use crate::stats::Latenesses;
 use crate::sync::Unparker;
 use crate::tick::{Tick, Time};
-use crate::wheel::{Budget, Progress};
+use crate::wheel::{Budget, CoreProgress};
 
 impl<K, V> Stripe<K, V> {
     /// Collects what is due at `now` as tickets (slot numbers), within the budget. Then
@@ -18,7 +18,7 @@ impl<K, V> Stripe<K, V> {
         now: Time,
         budget: &mut Budget,
         out: &mut Vec<u32>,
-    ) -> Progress {
+    ) -> CoreProgress {
         let target = self.table.tick().begun_by(now);
         let Stripe {
             wheel,

@@ -35,10 +35,9 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        armed.deadline = deadline;
-        let was_queued = armed.phase == Phase::Queued;
         let place = armed.place;
-        if was_queued {
+        if armed.phase == Phase::Queued {
+            armed.deadline = deadline;
             // E1: the ticket bit stays; the ticket finds nothing, or what is queued again by then.
             armed.phase = Phase::Pending;
             armed.position = 0;
@@ -46,15 +45,22 @@ impl<K, V> Stripe<K, V> {
             self.file(slot, deadline, now);
             return;
         }
-        match self.wheel.filed_floor(place) {
-            Some(floor)
-                if deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor) => {}
-            Some(_) => {
-                self.wheel.remove(slot, &mut self.table);
-                self.file(slot, deadline, now);
-            }
-            None => self.file(slot, deadline, now),
+        let floor = self.wheel.filed_floor(place);
+        let stays = floor.is_some_and(|floor| {
+            deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor)
+        });
+        if stays {
+            armed.deadline = deadline;
+            return;
         }
+        if floor.is_some() {
+            // Before the new deadline is written: the wheel may ask for the one it filed by.
+            self.wheel.remove(slot, &mut self.table);
+        }
+        if let Some(armed) = self.table.armed_mut(slot) {
+            armed.deadline = deadline;
+        }
+        self.file(slot, deadline, now);
     }
 
     /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick.
@@ -62,14 +68,28 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
         };
+        if !armed.ticket && self.after.ticket.is_some() {
+            // One hold of the lock hands over one ticket. The rest of a batch is the ticker's.
+            self.file_as_due(slot, now);
+            return;
+        }
         armed.phase = Phase::Queued;
         armed.position = micros(now.since(armed.deadline).as_nanos());
         self.counters.queued += 1;
         if !armed.ticket {
             armed.ticket = true;
-            debug_assert!(self.after.ticket.is_none(), "one operation, one ticket");
             self.after.ticket = Some(slot);
         }
+    }
+
+    /// Files a due entry that is nowhere: the ticker collects it as soon as it looks.
+    fn file_as_due(&mut self, slot: u32, now: Time) {
+        let begun = self.table.tick().begun_by(now);
+        if self.wheel.is_empty() {
+            self.wheel.skip_to(begun);
+        }
+        self.wheel.insert(slot, begun, &mut self.table);
+        self.publish();
     }
 
     /// Lowers what the ticker sees, if the wheel now wants to be looked at earlier.
@@ -91,11 +111,6 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn republish(&mut self) -> Time {
         self.published = self.next_wake();
         self.published
-    }
-
-    /// The exact next moment at which this stripe has something to do.
-    pub(crate) fn next_due(&self) -> Time {
-        self.next_wake()
     }
 
     // === moving and cancelling ===

@@ -1,0 +1,134 @@
+//! Where a wheel keeps its values: a slab with a free list and generations.
+
+use super::filing::{Entries, Place};
+use super::slab::{NO_ENTRY, Slab};
+use super::values::{Expired, Key};
+use crate::tick::Tick;
+
+/// The values of a wheel, with the list of free places threaded through them.
+pub(super) struct Store<T> {
+    pub(super) nodes: Slab<Node<T>>,
+    /// The first free node, or [`NO_ENTRY`].
+    free: u32,
+}
+
+pub(super) enum Node<T> {
+    Free {
+        /// That of the next value put here.
+        generation: u32,
+        /// The next free node, or [`NO_ENTRY`].
+        next: u32,
+    },
+    Filed(Filed<T>),
+}
+
+pub(super) struct Filed<T> {
+    pub(super) due: Tick,
+    pub(super) generation: u32,
+    pub(super) pos: u32,
+    pub(super) place: Place,
+    pub(super) value: T,
+}
+
+impl<T> Store<T> {
+    pub(super) fn new(nodes: Slab<Node<T>>) -> Self {
+        Store {
+            nodes,
+            free: NO_ENTRY,
+        }
+    }
+
+    pub(super) fn occupy(&mut self, due: Tick, value: T) -> Result<Key, T> {
+        let mut filed = Filed {
+            due,
+            generation: 0,
+            pos: 0,
+            place: Place::NONE,
+            value,
+        };
+        if self.free == NO_ENTRY {
+            return match self.nodes.push(Node::Filed(filed)) {
+                Ok(id) => Ok(Key { id, generation: 0 }),
+                Err(Node::Filed(Filed { value, .. })) => Err(value),
+                Err(Node::Free { .. }) => unreachable!("the very node comes back"),
+            };
+        }
+        let id = self.free;
+        let node = &mut self.nodes[id];
+        let Node::Free { generation, next } = *node else {
+            unreachable!("the list of free nodes holds free nodes only")
+        };
+        self.free = next;
+        filed.generation = generation;
+        *node = Node::Filed(filed);
+        Ok(Key { id, generation })
+    }
+
+    /// Takes the value out and makes its key stale.
+    pub(super) fn vacate(&mut self, id: u32) -> Expired<T> {
+        let free = Node::Free {
+            generation: 0,
+            next: NO_ENTRY,
+        };
+        let Node::Filed(filed) = std::mem::replace(&mut self.nodes[id], free) else {
+            unreachable!("the wheel files nodes with a value only")
+        };
+        debug_assert_eq!(filed.place, Place::NONE);
+        // A node whose generations are used up is never used again: its keys would come back.
+        if let Some(generation) = filed.generation.checked_add(1) {
+            self.nodes[id] = Node::Free {
+                generation,
+                next: self.free,
+            };
+            self.free = id;
+        }
+        let key = Key {
+            id,
+            generation: filed.generation,
+        };
+        Expired {
+            key,
+            due: filed.due,
+            value: filed.value,
+        }
+    }
+
+    pub(super) fn filed(&self, key: Key) -> Option<&Filed<T>> {
+        match self.nodes.get(key.id)? {
+            Node::Filed(filed) if filed.generation == key.generation => Some(filed),
+            _ => None,
+        }
+    }
+
+    pub(super) fn filed_mut(&mut self, key: Key) -> Option<&mut Filed<T>> {
+        match self.nodes.get_mut(key.id)? {
+            Node::Filed(filed) if filed.generation == key.generation => Some(filed),
+            _ => None,
+        }
+    }
+
+    pub(super) fn node(&self, id: u32) -> &Filed<T> {
+        match &self.nodes[id] {
+            Node::Filed(filed) => filed,
+            Node::Free { .. } => unreachable!("the wheel files nodes with a value only"),
+        }
+    }
+}
+
+impl<T> Entries for Store<T> {
+    fn due(&self, id: u32) -> Tick {
+        self.node(id).due
+    }
+
+    fn place(&self, id: u32) -> (Place, u32) {
+        let filed = self.node(id);
+        (filed.place, filed.pos)
+    }
+
+    fn set_place(&mut self, id: u32, place: Place, pos: u32) {
+        if let Node::Filed(filed) = &mut self.nodes[id] {
+            filed.place = place;
+            filed.pos = pos;
+        }
+    }
+}
