@@ -3,8 +3,7 @@
 //! an answer is the truth, whoever comes when.
 //!
 //! Teeth:
-//! - `teeth/claim-runs-what-was-moved.patch`: the ticket is taken for a permission.
-//! - `teeth/claim-in-two-holds.patch`: the look at the entry and the claim.
+//! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs what was moved.
 
 use loom::thread;
 
@@ -36,7 +35,7 @@ fn step(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<()> {
 }
 
 #[test]
-fn c_an_answer_is_the_truth() {
+fn an_answer_is_the_truth() {
     check(3, || {
         let (rig, worker) = due(1);
         let worker = step(&rig, worker);
