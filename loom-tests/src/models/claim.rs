@@ -78,7 +78,7 @@ fn a_touch_wins_or_the_task_runs() {
 /// A touch that makes it due at once leaves the ticket that is under way as the only one.
 #[test]
 fn what_is_replaced_never_runs_and_what_replaces_runs_once() {
-    check(2, || {
+    check(3, || {
         let (rig, worker) = due(2);
         let workers = [worker, rig.worker()].map(|worker| step(&rig, worker));
         let replaced = rig.arm(0, 1, at(START)).unwrap().replaced.is_some();

@@ -69,7 +69,7 @@ fn what_is_accepted_comes_back() {
 /// What is due at once has a ticket by then, which finds nothing if it was handed back.
 #[test]
 fn what_is_due_at_once_runs_or_comes_back() {
-    check(2, || {
+    check(3, || {
         let (rig, _seat) = Rig::new(&Size::default());
         let mut worker = rig.worker();
         let producer = {
@@ -93,7 +93,7 @@ fn what_is_due_at_once_runs_or_comes_back() {
 
 #[test]
 fn of_two_who_close_one_gets_everything() {
-    check(2, || {
+    check(3, || {
         let (rig, _seat) = Rig::new(&Size::default());
         let first = arm(&rig, 0, FAR);
         let [other, producer] = [true, false].map(|closes| {

@@ -80,7 +80,7 @@ impl Permits {
 /// Nothing is given back, so what is accepted is what there was, however it lay around.
 #[test]
 fn three_want_two() {
-    check(2, || {
+    check(3, || {
         let permits = Permits::new(2, 2, false);
         let others = [0, 1].map(|stripe| {
             let permits = Arc::clone(&permits);
@@ -98,7 +98,7 @@ fn three_want_two() {
 /// permits go meanwhile.
 #[test]
 fn nobody_is_refused_while_a_permit_is_unused() {
-    check(2, || {
+    check(3, || {
         let permits = Permits::new(2, 2, true);
         // Scarce: each has one. Not scarce any more: stripe 1 keeps the one it gets back.
         assert!(permits.pool.collect(|| {}));
@@ -127,7 +127,7 @@ fn nobody_is_refused_while_a_permit_is_unused() {
 /// The same where the unused one lies in the other stripe and both holders give theirs back.
 #[test]
 fn what_is_given_back_is_found() {
-    check(2, || {
+    check(3, || {
         let permits = Permits::new(3, 2, true);
         for stripe in [0, 1] {
             assert!(permits.take(stripe));
@@ -150,7 +150,7 @@ fn what_is_given_back_is_found() {
 /// Through the engine: the stripes' own calls, with blocks of one.
 #[test]
 fn the_engine_accepts_as_many_as_may_be_pending() {
-    check(2, || {
+    check(3, || {
         let (rig, _seat) = Rig::new(&Size {
             stripes: 2,
             max_pending: Some(1),

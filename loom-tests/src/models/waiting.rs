@@ -79,7 +79,7 @@ fn the_end_of_the_run_wakes_the_waiter() {
 
 #[test]
 fn two_waiters_are_woken() {
-    check(2, || {
+    check(3, || {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
         let other = {
@@ -100,7 +100,7 @@ fn two_waiters_are_woken() {
 /// Whoever was told that it runs and waited finds nothing that was armed before its end.
 #[test]
 fn nothing_is_armed_during_the_wait() {
-    check(2, || {
+    check(3, || {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
         let producer = {
@@ -127,9 +127,9 @@ fn nothing_is_armed_during_the_wait() {
                 assert_eq!(answer, Cancelled::Pending { running: false });
                 assert_eq!((ran, sum.pending), (false, 0));
             }
-            // Kept for after the run: before the cancel, which cancelled it.
+            // Kept for after the run: before the cancel, which cancelled it, then or later.
             Ok((false, true)) => {
-                assert_eq!(answer, Cancelled::Pending { running: true });
+                assert!(matches!(answer, Cancelled::Pending { .. }), "{answer:?}");
                 assert_eq!((ran, sum.pending), (true, 0));
             }
             // When the first one had ended, before or after the cancel.
@@ -143,7 +143,7 @@ fn nothing_is_armed_during_the_wait() {
 
 #[test]
 fn who_gives_up_leaves_the_key_open() {
-    check(2, || {
+    check(3, || {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
         let hand = rig.hand.clone();
