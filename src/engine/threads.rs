@@ -5,10 +5,9 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Engine, Face, Seat, Server, Shutdown, Step};
+use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::job::contain;
-use crate::shard::Taken;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -27,13 +26,6 @@ struct Started {
     workers: Alive,
     tickers_gone: Receiver<Infallible>,
     workers_gone: Receiver<Infallible>,
-}
-
-/// What an engine's end left.
-#[derive(Debug)]
-pub(crate) struct Ending<K, V> {
-    pub(crate) taken: Vec<Taken<K, V>>,
-    pub(crate) still_running: usize,
 }
 
 /// Makes a face's report; of nothing for everybody but the first who shuts down.
@@ -128,32 +120,16 @@ impl<F: Face> Engine<F> {
             .map(|started| which(started).clone())
     }
 
-    /// Steps 2 to 6 of `closing.rs`, for the caller who began. `wait` waits until the engine is
-    /// quiet or the moment has come.
+    /// Steps 2 to 6 of `closing.rs`, for the caller who began, and the end of the threads.
     pub(crate) fn end(
         &self,
         mode: Shutdown,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
-        self.close_gates();
-        match mode {
-            Shutdown::HandBack => {}
-            Shutdown::Drain { limit } => wait(self.now() + limit),
-            Shutdown::RunNow => {
-                self.make_all_due();
-                wait(self.now() + self.shutdown_limit);
-            }
-        }
-        let taken = self.take_pending(true);
-        wait(self.now() + self.shutdown_limit);
-        let still_running = self.running();
-        self.stop();
-        self.join(still_running == 0);
+        let ending = self.wind_down(mode, wait);
+        self.join(ending.still_running == 0);
         self.closing().finish();
-        Ending {
-            taken,
-            still_running,
-        }
+        ending
     }
 
     /// The whole shutdown, for whichever face. From inside a task the report comes later, from a

@@ -8,20 +8,69 @@
 
 use super::{Engine, Face, inside};
 use crate::error::WaitError;
-use crate::shard::EntryId;
+use crate::shard::{Cancelling, EntryId, Stripe};
 use crate::sync::Parker;
 use crate::tick::Time;
 
+/// A run that somebody has told to end and wants to see ended.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    stripe: usize,
+    run: EntryId,
+    /// `None`: the caller must not wait.
+    number: Option<u64>,
+    parker: Parker,
+    until: Option<Time>,
+}
+
 impl<F: Face> Engine<F> {
-    /// Waits for the run `run`, as the waiter `number`.
-    pub(crate) fn wait_for_run(
+    /// Cancels, and registers with the run that is in progress, if there is one.
+    pub(crate) fn cancel_to_wait(
         &self,
         stripe: usize,
-        run: EntryId,
-        number: u64,
         until: Option<Time>,
-        parker: &Parker,
-    ) -> Result<(), WaitError> {
+        cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
+    ) -> (Cancelling<F::Key, F::Payload>, Option<Waiting>) {
+        let may_wait = until.is_some() || !self.is_inside();
+        let parker = Parker::new();
+        let (cancelling, registered) = self.with(stripe, |stripe| {
+            let cancelling = cancel(stripe);
+            let run = match &cancelling {
+                Cancelling::Cancelled { run, .. } => *run,
+                Cancelling::Running(run) => Some(*run),
+                Cancelling::NotFound => None,
+            };
+            // In the same hold as the cancellation: nothing can be armed in between.
+            let registered = run.map(|run| {
+                let number = may_wait
+                    .then(|| stripe.wait_for(run, parker.unparker().clone()))
+                    .flatten();
+                (run, number)
+            });
+            (cancelling, registered)
+        });
+        let waiting = registered.map(|(run, number)| Waiting {
+            stripe,
+            run,
+            number,
+            parker,
+            until,
+        });
+        (cancelling, waiting)
+    }
+
+    /// Waits for the end of the run.
+    pub(crate) fn wait_for_run(&self, waiting: &Waiting) -> Result<(), WaitError> {
+        let Waiting {
+            stripe,
+            run,
+            until,
+            ref parker,
+            ..
+        } = *waiting;
+        let Some(number) = waiting.number else {
+            return Err(WaitError::WouldDeadlock);
+        };
         loop {
             let running = self.shards().peek(stripe, |stripe| stripe.is_running(run));
             if !running {

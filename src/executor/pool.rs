@@ -172,6 +172,12 @@ impl Pool {
         self.sleep.sleeping()
     }
 
+    /// Whether a ticket waits in any queue. After a fence that is true of everything pushed before
+    /// the fence of whoever pushed it.
+    pub(crate) fn has_tickets(&self) -> bool {
+        self.queues.any()
+    }
+
     /// About how many tickets wait in all queues, the workers' own included; for `Debug` and the
     /// models.
     pub(crate) fn queued_hint(&self) -> usize {

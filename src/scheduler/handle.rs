@@ -15,7 +15,7 @@ use super::pending::Pending;
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
 use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
-use crate::sync::{Arc, Parker};
+use crate::sync::Arc;
 use crate::tick::Time;
 
 /// Schedules, moves and cancels timers of one scheduler, from any thread.
@@ -445,32 +445,14 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let may_wait = until.is_some() || !self.engine.is_inside();
-        let parker = Parker::new();
-        let (cancelling, wait) = self.engine.with(stripe, |stripe| {
-            let cancelling = stripe.cancel(hash, key);
-            let run = match &cancelling {
-                Cancelling::Cancelled { run, .. } => *run,
-                Cancelling::Running(run) => Some(*run),
-                Cancelling::NotFound => None,
-            };
-            // In the same hold as the cancellation: nothing can be armed in between.
-            let wait = run.map(|run| {
-                let number = may_wait
-                    .then(|| stripe.wait_for(run, parker.unparker().clone()))
-                    .flatten();
-                (run, number)
-            });
-            (cancelling, wait)
-        });
+        let (cancelling, waiting) = self
+            .engine
+            .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
+        // What was cancelled is dropped before anything is waited for.
         let answer = Self::answer(cancelling);
-        match wait {
+        match waiting {
             None => Ok(answer),
-            Some((_, None)) => Err(WaitError::WouldDeadlock),
-            Some((run, Some(number))) => self
-                .engine
-                .wait_for_run(stripe, run, number, until, &parker)
-                .map(|()| answer),
+            Some(waiting) => self.engine.wait_for_run(&waiting).map(|()| answer),
         }
     }
 
