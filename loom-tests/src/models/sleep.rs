@@ -173,6 +173,7 @@ fn c107_two_workers_share_one_batch() {
     });
 }
 
+/// One preemption: two are 300,000 executions and a minute, three far more than by-hand patience.
 #[test]
 fn c107_three_workers_share_one_batch() {
     check(1, || {
