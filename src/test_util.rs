@@ -122,7 +122,7 @@ where
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to(&self, to: Time) -> Vec<Fired<K>> {
         self.settle_quietly();
-        while let Some(next) = self.next_due().filter(|next| *next <= to) {
+        while let Some(next) = self.next_due(to) {
             self.hand.set(next.max(self.now()));
             self.settle_quietly();
         }
@@ -143,7 +143,7 @@ where
             if !fired.is_empty() {
                 return Some(fired);
             }
-            let next = self.next_due()?;
+            let next = self.next_due(Time::MAX)?;
             self.hand.set(next.max(self.now()));
         }
     }
@@ -217,14 +217,21 @@ where
         }
     }
 
-    /// No later than the next moment at which a wheel has something to do. What was cancelled or
-    /// pushed out may make it early: then a settle finds nothing, and knows better afterwards.
-    fn next_due(&self) -> Option<Time> {
-        let shards = self.server.engine().shards();
-        (0..shards.shards())
-            .map(|shard| shards.shard(shard).least_due())
+    /// The exact next moment at which a wheel has something to do, if it is not after `limit`.
+    fn next_due(&self, limit: Time) -> Option<Time> {
+        let engine = self.server.engine();
+        let shards = engine.shards();
+        // What the tickers go by may be early, after a cancellation, and is never late: mostly it
+        // answers without a look at every stripe.
+        let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
+        if no_earlier.min().is_none_or(|time| time > limit) {
+            return None;
+        }
+        engine
+            .stripes_of(None)
+            .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
             .min()
-            .filter(|time| *time != Time::MAX)
+            .filter(|time| *time <= limit && *time != Time::MAX)
     }
 
     /// Shuts down, letting the time pass where the mode waits for it. A second call returns an
@@ -243,7 +250,7 @@ where
         Report::of(Some(engine.end(mode, &mut |limit| {
             self.settle_quietly();
             while !engine.closing().is_quiet() {
-                let Some(next) = self.next_due().filter(|next| *next <= limit) else {
+                let Some(next) = self.next_due(limit) else {
                     self.hand.set(limit.max(self.now()));
                     self.settle_quietly();
                     break;

@@ -6,6 +6,7 @@ mod drops;
 #[path = "kit/steps.rs"]
 mod steps;
 #[path = "kit/wait.rs"]
+#[allow(dead_code, reason = "each test uses a part of the kit")]
 mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,7 +286,10 @@ fn c078_cancelled_while_queued_behind_a_blocked_task_each_counts_once() {
 
 /// A key that is counted, too.
 #[derive(Clone)]
-struct Large(u64, Arc<()>);
+struct Large(
+    u64,
+    #[expect(dead_code, reason = "its references are counted")] Arc<()>,
+);
 
 impl PartialEq for Large {
     fn eq(&self, other: &Self) -> bool {

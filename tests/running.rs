@@ -6,6 +6,7 @@ mod drops;
 #[path = "kit/steps.rs"]
 mod steps;
 #[path = "kit/wait.rs"]
+#[allow(dead_code, reason = "each test uses a part of the kit")]
 mod wait;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -318,9 +319,9 @@ fn other_ids_of_the_key_are_not_found() {
     for kept in [false, true] {
         let ran = after(kept, |firing, kept| {
             let timers = firing.handle();
-            let others = if kept.is_some() {
+            let others = if let Some(kept) = kept {
                 // The kept one replaced, which brings its task and its time along.
-                let replaced = kept.unwrap().id;
+                let replaced = kept.id;
                 timers.schedule(1, 10 * T, |_| ()).unwrap();
                 vec![replaced]
             } else {

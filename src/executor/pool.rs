@@ -221,9 +221,10 @@ impl Feeder {
     }
 
     /// Wakes one worker, after a batch of pushes. The worker that steals from the batch wakes the
-    /// next one if there is more.
-    pub(crate) fn announce(&self) {
-        self.pool.sleep.wake_one();
+    /// next one if there is more. True if somebody slept: that worker looks at the batch before it
+    /// sleeps again or leaves. Otherwise those that are there are awake and come by.
+    pub(crate) fn announce(&self) -> bool {
+        self.pool.sleep.wake_one()
     }
 }
 

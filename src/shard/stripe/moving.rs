@@ -113,6 +113,11 @@ impl<K, V> Stripe<K, V> {
         self.published
     }
 
+    /// The exact next moment at which this stripe has something to do.
+    pub(crate) fn next_due(&self) -> Time {
+        self.next_wake()
+    }
+
     // === moving and cancelling ===
 
     pub(crate) fn reschedule<Q>(
