@@ -287,6 +287,19 @@ impl<K, V> Table<K, V> {
         }
     }
 
+    /// Whether the slot can be had again; walks the free list.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_listed_free(&self, slot: u32) -> bool {
+        let mut next = self.free;
+        while next != slot {
+            match self.slots.get(next) {
+                Some(Slot::Free(vacant)) => next = vacant.next,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn set_generation(&mut self, slot: u32, generation: u32) {
         match &mut self.slots[slot] {

@@ -153,12 +153,18 @@ impl<K, V> Stripe<K, V> {
                 None
             }
             None => {
-                let bits = match self.table.slot(id.slot) {
-                    Some(Slot::Running(busy)) => busy.hash,
+                let (bits, newest) = match self.table.slot(id.slot) {
+                    Some(Slot::Running(busy)) => (busy.hash, busy.newest),
                     _ => unreachable!("E4: a run has a Running slot"),
                 };
+                // The slot remembers its newest arming: one that was kept and is gone did not run.
+                let end = if newest == id.generation {
+                    End::Ran
+                } else {
+                    End::Cancelled
+                };
                 self.remove_line(bits, id.slot);
-                match self.table.vacate(id.slot, End::Ran) {
+                match self.table.vacate(id.slot, end) {
                     Slot::Running(busy) => Some(busy.key),
                     _ => None,
                 }

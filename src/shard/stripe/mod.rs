@@ -7,6 +7,8 @@ mod answers;
 mod arming;
 mod due;
 mod ending;
+#[cfg(all(test, not(loom)))]
+mod enumerate;
 mod moving;
 
 pub(crate) use answers::{
