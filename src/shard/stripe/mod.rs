@@ -10,6 +10,8 @@ mod ending;
 #[cfg(all(test, not(loom)))]
 mod enumerate;
 mod moving;
+#[cfg(all(test, not(loom)))]
+mod worn;
 
 pub(crate) use answers::{
     Admission, Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
