@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
-use crate::job::contain;
+use crate::job::{contain, drop_each};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -198,7 +198,7 @@ impl<F: Face> Engine<F> {
         *self.threads.0.lock() = None;
         self.closing().finish();
         // Payloads are user code's: dropped here, with no lock held.
-        drop(taken);
+        drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }
 }
 
