@@ -17,13 +17,26 @@
 
 #[path = "../../src/clock.rs"]
 mod clock;
+#[path = "../../src/config.rs"]
+mod config;
+#[path = "../../src/engine/mod.rs"]
+mod engine;
+#[path = "../../src/error.rs"]
+mod error;
 #[path = "../../src/executor/mod.rs"]
 mod executor;
 #[path = "../../src/job.rs"]
 mod job;
+#[path = "../../src/shard/mod.rs"]
+mod shard;
+#[path = "../../src/stats.rs"]
+mod stats;
 #[path = "../../src/sync/mod.rs"]
 mod sync;
 #[path = "../../src/tick.rs"]
 mod tick;
+#[path = "../../src/wheel/mod.rs"]
+mod wheel;
 
 mod models;
+mod rig;

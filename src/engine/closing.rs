@@ -58,6 +58,13 @@ pub enum Shutdown {
     RunNow,
 }
 
+/// What an engine's end left.
+#[derive(Debug)]
+pub(crate) struct Ending<K, V> {
+    pub(crate) taken: Vec<Taken<K, V>>,
+    pub(crate) still_running: usize,
+}
+
 /// The engine's progress to its end.
 #[derive(Debug)]
 pub(crate) struct Closing {
@@ -141,6 +148,33 @@ impl Closing {
 const TAKEN_PER_HOLD: usize = 256;
 
 impl<F: Face> Engine<F> {
+    /// Steps 2 to 6, for the caller who began, at the moment `begun`, from which the limit of a drain
+    /// counts. `wait` waits until the engine is quiet or the moment has come.
+    pub(crate) fn wind_down(
+        &self,
+        mode: Shutdown,
+        begun: Time,
+        wait: &mut dyn FnMut(Time),
+    ) -> Ending<F::Key, F::Payload> {
+        self.close_gates();
+        match mode {
+            Shutdown::HandBack => {}
+            Shutdown::Drain { limit } => wait(begun + limit),
+            Shutdown::RunNow => {
+                self.make_all_due();
+                wait(self.now() + self.shutdown_limit);
+            }
+        }
+        let taken = self.take_pending(true);
+        wait(self.now() + self.shutdown_limit);
+        let still_running = self.running();
+        self.stop();
+        Ending {
+            taken,
+            still_running,
+        }
+    }
+
     /// Step 2.
     pub(crate) fn close_gates(&self) {
         for stripe in 0..self.shards().stripes() {

@@ -5,7 +5,9 @@
 //! 3. Nothing due: look whether tickets wait and nothing is claimed, and let the pool grow.
 //! 4. Promise to wake at the earlier of the least due moment and the next look at the pool.
 //! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
-//!    Something new: awake, once more. Else sleep until the promise.
+//!    Something new: awake, once more. Else sleep until the promise. A ticker that is its own worker
+//!    also looks at the queues: a ticket is counted before it is pushed, so a backlog that was seen
+//!    before the promise says nothing of what could be served.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 
@@ -109,6 +111,7 @@ impl<F: Face> Engine<F> {
         shard.bell.promise(at);
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
+            || (seat.inline.is_some() && self.pool().has_tickets())
             || if seat.stalled {
                 shard.backlog.recovered()
             } else {

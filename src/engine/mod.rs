@@ -18,12 +18,12 @@ mod serve;
 mod threads;
 mod waiting;
 
-pub(crate) use closing::Closing;
+pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 pub(crate) use drive::{Seat, Step};
 pub(crate) use serve::{Fire, Server};
 #[cfg(not(loom))]
-pub(crate) use threads::{Ending, Threads};
+pub(crate) use threads::Threads;
 
 use crate::clock::Clock;
 use crate::config::Valid;

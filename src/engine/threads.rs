@@ -5,10 +5,9 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Engine, Face, Seat, Server, Shutdown, Step};
+use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
-use crate::job::contain;
-use crate::shard::Taken;
+use crate::job::{contain, drop_each};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -27,13 +26,6 @@ struct Started {
     workers: Alive,
     tickers_gone: Receiver<Infallible>,
     workers_gone: Receiver<Infallible>,
-}
-
-/// What an engine's end left.
-#[derive(Debug)]
-pub(crate) struct Ending<K, V> {
-    pub(crate) taken: Vec<Taken<K, V>>,
-    pub(crate) still_running: usize,
 }
 
 /// Makes a face's report; of nothing for everybody but the first who shuts down.
@@ -128,32 +120,17 @@ impl<F: Face> Engine<F> {
             .map(|started| which(started).clone())
     }
 
-    /// Steps 2 to 6 of `closing.rs`, for the caller who began. `wait` waits until the engine is
-    /// quiet or the moment has come.
+    /// Steps 2 to 6 of `closing.rs`, for the caller who began, and the end of the threads.
     pub(crate) fn end(
         &self,
         mode: Shutdown,
+        begun: Time,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
-        self.close_gates();
-        match mode {
-            Shutdown::HandBack => {}
-            Shutdown::Drain { limit } => wait(self.now() + limit),
-            Shutdown::RunNow => {
-                self.make_all_due();
-                wait(self.now() + self.shutdown_limit);
-            }
-        }
-        let taken = self.take_pending(true);
-        wait(self.now() + self.shutdown_limit);
-        let still_running = self.running();
-        self.stop();
-        self.join(still_running == 0);
+        let ending = self.wind_down(mode, begun, wait);
+        self.join(ending.still_running == 0);
         self.closing().finish();
-        Ending {
-            taken,
-            still_running,
-        }
+        ending
     }
 
     /// The whole shutdown, for whichever face. From inside a task the report comes later, from a
@@ -164,11 +141,13 @@ impl<F: Face> Engine<F> {
         report: MakeReport<F, R>,
     ) -> Result<R, Receiver<R>> {
         let engine = server.engine();
+        // Before anybody can see that it is closing.
+        let begun = engine.now();
         if !engine.closing().begin() {
             return Ok(report(None));
         }
         if !engine.is_inside() {
-            return Ok(report(Some(engine.wait_and_end(mode))));
+            return Ok(report(Some(engine.wait_and_end(mode, begun))));
         }
         let (send, receive) = bounded(1);
         let (for_thread, to) = (Arc::clone(server), send.clone());
@@ -176,18 +155,18 @@ impl<F: Face> Engine<F> {
             .name("tb-shutdown".to_owned())
             .spawn(move || {
                 // Nobody may have kept the ticket.
-                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode))));
+                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode, begun))));
             });
         if thread.is_err() {
             // Without a thread nothing can be waited for: what has not started comes back at once.
-            let ending = engine.end(Shutdown::HandBack, &mut |_| ());
+            let ending = engine.end(Shutdown::HandBack, begun, &mut |_| ());
             let _ = send.send(report(Some(ending)));
         }
         Err(receive)
     }
 
-    fn wait_and_end(&self, mode: Shutdown) -> Ending<F::Key, F::Payload> {
-        self.end(mode, &mut |limit| {
+    fn wait_and_end(&self, mode: Shutdown, begun: Time) -> Ending<F::Key, F::Payload> {
+        self.end(mode, begun, &mut |limit| {
             self.wait_until_quiet(limit);
         })
     }
@@ -219,7 +198,7 @@ impl<F: Face> Engine<F> {
         *self.threads.0.lock() = None;
         self.closing().finish();
         // Payloads are user code's: dropped here, with no lock held.
-        drop(taken);
+        drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }
 }
 

@@ -8,20 +8,69 @@
 
 use super::{Engine, Face, inside};
 use crate::error::WaitError;
-use crate::shard::EntryId;
+use crate::shard::{Cancelling, EntryId, Stripe};
 use crate::sync::Parker;
 use crate::tick::Time;
 
+/// A run that somebody has told to end and wants to see ended.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    stripe: usize,
+    run: EntryId,
+    /// `None`: the caller must not wait.
+    number: Option<u64>,
+    parker: Parker,
+    until: Option<Time>,
+}
+
 impl<F: Face> Engine<F> {
-    /// Waits for the run `run`, as the waiter `number`.
-    pub(crate) fn wait_for_run(
+    /// Cancels, and registers with the run that is in progress, if there is one.
+    pub(crate) fn cancel_to_wait(
         &self,
         stripe: usize,
-        run: EntryId,
-        number: u64,
         until: Option<Time>,
-        parker: &Parker,
-    ) -> Result<(), WaitError> {
+        cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
+    ) -> (Cancelling<F::Key, F::Payload>, Option<Waiting>) {
+        let may_wait = until.is_some() || !self.is_inside();
+        let parker = Parker::new();
+        let (cancelling, registered) = self.with(stripe, |stripe| {
+            let cancelling = cancel(stripe);
+            let run = match &cancelling {
+                Cancelling::Cancelled { run, .. } => *run,
+                Cancelling::Running(run) => Some(*run),
+                Cancelling::NotFound => None,
+            };
+            // In the same hold as the cancellation: nothing can be armed in between.
+            let registered = run.map(|run| {
+                let number = may_wait
+                    .then(|| stripe.wait_for(run, parker.unparker().clone()))
+                    .flatten();
+                (run, number)
+            });
+            (cancelling, registered)
+        });
+        let waiting = registered.map(|(run, number)| Waiting {
+            stripe,
+            run,
+            number,
+            parker,
+            until,
+        });
+        (cancelling, waiting)
+    }
+
+    /// Waits for the end of the run.
+    pub(crate) fn wait_for_run(&self, waiting: &Waiting) -> Result<(), WaitError> {
+        let Waiting {
+            stripe,
+            run,
+            until,
+            ref parker,
+            ..
+        } = *waiting;
+        if waiting.number.is_none() {
+            return Err(WaitError::WouldDeadlock);
+        }
         loop {
             let running = self.shards().peek(stripe, |stripe| stripe.is_running(run));
             if !running {
@@ -30,8 +79,7 @@ impl<F: Face> Engine<F> {
             // In an engine that a test steps, nothing goes on while its thread waits in a task.
             let in_vain = self.is_stepped() && self.is_inside();
             if in_vain || until.is_some_and(|until| self.now() >= until) {
-                let still = self.with(stripe, |stripe| stripe.give_up_waiting(run, number));
-                return if still {
+                return if self.give_up_waiting(waiting) {
                     Err(WaitError::TimedOut)
                 } else {
                     Ok(())
@@ -39,6 +87,16 @@ impl<F: Face> Engine<F> {
             }
             self.clock().park_until(parker, until);
         }
+    }
+
+    /// Takes the waiter back, so that the key can be armed again. Whether the run goes on.
+    pub(crate) fn give_up_waiting(&self, waiting: &Waiting) -> bool {
+        let Some(number) = waiting.number else {
+            return true;
+        };
+        self.with(waiting.stripe, |stripe| {
+            stripe.give_up_waiting(waiting.run, number)
+        })
     }
 
     /// Whether the calling thread is in one of this engine's tasks.

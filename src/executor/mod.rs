@@ -18,6 +18,8 @@ mod growth;
 mod pool;
 mod queue;
 mod sleep;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod worker;
 
 pub use foreign::{Executor, Job};

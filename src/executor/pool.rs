@@ -172,6 +172,12 @@ impl Pool {
         self.sleep.sleeping()
     }
 
+    /// Whether a ticket waits in any queue. After a fence that is true of everything pushed before
+    /// the fence of whoever pushed it.
+    pub(crate) fn has_tickets(&self) -> bool {
+        self.queues.any()
+    }
+
     /// About how many tickets wait in all queues, the workers' own included; for `Debug` and the
     /// models.
     pub(crate) fn queued_hint(&self) -> usize {
@@ -215,9 +221,10 @@ impl Feeder {
     }
 
     /// Wakes one worker, after a batch of pushes. The worker that steals from the batch wakes the
-    /// next one if there is more.
-    pub(crate) fn announce(&self) {
-        self.pool.sleep.wake_one();
+    /// next one if there is more. True if somebody slept: that worker looks at the batch before it
+    /// sleeps again or leaves. Otherwise those that are there are awake and come by.
+    pub(crate) fn announce(&self) -> bool {
+        self.pool.sleep.wake_one()
     }
 }
 

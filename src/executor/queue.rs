@@ -13,7 +13,7 @@
 //! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
 //! Whoever puts tickets into a deque has to fence and to wake a sleeper afterwards. That holds for a
-//! thief too, whose steal moves a batch into its own deque; [`Found::more`] tells it.
+//! thief too, whose steal moves a batch into its own deque; [`Found::stolen`] tells it.
 
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -39,10 +39,17 @@ pub(super) struct Queues {
     injector_bound: usize,
 }
 
-/// A ticket, and whether the queue it came from or the finder's own deque has more for others.
+/// A ticket, and whether it came from another queue than the finder's own, perhaps with a batch.
 pub(super) struct Found {
     pub(super) ticket: Ticket,
-    pub(super) more: bool,
+    pub(super) stolen: bool,
+}
+
+impl Found {
+    fn stolen(ticket: Ticket) -> Self {
+        let stolen = true;
+        Found { ticket, stolen }
+    }
 }
 
 impl Queues {
@@ -94,18 +101,15 @@ impl Queues {
         start: usize,
     ) -> Option<Found> {
         if injector_first && let Some(ticket) = insist(|| self.injector.steal()) {
-            let more = !self.injector.is_empty();
-            return Some(Found { ticket, more });
+            return Some(Found::stolen(ticket));
         }
         if let Some(ticket) = local.pop() {
-            // Those who could help with the rest were told when it came into the deque.
-            let more = false;
-            return Some(Found { ticket, more });
+            let stolen = false;
+            return Some(Found { ticket, stolen });
         }
         for feeder in rotated(&self.feeders, start) {
             if let Some(ticket) = insist(|| feeder.steal_batch_and_pop(local)) {
-                let more = !local.is_empty() || !feeder.is_empty();
-                return Some(Found { ticket, more });
+                return Some(Found::stolen(ticket));
             }
         }
         let batch = || {
@@ -113,15 +117,13 @@ impl Queues {
                 .steal_batch_with_limit_and_pop(local, INJECTOR_BATCH)
         };
         if let Some(ticket) = insist(batch) {
-            let more = !local.is_empty() || !self.injector.is_empty();
-            return Some(Found { ticket, more });
+            return Some(Found::stolen(ticket));
         }
         // The last one in this order is the finder's own deque, which it has just found empty.
         let others = rotated(self.locals(), seat + 1).take(self.locals().len().saturating_sub(1));
         for other in others {
             if let Some(ticket) = insist(|| other.steal_batch_and_pop(local)) {
-                let more = !local.is_empty() || !other.is_empty();
-                return Some(Found { ticket, more });
+                return Some(Found::stolen(ticket));
             }
         }
         None
@@ -234,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn a_steal_says_whether_others_could_help() {
+    fn only_what_comes_from_elsewhere_counts_as_stolen() {
         let p = parts(1, 1, 10);
-        p.feeders[0].push(ticket(1));
-        assert!(!p.queues.find(0, &p.locals[0], false, 0).unwrap().more);
         for slot in 0..4 {
             p.feeders[0].push(ticket(slot));
         }
-        assert!(p.queues.find(0, &p.locals[0], false, 0).unwrap().more);
+        assert!(p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
+        assert!(!p.locals[0].is_empty(), "a batch came along");
+        assert!(!p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
     }
 
     #[test]

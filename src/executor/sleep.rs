@@ -21,14 +21,14 @@
 //! ```text
 //!   worker (`Worker::rest`)                        whoever makes a ticket visible
 //!     announce: list, count                          push
-//!     F1: fence(SeqCst)  in `announce`               F2: fence(SeqCst)  in `wake_one`
+//!     F1: fence(SeqCst)  in `announce`               F2: fence(SeqCst)  in `wake_one_if`
 //!     look at stop, then at every queue              read the count; 0: done
 //!     park, if there was nothing                     take one off the list, lower the count
 //!     retract: off the list, if nobody chose it      unpark it
 //! ```
 //!
 //! "Whoever makes a ticket visible" is a ticker that announces a batch, a caller of `inject`, and a
-//! thief whose steal left more behind, in the queue it stole from or in its own deque.
+//! thief, whose steal may have moved more into its own deque.
 //!
 //! # Why nothing is lost
 //!
@@ -49,6 +49,20 @@
 //! - **P5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so the next
 //!   waker takes another one. When the list is empty, nobody sleeps.
 //! - **P6** `stop` sets its flag before F2 and empties the list; the look reads the flag after F1.
+//!
+//! # Why nothing waits beside a sleeper
+//!
+//! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies ten
+//! workers, each wakes the next:
+//!
+//! - **P7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or awake,
+//!   and in no task. A looking worker either finds nothing anywhere, or steals, and then wakes a
+//!   sleeper if there is a ticket left *anywhere*. It does not do to look at the queue it stole from
+//!   and its own deque alone. Three tickets: A steals two of them, keeps one in its deque, wakes B and
+//!   starts. B steals the third, sees nothing left there, wakes nobody; the ticket in A's deque waits
+//!   for A's task while C sleeps. A wake-up stands for all that waits at that moment, so it has to be
+//!   passed on for all of it. This costs a look at every queue, and only while somebody sleeps.
+//!   Popping the own deque needs no wake-up: its tickets came with a steal.
 //!
 //! The lowest number is chosen first. Extra workers have the highest numbers: they sleep while the
 //! others suffice, and leave.
@@ -85,7 +99,7 @@ impl Sleep {
             idle[seat / BITS] |= bit(seat);
             self.add_to_count(1);
         }
-        // F1, pairs with F2 in `wake_one` and in `wake_all`: the look that follows sees what was
+        // F1, pairs with F2 in `wake_one_if` and `wake_all`: the look that follows sees what was
         // pushed before F2, or the waker sees the count of above.
         fence(Ordering::SeqCst);
     }
@@ -102,14 +116,19 @@ impl Sleep {
         false
     }
 
-    /// Wakes one sleeper, if there is one. Called after a ticket was made visible.
-    pub(super) fn wake_one(&self) {
+    /// Wakes one sleeper, and says whether there was one. Called after a ticket was made visible.
+    pub(super) fn wake_one(&self) -> bool {
+        self.wake_one_if(|| true)
+    }
+
+    /// Wakes one sleeper, if there is one and a reason for it. The reason is looked for only then.
+    pub(super) fn wake_one_if(&self, reason: impl FnOnce() -> bool) -> bool {
         // F2, pairs with F1 in `announce`: whoever announced itself before is seen here, and whoever
         // does so later sees the ticket.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fences. A busy pool pays for the fence and this read, no lock.
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.count.load(Ordering::Relaxed) == 0 || !reason() {
+            return false;
         }
         let chosen = {
             let mut idle = self.idle.lock();
@@ -128,6 +147,7 @@ impl Sleep {
         if let Some(seat) = chosen {
             self.unparkers[seat].unpark();
         }
+        chosen.is_some()
     }
 
     /// Wakes every sleeper. Called after the stop flag was set.
@@ -186,13 +206,13 @@ mod tests {
         }
         assert_eq!(sleep.sleeping(), 3);
         for seat in [3, 64, 129] {
-            sleep.wake_one();
+            assert!(sleep.wake_one());
             // Returns at once: its token is set.
             parkers[seat].park();
             assert!(sleep.retract(seat), "{seat} was chosen");
         }
         assert_eq!(sleep.sleeping(), 0);
-        sleep.wake_one();
+        assert!(!sleep.wake_one(), "nobody sleeps");
         assert_eq!(sleep.sleeping(), 0);
     }
 
@@ -202,7 +222,7 @@ mod tests {
         sleep.announce(0);
         sleep.announce(1);
         assert!(!sleep.retract(0));
-        sleep.wake_one();
+        assert!(sleep.wake_one());
         parkers[1].park();
         assert!(sleep.retract(1));
     }

@@ -62,13 +62,15 @@ impl Worker {
         let found = pool
             .queues
             .find(seat.number, &seat.local, injector_first, self.start);
-        let Some(Found { ticket, more }) = found else {
+        let Some(Found { ticket, stolen }) = found else {
             return false;
         };
-        if more {
-            // The steal made tickets visible, in its own deque or by leaving them: the next sleeper
-            // could serve them while this one is in a task.
-            pool.sleep.wake_one();
+        if stolen {
+            // The steal may have made tickets visible in its own deque, and this worker is about to
+            // disappear into a task: the next sleeper has to look after whatever waits, wherever it
+            // waits. P7 in `sleep.rs` says why it is not enough to look at the two deques of this
+            // steal.
+            pool.sleep.wake_one_if(|| pool.queues.any());
         }
         pool.count_claim(seat.number);
         let since = &mut self.since_injector;

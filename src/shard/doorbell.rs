@@ -16,6 +16,10 @@
 //! T3 and T4. `fetch_min` makes the promise the earlier moment, so that the next producer with a
 //! deadline between the two need not ring: the ticker is about to wake and looks at everything.
 //! A deadline that is later than the promise never wakes a thread.
+//!
+//! The promise is only ever written by read-modify-writes. The ticker could store: what a producer
+//! lowered before is overwritten in any case. But the checker places a store after the others'
+//! read-modify-writes only if it has read them, and would let a producer go on seeing its own.
 
 use crate::sync::Unparker;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -55,7 +59,7 @@ impl Doorbell {
     pub(crate) fn promise(&self, at: Time) {
         // Relaxed: ordered by the fence. An `at` of 0 would mean awake: then nobody rings, and the
         // ticker must not sleep.
-        self.promise.store(at.as_nanos(), Ordering::Relaxed);
+        self.promise.swap(at.as_nanos(), Ordering::Relaxed);
         // Pairs with the fence in `ring_for`.
         fence(Ordering::SeqCst);
     }
@@ -63,6 +67,6 @@ impl Doorbell {
     /// The ticker is up and will look before it promises again.
     pub(crate) fn awake(&self) {
         // Relaxed: who still sees the old promise rings once for nothing.
-        self.promise.store(0, Ordering::Relaxed);
+        self.promise.swap(0, Ordering::Relaxed);
     }
 }

@@ -261,30 +261,51 @@ impl<K, V> Table<K, V> {
     }
 
     /// Moves a Running slot whose generations run out to a fresh one, so that arming the key during
-    /// the run finds generations left. Ids of the run in progress then answer NotFound.
+    /// the run finds generations left. The worn slot is retired. Ids of the run in progress then
+    /// answer NotFound.
     pub(super) fn move_to_fresh_slot(&mut self, slot: u32) -> Option<u32> {
-        let Slot::Running(_) = &self.slots[slot] else {
+        let Slot::Running(busy) = &self.slots[slot] else {
             return None;
         };
         if !self.has_room() {
             return None;
         }
-        let Slot::Running(mut busy) = self.vacate(slot, End::Ran) else {
-            return None;
+        // E3: never on the free list again. It would be the first one there, and be taken at once.
+        let retired = Slot::Free(Vacant {
+            next: NIL,
+            generation: busy.newest,
+            end: End::Ran,
+            ticket: false,
+        });
+        let Slot::Running(mut busy) = std::mem::replace(&mut self.slots[slot], retired) else {
+            unreachable!("it was Running a moment ago");
         };
-        if self.free == NIL {
+        if self.slots.has_room() {
+            // A new one rather than a free one, which may be as worn.
             busy.newest = 1;
-            self.slots.push(Slot::Running(busy)).ok()
-        } else {
-            let fresh = self.free;
-            let Slot::Free(vacant) = &self.slots[fresh] else {
-                unreachable!("E2: only free slots are on the free list");
-            };
-            busy.newest = vacant.generation + 1;
-            self.free = vacant.next;
-            self.slots[fresh] = Slot::Running(busy);
-            Some(fresh)
+            return self.slots.push(Slot::Running(busy)).ok();
         }
+        let fresh = self.free;
+        let Slot::Free(vacant) = &self.slots[fresh] else {
+            unreachable!("E2: only free slots are on the free list");
+        };
+        busy.newest = vacant.generation + 1;
+        self.free = vacant.next;
+        self.slots[fresh] = Slot::Running(busy);
+        Some(fresh)
+    }
+
+    /// Whether the slot can be had again; walks the free list.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_listed_free(&self, slot: u32) -> bool {
+        let mut next = self.free;
+        while next != slot {
+            match self.slots.get(next) {
+                Some(Slot::Free(vacant)) => next = vacant.next,
+                _ => return false,
+            }
+        }
+        true
     }
 
     #[cfg(all(test, not(loom)))]

@@ -21,7 +21,7 @@
 mod backlog;
 mod doorbell;
 mod entry;
-mod permits;
+pub(crate) mod permits;
 mod stripe;
 mod ticker;
 
@@ -38,7 +38,7 @@ pub(crate) use ticker::{Collected, Ticker};
 use std::cell::Cell;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker};
+use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker, thread_local};
 use crate::tick::{TickSize, Time};
 
 /// What one ticker serves besides its stripes' locks.

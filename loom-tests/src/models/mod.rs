@@ -4,8 +4,17 @@
 //! purpose, of which the named test must find the damage. A model that no damage can make fail
 //! proves nothing.
 
+mod backlog;
+mod claim;
+mod close;
+mod doorbell;
+mod growth;
+mod inline;
 mod litmus;
+mod permits;
+mod shutdown;
 mod sleep;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -73,11 +73,16 @@ impl<K, V> Stripe<K, V> {
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
-                let (_, key, value) = self.take_out(slot, End::Ran);
+                let (deadline, key, value) = self.take_out(slot, End::Ran);
                 self.counters.ran += 1;
                 self.counters.panicked += 1;
                 self.no_longer_pending();
-                return Claimed::KeyPanicked { panic, key, value };
+                return Claimed::KeyPanicked {
+                    panic,
+                    key,
+                    value,
+                    deadline,
+                };
             }
         };
         self.counters.queued -= 1;
@@ -153,12 +158,18 @@ impl<K, V> Stripe<K, V> {
                 None
             }
             None => {
-                let bits = match self.table.slot(id.slot) {
-                    Some(Slot::Running(busy)) => busy.hash,
+                let (bits, newest) = match self.table.slot(id.slot) {
+                    Some(Slot::Running(busy)) => (busy.hash, busy.newest),
                     _ => unreachable!("E4: a run has a Running slot"),
                 };
+                // The slot remembers its newest arming: one that was kept and is gone did not run.
+                let end = if newest == id.generation {
+                    End::Ran
+                } else {
+                    End::Cancelled
+                };
                 self.remove_line(bits, id.slot);
-                match self.table.vacate(id.slot, End::Ran) {
+                match self.table.vacate(id.slot, end) {
                     Slot::Running(busy) => Some(busy.key),
                     _ => None,
                 }

@@ -7,7 +7,11 @@ mod answers;
 mod arming;
 mod due;
 mod ending;
+#[cfg(all(test, not(loom)))]
+mod enumerate;
 mod moving;
+#[cfg(all(test, not(loom)))]
+mod worn;
 
 pub(crate) use answers::{
     Admission, Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
@@ -174,7 +178,7 @@ impl<K, V> Stripe<K, V> {
 
     // === lookups ===
 
-    fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
+    pub(crate) fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

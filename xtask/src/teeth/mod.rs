@@ -76,10 +76,14 @@ struct Bench {
 
 impl Bench {
     fn new(root: &Path) -> Result<Self, String> {
-        // The same target directory as for everything else: the dependencies are built already.
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let logs = target.join("teeth");
+        // A target directory of its own, though it means to build loom once more: cargo tells
+        // packages by their place in the workspace, so in a shared one it would take what was
+        // built of the broken copy for what was built of the tree itself.
+        let target = logs.join("build");
+        fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
         let copy = Copy::new(root, &logs.join("tree"))?;
         let absolute = |path: PathBuf| {
             path.canonicalize()

@@ -1,0 +1,84 @@
+//! A ticker at its ticket bound: it stops collecting, sleeps, and the claim that brings the number
+//! down to half wakes it. `shard/backlog.rs` has the protocol, `ticker_step` in `engine/drive.rs` the
+//! ticker's half of it.
+//!
+//! The clock stands still, so nothing but the bell wakes the ticker: what it leaves in the wheel
+//! stays there for ever, which shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/backlog-no-second-look.patch`: the claim comes while the ticker goes to sleep.
+//! - `teeth/backlog-claim-does-not-ring.patch`: it comes when the ticker sleeps.
+//! - `teeth/backlog-rings-before-it-counts.patch`: it rings for a number that is still above half.
+
+use loom::thread;
+
+use super::check;
+use crate::engine::Seat;
+use crate::rig::{Rig, START, Size, at};
+use crate::tick::Time;
+
+const DUE: u64 = START + 1;
+
+/// As many tickets out as the bound allows, and one more timer due.
+fn at_the_bound(bound: usize, workers: usize) -> (Rig, Seat) {
+    let (rig, mut seat) = Rig::new(&Size {
+        backlog: bound,
+        workers,
+        ..Size::default()
+    });
+    for task in 0..=bound {
+        rig.arm(task as u32, task, at(DUE)).unwrap();
+    }
+    rig.hand.set(at(DUE));
+    rig.tick(&mut seat, || rig.queued() == bound);
+    (rig, seat)
+}
+
+/// The ticker goes on until it has collected the last timer. Never above the bound.
+fn collect_the_rest(rig: &Rig, seat: &mut Seat, bound: usize) {
+    rig.tick(seat, || {
+        assert!(rig.unclaimed() <= bound);
+        rig.least_due() == Time::MAX
+    });
+}
+
+#[test]
+fn a_claim_wakes_the_stalled_ticker() {
+    check(3, || {
+        let (rig, mut seat) = at_the_bound(2, 1);
+        let claimer = {
+            let (rig, mut worker) = (rig.clone(), rig.worker());
+            thread::spawn(move || {
+                worker.step(rig.server.as_ref());
+                worker
+            })
+        };
+        collect_the_rest(&rig, &mut seat, 2);
+        let mut worker = claimer.join().unwrap();
+        rig.serve(&mut worker);
+        assert_eq!(rig.balance().ran, 3);
+        assert_eq!(rig.unclaimed(), 0);
+    });
+}
+
+/// The claims that bring the number to half may be those of two workers.
+#[test]
+fn two_workers_claim_and_one_of_them_wakes_the_ticker() {
+    check(1, || {
+        let (rig, mut seat) = at_the_bound(3, 2);
+        let claimers = [(); 2].map(|()| {
+            let (rig, mut worker) = (rig.clone(), rig.worker());
+            thread::spawn(move || {
+                worker.step(rig.server.as_ref());
+                worker
+            })
+        });
+        collect_the_rest(&rig, &mut seat, 3);
+        for claimer in claimers {
+            let mut worker = claimer.join().unwrap();
+            rig.serve(&mut worker);
+        }
+        assert_eq!(rig.balance().ran, 4);
+        assert_eq!(rig.unclaimed(), 0);
+    });
+}

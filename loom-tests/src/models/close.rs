@@ -1,0 +1,118 @@
+//! Schedule versus close: an arming is accepted or refused, and what was accepted ran or was handed
+//! back, once. Steps 1 to 4 of `engine/closing.rs`, C1 and C2.
+//!
+//! Teeth:
+//! - `teeth/close-empties-before-it-closes.patch`: what is armed in between stays for ever.
+//! - `teeth/close-admits-and-arms-in-two-holds.patch`: the gate closes between the two.
+//! - `teeth/close-everybody-begins.patch`: two callers both close.
+
+use loom::thread;
+
+use super::check;
+use crate::engine::Shutdown;
+use crate::rig::{Rig, START, Size, at};
+use crate::shard::Refusal;
+
+const FAR: u64 = START + 1_000;
+
+/// True if it was accepted, false if the scheduler was closed.
+fn arm(rig: &Rig, key: u32, deadline: u64) -> bool {
+    match rig.arm(key, key as usize, at(deadline)) {
+        Ok(arming) => {
+            assert_eq!(arming.replaced, None);
+            true
+        }
+        Err(refusal) => {
+            assert_eq!(refusal, Refusal::Closed);
+            false
+        }
+    }
+}
+
+/// The tasks that were handed back, if the caller is the one who closes.
+fn close(rig: &Rig) -> Option<Vec<usize>> {
+    rig.engine().closing().begin().then(|| {
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |_| {});
+        ending.taken.into_iter().map(|(_, _, task)| task).collect()
+    })
+}
+
+/// A task that was accepted ended once, one that was refused not at all.
+fn settle_up(rig: &Rig, accepted: [bool; 2], handed_back: &[usize]) {
+    for (task, accepted) in accepted.into_iter().enumerate() {
+        let back = handed_back.iter().filter(|back| **back == task).count();
+        let ends = rig.ledger().ran(task) + back;
+        assert_eq!(ends, usize::from(accepted), "task {task}");
+    }
+    let sum = rig.balance();
+    assert_eq!(sum.handed_back, handed_back.len() as u64);
+    assert_eq!((sum.pending, rig.unclaimed()), (0, 0));
+    assert!(rig.engine().closing().is_quiet());
+}
+
+#[test]
+fn what_is_accepted_comes_back() {
+    check(3, || {
+        let (rig, _seat) = Rig::new(&Size {
+            stripes: 2,
+            ..Size::default()
+        });
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || [arm(&rig, 0, FAR), arm(&rig, 1, FAR)])
+        };
+        let handed_back = close(&rig).expect("nobody else closes");
+        settle_up(&rig, producer.join().unwrap(), &handed_back);
+    });
+}
+
+/// What is due at once has a ticket by then, which finds nothing if it was handed back.
+#[test]
+fn what_is_due_at_once_runs_or_comes_back() {
+    check(3, || {
+        let (rig, _seat) = Rig::new(&Size::default());
+        let mut worker = rig.worker();
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || [arm(&rig, 0, START), arm(&rig, 1, FAR)])
+        };
+        let serving = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                worker.step(rig.server.as_ref());
+                worker
+            })
+        };
+        let handed_back = close(&rig).expect("nobody else closes");
+        let accepted = producer.join().unwrap();
+        let mut worker = serving.join().unwrap();
+        rig.serve(&mut worker);
+        settle_up(&rig, accepted, &handed_back);
+    });
+}
+
+#[test]
+fn of_two_who_close_one_gets_everything() {
+    check(3, || {
+        let (rig, _seat) = Rig::new(&Size::default());
+        let first = arm(&rig, 0, FAR);
+        let [other, producer] = [true, false].map(|closes| {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                if closes {
+                    (close(&rig), false)
+                } else {
+                    (None, arm(&rig, 1, FAR))
+                }
+            })
+        });
+        let mine = close(&rig);
+        let (others, _) = other.join().unwrap();
+        let (_, second) = producer.join().unwrap();
+        assert_ne!(mine.is_some(), others.is_some(), "one closes");
+        let handed_back = mine.or(others).unwrap_or_default();
+        settle_up(&rig, [first, second], &handed_back);
+    });
+}

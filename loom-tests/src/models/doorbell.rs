@@ -1,0 +1,105 @@
+//! The doorbell: an earlier deadline is never slept through. `shard/doorbell.rs` has the protocol and
+//! the argument; the ticker's half is `ticker_step` in `engine/drive.rs`.
+//!
+//! A producer moves the clock to its own deadline and no further, so a ticker that sleeps towards
+//! anything later sleeps for ever, which shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/doorbell-ring-without-fence.patch`, `teeth/doorbell-promise-without-fence.patch`,
+//!   `teeth/doorbell-no-second-look.patch`: the timer is published while the ticker goes to sleep.
+//! - `teeth/doorbell-ring-before-publishing.patch`: the bell rings for what is not there yet.
+
+use loom::thread;
+
+use super::check;
+use crate::rig::{Rig, START, Size, at};
+use crate::sync::{Arc, Mutex};
+
+const SOON: u64 = START + 10;
+const LATER: u64 = START + 20;
+const LAST: u64 = START + 30;
+
+#[test]
+fn a_timer_in_an_empty_wheel_is_not_slept_through() {
+    check(3, || {
+        let (rig, mut seat) = Rig::new(&Size::default());
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                rig.arm(0, 0, at(SOON)).unwrap();
+                rig.hand.set(at(SOON));
+            })
+        };
+        rig.tick(&mut seat, || rig.queued() == 1);
+        producer.join().unwrap();
+        assert_eq!(rig.balance().queued, 1);
+    });
+}
+
+#[test]
+fn an_earlier_timer_is_not_slept_through() {
+    check(3, || {
+        let (rig, mut seat) = Rig::new(&Size::default());
+        rig.arm(0, 0, at(LAST)).unwrap();
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                rig.arm(1, 1, at(SOON)).unwrap();
+                rig.hand.set(at(SOON));
+            })
+        };
+        rig.tick(&mut seat, || rig.queued() == 1);
+        producer.join().unwrap();
+        let sum = rig.balance();
+        assert_eq!((sum.queued, sum.pending), (1, 2));
+    });
+}
+
+#[test]
+fn a_timer_that_is_pulled_in_is_not_slept_through() {
+    check(3, || {
+        let (rig, mut seat) = Rig::new(&Size::default());
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                rig.arm(0, 0, at(LATER)).unwrap();
+                rig.touch(0, at(SOON));
+                rig.hand.set(at(SOON));
+            })
+        };
+        rig.tick(&mut seat, || rig.queued() == 1);
+        producer.join().unwrap();
+        assert_eq!(rig.balance().queued, 1);
+    });
+}
+
+/// Both ring one bell, in whichever order, and the one that finds the promise lowered already need
+/// not ring again.
+#[test]
+fn two_producers_and_one_bell() {
+    check(2, || {
+        let (rig, mut seat) = Rig::new(&Size {
+            stripes: 2,
+            ..Size::default()
+        });
+        // Two threads must not move one clock at once.
+        let hand = Arc::new(Mutex::new(rig.hand.clone()));
+        let producers = [(0, LATER), (1, SOON)].map(|(key, deadline)| {
+            let (rig, hand) = (rig.clone(), Arc::clone(&hand));
+            thread::spawn(move || {
+                // With the time read before, also the one that the other has overtaken is filed.
+                rig.arm_as_of(at(START), key, key as usize, at(deadline))
+                    .unwrap();
+                let hand = hand.lock();
+                if hand.now() < at(deadline) {
+                    hand.set(at(deadline));
+                }
+            })
+        });
+        rig.tick(&mut seat, || rig.queued() == 2);
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        assert_eq!(rig.balance().queued, 2);
+    });
+}

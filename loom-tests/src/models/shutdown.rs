@@ -1,0 +1,156 @@
+//! Shutdown versus hand-off: tickers and workers go on while everything is taken out, the last stripe
+//! wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`; C2, C3, C4.
+//!
+//! A waiter that nobody wakes and a thread that does not end show as deadlocks.
+//!
+//! Teeth:
+//! - `teeth/shutdown-last-stripe-counts-late.patch`: C4, the waiter registers in between.
+//! - `teeth/shutdown-waiter-looks-first.patch`: C4 from the other side.
+//! - `teeth/shutdown-ticker-looks-before-promising.patch`,
+//!   `teeth/shutdown-stop-rings-no-bell.patch`: C3, the ticker sleeps through the end.
+
+use loom::thread;
+
+use super::check;
+use crate::engine::{Ending, Seat, Shutdown};
+use crate::executor::Worker;
+use crate::rig::{Rig, START, Size, at};
+use crate::tick::Time;
+
+const DUE: u64 = START + 1;
+const FAR: u64 = START + 1_000;
+
+/// One task in each stripe, due at `deadline`.
+fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, Seat) {
+    let (rig, seat) = Rig::new(&Size {
+        stripes,
+        workers,
+        ..Size::default()
+    });
+    for task in 0..stripes {
+        rig.arm(task as u32, task, at(deadline)).unwrap();
+    }
+    (rig, seat)
+}
+
+/// The tasks are due, and their tickets are with the workers.
+fn handed_over(stripes: usize, workers: usize) -> (Rig, Seat) {
+    let (rig, mut seat) = armed(stripes, workers, DUE);
+    rig.hand.set(at(DUE));
+    rig.tick(&mut seat, || rig.queued() == stripes);
+    (rig, seat)
+}
+
+fn wind_down(rig: &Rig, mode: Shutdown) -> Ending<u32, usize> {
+    assert!(rig.engine().closing().begin());
+    let ending = rig
+        .engine()
+        .wind_down(mode, rig.engine().now(), &mut |limit| {
+            assert_eq!(limit, Time::MAX);
+            assert!(rig.engine().wait_until_quiet(limit));
+        });
+    assert_eq!(ending.still_running, 0);
+    ending
+}
+
+/// Each task ran or came back.
+fn settle_up(rig: &Rig, ending: &Ending<u32, usize>, tasks: usize) {
+    for task in 0..tasks {
+        let back = ending.taken.iter().filter(|taken| taken.2 == task).count();
+        assert_eq!(rig.ledger().ran(task) + back, 1, "task {task}");
+    }
+    let sum = rig.balance();
+    assert_eq!(sum.handed_back, ending.taken.len() as u64);
+    assert_eq!(sum.pending, 0);
+}
+
+fn serve(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<()> {
+    let rig = rig.clone();
+    thread::spawn(move || {
+        worker.step(rig.server.as_ref());
+    })
+}
+
+fn work(rig: &Rig, worker: Worker) -> thread::JoinHandle<()> {
+    let rig = rig.clone();
+    thread::spawn(move || rig.work(worker))
+}
+
+fn tick(rig: &Rig, mut seat: Seat) -> thread::JoinHandle<()> {
+    let rig = rig.clone();
+    thread::spawn(move || rig.tick(&mut seat, || false))
+}
+
+#[test]
+fn a_task_runs_or_comes_back_and_the_worker_ends() {
+    check(3, || {
+        let (rig, _seat) = handed_over(1, 1);
+        let worker = work(&rig, rig.worker());
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        worker.join().unwrap();
+        settle_up(&rig, &ending, 1);
+    });
+}
+
+/// Both stripes may be emptied by a run or by the hand-back, in any order.
+#[test]
+fn the_last_stripe_wakes_who_waits() {
+    check(2, || {
+        let (rig, _seat) = handed_over(2, 2);
+        let workers = [(); 2].map(|()| serve(&rig, rig.worker()));
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        settle_up(&rig, &ending, 2);
+    });
+}
+
+#[test]
+fn a_ticker_that_collects_meanwhile_ends() {
+    check(3, || {
+        let (rig, seat) = armed(1, 1, DUE);
+        rig.hand.set(at(DUE));
+        let mut worker = rig.worker();
+        let ticker = tick(&rig, seat);
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        ticker.join().unwrap();
+        rig.serve(&mut worker);
+        settle_up(&rig, &ending, 1);
+        assert_eq!((ending.taken.len(), rig.unclaimed()), (1, 0));
+    });
+}
+
+#[test]
+fn ticker_and_worker_go_on_while_all_is_handed_back() {
+    check(2, || {
+        let (rig, seat) = armed(1, 1, DUE);
+        rig.hand.set(at(DUE));
+        let worker = work(&rig, rig.worker());
+        let ticker = tick(&rig, seat);
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        ticker.join().unwrap();
+        worker.join().unwrap();
+        settle_up(&rig, &ending, 1);
+    });
+}
+
+/// The ticker sleeps towards a far deadline, and what is made due wakes it.
+#[test]
+fn run_now_runs_everything_at_once() {
+    check(2, || {
+        let (rig, seat) = armed(1, 1, FAR);
+        let worker = work(&rig, rig.worker());
+        let ticker = tick(&rig, seat);
+        assert!(rig.engine().closing().begin());
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::RunNow, rig.engine().now(), &mut |limit| {
+                assert!(rig.engine().wait_until_quiet(limit));
+            });
+        ticker.join().unwrap();
+        worker.join().unwrap();
+        assert!(ending.taken.is_empty());
+        assert_eq!((rig.ledger().ran(0), rig.counters().pending), (1, 0));
+    });
+}

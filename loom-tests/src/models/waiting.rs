@@ -1,0 +1,165 @@
+//! `cancel_and_wait`: the waiter registers with the run, the run's end wakes it, and until then
+//! nothing is armed under the key. `engine/waiting.rs` has the protocol.
+//!
+//! A waiter that nobody wakes shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/waiting-settling-wakes-nobody.patch`
+//! - `teeth/waiting-registers-in-a-second-hold.patch`: the key is armed in between.
+//! - `teeth/waiting-gives-up-and-stays.patch`: who gave up keeps the key closed.
+
+use loom::thread;
+
+use super::check;
+use crate::error::WaitError;
+use crate::executor::Worker;
+use crate::rig::{Rig, START, Size, at, hash};
+use crate::shard::{Cancelling, Refusal};
+use crate::tick::Time;
+
+const DUE: u64 = START + 1;
+const LIMIT: u64 = START + 20;
+const FAR: u64 = START + 1_000;
+
+/// Key 0's task 0 is due, and its ticket is on its way to the worker.
+fn due(size: &Size) -> (Rig, Worker) {
+    let (rig, mut seat) = Rig::new(size);
+    rig.arm(0, 0, at(DUE)).unwrap();
+    rig.hand.set(at(DUE));
+    rig.tick(&mut seat, || rig.queued() == 1);
+    let worker = rig.worker();
+    (rig, worker)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cancelled {
+    Pending { running: bool },
+    Running,
+    NotFound,
+}
+
+/// The answer, and how the waiting ended.
+fn cancel_and_wait(rig: &Rig, until: Option<Time>) -> (Cancelled, Result<(), WaitError>) {
+    let (cancelling, waiting) = rig
+        .engine()
+        .cancel_to_wait(0, until, |stripe| stripe.cancel(hash(0), &0));
+    let answer = match cancelling {
+        Cancelling::Cancelled { run, .. } => Cancelled::Pending {
+            running: run.is_some(),
+        },
+        Cancelling::Running(_) => Cancelled::Running,
+        Cancelling::NotFound => Cancelled::NotFound,
+    };
+    let waited = waiting.map_or(Ok(()), |waiting| rig.engine().wait_for_run(&waiting));
+    (answer, waited)
+}
+
+fn step(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<Worker> {
+    let rig = rig.clone();
+    thread::spawn(move || {
+        worker.step(rig.server.as_ref());
+        worker
+    })
+}
+
+#[test]
+fn the_end_of_the_run_wakes_the_waiter() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let (answer, waited) = cancel_and_wait(&rig, None);
+        assert_eq!(waited, Ok(()));
+        assert_eq!(rig.engine().running(), 0, "it has ended");
+        let cancelled = answer == Cancelled::Pending { running: false };
+        assert_eq!(rig.ledger().ran(0), usize::from(!cancelled));
+        worker.join().unwrap();
+        assert_eq!(rig.balance().pending, 0);
+    });
+}
+
+#[test]
+fn two_waiters_are_woken() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let other = {
+            let rig = rig.clone();
+            thread::spawn(move || cancel_and_wait(&rig, None))
+        };
+        let mine = cancel_and_wait(&rig, None);
+        let others = other.join().unwrap();
+        assert_eq!((mine.1, others.1), (Ok(()), Ok(())));
+        let cancelled = Cancelled::Pending { running: false };
+        let cancellations = usize::from(mine.0 == cancelled) + usize::from(others.0 == cancelled);
+        assert_eq!(rig.ledger().ran(0) + cancellations, 1);
+        worker.join().unwrap();
+        assert_eq!(rig.balance().pending, 0);
+    });
+}
+
+/// Whoever was told that it runs and waited finds nothing that was armed before its end.
+#[test]
+fn nothing_is_armed_during_the_wait() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let producer = {
+            let rig = rig.clone();
+            thread::spawn(move || {
+                rig.arm(0, 1, at(FAR))
+                    .map(|arming| (arming.replaced.is_some(), arming.after_run))
+            })
+        };
+        let (answer, waited) = cancel_and_wait(&rig, None);
+        assert_eq!(waited, Ok(()));
+        let armed = producer.join().unwrap();
+        worker.join().unwrap();
+        let sum = rig.balance();
+        let ran = rig.ledger().ran(0) == 1;
+        match armed {
+            // During the wait.
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::Closing);
+                assert_eq!((answer, ran, sum.pending), (Cancelled::Running, true, 0));
+            }
+            // In place of the first one, before the cancel.
+            Ok((true, _)) => {
+                assert_eq!(answer, Cancelled::Pending { running: false });
+                assert_eq!((ran, sum.pending), (false, 0));
+            }
+            // Kept for after the run: before the cancel, which cancelled it, then or later.
+            Ok((false, true)) => {
+                assert!(matches!(answer, Cancelled::Pending { .. }), "{answer:?}");
+                assert_eq!((ran, sum.pending), (true, 0));
+            }
+            // When the first one had ended, before or after the cancel.
+            Ok((false, false)) => {
+                let was_there = answer == Cancelled::Pending { running: false };
+                assert_eq!(sum.pending, u64::from(!(was_there && ran)));
+            }
+        }
+    });
+}
+
+#[test]
+fn who_gives_up_leaves_the_key_open() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let hand = rig.hand.clone();
+        let clock = thread::spawn(move || hand.set(at(LIMIT)));
+        let (_, waited) = cancel_and_wait(&rig, Some(at(LIMIT)));
+        let armed = rig.arm(0, 1, at(FAR));
+        match waited {
+            Ok(()) => assert!(!armed.unwrap().after_run),
+            Err(error) => {
+                assert_eq!(error, WaitError::TimedOut);
+                assert!(rig.hand.now() >= at(LIMIT));
+                assert_eq!(armed.unwrap().replaced, None);
+            }
+        }
+        worker.join().unwrap();
+        clock.join().unwrap();
+        assert_eq!(rig.balance().pending, 1);
+    });
+}

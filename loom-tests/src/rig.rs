@@ -1,0 +1,275 @@
+//! A small engine for the models: the real one, with a ledger for a face. What it is made of is
+//! numbers: a key is a number, and so is a task, which only notes that it ran.
+//!
+//! The ledger's counters are std's, not loom's: they are looked at when everything has ended, or
+//! with certainty of their own, and must not order anything that the protocols leave unordered.
+
+use std::sync::atomic::{AtomicBool as Note, AtomicUsize as Count, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::clock::{Clock, ManualClock};
+use crate::config::Valid;
+use crate::engine::{Engine, Face, Fire, Parts, Place, Seat, Server, Step};
+use crate::executor::Worker;
+use crate::shard::{Arming, Cancelling, KeyHash, Moving, Refusal};
+use crate::stats::Counters;
+use crate::sync::Arc;
+use crate::tick::{TickSize, Time};
+
+/// So many tasks at most; their numbers are below this.
+const TASKS: usize = 4;
+
+/// Where every model's clock begins. Not at zero, which is what a promise means by awake.
+pub(crate) const START: u64 = 10;
+
+pub(crate) fn at(nanos: u64) -> Time {
+    Time::from_nanos(nanos)
+}
+
+/// What tasks did.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    ran: [Count; TASKS],
+    early: Note,
+    panicked: Note,
+    /// When so many have run, the last one stops the engine.
+    stop_after: Option<usize>,
+}
+
+impl Ledger {
+    /// How often a task ran.
+    pub(crate) fn ran(&self, task: usize) -> usize {
+        self.ran[task].load(Relaxed)
+    }
+
+    /// How many tasks ran.
+    pub(crate) fn ran_in_all(&self) -> usize {
+        (0..TASKS).map(|task| self.ran(task)).sum()
+    }
+}
+
+impl Face for Ledger {
+    type Key = u32;
+    type Payload = usize;
+    type Access = Arc<Engine<Ledger>>;
+
+    fn access(engine: &Arc<Engine<Ledger>>) -> Arc<Engine<Ledger>> {
+        Arc::clone(engine)
+    }
+
+    fn run(engine: &Arc<Engine<Ledger>>, fire: &Fire<'_, u32>, task: usize) {
+        let ledger = &engine.face;
+        ledger.early.fetch_or(fire.started < fire.deadline, Relaxed);
+        ledger.ran[task].fetch_add(1, Relaxed);
+        if ledger.stop_after == Some(ledger.ran_in_all()) {
+            engine.stop();
+        }
+    }
+
+    fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {
+        engine.face.panicked.store(true, Relaxed);
+    }
+}
+
+/// How to build a [`Rig`]; the default is as small as it can be.
+#[derive(Debug)]
+pub(crate) struct Size {
+    pub(crate) stripes: usize,
+    pub(crate) workers: usize,
+    /// Seats for more workers than those.
+    pub(crate) extra: usize,
+    pub(crate) backlog: usize,
+    pub(crate) max_pending: Option<usize>,
+    pub(crate) inline: bool,
+    pub(crate) stop_after: Option<usize>,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Size {
+            stripes: 1,
+            workers: 1,
+            extra: 0,
+            backlog: 4,
+            max_pending: None,
+            inline: false,
+            stop_after: None,
+        }
+    }
+}
+
+/// An engine without threads, for the model's threads to share.
+#[derive(Clone, Debug)]
+pub(crate) struct Rig {
+    pub(crate) server: Arc<Server<Ledger>>,
+    pub(crate) hand: ManualClock,
+}
+
+impl Rig {
+    /// With one shard, whose ticker's seat comes along.
+    pub(crate) fn new(size: &Size) -> (Rig, Seat) {
+        let hand = ManualClock::starting_at(at(START));
+        let parts = Parts {
+            config: Valid {
+                tick: TickSize::from_nanos(1),
+                shards: 1,
+                stripes: size.stripes,
+                workers: size.workers,
+                max_workers: size.workers + size.extra,
+                max_pending: size.max_pending,
+                shutdown_limit: Duration::MAX,
+                quiet: Duration::MAX,
+                backlog: size.backlog,
+                injector: 4,
+            },
+            clock: Clock::manual(&hand),
+            place: if size.inline {
+                Place::Inline
+            } else {
+                Place::Pool
+            },
+            seed: Some(0),
+            stepped: false,
+        };
+        let ledger = Ledger {
+            stop_after: size.stop_after,
+            ..Ledger::default()
+        };
+        let (server, mut seats) = Engine::assemble(parts, ledger);
+        let seat = seats.pop().expect("one shard");
+        (Rig { server, hand }, seat)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine<Ledger>> {
+        self.server.engine()
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.engine().face
+    }
+
+    // === what producers do ===
+
+    /// Keys are spread over the stripes in turn.
+    pub(crate) fn stripe_of(&self, key: u32) -> usize {
+        key as usize % self.engine().shards().stripes()
+    }
+
+    pub(crate) fn arm(
+        &self,
+        key: u32,
+        task: usize,
+        deadline: Time,
+    ) -> Result<Arming<u32, usize>, Refusal> {
+        self.arm_as_of(self.engine().now(), key, task, deadline)
+    }
+
+    /// By somebody who read the clock before.
+    pub(crate) fn arm_as_of(
+        &self,
+        now: Time,
+        key: u32,
+        task: usize,
+        deadline: Time,
+    ) -> Result<Arming<u32, usize>, Refusal> {
+        let hash = hash(key);
+        let mut given = Some(task);
+        self.engine().arm(
+            self.stripe_of(key),
+            &mut given,
+            |stripe, _| stripe.admit(hash, &key, false),
+            |stripe, admission, task| stripe.arm(admission, Some(hash), key, task, deadline, now),
+        )
+    }
+
+    pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {
+        let now = self.engine().now();
+        self.engine().with(self.stripe_of(key), |stripe| {
+            stripe.reschedule(hash(key), &key, deadline, now, false)
+        })
+    }
+
+    pub(crate) fn cancel(&self, key: u32) -> Cancelling<u32, usize> {
+        self.engine()
+            .with(self.stripe_of(key), |stripe| stripe.cancel(hash(key), &key))
+    }
+
+    // === what threads do ===
+
+    /// A worker that sits down.
+    pub(crate) fn worker(&self) -> Worker {
+        self.engine().pool().seat().expect("a free seat")
+    }
+
+    /// A worker's thread, until the engine is stopped.
+    pub(crate) fn work(&self, worker: Worker) {
+        worker.run(self.server.as_ref(), self.engine().clock());
+    }
+
+    /// A worker that sat down serves what it finds, without sleeping.
+    pub(crate) fn serve(&self, worker: &mut Worker) {
+        while worker.step(self.server.as_ref()) {}
+    }
+
+    /// A ticker's thread, until the engine is stopped or until `done` says so.
+    pub(crate) fn tick(&self, seat: &mut Seat, done: impl Fn() -> bool) {
+        while !done() {
+            match self.step(seat) {
+                Step::Worked => {}
+                Step::SleepUntil(at) => {
+                    self.engine().clock().park_until(seat.parker(), Some(at));
+                }
+                Step::Stop => return,
+            }
+        }
+    }
+
+    fn step(&self, seat: &mut Seat) -> Step {
+        self.engine().ticker_step(&self.server, seat, &mut |_| {})
+    }
+
+    /// When the ticker is to look at its stripes again.
+    pub(crate) fn least_due(&self) -> Time {
+        self.engine().shards().shard(0).least_due()
+    }
+
+    /// How many tickets nobody has claimed.
+    pub(crate) fn unclaimed(&self) -> usize {
+        self.engine().shards().shard(0).backlog.unclaimed()
+    }
+
+    /// How many tickets lie in queues.
+    pub(crate) fn queued(&self) -> usize {
+        self.engine().pool().queued_hint()
+    }
+
+    // === when all is over ===
+
+    pub(crate) fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for stripe in 0..self.engine().shards().stripes() {
+            let counters = self
+                .engine()
+                .shards()
+                .peek(stripe, |stripe| stripe.counters());
+            sum.add(&counters);
+        }
+        sum
+    }
+
+    /// The counters, after a look that they balance, that what ran is what the ledger says, and
+    /// that nothing ran early or panicked.
+    pub(crate) fn balance(&self) -> Counters {
+        let sum = self.counters();
+        let ended = sum.ran + sum.cancelled + sum.replaced + sum.handed_back;
+        assert_eq!(sum.scheduled, ended + sum.pending, "{sum:?}");
+        assert_eq!(sum.ran, self.ledger().ran_in_all() as u64, "{sum:?}");
+        assert!(!self.ledger().early.load(Relaxed), "a task ran early");
+        assert!(!self.ledger().panicked.load(Relaxed), "a task panicked");
+        sum
+    }
+}
+
+pub(crate) fn hash(key: u32) -> KeyHash {
+    KeyHash(u64::from(key))
+}

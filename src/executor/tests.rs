@@ -1,0 +1,399 @@
+//! The pool as a whole: stepped by hand where order matters, with threads where races do.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::{Feeder, Growth, GrowthWatch, Pool, PoolConfig, Worker};
+use crate::clock::{Clock, ManualClock};
+use crate::job::{Claim, Ticket};
+use crate::sync::{Arc, Mutex};
+
+const QUIET: Duration = Duration::from_secs(10);
+
+fn ticket(slot: usize) -> Ticket {
+    Ticket {
+        stripe: 3,
+        slot: u32::try_from(slot).unwrap(),
+    }
+}
+
+fn pool(workers: usize, max_workers: usize, feeders: usize) -> (Arc<Pool>, Vec<Feeder>) {
+    Pool::new(PoolConfig {
+        workers,
+        max_workers,
+        feeders,
+        injector_bound: 1_000,
+        quiet: QUIET,
+    })
+}
+
+fn spawn<C: Claim>(worker: Worker, claim: &Arc<C>, clock: &Clock) -> JoinHandle<()> {
+    let (claim, clock) = (Arc::clone(claim), clock.clone());
+    thread::spawn(move || worker.run(&*claim, &clock))
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        thread::yield_now();
+    }
+}
+
+/// Notes what is served, in order.
+#[derive(Default)]
+struct Notes {
+    served: Mutex<Vec<usize>>,
+    panics: AtomicBool,
+}
+
+impl Notes {
+    fn served(&self) -> Vec<usize> {
+        std::mem::take(&mut self.served.lock())
+    }
+}
+
+impl Claim for Notes {
+    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        let mut next = Some(first);
+        while let Some(ticket) = next {
+            assert!(!self.panics.load(Ordering::Relaxed), "on purpose");
+            self.served.lock().push(ticket.slot as usize);
+            next = more();
+        }
+    }
+
+    fn give_back(&self, _: &[Ticket]) {
+        unreachable!("the pool gives nothing back");
+    }
+}
+
+/// Tasks that wait in their run until a gate opens.
+#[derive(Default)]
+struct Gate {
+    started: AtomicUsize,
+    opens_at: Option<usize>,
+    open: std::sync::Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl Claim for Gate {
+    fn serve(&self, _: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        loop {
+            if Some(self.started.fetch_add(1, Ordering::SeqCst) + 1) == self.opens_at {
+                self.open();
+            }
+            let closed = self.open.lock().unwrap();
+            drop(self.opened.wait_while(closed, |open| !*open).unwrap());
+            if more().is_none() {
+                return;
+            }
+        }
+    }
+
+    fn give_back(&self, _: &[Ticket]) {
+        unreachable!("the pool gives nothing back");
+    }
+}
+
+#[test]
+fn the_lowest_free_seat_is_taken_and_can_be_taken_again() {
+    let (pool, _) = pool(1, 3, 0);
+    let mut seats: Vec<_> = (0..3).map(|_| pool.seat().unwrap()).collect();
+    assert_eq!(seats.iter().map(Worker::number).sum::<usize>(), 3);
+    assert!(pool.seat().is_none());
+    assert_eq!((pool.workers(), pool.free_seats()), (3, 0));
+    drop(seats.remove(1));
+    assert_eq!((pool.workers(), pool.free_seats()), (2, 1));
+    assert_eq!(pool.seat().unwrap().number(), 1);
+}
+
+#[test]
+fn no_seat_is_given_out_after_stop() {
+    let (pool, _) = pool(2, 4, 0);
+    let worker = pool.seat().unwrap();
+    pool.stop();
+    pool.stop();
+    assert!(pool.seat().is_none());
+    let clock = Clock::manual(&ManualClock::new());
+    worker.run(&Notes::default(), &clock);
+    assert_eq!(pool.workers(), 0);
+}
+
+#[test]
+fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
+    let (pool, feeders) = pool(1, 1, 1);
+    let notes = Notes::default();
+    let mut worker = pool.seat().unwrap();
+    assert!(!worker.step(&notes));
+    for slot in 0..200 {
+        feeders[0].push(ticket(slot));
+    }
+    assert_eq!(pool.queued_hint(), 200);
+    let mut all = Vec::new();
+    while worker.step(&notes) {
+        let now = notes.served();
+        assert!((1..=32).contains(&now.len()), "{}", now.len());
+        all.extend(now);
+        assert_eq!(pool.claims(), all.len() as u64);
+    }
+    assert_eq!(all, (0..200).collect::<Vec<_>>());
+    assert_eq!(pool.queued_hint(), 0);
+}
+
+#[test]
+fn the_injector_is_not_starved_by_a_busy_ticker() {
+    let (pool, feeders) = pool(1, 1, 1);
+    let notes = Notes::default();
+    let mut worker = pool.seat().unwrap();
+    for slot in 0..1_000 {
+        feeders[0].push(ticket(slot));
+    }
+    pool.inject(ticket(5_000)).unwrap();
+    let mut before = 0;
+    while worker.step(&notes) {
+        let now = notes.served();
+        if let Some(place) = now.iter().position(|slot| *slot == 5_000) {
+            before += place;
+            break;
+        }
+        before += now.len();
+    }
+    assert!(before <= 32, "{before} came first");
+}
+
+#[test]
+fn the_injector_refuses_when_full() {
+    let (pool, _) = Pool::new(PoolConfig {
+        workers: 1,
+        max_workers: 1,
+        feeders: 0,
+        injector_bound: 2,
+        quiet: QUIET,
+    });
+    assert_eq!(pool.inject(ticket(0)), Ok(()));
+    assert_eq!(pool.inject(ticket(1)), Ok(()));
+    assert_eq!(pool.inject(ticket(2)), Err(ticket(2)));
+}
+
+#[test]
+fn c114_what_a_worker_leaves_behind_is_found_by_others() {
+    // With room in the injector, and without.
+    for injector_bound in [100, 0] {
+        let (pool, feeders) = Pool::new(PoolConfig {
+            workers: 2,
+            max_workers: 2,
+            feeders: 1,
+            injector_bound,
+            quiet: QUIET,
+        });
+        let notes = Notes::default();
+        for slot in 0..10 {
+            feeders[0].push(ticket(slot));
+        }
+        let mut first = pool.seat().unwrap();
+        let mut second = pool.seat().unwrap();
+        // It dies in its first task and has stolen more than that one.
+        notes.panics.store(true, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
+        notes.panics.store(false, Ordering::Relaxed);
+        drop(first);
+        assert_eq!((pool.workers(), pool.queued_hint()), (1, 9));
+        while second.step(&notes) {}
+        let mut rest = notes.served();
+        rest.sort_unstable();
+        assert_eq!(rest, (1..10).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
+    let (pool, feeders) = pool(1, 2, 1);
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let notes = Arc::new(Notes::default());
+    let stays = spawn(pool.seat().unwrap(), &notes, &clock);
+    let leaves = spawn(pool.seat().unwrap(), &notes, &clock);
+    until(|| pool.sleeping() == 2);
+    hand.advance(QUIET - Duration::from_nanos(1));
+    // Woken for work, the one that stays serves it: the lowest seat comes first.
+    feeders[0].push(ticket(1));
+    assert!(feeders[0].announce());
+    until(|| pool.claims() == 1 && pool.sleeping() == 2);
+    hand.advance(Duration::from_nanos(1));
+    leaves.join().unwrap();
+    assert_eq!((pool.workers(), pool.sleeping()), (1, 1));
+    hand.advance(QUIET * 9);
+    feeders[0].push(ticket(2));
+    feeders[0].announce();
+    until(|| pool.claims() == 2 && pool.sleeping() == 1);
+    // The seat is free for the next one.
+    assert_eq!(pool.seat().unwrap().number(), 1);
+    pool.stop();
+    stays.join().unwrap();
+    assert_eq!(notes.served(), [1, 2]);
+}
+
+#[test]
+fn work_makes_an_extra_worker_stay_longer() {
+    let (pool, feeders) = pool(1, 2, 1);
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let notes = Arc::new(Notes::default());
+    let _busy = pool.seat().unwrap();
+    let extra = spawn(pool.seat().unwrap(), &notes, &clock);
+    until(|| pool.sleeping() == 1);
+    hand.advance(QUIET / 2);
+    feeders[0].push(ticket(1));
+    assert!(feeders[0].announce());
+    until(|| pool.claims() == 1 && pool.sleeping() == 1);
+    // Its quiet period began anew, so it is there still.
+    hand.advance(QUIET / 2);
+    feeders[0].push(ticket(2));
+    feeders[0].announce();
+    until(|| pool.claims() == 2 && pool.sleeping() == 1);
+    hand.advance(QUIET);
+    extra.join().unwrap();
+    assert_eq!(notes.served(), [1, 2]);
+}
+
+#[test]
+fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
+    let (pool, feeders) = pool(10, 10, 1);
+    let clock = Clock::manual(&ManualClock::new());
+    // Nobody gets through before all ten have started.
+    let gate = Arc::new(Gate {
+        opens_at: Some(10),
+        ..Gate::default()
+    });
+    let workers: Vec<_> = (0..10)
+        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .collect();
+    until(|| pool.sleeping() == 10);
+    for slot in 0..10 {
+        feeders[0].push(ticket(slot));
+    }
+    feeders[0].announce();
+    until(|| pool.claims() == 10);
+    pool.stop();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert_eq!(gate.started.load(Ordering::SeqCst), 10);
+}
+
+#[test]
+fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
+    let limit = Duration::from_millis(2);
+    let (pool, feeders) = pool(2, 16, 1);
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let gate = Arc::new(Gate::default());
+    let mut threads: Vec<_> = (0..2)
+        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .collect();
+    for slot in 0..12 {
+        feeders[0].push(ticket(slot));
+    }
+    feeders[0].announce();
+    let mut watch = GrowthWatch::new(limit);
+    let mut rounds = 0;
+    while gate.started.load(Ordering::SeqCst) < 12 {
+        let waiting = pool.queued_hint() > 0;
+        let look = watch.look(hand.now(), waiting, pool.claims(), pool.free_seats());
+        if let Growth::Start { count, .. } = look {
+            for _ in 0..count {
+                threads.push(spawn(pool.seat().unwrap(), &gate, &clock));
+            }
+            rounds += 1;
+        }
+        // Every worker is stuck in a task, or has found nothing.
+        until(|| {
+            let stuck = gate.started.load(Ordering::SeqCst);
+            stuck == 12 || stuck + pool.sleeping() == pool.workers()
+        });
+        hand.advance(limit);
+    }
+    assert!(pool.workers() >= 12 && rounds <= 6, "{rounds}");
+    gate.open();
+    until(|| pool.sleeping() == pool.workers());
+    hand.advance(QUIET);
+    until(|| pool.workers() == 2);
+    pool.stop();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
+    const EACH: usize = 20_000;
+    struct Marks {
+        marks: Vec<AtomicUsize>,
+        left: AtomicUsize,
+    }
+    impl Claim for Marks {
+        fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+            let mut next = Some(first);
+            while let Some(ticket) = next {
+                self.marks[ticket.slot as usize].fetch_add(1, Ordering::Relaxed);
+                self.left.fetch_sub(1, Ordering::Release);
+                next = more();
+            }
+        }
+
+        fn give_back(&self, _: &[Ticket]) {
+            unreachable!("the pool gives nothing back");
+        }
+    }
+    let (pool, feeders) = pool(3, 4, 2);
+    let clock = Clock::system();
+    let all = Arc::new(Marks {
+        marks: (0..3 * EACH).map(|_| AtomicUsize::new(0)).collect(),
+        left: AtomicUsize::new(3 * EACH),
+    });
+    let workers: Vec<_> = (0..3)
+        .map(|_| spawn(pool.seat().unwrap(), &all, &clock))
+        .collect();
+    let tickers: Vec<_> = (0..)
+        .zip(feeders)
+        .map(|(number, feeder)| {
+            thread::spawn(move || {
+                for slot in 0..EACH {
+                    feeder.push(ticket(number * EACH + slot));
+                    // Batches of one up to thirteen, so that workers sleep in between.
+                    if slot % 13 == 0 || slot % 31 == 0 {
+                        feeder.announce();
+                        thread::yield_now();
+                    }
+                }
+                feeder.announce();
+            })
+        })
+        .collect();
+    for slot in 2 * EACH..3 * EACH {
+        until(|| pool.inject(ticket(slot)).is_ok());
+    }
+    for ticker in tickers {
+        ticker.join().unwrap();
+    }
+    until(|| all.left.load(Ordering::Acquire) == 0);
+    pool.stop();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert!(
+        all.marks
+            .iter()
+            .all(|mark| mark.load(Ordering::Relaxed) == 1)
+    );
+    assert_eq!((pool.claims(), pool.queued_hint()), (3 * EACH as u64, 0));
+}

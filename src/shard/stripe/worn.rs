@@ -1,0 +1,133 @@
+//! Slots whose generations are used up. It takes weeks to get there, so the tests set the generation.
+
+use super::super::entry::End;
+use super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Stripe, WORN};
+use crate::tick::{TickSize, Time};
+
+const NOW: Time = Time::from_nanos(1_000);
+const LATER: Time = Time::from_nanos(9_000);
+
+fn hash(key: u32) -> KeyHash {
+    KeyHash(u64::from(key))
+}
+
+fn stripe() -> Stripe<u32, char> {
+    Stripe::new(TickSize::from_nanos(1), NOW, 0, None)
+}
+
+fn arm(stripe: &mut Stripe<u32, char>, key: u32, value: char, at: Time) -> Arming<u32, char> {
+    let admission = stripe.admit(hash(key), &key, false).unwrap();
+    stripe.arm(admission, Some(hash(key)), key, value, at, NOW)
+}
+
+/// Arms and says that the slot has been used so often.
+fn armed(stripe: &mut Stripe<u32, char>, generation: u32, at: Time) -> EntryId {
+    let slot = arm(stripe, 1, 'a', at).id.slot;
+    stripe.wear_out(slot, generation);
+    let id = EntryId { slot, generation };
+    assert_eq!(stripe.get(hash(1), &1).unwrap().id, id);
+    id
+}
+
+fn claim(stripe: &mut Stripe<u32, char>) -> (EntryId, char) {
+    let ticket = stripe.take_aftermath().ticket.unwrap();
+    match stripe.claim(ticket, NOW) {
+        Claimed::Run { id, value, .. } => (id, value),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_last_generation_is_used_and_then_the_slot_no_more() {
+    let mut stripe = stripe();
+    let last = armed(&mut stripe, u32::MAX - 1, LATER);
+    assert!(matches!(
+        stripe.cancel_id(last),
+        Cancelling::Cancelled { .. }
+    ));
+    let very_last = arm(&mut stripe, 2, 'b', LATER).id;
+    assert_eq!(very_last.slot, last.slot);
+    assert_eq!(very_last.generation, u32::MAX);
+    stripe.cancel_id(very_last);
+    assert_eq!(stripe.end_of(very_last), Some(End::Cancelled));
+    for key in 3..9 {
+        assert_ne!(arm(&mut stripe, key, 'c', LATER).id.slot, last.slot);
+    }
+    assert!(stripe.get_id(very_last).is_none());
+    assert!(matches!(stripe.cancel_id(very_last), Cancelling::NotFound));
+}
+
+#[test]
+fn a_replacement_that_finds_no_generation_takes_another_slot() {
+    let mut stripe = stripe();
+    let old = armed(&mut stripe, u32::MAX, LATER);
+    let Arming {
+        id,
+        replaced,
+        dropped,
+        ..
+    } = arm(&mut stripe, 1, 'b', LATER);
+    assert_ne!(id.slot, old.slot);
+    assert_eq!((replaced, dropped.1), (Some(LATER), Some('a')));
+    assert_eq!(stripe.get(hash(1), &1).unwrap().id, id);
+    let moved = stripe.reschedule_id(old, NOW, NOW, false);
+    assert_eq!(moved, Moving::NotFound);
+    let counters = stripe.counters();
+    assert_eq!((counters.replaced, counters.pending), (1, 1));
+    assert_eq!(counters.cancelled, 0);
+}
+
+/// The ticket of the slot that was left is out, and finds nothing when it comes back.
+#[test]
+fn a_queued_timer_is_replaced_into_another_slot() {
+    let mut stripe = stripe();
+    let old = armed(&mut stripe, u32::MAX, NOW);
+    let ticket = stripe.take_aftermath().ticket;
+    assert_eq!(ticket, Some(old.slot));
+    let new = arm(&mut stripe, 1, 'b', NOW).id;
+    assert_ne!(new.slot, old.slot);
+    assert!(matches!(stripe.claim(old.slot, NOW), Claimed::Nothing));
+    assert_eq!(claim(&mut stripe), (new, 'b'));
+    let counters = stripe.counters();
+    assert_eq!((counters.ran, counters.replaced), (1, 1));
+    assert_eq!((counters.pending, counters.queued), (0, 0));
+}
+
+#[test]
+fn a_run_moves_out_of_a_worn_slot() {
+    let mut stripe = stripe();
+    let old = armed(&mut stripe, WORN, NOW);
+    let (run, value) = claim(&mut stripe);
+    assert_eq!(value, 'a');
+    assert_ne!(run.slot, old.slot, "it has the generations of another slot");
+    assert!(run.generation < WORN);
+    assert!(stripe.is_running(run));
+    assert_eq!(stripe.get(hash(1), &1).unwrap().id, run);
+    assert!(stripe.get_id(old).is_none());
+
+    // Arming during the run, and the run's end.
+    let kept = arm(&mut stripe, 1, 'b', NOW);
+    assert!(kept.after_run);
+    assert_eq!(kept.id.slot, run.slot);
+    let settled = stripe.settle(run, false, NOW);
+    assert!(settled.key.is_none(), "the key goes on");
+    let (again, value) = claim(&mut stripe);
+    assert_eq!((again, value), (kept.id, 'b'));
+    assert_eq!(stripe.settle(again, false, NOW).key, Some(1));
+    assert!(stripe.get(hash(1), &1).is_none());
+
+    // The worn slot is not used again.
+    for key in 3..9 {
+        assert_ne!(arm(&mut stripe, key, 'c', LATER).id.slot, old.slot);
+    }
+}
+
+#[test]
+fn just_before_it_is_worn_a_slot_is_an_ordinary_one() {
+    let mut stripe = stripe();
+    let old = armed(&mut stripe, WORN - 1, NOW);
+    let (run, _) = claim(&mut stripe);
+    assert_eq!(run, old);
+    stripe.settle(run, false, NOW);
+    assert_eq!(arm(&mut stripe, 2, 'b', LATER).id.slot, old.slot);
+}
