@@ -9,6 +9,8 @@ mod due;
 mod ending;
 #[cfg(all(test, not(loom)))]
 mod enumerate;
+#[cfg(all(test, not(loom)))]
+mod idle;
 mod moving;
 #[cfg(all(test, not(loom)))]
 mod worn;
