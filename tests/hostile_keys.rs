@@ -134,7 +134,9 @@ fn sight(timers: &Handle<Key>) -> String {
 }
 
 /// All calls that look a key up, each with the keys 2 and, where it takes several, 1 and 3.
-const CALLS: &[(&str, fn(&Handle<Key>))] = &[
+type Call = (&'static str, fn(&Handle<Key>));
+
+const CALLS: &[Call] = &[
     ("schedule", |timers| {
         timers.schedule(Key(2), T, |_| ()).unwrap();
     }),

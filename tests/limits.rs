@@ -5,7 +5,6 @@ mod gate;
 #[path = "kit/ledger.rs"]
 mod ledger;
 #[path = "kit/wait.rs"]
-#[allow(dead_code, reason = "each test uses a part of the kit")]
 mod wait;
 
 use std::sync::Arc;

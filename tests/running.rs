@@ -6,7 +6,6 @@ mod drops;
 #[path = "kit/steps.rs"]
 mod steps;
 #[path = "kit/wait.rs"]
-#[allow(dead_code, reason = "each test uses a part of the kit")]
 mod wait;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

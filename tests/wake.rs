@@ -131,7 +131,7 @@ fn c139_a_worker_that_goes_to_sleep_misses_no_task() {
         let tell = tell.clone();
         timers
             .schedule(round % 7, Duration::ZERO, move |_| {
-                tell.send(round).unwrap()
+                tell.send(round).unwrap();
             })
             .unwrap();
         assert_eq!(next(&told), round);
@@ -188,7 +188,9 @@ fn c140_with_threads() {
     until("it went through all rounds", || {
         let now = rounds.load(Ordering::SeqCst);
         // A clock that runs ahead would only skip waiting; one step a round waits in each.
-        while rounds.load(Ordering::SeqCst) == now && timers.stats().ran == u64::from(ROUNDS - now)
+        while now > 0
+            && rounds.load(Ordering::SeqCst) == now
+            && timers.stats().ran == u64::from(ROUNDS - now)
         {
             hand.advance(TICK * 6);
             thread::yield_now();

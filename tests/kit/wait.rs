@@ -1,5 +1,7 @@
 //! Waiting for a condition or a message, with a patience that only a broken scheduler uses up.
 
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,0 +1,286 @@
+//! Real threads on the system clock, all calls at random, and in the end every accepted arming has
+//! had exactly one end, by the test's own count. A second by default; `STRESS_SECS` for longer.
+
+use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tourbillon::{
+    Cancel, Clock, Handle, PullIn, Reschedule, ScheduleError, Scheduler, Shutdown, TimerId,
+};
+
+const THREADS: u64 = 8;
+
+fn duration() -> Duration {
+    let seconds = std::env::var("STRESS_SECS").ok();
+    let seconds = seconds.map_or(1.0, |text| text.parse().expect("STRESS_SECS in seconds"));
+    Duration::from_secs_f64(seconds)
+}
+
+/// What became of the armings, counted without the scheduler.
+#[derive(Default)]
+struct Fates {
+    accepted: AtomicU64,
+    ran: AtomicU64,
+    dropped: AtomicU64,
+    cancelled: AtomicU64,
+    replaced: AtomicU64,
+    early: AtomicU64,
+    overlaps: AtomicU64,
+}
+
+/// Travels in a task: counts its run, or its drop without one.
+struct Token {
+    fates: Arc<Fates>,
+    ran: bool,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        let count = if self.ran {
+            &self.fates.ran
+        } else {
+            &self.fates.dropped
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    /// Splitmix64.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+struct Arena {
+    fates: Arc<Fates>,
+    /// One flag per key: a run of it is in progress.
+    running: Arc<Vec<AtomicBool>>,
+}
+
+impl Arena {
+    fn arm<S>(&self, timers: &Handle<u64, S>, key: u64, delay: Duration, random: &mut Random)
+    where
+        S: std::hash::BuildHasher + Send + Sync + 'static,
+    {
+        let mut token = Token {
+            fates: Arc::clone(&self.fates),
+            ran: false,
+        };
+        let running = Arc::clone(&self.running);
+        let panics = random.below(500) == 0;
+        let task = move |firing: &tourbillon::Firing<'_, u64, S>| {
+            token.ran = true;
+            let early = firing.handle().now() < firing.deadline();
+            token
+                .fates
+                .early
+                .fetch_add(u64::from(early), Ordering::Relaxed);
+            let mine = &running[usize::try_from(*firing.key()).unwrap()];
+            let overlaps = mine.swap(true, Ordering::AcqRel);
+            token
+                .fates
+                .overlaps
+                .fetch_add(u64::from(overlaps), Ordering::Relaxed);
+            mine.store(false, Ordering::Release);
+            if panics {
+                std::panic::panic_any(());
+            }
+        };
+        let at_most_once = random.below(4) == 0;
+        let answer = if at_most_once {
+            timers.schedule_if_absent(key, delay, task)
+        } else {
+            timers.schedule(key, delay, task)
+        };
+        match answer {
+            Ok(scheduled) => {
+                self.fates.accepted.fetch_add(1, Ordering::Relaxed);
+                let replaced = u64::from(scheduled.replaced.is_some());
+                self.fates.replaced.fetch_add(replaced, Ordering::Relaxed);
+            }
+            Err(
+                ScheduleError::Closed(task)
+                | ScheduleError::Closing(task)
+                | ScheduleError::Occupied(task),
+            ) => {
+                // A refused task was never accepted: its drop must not count.
+                drop(task);
+                self.fates.dropped.fetch_sub(1, Ordering::Relaxed);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn count(&self, answer: Cancel) {
+        let cancelled = u64::from(answer.is_cancelled());
+        self.fates.cancelled.fetch_add(cancelled, Ordering::Relaxed);
+    }
+}
+
+fn rummage<S>(timers: &Handle<u64, S>, arena: &Arena, keys: u64, seed: u64, until: Instant)
+where
+    S: std::hash::BuildHasher + Send + Sync + 'static,
+{
+    let mut random = Random(seed);
+    let mut ids: Vec<TimerId> = Vec::new();
+    while Instant::now() < until {
+        for _ in 0..64 {
+            let key = random.below(keys);
+            let delay = match random.below(4) {
+                0 => Duration::ZERO,
+                1 => Duration::from_micros(random.below(3_000)),
+                2 => Duration::from_millis(random.below(300)),
+                _ => Duration::from_secs(random.below(10_000)),
+            };
+            match random.below(12) {
+                0..4 => arena.arm(timers, key, delay, &mut random),
+                4..6 => {
+                    if let Reschedule::Moved { before } = timers.reschedule(&key, delay) {
+                        assert!(before > tourbillon::Time::ZERO);
+                    }
+                }
+                6 => assert!(!matches!(
+                    timers.pull_in(&key, delay),
+                    PullIn::Unchanged { deadline } if deadline > timers.now() + delay
+                )),
+                7 => arena.count(timers.cancel(&key)),
+                8 => ids.extend(timers.get(&key).map(|info| info.id)),
+                9 => {
+                    if let Some(id) = ids.pop() {
+                        arena.count(timers.by_id(id).cancel());
+                    }
+                }
+                10 => {
+                    let some: Vec<_> = (0..random.below(20)).map(|_| random.below(keys)).collect();
+                    for answer in timers.cancel_many(&some) {
+                        arena.count(answer);
+                    }
+                    let _ = timers.reschedule_many(&some, delay);
+                }
+                _ => {
+                    if let Ok(answer) = timers.cancel_and_wait_for(&key, Duration::from_secs(60)) {
+                        arena.count(answer);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn run<S>(scheduler: &Scheduler<u64, S>, keys: u64, length: Duration, mode: Shutdown)
+where
+    S: std::hash::BuildHasher + Send + Sync + 'static,
+{
+    std::panic::set_hook(Box::new(|info| {
+        // Those of the tasks carry no message; all others are told.
+        if !info.payload().is::<()>() {
+            eprintln!("{info}");
+        }
+    }));
+    let fates = Arc::new(Fates::default());
+    let arena = Arena {
+        fates: Arc::clone(&fates),
+        running: Arc::new((0..keys).map(|_| AtomicBool::new(false)).collect()),
+    };
+    let timers = scheduler.handle();
+    let start = Barrier::new(THREADS as usize);
+    let until = Instant::now() + length;
+    let report = thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (timers, arena, start) = (timers.clone(), &arena, &start);
+            scope.spawn(move || {
+                start.wait();
+                // Some go on while it is being closed.
+                let longer = Duration::from_millis(20 * (thread % 3));
+                rummage(&timers, arena, keys, thread, until + longer);
+            });
+        }
+        while Instant::now() < until {
+            assert!(timers.stats().balances(), "also while all are at it");
+            // Leaves the locks to the others for a while.
+            thread::park_timeout(Duration::from_millis(2));
+        }
+        scheduler.shutdown(mode).expect("not from a task")
+    });
+    assert_eq!(report.still_running, 0);
+    let handed_back = report.handed_back.len() as u64;
+    drop(report);
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let stats = timers.stats();
+    assert!(stats.balances(), "{stats:?}");
+    assert_eq!(stats.pending, 0);
+    assert_eq!(stats.scheduled, count(&fates.accepted));
+    assert_eq!(stats.ran, count(&fates.ran));
+    assert_eq!(stats.cancelled, count(&fates.cancelled));
+    assert_eq!(stats.replaced, count(&fates.replaced));
+    assert_eq!(stats.handed_back, handed_back);
+    let ended = stats.cancelled + stats.replaced + stats.handed_back;
+    assert_eq!(
+        count(&fates.dropped),
+        ended,
+        "what did not run was dropped once"
+    );
+    // Running everything at once is the one case in which a task starts early.
+    if mode != Shutdown::RunNow {
+        assert_eq!(count(&fates.early), 0);
+    }
+    assert_eq!(count(&fates.overlaps), 0);
+    assert!(stats.ran > 50 && ended > 50, "{stats:?}");
+}
+
+#[test]
+fn c090_every_arming_has_one_end() {
+    let length = duration();
+    for (keys, mode) in [
+        (64, Shutdown::HandBack),
+        (10_000, Shutdown::RunNow),
+        (1_000_000, Shutdown::HandBack),
+    ] {
+        let scheduler = Scheduler::<u64>::builder()
+            .tick(Duration::from_micros(200))
+            .clock(Clock::system())
+            .shards(2)
+            .workers(2)
+            .build()
+            .unwrap();
+        run(&scheduler, keys, length / 3, mode);
+    }
+}
+
+/// Sends all keys to one line of one stripe.
+#[derive(Default)]
+struct Same;
+
+impl Hasher for Same {
+    fn finish(&self) -> u64 {
+        7
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+}
+
+#[test]
+fn c067_all_holds_when_every_key_has_one_hash() {
+    let scheduler = Scheduler::<u64>::builder()
+        .hasher(BuildHasherDefault::<Same>::default())
+        .tick(Duration::from_micros(200))
+        .build()
+        .unwrap();
+    run(&scheduler, 200, duration() / 3, Shutdown::HandBack);
+    let scheduler = Scheduler::<u64>::builder()
+        .hasher(BuildHasherDefault::<DefaultHasher>::default())
+        .inline()
+        .build()
+        .unwrap();
+    run(&scheduler, 200, duration() / 3, Shutdown::HandBack);
+}
