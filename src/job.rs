@@ -1,7 +1,7 @@
 //! What travels from tickers to workers, and what a worker may do with it.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A place in a stripe whose timer has expired. At most one is under way per slot.
 ///
@@ -37,6 +37,27 @@ pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
         }
         message
     })
+}
+
+/// Drops what is user code's, piece by piece: two panics at once would end the process. The first
+/// one goes on when all is gone, unless the thread is panicking already.
+pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
+    let mut first = None;
+    let mut dispose = |ended: std::thread::Result<()>| match ended {
+        Err(panic) if first.is_none() => first = Some(panic),
+        // One is told; of the others not even the payload's drop is risked.
+        Err(panic) => std::mem::forget(panic),
+        Ok(()) => {}
+    };
+    for (one, other) in garbage {
+        dispose(catch_unwind(AssertUnwindSafe(|| drop(one))));
+        dispose(catch_unwind(AssertUnwindSafe(|| drop(other))));
+    }
+    match first {
+        Some(panic) if std::thread::panicking() => std::mem::forget(panic),
+        Some(panic) => resume_unwind(panic),
+        None => {}
+    }
 }
 
 fn message_of(payload: &(dyn Any + Send)) -> String {
@@ -76,5 +97,21 @@ mod tests {
             }
         }
         assert!(contain(|| std::panic::panic_any(Bomb)).is_err());
+    }
+
+    #[test]
+    fn panics_in_many_drops_are_told_as_one() {
+        struct Bomb<'a>(&'a std::cell::Cell<u32>);
+        impl Drop for Bomb<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+                panic!("drop {}", self.0.get());
+            }
+        }
+        let drops = std::cell::Cell::new(0);
+        let bombs = (0..5).map(|_| (Bomb(&drops), Some(Bomb(&drops))));
+        let bombs: Vec<_> = bombs.collect();
+        assert_eq!(contain(|| drop_each(bombs)), Err("drop 1".to_owned()));
+        assert_eq!(drops.get(), 10);
     }
 }

@@ -247,7 +247,7 @@ where
         if !engine.closing().begin() {
             return Report::default();
         }
-        Report::of(Some(engine.end(mode, &mut |limit| {
+        Report::of(Some(engine.end(mode, self.now(), &mut |limit| {
             self.settle_quietly();
             while !engine.closing().is_quiet() {
                 let Some(next) = self.next_due(limit) else {

@@ -1,2 +1,49 @@
-//! The benchmark program.
-fn main() {}
+//! The benchmark program: keyed timers of this crate and of its peers, on the same work, in one run.
+//!
+//! ```text
+//! parent                                        child: one system, one fill, a process of its own
+//!   starts a child per system and size  ----->    fills, says how long it took and what it weighs
+//!   waits until the machine is calm
+//!   asks one child after the other      ----->    ping-pong, the work, ping-pong
+//!   repeats what was disturbed          <-----    figure, how the ping-pong and the machine were
+//! ```
+//!
+//! A system is a file in `systems` and a line in its table; a workload is a file in `workloads` and
+//! two lines in its table.
+
+mod child;
+mod cli;
+mod machine;
+mod parent;
+mod pingpong;
+mod report;
+mod rng;
+mod systems;
+mod wire;
+mod workloads;
+
+use std::process::ExitCode;
+
+use cli::Command;
+
+fn main() -> ExitCode {
+    let outcome = match cli::parse(std::env::args().skip(1)) {
+        Ok(Command::Help) => {
+            print!("{}", cli::help());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Run(options)) => parent::run(&options),
+        Ok(Command::Child(order)) => child::serve(&order),
+        Err(fault) => {
+            eprintln!("benches: {fault}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("benches: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

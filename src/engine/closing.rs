@@ -148,17 +148,18 @@ impl Closing {
 const TAKEN_PER_HOLD: usize = 256;
 
 impl<F: Face> Engine<F> {
-    /// Steps 2 to 6, for the caller who began. `wait` waits until the engine is quiet or the moment
-    /// has come.
+    /// Steps 2 to 6, for the caller who began, at the moment `begun`, from which the limit of a drain
+    /// counts. `wait` waits until the engine is quiet or the moment has come.
     pub(crate) fn wind_down(
         &self,
         mode: Shutdown,
+        begun: Time,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
         self.close_gates();
         match mode {
             Shutdown::HandBack => {}
-            Shutdown::Drain { limit } => wait(self.now() + limit),
+            Shutdown::Drain { limit } => wait(begun + limit),
             Shutdown::RunNow => {
                 self.make_all_due();
                 wait(self.now() + self.shutdown_limit);

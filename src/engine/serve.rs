@@ -97,14 +97,19 @@ impl<F: Face> Server<F> {
     fn run(&self, ticket: Ticket, claimed: Claimed<F::Key, F::Payload>) -> Option<Done> {
         match claimed {
             Claimed::Nothing => None,
-            Claimed::KeyPanicked { panic, key, value } => {
+            Claimed::KeyPanicked {
+                panic,
+                key,
+                value,
+                deadline,
+            } => {
                 // Told as what it is: a panic of this arming, with no key to show but the original.
                 let message = contain(|| std::panic::resume_unwind(panic)).err();
                 let fire = Fire {
                     key: &key,
                     stripe: ticket.stripe,
                     id: EntryId::gone(ticket.slot),
-                    deadline: self.engine.now(),
+                    deadline,
                     started: self.engine.now(),
                 };
                 let message = message.unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
-use crate::job::contain;
+use crate::job::{contain, drop_each};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -124,9 +124,10 @@ impl<F: Face> Engine<F> {
     pub(crate) fn end(
         &self,
         mode: Shutdown,
+        begun: Time,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
-        let ending = self.wind_down(mode, wait);
+        let ending = self.wind_down(mode, begun, wait);
         self.join(ending.still_running == 0);
         self.closing().finish();
         ending
@@ -140,11 +141,13 @@ impl<F: Face> Engine<F> {
         report: MakeReport<F, R>,
     ) -> Result<R, Receiver<R>> {
         let engine = server.engine();
+        // Before anybody can see that it is closing.
+        let begun = engine.now();
         if !engine.closing().begin() {
             return Ok(report(None));
         }
         if !engine.is_inside() {
-            return Ok(report(Some(engine.wait_and_end(mode))));
+            return Ok(report(Some(engine.wait_and_end(mode, begun))));
         }
         let (send, receive) = bounded(1);
         let (for_thread, to) = (Arc::clone(server), send.clone());
@@ -152,18 +155,18 @@ impl<F: Face> Engine<F> {
             .name("tb-shutdown".to_owned())
             .spawn(move || {
                 // Nobody may have kept the ticket.
-                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode))));
+                let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode, begun))));
             });
         if thread.is_err() {
             // Without a thread nothing can be waited for: what has not started comes back at once.
-            let ending = engine.end(Shutdown::HandBack, &mut |_| ());
+            let ending = engine.end(Shutdown::HandBack, begun, &mut |_| ());
             let _ = send.send(report(Some(ending)));
         }
         Err(receive)
     }
 
-    fn wait_and_end(&self, mode: Shutdown) -> Ending<F::Key, F::Payload> {
-        self.end(mode, &mut |limit| {
+    fn wait_and_end(&self, mode: Shutdown, begun: Time) -> Ending<F::Key, F::Payload> {
+        self.end(mode, begun, &mut |limit| {
             self.wait_until_quiet(limit);
         })
     }
@@ -195,7 +198,7 @@ impl<F: Face> Engine<F> {
         *self.threads.0.lock() = None;
         self.closing().finish();
         // Payloads are user code's: dropped here, with no lock held.
-        drop(taken);
+        drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }
 }
 

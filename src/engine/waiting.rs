@@ -68,9 +68,9 @@ impl<F: Face> Engine<F> {
             ref parker,
             ..
         } = *waiting;
-        let Some(number) = waiting.number else {
+        if waiting.number.is_none() {
             return Err(WaitError::WouldDeadlock);
-        };
+        }
         loop {
             let running = self.shards().peek(stripe, |stripe| stripe.is_running(run));
             if !running {
@@ -79,8 +79,7 @@ impl<F: Face> Engine<F> {
             // In an engine that a test steps, nothing goes on while its thread waits in a task.
             let in_vain = self.is_stepped() && self.is_inside();
             if in_vain || until.is_some_and(|until| self.now() >= until) {
-                let still = self.with(stripe, |stripe| stripe.give_up_waiting(run, number));
-                return if still {
+                return if self.give_up_waiting(waiting) {
                     Err(WaitError::TimedOut)
                 } else {
                     Ok(())
@@ -88,6 +87,16 @@ impl<F: Face> Engine<F> {
             }
             self.clock().park_until(parker, until);
         }
+    }
+
+    /// Takes the waiter back, so that the key can be armed again. Whether the run goes on.
+    pub(crate) fn give_up_waiting(&self, waiting: &Waiting) -> bool {
+        let Some(number) = waiting.number else {
+            return true;
+        };
+        self.with(waiting.stripe, |stripe| {
+            stripe.give_up_waiting(waiting.run, number)
+        })
     }
 
     /// Whether the calling thread is in one of this engine's tasks.

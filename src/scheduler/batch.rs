@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::answers::{Cancel, Reschedule};
 use super::handle::Handle;
-use crate::shard::KeyHash;
+use crate::job::drop_each;
+use crate::shard::{KeyHash, Stripe};
 
 /// So many keys are served under one hold of a lock.
 const KEYS_PER_HOLD: usize = 64;
@@ -19,6 +20,26 @@ struct Place {
     hash: KeyHash,
 }
 
+/// All keys of a portion are looked up before anything is changed: an `Eq` that panics leaves the
+/// stripe as it was. A slot that comes twice is freed by the first of two cancellations, and stays
+/// so under this hold of the lock.
+fn find_all<K, V, Q>(
+    stripe: &Stripe<K, V>,
+    keys: &[Q],
+    places: &[Place],
+    slots: &mut Vec<Option<u32>>,
+) where
+    K: Borrow<Q>,
+    Q: Eq,
+{
+    slots.clear();
+    slots.extend(
+        places
+            .iter()
+            .map(|place| stripe.find(place.hash, &keys[place.index as usize])),
+    );
+}
+
 impl<K, S> Handle<K, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
@@ -26,7 +47,8 @@ where
 {
     /// [`reschedule`](Self::reschedule) for many keys: answers per key, in the caller's order, all
     /// counted from one reading of the clock. Not atomic: each key is settled on its own, and
-    /// others may act in between.
+    /// others may act in between. If a key's `Eq` panics, some of the keys have been moved, and the
+    /// others have not.
     ///
     /// # Examples
     ///
@@ -54,13 +76,15 @@ where
         let mut answers = vec![Reschedule::NotFound; keys.len()];
         // What is due at once is handed over key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
+        let mut slots = Vec::with_capacity(per_hold.min(keys.len()));
         self.by_stripe(keys, per_hold, |stripe, places| {
             self.engine().with(stripe, |stripe| {
-                for place in places {
-                    let index = place.index as usize;
-                    answers[index] = stripe
-                        .reschedule(place.hash, &keys[index], deadline, now, false)
-                        .into();
+                find_all(stripe, keys, places, &mut slots);
+                for (place, slot) in places.iter().zip(&slots) {
+                    if let Some(slot) = *slot {
+                        answers[place.index as usize] =
+                            stripe.reschedule_slot(slot, deadline, now, false).into();
+                    }
                 }
             });
         });
@@ -75,16 +99,20 @@ where
         Q: Hash + Eq,
     {
         let mut answers = vec![Cancel::NotFound; keys.len()];
+        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(keys.len()));
+        let mut garbage = Vec::new();
         self.by_stripe(keys, KEYS_PER_HOLD, |stripe, places| {
-            let cancelled = self.engine().with(stripe, |stripe| {
-                places
-                    .iter()
-                    .map(|place| stripe.cancel(place.hash, &keys[place.index as usize]))
-                    .collect::<Vec<_>>()
+            self.engine().with(stripe, |stripe| {
+                find_all(stripe, keys, places, &mut slots);
+                for (place, slot) in places.iter().zip(&slots) {
+                    if let Some(slot) = *slot {
+                        let (answer, dropped) = Self::settled(stripe.cancel_slot(slot));
+                        answers[place.index as usize] = answer;
+                        garbage.push(dropped);
+                    }
+                }
             });
-            for (place, cancelling) in places.iter().zip(cancelled) {
-                answers[place.index as usize] = Self::answer(cancelling);
-            }
+            drop_each(garbage.drain(..));
         });
         answers
     }

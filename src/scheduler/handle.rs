@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo};
@@ -14,6 +15,7 @@ use super::hasher::RandomState;
 use super::pending::Pending;
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
+use crate::job::drop_each;
 use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -33,6 +35,8 @@ use crate::tick::Time;
 ///
 /// A key's `Eq` and `Clone` run under such a lock and must not call the scheduler: that panics with
 /// a message. If they panic themselves, the call that needed them panics and has changed nothing.
+/// Tasks and keys are dropped without a lock and may call the scheduler; if such a drop panics, the
+/// call that dropped them panics when its work is done.
 ///
 /// # Ordering
 ///
@@ -45,6 +49,9 @@ where
 {
     engine: Arc<Engine<Keyed<K, S>>>,
 }
+
+/// Of a cancelled or replaced arming, to be dropped without a lock.
+pub(super) type Dropped<K, S> = (Option<K>, Option<Task<K, S>>);
 
 /// Which timers an arming may take the place of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,7 +145,9 @@ where
     /// armed during the call may or may not be cancelled.
     pub fn cancel_all(&self) -> usize {
         let taken = self.engine.take_pending(false);
-        taken.len()
+        let count = taken.len();
+        drop_each(taken.into_iter().map(|(key, _, task)| (key, task)));
+        count
     }
 
     fn timer_id(&self, stripe: usize, entry: EntryId) -> TimerId {
@@ -157,20 +166,24 @@ where
 
     /// What a cancellation dropped is dropped here, without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
+        let (answer, dropped) = Self::settled(cancelling);
+        drop_each([dropped]);
+        answer
+    }
+
+    /// The answer, and what is to be dropped without a lock.
+    pub(super) fn settled(cancelling: Cancelling<K, Task<K, S>>) -> (Cancel, Dropped<K, S>) {
         match cancelling {
             Cancelling::Cancelled {
                 deadline,
                 run,
                 dropped,
             } => {
-                drop(dropped);
-                Cancel::Cancelled {
-                    deadline,
-                    running: run.is_some(),
-                }
+                let running = run.is_some();
+                (Cancel::Cancelled { deadline, running }, dropped)
             }
-            Cancelling::Running(_) => Cancel::Running,
-            Cancelling::NotFound => Cancel::NotFound,
+            Cancelling::Running(_) => (Cancel::Running, (None, None)),
+            Cancelling::NotFound => (Cancel::NotFound, (None, None)),
         }
     }
 
@@ -309,8 +322,7 @@ where
             id,
             replaced,
             after_run,
-            // Dropped here, without a lock.
-            dropped: _dropped,
+            dropped,
         } = self.engine.arm(
             stripe,
             given,
@@ -319,6 +331,7 @@ where
                 stripe.arm(admission, Some(hash), key, boxed(task), deadline, now)
             },
         )?;
+        drop_each([dropped]);
         Ok(Scheduled {
             id: self.timer_id(stripe, id),
             deadline,
@@ -448,8 +461,15 @@ where
         let (cancelling, waiting) = self
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
-        // What was cancelled is dropped before anything is waited for.
-        let answer = Self::answer(cancelling);
+        let (answer, dropped) = Self::settled(cancelling);
+        // Before anything is waited for: the run may wait for what this drop lets go.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_each([dropped]))) {
+            // Nobody is going to wait, so the key must not stay shut.
+            if let Some(waiting) = &waiting {
+                self.engine.give_up_waiting(waiting);
+            }
+            resume_unwind(panic);
+        }
         match waiting {
             None => Ok(answer),
             Some(waiting) => self.engine.wait_for_run(&waiting).map(|()| answer),

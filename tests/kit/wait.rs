@@ -1,6 +1,6 @@
 //! Waiting for a condition or a message, with a patience that only a broken scheduler uses up.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,5 +23,18 @@ pub(crate) fn next<T>(from: &Receiver<T>) -> T {
     match from.recv_timeout(PATIENCE) {
         Ok(message) => message,
         Err(error) => panic!("no message came: {error}"),
+    }
+}
+
+/// All messages, until the last sender is gone.
+#[track_caller]
+pub(crate) fn all<T>(from: &Receiver<T>) -> Vec<T> {
+    let mut all = Vec::new();
+    loop {
+        match from.recv_timeout(PATIENCE) {
+            Ok(message) => all.push(message),
+            Err(RecvTimeoutError::Disconnected) => return all,
+            Err(RecvTimeoutError::Timeout) => panic!("the senders live on"),
+        }
     }
 }

@@ -32,7 +32,9 @@ fn arm(rig: &Rig, key: u32, deadline: u64) -> bool {
 /// The tasks that were handed back, if the caller is the one who closes.
 fn close(rig: &Rig) -> Option<Vec<usize>> {
     rig.engine().closing().begin().then(|| {
-        let ending = rig.engine().wind_down(Shutdown::HandBack, &mut |_| {});
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |_| {});
         ending.taken.into_iter().map(|(_, _, task)| task).collect()
     })
 }

@@ -43,10 +43,12 @@ fn handed_over(stripes: usize, workers: usize) -> (Rig, Seat) {
 
 fn wind_down(rig: &Rig, mode: Shutdown) -> Ending<u32, usize> {
     assert!(rig.engine().closing().begin());
-    let ending = rig.engine().wind_down(mode, &mut |limit| {
-        assert_eq!(limit, Time::MAX);
-        assert!(rig.engine().wait_until_quiet(limit));
-    });
+    let ending = rig
+        .engine()
+        .wind_down(mode, rig.engine().now(), &mut |limit| {
+            assert_eq!(limit, Time::MAX);
+            assert!(rig.engine().wait_until_quiet(limit));
+        });
     assert_eq!(ending.still_running, 0);
     ending
 }
@@ -141,9 +143,11 @@ fn run_now_runs_everything_at_once() {
         let worker = work(&rig, rig.worker());
         let ticker = tick(&rig, seat);
         assert!(rig.engine().closing().begin());
-        let ending = rig.engine().wind_down(Shutdown::RunNow, &mut |limit| {
-            assert!(rig.engine().wait_until_quiet(limit));
-        });
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::RunNow, rig.engine().now(), &mut |limit| {
+                assert!(rig.engine().wait_until_quiet(limit));
+            });
         ticker.join().unwrap();
         worker.join().unwrap();
         assert!(ending.taken.is_empty());

@@ -94,6 +94,7 @@ pub(crate) enum Claimed<K, V> {
         panic: Box<dyn Any + Send>,
         key: K,
         value: V,
+        deadline: Time,
     },
 }
 

@@ -73,11 +73,16 @@ impl<K, V> Stripe<K, V> {
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
-                let (_, key, value) = self.take_out(slot, End::Ran);
+                let (deadline, key, value) = self.take_out(slot, End::Ran);
                 self.counters.ran += 1;
                 self.counters.panicked += 1;
                 self.no_longer_pending();
-                return Claimed::KeyPanicked { panic, key, value };
+                return Claimed::KeyPanicked {
+                    panic,
+                    key,
+                    value,
+                    deadline,
+                };
             }
         };
         self.counters.queued -= 1;

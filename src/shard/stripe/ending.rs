@@ -1,10 +1,9 @@
 //! Walks over all entries: the end of a stripe, and inspection.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::super::entry::{End, Phase};
 use super::answers::Taken;
 use super::{Gate, Sight, Stripe};
+use crate::job::contain;
 use crate::tick::{Tick, Time};
 use crate::wheel::Place;
 
@@ -38,9 +37,9 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Takes up to `limit` pending armings out, from slot `from` on, as (key or what stands for it,
-    /// deadline, value). Returns where to go on; `None` when through. Kept armings come with a clone
-    /// of the key, since the run in progress needs it too; without one if that panicked, and then
-    /// count as cancelled.
+    /// deadline, value). Returns where to go on; `None` when through. Kept armings are
+    /// handed back with a clone of the key, since the run in progress needs it too; without one if
+    /// that panicked, and then count as cancelled.
     pub(crate) fn take_pending(
         &mut self,
         from: u32,
@@ -68,10 +67,9 @@ impl<K, V> Stripe<K, V> {
             } else if let Some(at) = self.run_at(slot)
                 && let Some(kept) = self.runs[at].kept.take()
             {
-                let key = self
-                    .table
-                    .key(slot)
-                    .and_then(|key| catch_unwind(AssertUnwindSafe(|| key.clone())).ok());
+                // What is cancelled needs no key.
+                let key = self.table.key(slot).filter(|_| handed_back);
+                let key = key.and_then(|key| contain(|| key.clone()).ok());
                 (key, kept.deadline, kept.value)
             } else {
                 continue;

@@ -178,7 +178,7 @@ impl<K, V> Stripe<K, V> {
 
     // === lookups ===
 
-    fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
+    pub(crate) fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

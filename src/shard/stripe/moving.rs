@@ -155,7 +155,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    fn reschedule_slot(
+    /// Moves whatever the slot holds.
+    pub(crate) fn reschedule_slot(
         &mut self,
         slot: u32,
         deadline: Time,

@@ -1,0 +1,82 @@
+//! A child: one system filled for one workload, which serves rounds until its input ends.
+
+use std::io::{self, BufRead, Write};
+use std::time::{Duration, Instant};
+
+use crate::cli::Order;
+use crate::machine::{Busy, resident_bytes};
+use crate::pingpong;
+use crate::systems::{self, fired_so_far};
+use crate::wire::{Filled, Reply, Request};
+use crate::workloads::{self, Workload};
+
+/// The child's end of the conversation with its parent.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) workload: &'static Workload,
+    pub(crate) keys: u64,
+}
+
+/// Serves until the parent closes the child's input.
+pub(crate) fn serve(order: &Order) -> io::Result<()> {
+    let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
+    let system = systems::find(&order.system).ok_or_else(|| unknown("system"))?;
+    let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
+    let mut child = Child {
+        workload,
+        keys: order.keys,
+    };
+    (system.serve)(&mut child)
+}
+
+fn say(message: &impl serde::Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    writeln!(out)?;
+    out.flush()
+}
+
+impl Child {
+    /// Fills the system, and tells the parent what that took.
+    pub(crate) fn filled(&mut self, fill: impl FnOnce()) -> io::Result<Filled> {
+        let before = resident_bytes();
+        let began = Instant::now();
+        fill();
+        let filled = Filled {
+            seconds: began.elapsed().as_secs_f64(),
+            bytes: before
+                .zip(resident_bytes())
+                .map(|(before, after)| after.saturating_sub(before)),
+        };
+        say(&filled)?;
+        Ok(filled)
+    }
+
+    /// Serves rounds: `round` returns its figure and how long it took.
+    pub(crate) fn rounds(
+        &mut self,
+        mut round: impl FnMut(&Request) -> (f64, Duration),
+    ) -> io::Result<()> {
+        for line in io::stdin().lock().lines() {
+            let request: Request = serde_json::from_str(&line?)?;
+            let ping_before = pingpong::round_trip_ns();
+            let fired_before = fired_so_far();
+            let busy = Busy::now();
+            let (figure, took) = round(&request);
+            let others = Busy::others_since(busy);
+            let fired = fired_so_far() - fired_before;
+            let ping_after = pingpong::round_trip_ns();
+            say(&Reply {
+                figure,
+                seconds: took.as_secs_f64(),
+                ping_ns: ping_before
+                    .zip(ping_after)
+                    .map(|(before, after)| before.max(after)),
+                others,
+                fired,
+            })?;
+        }
+        // Taking millions of timers apart would only hold up the next child.
+        std::process::exit(0);
+    }
+}

@@ -1,0 +1,192 @@
+//! The command line, parsed by hand: a few options need no dependency.
+
+use std::path::PathBuf;
+
+use crate::{systems, workloads};
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    Run(Options),
+    /// Hidden: this process is a child of a run.
+    Child(Order),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    pub(crate) rounds: usize,
+    /// Names of workloads; all if empty.
+    pub(crate) only: Vec<String>,
+    /// Names of systems; all if empty.
+    pub(crate) systems: Vec<String>,
+    pub(crate) keys: Vec<u64>,
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// What a child is to fill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) system: String,
+    pub(crate) workload: String,
+    pub(crate) keys: u64,
+}
+
+/// The hidden subcommand; its arguments are system, workload and number of keys.
+pub(crate) const CHILD: &str = "child";
+
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 3;
+const KEYS: [u64; 2] = [1_000_000, 10_000_000];
+const QUICK_KEYS: [u64; 1] = [1_000_000];
+
+pub(crate) fn help() -> String {
+    let mut text = String::from(
+        "\
+Timers of tourbillon and of its peers on the same work, in one run.
+
+Usage: cargo run --release -p benches -- [OPTIONS]
+
+Options:
+  --quick          1 M keys only, fewer operations, 3 rounds: under a minute
+  --rounds N       rounds of every figure, interleaved between the systems (default: 5)
+  --only W,..      only these workloads
+  --system S,..    only these systems
+  --keys N,..      how many keys (default: 1000000,10000000)
+  --json FILE      writes machine, versions, commit, command and every round
+  -h, --help       this text
+
+Workloads:
+",
+    );
+    for workload in workloads::ALL {
+        text += &format!("  {:<15}  {}\n", workload.name, workload.about);
+    }
+    text += "\nSystems:\n";
+    for system in systems::ALL {
+        text += &format!("  {:<15}  {}\n", system.name, system.about);
+    }
+    text + "\nThe table goes to stdout, progress to stderr.\n"
+}
+
+/// Parses the arguments after the program's name; an error is one line for the user.
+pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, String> {
+    let mut args = args.into_iter().peekable();
+    if args.next_if(|first| first == CHILD).is_some() {
+        return child(&args.collect::<Vec<_>>());
+    }
+    let mut quick = false;
+    let mut rounds = None;
+    let mut keys = Vec::new();
+    let mut only = Vec::new();
+    let mut named = Vec::new();
+    let mut json = None;
+    while let Some(arg) = args.next() {
+        let (name, inline) = match arg.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (&*arg, None),
+        };
+        let mut value = || {
+            inline
+                .clone()
+                .or_else(|| args.next())
+                .ok_or_else(|| format!("{name} needs a value"))
+        };
+        match name {
+            "-h" | "--help" => return Ok(Command::Help),
+            "--quick" => quick = true,
+            "--rounds" => rounds = Some(positive(name, &value()?)? as usize),
+            "--keys" => {
+                for number in value()?.split(',') {
+                    keys.push(positive(name, number)?);
+                }
+            }
+            "--only" => {
+                for wanted in value()?.split(',') {
+                    let workload = workloads::find(wanted)
+                        .ok_or_else(|| format!("no workload is called {wanted:?}; see --help"))?;
+                    only.push(workload.name.to_owned());
+                }
+            }
+            "--system" => {
+                for wanted in value()?.split(',') {
+                    let system = systems::find(wanted)
+                        .ok_or_else(|| format!("no system is called {wanted:?}; see --help"))?;
+                    named.push(system.name.to_owned());
+                }
+            }
+            "--json" => json = Some(PathBuf::from(value()?)),
+            _ => return Err(format!("unknown option {arg}; --help lists the options")),
+        }
+    }
+    if keys.is_empty() {
+        keys.extend(if quick { &QUICK_KEYS[..] } else { &KEYS[..] });
+    }
+    Ok(Command::Run(Options {
+        quick,
+        rounds: rounds.unwrap_or(if quick { QUICK_ROUNDS } else { ROUNDS }),
+        only,
+        systems: named,
+        keys,
+        json,
+    }))
+}
+
+fn child(args: &[String]) -> Result<Command, String> {
+    let [system, workload, keys] = args else {
+        return Err(format!("{CHILD} is for the program itself"));
+    };
+    Ok(Command::Child(Order {
+        system: system.clone(),
+        workload: workload.clone(),
+        keys: positive("keys", keys)?,
+    }))
+}
+
+fn positive(name: &str, text: &str) -> Result<u64, String> {
+    text.parse()
+        .ok()
+        .filter(|number| *number > 0 && *number <= 1_000_000_000)
+        .ok_or_else(|| format!("{name} takes numbers from 1 to 1000000000, not {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn options_have_defaults_and_the_quick_form_others() {
+        let Ok(Command::Run(full)) = parsed("") else {
+            panic!("a run");
+        };
+        assert_eq!((full.rounds, &full.keys[..]), (5, &KEYS[..]));
+        let Ok(Command::Run(quick)) = parsed("--quick --only=w2 --rounds 7 --json out.json") else {
+            panic!("a run");
+        };
+        assert_eq!((quick.rounds, &quick.keys[..]), (7, &QUICK_KEYS[..]));
+        assert_eq!(quick.only, ["W2"]);
+        assert_eq!(quick.json, Some(PathBuf::from("out.json")));
+        assert_eq!(parsed("-h"), Ok(Command::Help));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "--rounds 0",
+            "--keys 1,x",
+            "--only W99",
+            "--system none",
+            "--json",
+            "--fast",
+            "child a b",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        assert!(parsed("child tourbillon W2 10").is_ok());
+    }
+}

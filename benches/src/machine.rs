@@ -1,0 +1,178 @@
+//! What the figures depend on: the machine, the versions, the commit; and what it is doing now.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    cpu: String,
+    cores: usize,
+    memory_kb: Option<u64>,
+    os: String,
+}
+
+impl Machine {
+    pub(crate) fn here() -> Self {
+        Machine {
+            cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+            cores: cores(),
+            memory_kb: field("/proc/meminfo", "MemTotal")
+                .and_then(|text| text.split_whitespace().next()?.parse().ok()),
+            os: match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
+                Ok(release) => format!("{} {}", std::env::consts::OS, release.trim()),
+                Err(_) => std::env::consts::OS.to_owned(),
+            },
+        }
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let memory = self
+            .memory_kb
+            .map_or(String::new(), |kb| format!(", {} GiB", kb >> 20));
+        format!("{}, {} cores{memory}, {}", self.cpu, self.cores, self.os)
+    }
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.trim().to_owned())
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Version {
+    pub(crate) name: String,
+    pub(crate) version: String,
+}
+
+/// The compiler, and the packages that the figures depend on.
+pub(crate) fn versions() -> Vec<Version> {
+    let mut versions = vec![Version {
+        name: "rustc".to_owned(),
+        version: env!("BENCHES_RUSTC").to_owned(),
+    }];
+    let lock = include_str!("../../Cargo.lock");
+    let value = |line: Option<&str>, key: &str| {
+        let text = line?.strip_prefix(key)?.strip_prefix(" = \"")?;
+        text.strip_suffix('"').map(str::to_owned)
+    };
+    for package in lock.split("[[package]]") {
+        let mut lines = package.trim_start().lines();
+        let name = value(lines.next(), "name");
+        let version = value(lines.next(), "version");
+        if let (Some(name), Some(version)) = (name, version)
+            && PACKAGES.contains(&name.as_str())
+        {
+            versions.push(Version { name, version });
+        }
+    }
+    versions
+}
+
+const PACKAGES: [&str; 6] = [
+    "tourbillon",
+    "ahash",
+    "hashbrown",
+    "tokio",
+    "tokio-util",
+    "rustc-hash",
+];
+
+/// The commit of the tree the program was built from, with a mark if that tree has changes.
+pub(crate) fn commit() -> Option<String> {
+    let git = |args: &[&str]| {
+        let output = Command::new("git")
+            .args(["-C", env!("CARGO_MANIFEST_DIR")])
+            .args(args)
+            .output()
+            .ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty());
+    Some(if changed {
+        format!("{commit} with changes")
+    } else {
+        commit
+    })
+}
+
+/// Resident memory of this process.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    if cfg!(target_os = "linux") {
+        // Pages of 4 KiB: everything that the README calls tested.
+        let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+        let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+        Some(pages * 4096)
+    } else {
+        None
+    }
+}
+
+/// CPU time so far, in the kernel's hundredths of a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busy {
+    at: Instant,
+    everybody: u64,
+    ourselves: u64,
+}
+
+impl Busy {
+    pub(crate) fn now() -> Option<Self> {
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let everybody = stat
+            .lines()
+            .next()?
+            .split_whitespace()
+            .skip(1)
+            .enumerate()
+            // Idle and waiting for a disk are not busy; guests are counted as users already.
+            .filter(|(column, _)| ![3, 4].contains(column) && *column < 8)
+            .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
+            .sum();
+        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // The name in parentheses may hold anything.
+        let (_, fields) = own.rsplit_once(')')?;
+        let mut times = fields.split_whitespace().skip(11);
+        let mut next = || times.next()?.parse::<u64>().ok();
+        Some(Busy {
+            at: Instant::now(),
+            everybody,
+            ourselves: next()? + next()?,
+        })
+    }
+
+    /// How many cores others have kept busy since then.
+    pub(crate) fn others_since(before: Option<Busy>) -> Option<f64> {
+        let (before, after) = (before?, Busy::now()?);
+        let others = (after.everybody - before.everybody) as f64
+            - (after.ourselves - before.ourselves) as f64;
+        let seconds = (after.at - before.at).as_secs_f64();
+        Some((others / 100.0 / seconds.max(0.01)).max(0.0))
+    }
+}
+
+/// So many cores may be busy with other things beside a round.
+pub(crate) const CALM: f64 = 0.15;
+
+/// Waits until others leave the machine alone, for at most `limit`.
+pub(crate) fn wait_for_calm(limit: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        let before = Busy::now();
+        thread::sleep(Duration::from_millis(200));
+        if Busy::others_since(before).is_none_or(|others| others <= CALM) {
+            return;
+        }
+    }
+}

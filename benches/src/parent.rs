@@ -1,0 +1,253 @@
+//! The run: children are filled, then asked for one round after the other, so that whatever the
+//! machine does meanwhile hits all systems alike.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+
+use crate::cli::{self, Options};
+use crate::machine::{self, CALM, Machine};
+use crate::pingpong;
+use crate::report::{Figure, Report, Round, short};
+use crate::systems::{self, Entry};
+use crate::wire::{Filled, Reply, Request};
+use crate::workloads::{self, Workload};
+
+/// A ping-pong that takes so many times the best one shows the machine's slow mode.
+const SLOW: f64 = 2.0;
+/// So long a round waits for others to leave the machine alone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs what the options ask for, and reports.
+pub(crate) fn run(options: &Options) -> io::Result<()> {
+    if let Some(path) = &options.json {
+        // A run of minutes should not end with a path that can't be written.
+        std::fs::write(path, "").map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+    }
+    let mut run = Run {
+        options,
+        best_ping_ns: f64::INFINITY,
+        seed: 1,
+    };
+    let mut report = Report {
+        machine: Machine::here(),
+        versions: machine::versions(),
+        commit: machine::commit(),
+        command: command(),
+        started_unix: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        seconds: 0.0,
+        ping_ns: None,
+        figures: Vec::new(),
+    };
+    let began = Instant::now();
+    for _ in 0..3 {
+        machine::wait_for_calm(PATIENCE);
+        run.best_ping_ns = pingpong::round_trip_ns()
+            .unwrap_or(f64::INFINITY)
+            .min(run.best_ping_ns);
+    }
+    for workload in workloads::ALL {
+        if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
+            continue;
+        }
+        for keys in &options.keys {
+            report.figures.extend(run.workload(workload, *keys)?);
+        }
+    }
+    report.seconds = began.elapsed().as_secs_f64();
+    report.ping_ns = Some(run.best_ping_ns).filter(|ns| ns.is_finite());
+    if let Some(path) = &options.json {
+        let mut json = serde_json::to_string_pretty(&report)?;
+        json.push('\n');
+        std::fs::write(path, json)?;
+    }
+    let mut out = io::stdout().lock();
+    write!(out, "{}", report.table())?;
+    out.flush()
+}
+
+/// What was asked for, in the words of the README.
+fn command() -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo run --release -p benches -- {}", args.join(" "))
+        .trim_end_matches(" -- ")
+        .to_owned()
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    best_ping_ns: f64,
+    seed: u64,
+}
+
+impl Run<'_> {
+    fn systems(&self) -> impl Iterator<Item = &'static Entry> {
+        let wanted = &self.options.systems;
+        systems::ALL
+            .iter()
+            .filter(move |system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
+    }
+
+    fn workload(&mut self, workload: &'static Workload, keys: u64) -> io::Result<Vec<Figure>> {
+        let mut figures = Vec::new();
+        let mut children = Vec::new();
+        if !workload.fresh {
+            for system in self.systems() {
+                children.push(Filling::start(system, workload, keys)?);
+            }
+        }
+        for case in 0..workload.cases.len() {
+            let mut of_case: Vec<Figure> = self
+                .systems()
+                .map(|system| Figure::new(workload, case, keys, system.name))
+                .collect();
+            if !workload.fresh {
+                for child in &mut children {
+                    // Unmeasured: caches, branch predictors, page tables.
+                    let request = self.request(workload, case, 4);
+                    child.ask(&request)?;
+                }
+            }
+            for round in 0..self.options.rounds {
+                eprintln!(
+                    "{} {} keys, {}: round {} of {}",
+                    workload.name,
+                    short(keys),
+                    workload.cases[case].name,
+                    round + 1,
+                    self.options.rounds
+                );
+                // The same seed for all systems; the order turns round.
+                let request = self.request(workload, case, 1);
+                let count = of_case.len();
+                for turn in 0..count {
+                    let at = if round % 2 == 0 {
+                        turn
+                    } else {
+                        count - 1 - turn
+                    };
+                    let figure = &mut of_case[at];
+                    if workload.fresh {
+                        let system = self.systems().nth(at).expect("as many as figures");
+                        machine::wait_for_calm(PATIENCE);
+                        let mut child = Filling::start(system, workload, keys)?;
+                        let reply = child.ask(&request)?;
+                        figure.fills.push(child.filled);
+                        figure.rounds.push(Round::of(reply));
+                    } else {
+                        self.round(&mut children[at], &request, figure)?;
+                    }
+                }
+            }
+            for (figure, child) in of_case.iter_mut().zip(&children) {
+                figure.fills.push(child.filled);
+            }
+            figures.extend(of_case);
+        }
+        Ok(figures)
+    }
+
+    fn request(&mut self, workload: &Workload, case: usize, divisor: u64) -> Request {
+        self.seed += 1;
+        Request {
+            case,
+            operations: workload.operations[usize::from(self.options.quick)] / divisor,
+            seed: self.seed,
+        }
+    }
+
+    /// One round that counts, and before it those that the machine disturbed: on average one for
+    /// each that counts, else a busy machine would never come to an end.
+    fn round(
+        &mut self,
+        child: &mut Filling,
+        request: &Request,
+        figure: &mut Figure,
+    ) -> io::Result<()> {
+        loop {
+            machine::wait_for_calm(PATIENCE);
+            let reply = child.ask(request)?;
+            let ping = reply.ping_ns.unwrap_or(0.0);
+            if ping > 0.0 {
+                self.best_ping_ns = self.best_ping_ns.min(ping);
+            }
+            let slow = ping > SLOW * self.best_ping_ns;
+            let disturbed = reply.others.is_some_and(|others| others > CALM);
+            let repeated = figure.repeated_slow + figure.repeated_disturbed;
+            if (slow || disturbed) && repeated < self.options.rounds as u32 {
+                figure.repeated_slow += u32::from(slow);
+                figure.repeated_disturbed += u32::from(disturbed && !slow);
+                continue;
+            }
+            figure.kept_disturbed += u32::from(slow || disturbed);
+            figure.rounds.push(Round::of(reply));
+            return Ok(());
+        }
+    }
+}
+
+/// A child that is filled.
+struct Filling {
+    process: Child,
+    requests: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+    filled: Filled,
+}
+
+impl Filling {
+    fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
+        eprint!(
+            "{} {} keys: {} is filled .. ",
+            workload.name,
+            short(keys),
+            system.name
+        );
+        let mut process = Command::new(std::env::current_exe()?)
+            .args([cli::CHILD, system.name, workload.name])
+            .arg(keys.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let requests = process.stdin.take();
+        let replies = process.stdout.take().expect("it is piped");
+        let mut replies = BufReader::new(replies);
+        let filled: Filled = hear(&mut replies)?;
+        eprintln!("{:.1} s", filled.seconds);
+        Ok(Filling {
+            process,
+            requests,
+            replies,
+            filled,
+        })
+    }
+
+    fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        let requests = self.requests.as_mut().expect("open until the end");
+        serde_json::to_writer(&mut *requests, request)?;
+        writeln!(requests)?;
+        requests.flush()?;
+        hear(&mut self.replies)
+    }
+}
+
+fn hear<T: DeserializeOwned>(replies: &mut impl BufRead) -> io::Result<T> {
+    let mut line = String::new();
+    if replies.read_line(&mut line)? == 0 {
+        return Err(io::Error::other("a child ended early; see above"));
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+impl Drop for Filling {
+    /// The end of its input is the end of the child.
+    fn drop(&mut self) {
+        self.requests = None;
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,34 @@
+//! What parent and child say to each other: one JSON object a line.
+
+use serde::{Deserialize, Serialize};
+
+/// The child, once: it is filled.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Filled {
+    pub(crate) seconds: f64,
+    /// How much resident memory grew; `None` where the platform does not say.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// The parent: do a round.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Which of the workload's cases.
+    pub(crate) case: usize,
+    pub(crate) operations: u64,
+    pub(crate) seed: u64,
+}
+
+/// The child: it is done.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    /// In the workload's unit.
+    pub(crate) figure: f64,
+    pub(crate) seconds: f64,
+    /// Round trips between two cores, the slower one of before and after the work.
+    pub(crate) ping_ns: Option<f64>,
+    /// Cores that others kept busy during the work.
+    pub(crate) others: Option<f64>,
+    /// Timers that fired during the work.
+    pub(crate) fired: u64,
+}
