@@ -20,16 +20,6 @@ pub(crate) use real::*;
 #[cfg(loom)]
 pub(crate) use stand_in::*;
 
-/// loom's macro with the syntax of std's: it does not know `const { .. }`.
-#[cfg(loom)]
-macro_rules! checked_thread_local {
-    (static $name:ident: $type:ty = const $init:block;) => {
-        loom::thread_local! { static $name: $type = $init; }
-    };
-}
-#[cfg(loom)]
-pub(crate) use checked_thread_local as thread_local;
-
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 /// A number that no other call of this process gets, within 4 billion of them.

@@ -17,7 +17,6 @@ use std::time::Duration;
 use super::Arc;
 
 pub(crate) use loom::sync::MutexGuard;
-pub(crate) use loom::thread_local;
 
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -26,6 +25,14 @@ pub(crate) mod atomic {
 pub(crate) mod thread {
     pub(crate) use loom::thread::yield_now;
 }
+
+/// loom's macro with the syntax of std's: it does not know `const { .. }`.
+macro_rules! checked_thread_local {
+    (static $name:ident: $type:ty = const $init:block;) => {
+        loom::thread_local! { static $name: $type = $init; }
+    };
+}
+pub(crate) use checked_thread_local as thread_local;
 
 /// A lock that ignores poison.
 #[derive(Debug)]

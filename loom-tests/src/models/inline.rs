@@ -42,5 +42,5 @@ fn what_is_due_at_once_is_served_by_the_ticker() {
 
 #[test]
 fn the_ticker_serves_two_callers() {
-    check(1, || served_by_the_ticker(2));
+    check(2, || served_by_the_ticker(2));
 }

@@ -1,5 +1,7 @@
 //! What the stand-ins and the checker can and cannot do: each weakness that the protocols must live
 //! with is shown by an assertion that some execution violates.
+//!
+//! Teeth: `teeth/litmus-stand-in-fences.patch` makes the stand-in stronger than it may be.
 
 use loom::thread;
 

@@ -1,0 +1,188 @@
+//! Looks at a stripe from the inside, and its end.
+
+use super::super::super::entry::{End, Phase, Slot};
+use super::super::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase};
+use super::SOON;
+use super::pair::{Ended, HASH, Pair, State, at};
+
+impl Pair {
+    /// What follows every hold of the lock, and a look at everything.
+    pub(super) fn after(&mut self) {
+        let Aftermath {
+            lowered,
+            ticket,
+            emptied,
+        } = self.stripe.take_aftermath();
+        assert!(!emptied, "it is open");
+        if let Some(lowered) = lowered {
+            assert!(lowered < self.seen);
+            self.seen = lowered;
+        }
+        self.tickets.extend(ticket);
+        for (number, slot) in self.tickets.iter().enumerate() {
+            assert!(!self.tickets[..number].contains(slot), "E1: two tickets");
+        }
+        self.look_at_slots();
+        self.look_at_keys();
+        self.look_at_ids();
+        let counters = self.stripe.counters();
+        assert_eq!(counters.scheduled, self.ends.len() as u64);
+        assert_eq!(counters.ran, self.count(Ended::Ran));
+        assert_eq!(counters.cancelled, self.count(Ended::Cancelled));
+        assert_eq!(counters.replaced, self.count(Ended::Replaced));
+        assert_eq!(counters.pending, self.pending() as u64);
+        let queued = self
+            .keys
+            .iter()
+            .filter(|key| matches!(key, State::Armed { queued: true, .. }));
+        assert_eq!(counters.queued, queued.count() as u64);
+    }
+
+    /// E1, E2, E4, E5 from the inside.
+    fn look_at_slots(&self) {
+        let mut running = 0;
+        let mut filed = 0;
+        for slot in 0..self.stripe.table.len() {
+            let ticket = match self.stripe.table.slot(slot) {
+                Some(Slot::Armed(armed)) => {
+                    let pending = armed.phase == Phase::Pending;
+                    filed += usize::from(pending);
+                    let nowhere = armed.place == crate::wheel::Place::NONE;
+                    assert_eq!(pending, !nowhere, "E5");
+                    // Queued means that a ticket is out.
+                    assert!(pending || armed.ticket, "E1");
+                    armed.ticket
+                }
+                Some(Slot::Running(_)) => {
+                    running += 1;
+                    assert!(self.stripe.run_at(slot).is_some(), "E4");
+                    false
+                }
+                Some(Slot::Free(_)) => {
+                    let out = self.tickets.contains(&slot);
+                    assert_eq!(self.stripe.table.is_listed_free(slot), !out, "E2");
+                    out
+                }
+                None => unreachable!("below the length"),
+            };
+            assert_eq!(ticket, self.tickets.contains(&slot), "E1: the bit says so");
+        }
+        assert_eq!(self.stripe.running(), running, "E4");
+        assert_eq!(self.stripe.wheel.len(), filed, "E5");
+    }
+
+    fn look_at_keys(&self) {
+        for (key, state) in self.keys.iter().enumerate() {
+            let sight = self.stripe.get(HASH, &key);
+            let (arming, phase) = match *state {
+                State::Absent => {
+                    assert!(sight.is_none(), "{sight:?}");
+                    continue;
+                }
+                State::Armed {
+                    arming,
+                    queued: true,
+                } => (arming, SightPhase::Queued),
+                State::Armed { arming, .. } => {
+                    // What was given back comes with the next tick.
+                    let due = arming.deadline.max(self.now + 1);
+                    assert!(self.seen <= at(due), "it is published");
+                    (arming, SightPhase::Pending)
+                }
+                State::Running {
+                    arming, told, kept, ..
+                } => {
+                    assert_eq!(self.stripe.is_cancelled(arming.id), told);
+                    assert!(self.stripe.is_running(arming.id));
+                    let kept = kept.map(|kept| (kept.id, at(kept.deadline)));
+                    (arming, SightPhase::Running { kept })
+                }
+            };
+            let sight = sight.expect("it is there");
+            assert_eq!((sight.id, sight.phase), (arming.id, phase));
+            assert_eq!(sight.deadline, at(arming.deadline));
+        }
+    }
+
+    /// An id means its arming and no other, whatever its slot is used for by now.
+    fn look_at_ids(&self) {
+        for (id, how) in &self.ends {
+            let sight = self.stripe.get_id(*id);
+            let running = self.stripe.is_running(*id);
+            let there = match how {
+                Ended::Not => true,
+                Ended::Ran => running,
+                _ => false,
+            };
+            assert_eq!(sight.map(|sight| sight.id), there.then_some(*id));
+            let ended = match how {
+                Ended::Ran if !running => Some(End::Ran),
+                Ended::Cancelled => Some(End::Cancelled),
+                _ => None,
+            };
+            if let Some(told) = self.stripe.end_of(*id) {
+                assert_eq!(Some(told), ended);
+            }
+        }
+    }
+
+    /// Stale ids change nothing; then the stripe is closed and emptied.
+    pub(super) fn finish(mut self) {
+        for (id, how) in self.ends.clone() {
+            if how != Ended::Not && !self.stripe.is_running(id) {
+                let moved = self
+                    .stripe
+                    .reschedule_id(id, at(self.now + SOON), at(self.now), false);
+                assert_eq!(moved, Moving::NotFound);
+                assert!(matches!(self.stripe.cancel_id(id), Cancelling::NotFound));
+            }
+        }
+        self.after();
+        assert!(self.stripe.close());
+        assert_eq!(
+            self.stripe.admit(HASH, &0, false).err(),
+            Some(Refusal::Closed)
+        );
+        let mut taken = Vec::new();
+        assert_eq!(self.stripe.take_pending(0, 10, true, &mut taken), None);
+        for key in 0..2 {
+            let pending = match &mut self.keys[key] {
+                State::Absent => None,
+                State::Armed { arming, .. } => Some(*arming),
+                State::Running { kept, .. } => kept.take(),
+            };
+            let number = pending.map(|arming| arming.number);
+            let found = taken.iter().position(|taken| taken.0 == Some(key));
+            let found = found.map(|place| taken.swap_remove(place));
+            assert_eq!(found.map(|(_, _, value)| value), number);
+            if let Some(arming) = pending {
+                self.end(arming, Ended::HandedBack);
+            }
+            if let State::Armed { .. } = self.keys[key] {
+                self.keys[key] = State::Absent;
+            }
+        }
+        assert!(taken.is_empty());
+        let mut reports = u32::from(self.stripe.take_aftermath().emptied);
+        for slot in std::mem::take(&mut self.tickets) {
+            let claimed = self.stripe.claim(slot, at(self.now));
+            assert!(matches!(claimed, Claimed::Nothing));
+        }
+        for key in self.keys {
+            if let State::Running { arming, .. } = key {
+                assert_eq!(reports, 0, "something runs");
+                self.stripe.settle(arming.id, false, at(self.now));
+            }
+        }
+        reports += u32::from(self.stripe.take_aftermath().emptied);
+        reports += u32::from(self.stripe.take_aftermath().emptied);
+        assert_eq!(reports, 1, "said once");
+        let all = (0..self.stripe.table.len()).all(|slot| self.stripe.table.is_listed_free(slot));
+        assert!(all, "E2: every slot can be used again");
+        let counters = self.stripe.counters();
+        assert_eq!(counters.handed_back, self.count(Ended::HandedBack));
+        assert_eq!((counters.pending, counters.queued), (0, 0));
+        assert!(self.stripe.index.is_empty() && self.stripe.wheel.is_empty());
+        assert!(self.ends.iter().all(|(_, how)| *how != Ended::Not));
+    }
+}

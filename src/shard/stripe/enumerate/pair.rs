@@ -1,0 +1,400 @@
+//! The stripe and the model beside it: every step is done to both, and the answers are compared.
+
+use super::super::super::permits::PermitPool;
+use super::super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Stripe};
+use super::{Op, START};
+use crate::sync::{Arc, Parker};
+use crate::tick::{TickSize, Time};
+use crate::wheel::Budget;
+
+/// An arming, as the model knows it. Its payload is its number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) number: usize,
+    pub(super) id: EntryId,
+    pub(super) deadline: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    Absent,
+    Armed {
+        arming: Known,
+        queued: bool,
+    },
+    Running {
+        arming: Known,
+        told: bool,
+        kept: Option<Known>,
+        /// The number of who waits.
+        waiter: Option<u64>,
+    },
+}
+
+/// How an arming ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    Not,
+    Ran,
+    Cancelled,
+    Replaced,
+    HandedBack,
+}
+
+pub(super) struct Pair {
+    pub(super) stripe: Stripe<usize, usize>,
+    limit: Option<usize>,
+    pub(super) now: u64,
+    pub(super) keys: [State; 2],
+    /// By number of arming.
+    pub(super) ends: Vec<(EntryId, Ended)>,
+    /// Slots whose tickets are out.
+    pub(super) tickets: Vec<u32>,
+    /// What the ticker sees.
+    pub(super) seen: Time,
+}
+
+pub(super) fn at(nanos: u64) -> Time {
+    Time::from_nanos(nanos)
+}
+
+/// The same bits for both: the index must tell them apart by `Eq`.
+pub(super) const HASH: KeyHash = KeyHash(7);
+
+impl Pair {
+    pub(super) fn new(limit: Option<usize>) -> Self {
+        let pool = limit.map(|limit| Arc::new(PermitPool::new(limit, 1, 1)));
+        Pair {
+            stripe: Stripe::new(TickSize::from_nanos(1), at(START), 0, pool),
+            limit,
+            now: START,
+            keys: [State::Absent; 2],
+            ends: Vec::new(),
+            tickets: Vec::new(),
+            seen: Time::MAX,
+        }
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.keys
+            .iter()
+            .filter(|key| match key {
+                State::Armed { .. } => true,
+                State::Running { kept, .. } => kept.is_some(),
+                State::Absent => false,
+            })
+            .count()
+    }
+
+    pub(super) fn count(&self, ended: Ended) -> u64 {
+        self.ends.iter().filter(|(_, how)| *how == ended).count() as u64
+    }
+
+    /// Does it and compares the answer. False if that changed nothing.
+    pub(super) fn step(&mut self, op: Op) -> bool {
+        match op {
+            Op::Arm(key, delay) => self.arm(key, delay),
+            Op::Touch(key, delay) => self.touch(key, delay),
+            Op::Cancel(key) => self.cancel(key),
+            Op::Wait(key) => self.wait(key),
+            Op::GiveUp(key) => self.give_up(key),
+            Op::Collect(by) => self.collect(by),
+            Op::Claim(ticket) => self.claim(ticket),
+            Op::GiveBack(ticket) => self.give_back(ticket),
+            Op::Settle(key) => self.settle(key),
+        }
+    }
+
+    fn arm(&mut self, key: usize, delay: u64) -> bool {
+        let full = self.limit == Some(self.pending());
+        let refusal = match &self.keys[key] {
+            State::Absent => full.then_some(Refusal::NoPermit),
+            State::Armed { .. } => None,
+            State::Running {
+                waiter: Some(_), ..
+            } => Some(Refusal::Closing),
+            State::Running { kept, .. } => (full && kept.is_none()).then_some(Refusal::NoPermit),
+        };
+        let admission = match self.stripe.admit(HASH, &key, false) {
+            Ok(admission) => admission,
+            Err(answer) => {
+                assert_eq!(Some(answer), refusal);
+                return false;
+            }
+        };
+        assert_eq!(refusal, None, "accepted");
+        let number = self.ends.len();
+        let deadline = self.now + delay;
+        let Arming {
+            id,
+            replaced,
+            after_run,
+            dropped: (_, dropped),
+        } = self.stripe.arm(
+            admission,
+            Some(HASH),
+            key,
+            number,
+            at(deadline),
+            at(self.now),
+        );
+        self.ends.push((id, Ended::Not));
+        let arming = Known {
+            number,
+            id,
+            deadline,
+        };
+        let before = match &mut self.keys[key] {
+            State::Running { kept, .. } => {
+                assert!(after_run);
+                kept.replace(arming)
+            }
+            other => {
+                assert!(!after_run);
+                let before = match other {
+                    State::Armed { arming, .. } => Some(*arming),
+                    _ => {
+                        assert!(!self.tickets.contains(&id.slot), "E2: a ticket is out");
+                        None
+                    }
+                };
+                let queued = delay == 0;
+                *other = State::Armed { arming, queued };
+                before
+            }
+        };
+        assert_eq!(replaced, before.map(|before| at(before.deadline)));
+        assert_eq!(dropped, before.map(|before| before.number));
+        if let Some(before) = before {
+            assert_eq!(before.id.slot, id.slot);
+            assert!(before.id.generation < id.generation, "E3");
+            self.end(before, Ended::Replaced);
+        }
+        self.after();
+        true
+    }
+
+    pub(super) fn end(&mut self, arming: Known, how: Ended) {
+        let (_, end) = &mut self.ends[arming.number];
+        assert_eq!(*end, Ended::Not, "an arming ends once");
+        *end = how;
+    }
+
+    fn touch(&mut self, key: usize, delay: u64) -> bool {
+        let deadline = self.now + delay;
+        let answer = self
+            .stripe
+            .reschedule(HASH, &key, at(deadline), at(self.now), false);
+        let now = self.now;
+        let moved = match &mut self.keys[key] {
+            State::Absent => {
+                assert_eq!(answer, Moving::NotFound);
+                return false;
+            }
+            State::Running { kept: None, .. } => {
+                assert_eq!(answer, Moving::Running);
+                return false;
+            }
+            State::Armed { arming, queued } => {
+                *queued = deadline <= now;
+                arming
+            }
+            State::Running {
+                kept: Some(arming), ..
+            } => arming,
+        };
+        let before = at(std::mem::replace(&mut moved.deadline, deadline));
+        assert_eq!(answer, Moving::Moved { before });
+        self.after();
+        true
+    }
+
+    fn cancel(&mut self, key: usize) -> bool {
+        let answer = self.stripe.cancel(HASH, &key);
+        let changed = self.cancelled(key, answer);
+        self.after();
+        changed
+    }
+
+    fn cancelled(&mut self, key: usize, answer: Cancelling<usize, usize>) -> bool {
+        let (expected, changed) = match self.keys[key] {
+            State::Absent => (None, false),
+            State::Armed { arming, .. } => {
+                self.keys[key] = State::Absent;
+                (Some(arming), true)
+            }
+            State::Running {
+                arming,
+                told,
+                kept,
+                waiter,
+            } => {
+                self.keys[key] = State::Running {
+                    arming,
+                    told: true,
+                    kept: None,
+                    waiter,
+                };
+                if kept.is_none() {
+                    assert!(matches!(answer, Cancelling::Running(id) if id == arming.id));
+                    return !told;
+                }
+                (kept, true)
+            }
+        };
+        match (answer, expected) {
+            (
+                Cancelling::Cancelled {
+                    deadline,
+                    run,
+                    dropped: (_, value),
+                },
+                Some(arming),
+            ) => {
+                assert_eq!(deadline, at(arming.deadline));
+                assert_eq!(value, Some(arming.number), "the payload comes out at once");
+                let running = match self.keys[key] {
+                    State::Running { arming, .. } => Some(arming.id),
+                    _ => None,
+                };
+                assert_eq!(run, running);
+                self.end(arming, Ended::Cancelled);
+            }
+            (Cancelling::NotFound, None) => {}
+            (answer, expected) => panic!("{answer:?} instead of {expected:?}"),
+        }
+        changed
+    }
+
+    fn wait(&mut self, key: usize) -> bool {
+        if !matches!(self.keys[key], State::Running { waiter: None, .. }) {
+            return false;
+        }
+        let answer = self.stripe.cancel(HASH, &key);
+        self.cancelled(key, answer);
+        let State::Running { arming, waiter, .. } = &mut self.keys[key] else {
+            unreachable!("it was running");
+        };
+        *waiter = self
+            .stripe
+            .wait_for(arming.id, Parker::new().unparker().clone());
+        assert!(waiter.is_some());
+        self.after();
+        true
+    }
+
+    fn give_up(&mut self, key: usize) -> bool {
+        let State::Running { arming, waiter, .. } = &mut self.keys[key] else {
+            return false;
+        };
+        let Some(number) = waiter.take() else {
+            return false;
+        };
+        assert!(self.stripe.give_up_waiting(arming.id, number));
+        self.after();
+        true
+    }
+
+    fn collect(&mut self, by: u64) -> bool {
+        self.now += by;
+        let mut budget = Budget {
+            expired: 1_000,
+            cascaded: 1_000,
+        };
+        let mut tickets = Vec::new();
+        let _ = self.stripe.collect(at(self.now), &mut budget, &mut tickets);
+        self.seen = self.stripe.republish();
+        assert!(self.seen > at(self.now), "nothing is left that is due");
+        for key in &mut self.keys {
+            if let State::Armed { arming, queued } = key {
+                *queued |= arming.deadline <= self.now;
+            }
+        }
+        self.tickets.extend(tickets);
+        self.after();
+        true
+    }
+
+    fn claim(&mut self, ticket: usize) -> bool {
+        if ticket >= self.tickets.len() {
+            return false;
+        }
+        let slot = self.tickets.remove(ticket);
+        let claimed = self.stripe.claim(slot, at(self.now));
+        let queued = self.keys.iter().position(
+            |key| matches!(key, State::Armed { arming, queued: true } if arming.id.slot == slot),
+        );
+        match (claimed, queued) {
+            (Claimed::Nothing, None) => {}
+            (
+                Claimed::Run {
+                    key,
+                    value,
+                    id,
+                    deadline,
+                    started,
+                },
+                Some(expected),
+            ) => {
+                let State::Armed { arming, .. } = self.keys[expected] else {
+                    unreachable!("it is queued");
+                };
+                assert_eq!((key, value, id), (expected, arming.number, arming.id));
+                assert_eq!((deadline, started), (at(arming.deadline), at(self.now)));
+                assert!(deadline <= started, "never early");
+                self.end(arming, Ended::Ran);
+                self.keys[key] = State::Running {
+                    arming,
+                    told: false,
+                    kept: None,
+                    waiter: None,
+                };
+            }
+            (claimed, queued) => panic!("{claimed:?} of {queued:?}"),
+        }
+        self.after();
+        true
+    }
+
+    fn give_back(&mut self, ticket: usize) -> bool {
+        if ticket >= self.tickets.len() {
+            return false;
+        }
+        let slot = self.tickets.remove(ticket);
+        self.stripe.give_back(slot, at(self.now));
+        for key in &mut self.keys {
+            if let State::Armed { arming, queued } = key
+                && arming.id.slot == slot
+            {
+                *queued = false;
+            }
+        }
+        self.after();
+        true
+    }
+
+    fn settle(&mut self, key: usize) -> bool {
+        let State::Running {
+            arming,
+            kept,
+            waiter,
+            ..
+        } = self.keys[key]
+        else {
+            return false;
+        };
+        let settled = self.stripe.settle(arming.id, false, at(self.now));
+        assert_eq!(settled.key, kept.is_none().then_some(key));
+        let woken: Vec<u64> = settled.waiters.iter().map(|(number, _)| *number).collect();
+        assert_eq!(woken, Vec::from_iter(waiter));
+        self.keys[key] = match kept {
+            None => State::Absent,
+            Some(arming) => State::Armed {
+                arming,
+                queued: arming.deadline <= self.now,
+            },
+        };
+        self.after();
+        true
+    }
+}
