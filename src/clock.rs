@@ -115,6 +115,9 @@ impl Clock {
 /// A clock that moves only when it is told to, for tests and simulations.
 ///
 /// Clones share one clock. Moving it wakes the threads that wait for a moment which has come.
+///
+/// Everything that a scheduler measures goes by its clock: on one that stands still the pool does
+/// not grow, however long its workers are blocked, and no limit of a shutdown passes.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -154,12 +157,20 @@ impl ManualClock {
     }
 
     /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes those whose moment
-    /// has come. Returns the new time. Two threads should not move one clock at once: one of the
-    /// moves can get lost.
+    /// has come. Returns the new time.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn advance(&self, by: Duration) -> Time {
-        let now = self.now() + by;
-        self.set(now);
+        let later = |now| Time::from_nanos(now) + by;
+        // AcqRel, Acquire: as in `set` and `now`.
+        let before = self
+            .0
+            .now
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+                Some(later(now).as_nanos())
+            })
+            .unwrap_or_else(|now| now);
+        let now = later(before);
+        self.wake(now);
         now
     }
 
@@ -169,6 +180,10 @@ impl ManualClock {
         // Release pairs with the Acquire in `now`. A waiter looks at the time under the lock that
         // is taken below, so it sees the new time or is seen.
         self.0.now.store(now.as_nanos(), Ordering::Release);
+        self.wake(now);
+    }
+
+    fn wake(&self, now: Time) {
         let waiters = self.0.waiters.lock();
         for (_, until, unparker) in &waiters.waiting {
             if *until <= now {

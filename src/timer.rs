@@ -246,16 +246,20 @@ impl Timeout {
     /// started and never will.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        let answer = self
-            .engine
-            .with(self.stripe, |stripe| stripe.cancel_id(self.id));
+        let answer = self.engine.with(self.stripe, |stripe| {
+            let answer = stripe.cancel_id(self.id);
+            if matches!(answer, Cancelling::Cancelled { .. }) {
+                // Under the lock, like the look in `fate`: from here on the place can be used again.
+                // Relaxed: the lock orders it.
+                self.cancelled.store(true, Ordering::Relaxed);
+            }
+            answer
+        });
         match answer {
             Cancelling::Cancelled {
                 deadline, dropped, ..
             } => {
                 drop(dropped);
-                // Release pairs with the Acquire in `is_cancelled`.
-                self.cancelled.store(true, Ordering::Release);
                 Cancel::Cancelled {
                     deadline,
                     running: false,
@@ -302,13 +306,14 @@ impl Timeout {
     }
 
     fn fate(&self) -> Fate {
-        // Acquire pairs with the Release in `cancel`.
-        if self.cancelled.load(Ordering::Acquire) {
+        let (cancelled, sight, end) = self.engine.shards().peek(self.stripe, |stripe| {
+            // Relaxed: the lock orders it.
+            let cancelled = self.cancelled.load(Ordering::Relaxed);
+            (cancelled, stripe.get_id(self.id), stripe.end_of(self.id))
+        });
+        if cancelled {
             return Fate::Cancelled;
         }
-        let (sight, end) = self.engine.shards().peek(self.stripe, |stripe| {
-            (stripe.get_id(self.id), stripe.end_of(self.id))
-        });
         match (sight.map(|sight| sight.phase), end) {
             (Some(SightPhase::Running { .. }), _) => Fate::Expired,
             (Some(_), _) => Fate::Pending,

@@ -275,7 +275,7 @@ fn a_batch_that_is_put_off_while_all_is_run_at_once_runs() {
                             info.state == TimerState::Pending
                         });
                         assert!(filed.count() > 1_000);
-                        timers.reschedule_many(&all, Duration::MAX);
+                        timers.reschedule_many(all.iter(), Duration::MAX);
                     }
                 })
                 .unwrap();

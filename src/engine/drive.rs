@@ -5,8 +5,8 @@
 //! 3. Nothing due: look whether tickets wait and nothing is claimed, and let the pool grow.
 //! 4. Promise to wake at the earlier of the least due moment and the next look at the pool.
 //! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
-//!    Something new: awake, once more. Else sleep until the promise. A ticker that is its own worker
-//!    also looks at the queues: a ticket is counted before it is pushed, so a backlog that was seen
+//!    Something new: awake, once more. Else sleep until the promise. A ticker that hands
+//!    injected tickets over itself also looks at the queues: a ticket is counted before it is pushed, so a backlog that was seen
 //!    before the promise says nothing of what could be served.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
@@ -18,6 +18,12 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, Parker};
 use crate::tick::Time;
 use std::time::Duration;
+
+/// So many rounds of up to 32 tasks a ticker that is its own worker runs before it looks at the
+/// wheels again.
+const INLINE_STEPS: usize = 8;
+/// So many injected tickets go into one job for a foreign executor.
+const INJECTED_PER_JOB: usize = 256;
 
 /// What a ticker should do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +103,7 @@ impl<F: Face> Engine<F> {
                 return Step::Worked;
             }
         }
-        if self.serve_inline(server, seat) {
+        if self.serve_inline(server, seat) || self.submit_injected() {
             return Step::Worked;
         }
         let waiting = shard.backlog.unclaimed() > 0;
@@ -111,7 +117,7 @@ impl<F: Face> Engine<F> {
         shard.bell.promise(at);
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
-            || (seat.inline.is_some() && self.pool().has_tickets())
+            || (!matches!(self.place, Place::Pool) && self.pool().has_tickets())
             || if seat.stalled {
                 shard.backlog.recovered()
             } else {
@@ -145,16 +151,29 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// With inline execution: runs what there is. Whether there was anything.
+    /// With a foreign executor: hands over a batch of what was injected. Whether there was anything.
+    fn submit_injected(&self) -> bool {
+        let Place::Foreign(executor) = &self.place else {
+            return false;
+        };
+        let batch = self.pool().take_injected(INJECTED_PER_JOB);
+        let any = !batch.is_empty();
+        if any {
+            self.submit(executor.as_ref(), batch);
+        }
+        any
+    }
+
+    /// With inline execution: runs some of what there is. Whether there was anything.
     fn serve_inline(&self, server: &Arc<Server<F>>, seat: &mut Seat) -> bool {
         let Some(worker) = &mut seat.inline else {
             return false;
         };
-        let mut worked = false;
-        while worker.step(server.as_ref()) {
-            worked = true;
-        }
-        worked
+        // Bounded, since tasks that are due at once may go on arming more of them.
+        (0..INLINE_STEPS)
+            .take_while(|_| worker.step(server.as_ref()))
+            .count()
+            > 0
     }
 
     /// Lets the pool grow when tickets wait. Until when the ticker may sleep at most.

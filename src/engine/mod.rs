@@ -281,17 +281,12 @@ impl<F: Face> Engine<F> {
     fn inject(&self, ticket: Ticket) {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);
-        match &self.place {
-            Place::Foreign(executor) => self.submit(executor.as_ref(), vec![ticket]),
-            Place::Inline => match self.pool.inject(ticket) {
-                Ok(()) => shard.bell.ring_for(Time::ZERO),
-                Err(ticket) => self.take_back(&[ticket]),
-            },
-            Place::Pool => match self.pool.inject(ticket) {
-                // All workers may be blocked, and the ticker asleep for long: it is woken to watch.
-                Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),
-                Err(ticket) => self.take_back(&[ticket]),
-            },
+        match self.pool.inject(ticket) {
+            // Their tickers hand over what is injected: a task never runs in the call that armed it.
+            Ok(()) if !matches!(self.place, Place::Pool) => shard.bell.ring_for(Time::ZERO),
+            // All workers may be blocked, and the ticker asleep for long: it is woken to watch.
+            Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),
+            Err(ticket) => self.take_back(&[ticket]),
         }
     }
 
@@ -304,6 +299,8 @@ impl<F: Face> Engine<F> {
         };
         let claim: Arc<dyn Claim> = server;
         let job = Job::new(claim, tickets);
+        // Waiting for runs to end would wait for this thread.
+        let _inside = inside::Inside::enter(self.tag);
         // Refused, dropped or lost in a panic: the job's drop gives back and counts what is left.
         let _ = contain(|| drop(executor.execute(job)));
     }

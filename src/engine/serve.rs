@@ -132,14 +132,12 @@ impl<F: Face> Server<F> {
                     deadline,
                     started,
                 };
-                let inside = inside::Inside::enter(self.engine.tag());
                 let ended = contain(|| F::run(&self.access, &fire, value));
                 let panicked = ended.is_err();
                 if let Err(message) = ended {
                     let _ = contain(|| F::panicked(&self.access, &fire, &message));
                 }
                 let _ = contain(|| drop(key));
-                drop(inside);
                 Some(Done {
                     stripe: ticket.stripe,
                     id,
@@ -152,6 +150,8 @@ impl<F: Face> Server<F> {
 
 impl<F: Face> Claim for Server<F> {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        // For everything that may be user code: the task, what is told of its panic, and drops.
+        let _inside = inside::Inside::enter(self.engine.tag());
         let mut next = Some(first);
         let mut done = None;
         while let Some(ticket) = next {

@@ -97,10 +97,13 @@ impl<F: Face> Engine<F> {
     /// With inline execution the tickers have taken all seats, and this starts nothing.
     fn start_worker(server: &Arc<Server<F>>) -> io::Result<()> {
         let engine = server.engine();
+        // First a sign of life, then a seat: once the threads are being joined nobody starts.
+        let Some(alive) = engine.alive(|started| &started.workers) else {
+            return Ok(());
+        };
         let Some(worker) = engine.pool().seat() else {
             return Ok(());
         };
-        let alive = engine.alive(|started| &started.workers);
         let server = Arc::clone(server);
         thread::Builder::new()
             .name(format!("tb-work-{}", worker.number()))

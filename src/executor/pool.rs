@@ -172,6 +172,11 @@ impl Pool {
         self.sleep.sleeping()
     }
 
+    /// Takes up to `limit` tickets out of the injector, for a pool without workers.
+    pub(crate) fn take_injected(&self, limit: usize) -> Vec<Ticket> {
+        self.queues.take_injected(limit)
+    }
+
     /// Whether a ticket waits in any queue. After a fence that is true of everything pushed before
     /// the fence of whoever pushed it.
     pub(crate) fn has_tickets(&self) -> bool {

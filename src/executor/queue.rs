@@ -137,6 +137,13 @@ impl Queues {
             || self.locals().iter().any(|local| !local.is_empty())
     }
 
+    /// Takes up to `limit` tickets out of the injector.
+    pub(super) fn take_injected(&self, limit: usize) -> Vec<Ticket> {
+        std::iter::from_fn(|| insist(|| self.injector.steal()))
+            .take(limit)
+            .collect()
+    }
+
     /// About how many tickets wait.
     pub(super) fn len(&self) -> usize {
         let feeders = self.feeders.iter().map(Stealer::len).sum::<usize>();

@@ -13,7 +13,8 @@ use crate::shard::{KeyHash, Stripe};
 /// So many keys are served under one hold of a lock.
 const KEYS_PER_HOLD: usize = 64;
 
-struct Place {
+struct Place<'a, Q: ?Sized> {
+    key: &'a Q,
     stripe: u32,
     /// In the caller's order.
     index: u32,
@@ -23,20 +24,16 @@ struct Place {
 /// All keys of a portion are looked up before anything is changed: an `Eq` that panics leaves the
 /// stripe as it was. A slot that comes twice is freed by the first of two cancellations, and stays
 /// so under this hold of the lock.
-fn find_all<K, V, Q>(
-    stripe: &Stripe<K, V>,
-    keys: &[Q],
-    places: &[Place],
-    slots: &mut Vec<Option<u32>>,
-) where
+fn find_all<K, V, Q>(stripe: &Stripe<K, V>, places: &[Place<'_, Q>], slots: &mut Vec<Option<u32>>)
+where
     K: Borrow<Q>,
-    Q: Eq,
+    Q: Eq + ?Sized,
 {
     slots.clear();
     slots.extend(
         places
             .iter()
-            .map(|place| stripe.find(place.hash, &keys[place.index as usize])),
+            .map(|place| stripe.find(place.hash, place.key)),
     );
 }
 
@@ -63,23 +60,32 @@ where
     /// let answers = timers.reschedule_many(&[1, 2], Duration::from_secs(9));
     /// assert!(matches!(answers[0], Reschedule::Moved { .. }));
     /// assert_eq!(answers[1], Reschedule::NotFound);
+    ///
+    /// let texts = Scheduler::<String>::builder().build_stepped(1)?;
+    /// let answers = texts.handle().reschedule_many(["a", "b"], Duration::from_secs(9));
+    /// assert_eq!(answers, [Reschedule::NotFound; 2]);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn reschedule_many<Q>(&self, keys: &[Q], delay: Duration) -> Vec<Reschedule>
+    pub fn reschedule_many<'a, Q>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Q>,
+        delay: Duration,
+    ) -> Vec<Reschedule>
     where
         K: Borrow<Q>,
-        Q: Hash + Eq,
+        Q: Hash + Eq + ?Sized + 'a,
     {
         let now = self.now();
         let deadline = now + delay;
-        let mut answers = vec![Reschedule::NotFound; keys.len()];
+        let places = self.by_stripe(keys);
+        let mut answers = vec![Reschedule::NotFound; places.len()];
         // What is due at once is handed over key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
-        let mut slots = Vec::with_capacity(per_hold.min(keys.len()));
-        self.by_stripe(keys, per_hold, |stripe, places| {
+        let mut slots = Vec::with_capacity(per_hold.min(places.len()));
+        portions(&places, per_hold, |stripe, places| {
             self.engine().with(stripe, |stripe| {
-                find_all(stripe, keys, places, &mut slots);
+                find_all(stripe, places, &mut slots);
                 for (place, slot) in places.iter().zip(&slots) {
                     if let Some(slot) = *slot {
                         answers[place.index as usize] =
@@ -93,17 +99,18 @@ where
 
     /// [`cancel`](Self::cancel) for many keys: answers per key, in the caller's order. Not atomic,
     /// like [`reschedule_many`](Self::reschedule_many).
-    pub fn cancel_many<Q>(&self, keys: &[Q]) -> Vec<Cancel>
+    pub fn cancel_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Cancel>
     where
         K: Borrow<Q>,
-        Q: Hash + Eq,
+        Q: Hash + Eq + ?Sized + 'a,
     {
-        let mut answers = vec![Cancel::NotFound; keys.len()];
-        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(keys.len()));
+        let places = self.by_stripe(keys);
+        let mut answers = vec![Cancel::NotFound; places.len()];
+        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
         let mut garbage = Vec::new();
-        self.by_stripe(keys, KEYS_PER_HOLD, |stripe, places| {
+        portions(&places, KEYS_PER_HOLD, |stripe, places| {
             self.engine().with(stripe, |stripe| {
-                find_all(stripe, keys, places, &mut slots);
+                find_all(stripe, places, &mut slots);
                 for (place, slot) in places.iter().zip(&slots) {
                     if let Some(slot) = *slot {
                         let (answer, dropped) = Self::settled(stripe.cancel_slot(slot));
@@ -117,16 +124,17 @@ where
         answers
     }
 
-    fn by_stripe<Q>(&self, keys: &[Q], per_hold: usize, mut serve: impl FnMut(usize, &[Place]))
+    fn by_stripe<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Place<'a, Q>>
     where
-        Q: Hash,
+        Q: Hash + ?Sized + 'a,
     {
-        let mut places: Vec<Place> = keys
-            .iter()
+        let mut places: Vec<_> = keys
+            .into_iter()
             .enumerate()
             .map(|(index, key)| {
                 let (stripe, hash) = self.hash_of(key);
                 Place {
+                    key,
                     stripe: stripe as u32,
                     index: index as u32,
                     hash,
@@ -135,10 +143,19 @@ where
             .collect();
         // By index, too: two calls for one key are settled in the caller's order.
         places.sort_unstable_by_key(|place| (place.stripe, place.index));
-        for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
-            for portion in same_stripe.chunks(per_hold) {
-                serve(portion[0].stripe as usize, portion);
-            }
+        places
+    }
+}
+
+/// Up to `per_hold` places of one stripe at a time.
+fn portions<'a, Q: ?Sized>(
+    places: &[Place<'a, Q>],
+    per_hold: usize,
+    mut serve: impl FnMut(usize, &[Place<'a, Q>]),
+) {
+    for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
+        for portion in same_stripe.chunks(per_hold) {
+            serve(portion[0].stripe as usize, portion);
         }
     }
 }

@@ -98,7 +98,8 @@ where
     }
 
     /// Builds a scheduler without threads, driven by the calling thread; see
-    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave.
+    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
+    /// [`RandomState`] hashes; a hasher of your own has to be the same in every run by itself.
     ///
     /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
     /// then that one is used.
@@ -107,7 +108,13 @@ where
     ///
     /// As for [`build`](Self::build).
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(self, seed: u64) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
+    pub fn build_stepped(
+        mut self,
+        seed: u64,
+    ) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
+        if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
+            *hasher = RandomState::seeded(seed);
+        }
         let hand = self
             .config
             .clock

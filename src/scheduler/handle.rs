@@ -33,7 +33,7 @@ use crate::tick::Time;
 ///
 /// # Panics
 ///
-/// A key's `Eq` and `Clone` run under such a lock and must not call the scheduler: that panics with
+/// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that panics with
 /// a message. If they panic themselves, the call that needed them panics and has changed nothing.
 /// Tasks and keys are dropped without a lock and may call the scheduler; if such a drop panics, the
 /// call that dropped them panics when its work is done.
@@ -118,7 +118,8 @@ where
         })
     }
 
-    /// Walks over all timers, pending, queued and running, in no order. Portions are copied under
+    /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does not
+    /// count), in no order. Portions are copied under
     /// one stripe's lock at a time, so timers that come, go or move meanwhile may or may not show.
     #[must_use]
     pub fn pending(&self) -> Pending<'_, K, S> {
@@ -211,8 +212,8 @@ where
     ///
     /// # Errors
     ///
-    /// The task comes back in the error: [`Full`](ScheduleError::Full) at `max_pending`,
-    /// [`Closed`](ScheduleError::Closed) after shutdown, [`Closing`](ScheduleError::Closing) while
+    /// The task comes back in the error, the key is dropped: [`Full`](ScheduleError::Full) at
+    /// `max_pending`, [`Closed`](ScheduleError::Closed) after shutdown, [`Closing`](ScheduleError::Closing) while
     /// `cancel_and_wait` waits for this key.
     ///
     /// # Complexity

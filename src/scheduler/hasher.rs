@@ -22,6 +22,15 @@ pub struct RandomState(ahash::RandomState);
 #[derive(Clone, Debug)]
 pub struct KeyHasher(ahash::AHasher);
 
+impl RandomState {
+    /// The same keys for the same seed, for simulations.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn seeded(seed: u64) -> Self {
+        let [a, b, c, d] = [1, 2, 3, 4].map(|n| crate::shard::mix(seed ^ n));
+        RandomState(ahash::RandomState::with_seeds(a, b, c, d))
+    }
+}
+
 impl BuildHasher for RandomState {
     type Hasher = KeyHasher;
 

@@ -25,6 +25,7 @@ where
 }
 
 /// A timer that did not run and was not cancelled.
+#[non_exhaustive]
 pub struct HandedBack<K, S = RandomState>
 where
     K: Clone + Send + 'static,

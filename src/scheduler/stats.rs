@@ -62,8 +62,7 @@ pub struct ShardStats {
     pub queued: u64,
     /// Start minus deadline of every task that started.
     pub lateness: Lateness,
-    /// Of that, until the ticker collected it. Tasks that were due when they were scheduled don't
-    /// count.
+    /// Of that, until it was queued: by the ticker, or by the call that found it due already.
     pub tick_lag: Lateness,
     /// Of that, from then until a worker started it.
     pub queue_lag: Lateness,

@@ -11,6 +11,7 @@
 //! no more than it needs at once; so a visited stripe stays without unused permits. When the pool is
 //! then found empty, at that moment there was none at all: **P1**. `scarce` goes off when the pool
 //! is comfortably full again, and never during a collection: **P2** (both hold the collector's lock).
+//! Until then another refusal need not visit anybody: **P3**.
 //!
 //! `scarce` is written under the collector's lock and read under a stripe's lock. A stripe that was
 //! locked after the collector's visit sees it, since the visit's unlock comes in between: that is
@@ -24,7 +25,8 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct PermitPool {
     available: AtomicUsize,
     scarce: AtomicBool,
-    collector: Mutex<()>,
+    /// Whether all stripes have been visited since scarcity began: then none has an unused permit.
+    collector: Mutex<bool>,
     block: usize,
     /// From here on `scarce` may go off again.
     plenty: usize,
@@ -41,7 +43,8 @@ impl PermitPool {
             available: AtomicUsize::new(limit),
             // A block of one is scarcity for good: nothing is ever held back in a stripe.
             scarce: AtomicBool::new(block <= 1),
-            collector: Mutex::new(()),
+            // With blocks of one there is never anything to collect.
+            collector: Mutex::new(block <= 1),
             block,
             plenty: block.saturating_mul(stripes).saturating_mul(2),
         }
@@ -91,13 +94,17 @@ impl PermitPool {
         self.available.fetch_add(permits, Ordering::Relaxed);
     }
 
-    /// One collection: `visit` is called once and must run `PermitPool::drain` on every stripe's
+    /// One collection: `visit` is called, unless nothing can have been left unused since the last
+    /// one, and must run `PermitPool::drain` on every stripe's
     /// permits under that stripe's lock. Returns whether the pool has any permit afterwards.
     pub(crate) fn collect(&self, visit: impl FnOnce()) -> bool {
-        let _one_at_a_time = self.collector.lock();
-        // Relaxed: the stripes' locks carry it; see the head.
-        self.scarce.store(true, Ordering::Relaxed);
-        visit();
+        let mut collected = self.collector.lock();
+        if !*collected {
+            // Relaxed: the stripes' locks carry it; see the head.
+            self.scarce.store(true, Ordering::Relaxed);
+            visit();
+            *collected = true;
+        }
         // Relaxed: the count guards no data, only itself.
         self.available.load(Ordering::Relaxed) > 0
     }
@@ -117,7 +124,8 @@ impl PermitPool {
             && self.scarce.load(Ordering::Relaxed)
             && self.available.load(Ordering::Relaxed) >= self.plenty
         {
-            let _not_during_a_collection = self.collector.lock();
+            let mut collected = self.collector.lock();
+            *collected = false;
             // Relaxed: whoever misses it stays careful for a while.
             self.scarce.store(false, Ordering::Relaxed);
         }

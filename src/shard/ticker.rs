@@ -3,8 +3,8 @@
 //!
 //! - Batches are bounded, and after each batch the next due stripe has its turn: std's mutex lets
 //!   the thread that just unlocked take it again, and a producer would wait.
-//! - Due slots come before cascades: a stripe that has only cascading left is passed over until no
-//!   other is due.
+//! - Due slots come before cascades: a stripe that has only cascading left is passed over while
+//!   others are due, for up to 16 batches.
 //! - `next_due` of a stripe is raised here alone, under the stripe's lock, to the truth.
 
 use super::{Locked, Shards};
@@ -17,6 +17,10 @@ use crate::wheel::{Budget, CoreProgress};
 const EXPIRED_PER_HOLD: usize = 256;
 /// and at most so many cascade to a lower level: about 0.1 ms each.
 const CASCADED_PER_HOLD: usize = 64;
+
+/// A stripe that is due at every look must not keep another from cascading for good: what lies
+/// there comes due, too.
+const CASCADE_AT_LEAST_EVERY: u32 = 16;
 
 /// What a look brought.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub(crate) struct Ticker {
     cursor: usize,
     /// Per stripe of the shard: only cascading is left.
     cascading: Vec<bool>,
+    /// Batches since a cascade had its turn.
+    since_cascade: u32,
     slots: Vec<u32>,
     /// What the last batch collected, to be handed over.
     pub(crate) tickets: Vec<Ticket>,
@@ -46,6 +52,7 @@ impl Ticker {
             shard,
             cursor: 0,
             cascading: vec![false; stripes_of_shard],
+            since_cascade: 0,
             slots: Vec::with_capacity(EXPIRED_PER_HOLD),
             tickets: Vec::with_capacity(EXPIRED_PER_HOLD),
         }
@@ -104,10 +111,15 @@ impl Ticker {
                 cascade = cascade.or(Some(at));
                 continue;
             }
+            if cascade.is_some() && self.since_cascade >= CASCADE_AT_LEAST_EVERY {
+                break;
+            }
+            self.since_cascade += 1;
             self.cursor = (at + 1) % stripes;
             return Some((at, false));
         }
         let at = cascade?;
+        self.since_cascade = 0;
         self.cursor = (at + 1) % stripes;
         Some((at, true))
     }

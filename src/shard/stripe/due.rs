@@ -24,7 +24,6 @@ impl<K, V> Stripe<K, V> {
             wheel,
             table,
             counters,
-            lateness,
             ..
         } = self;
         wheel.advance(
@@ -35,14 +34,9 @@ impl<K, V> Stripe<K, V> {
                 let Some(armed) = table.armed_mut(slot) else {
                     return;
                 };
-                let late = now.since(armed.deadline).as_nanos();
                 armed.phase = Phase::Queued;
-                armed.position = micros(late);
+                armed.position = micros(now.since(armed.deadline).as_nanos());
                 counters.queued += 1;
-                lateness
-                    .get_or_insert_with(|| Box::new(Latenesses::new()))
-                    .tick
-                    .record(u64::try_from(late).unwrap_or(u64::MAX));
                 if !armed.ticket {
                     armed.ticket = true;
                     out.push(slot);
@@ -118,10 +112,11 @@ impl<K, V> Stripe<K, V> {
         let lateness = self
             .lateness
             .get_or_insert_with(|| Box::new(Latenesses::new()));
+        // Kept in microseconds: never more than the whole.
+        let until_queued = late.min(u64::from(tick_lag) * 1_000);
         lateness.total.record(late);
-        lateness
-            .queue
-            .record(late.saturating_sub(u64::from(tick_lag) * 1_000));
+        lateness.tick.record(until_queued);
+        lateness.queue.record(late - until_queued);
     }
 
     /// E3: a key that arms itself in every run would use its slot's generations up without the slot
@@ -200,7 +195,7 @@ impl<K, V> Stripe<K, V> {
         }
         let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
         self.wheel.insert(slot, next, &mut self.table);
-        self.publish();
+        self.publish_filed(slot);
     }
 
     // === waiting for a run ===

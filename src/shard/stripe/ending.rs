@@ -33,7 +33,7 @@ impl<K, V> Stripe<K, V> {
             }
         }
         self.wheel.make_all_due(&mut self.table);
-        self.publish();
+        self.publish(self.next_wake());
     }
 
     /// Takes up to `limit` pending armings out, from slot `from` on, as (key or what stands for it,

@@ -6,7 +6,7 @@ use super::super::entry::{End, Phase, Slot};
 use super::answers::{Cancelling, Moving};
 use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
 use crate::tick::Time;
-use crate::wheel::Place;
+use crate::wheel::{Entries, Place};
 
 impl<K, V> Stripe<K, V> {
     /// Files an entry that is nowhere, or queues it if it is due.
@@ -25,7 +25,7 @@ impl<K, V> Stripe<K, V> {
         }
         self.wheel
             .insert(slot, tick.at_or_after(deadline), &mut self.table);
-        self.publish();
+        self.publish_filed(slot);
     }
 
     /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
@@ -89,12 +89,19 @@ impl<K, V> Stripe<K, V> {
             self.wheel.skip_to(begun);
         }
         self.wheel.insert(slot, begun, &mut self.table);
-        self.publish();
+        self.publish_filed(slot);
     }
 
-    /// Lowers what the ticker sees, if the wheel now wants to be looked at earlier.
-    pub(super) fn publish(&mut self) {
-        let next = self.next_wake();
+    /// Lowers what the ticker sees, if an entry was filed where the wheel looks earlier.
+    pub(super) fn publish_filed(&mut self, slot: u32) {
+        let (place, _) = self.table.place(slot);
+        if let Some(floor) = self.wheel.filed_floor(place) {
+            self.publish(self.table.tick().start_of(floor));
+        }
+    }
+
+    /// Lowers what the ticker sees, if the wheel wants to be looked at earlier.
+    pub(super) fn publish(&mut self, next: Time) {
         if next < self.published {
             self.published = next;
             self.after.lowered = Some(next);
