@@ -22,8 +22,8 @@ use std::time::Duration;
 /// So many rounds of up to 32 tasks a ticker that is its own worker runs before it looks at the
 /// wheels again.
 const INLINE_STEPS: usize = 8;
-/// So many injected tickets go into one job for a foreign executor.
-const INJECTED_PER_JOB: usize = 256;
+/// So many injected tickets are handed to a foreign executor before the wheels are looked at again.
+const INJECTED_AT_ONCE: usize = 256;
 
 /// What a ticker should do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,15 +151,16 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// With a foreign executor: hands over a batch of what was injected. Whether there was anything.
+    /// With a foreign executor: hands over some of what was injected. Whether there was anything.
     fn submit_injected(&self) -> bool {
         let Place::Foreign(executor) = &self.place else {
             return false;
         };
-        let batch = self.pool().take_injected(INJECTED_PER_JOB);
-        let any = !batch.is_empty();
-        if any {
-            self.submit(executor.as_ref(), batch);
+        let injected = self.pool().take_injected(INJECTED_AT_ONCE);
+        let any = !injected.is_empty();
+        // A job each: they did not come as a batch, and none should wait for another.
+        for ticket in injected {
+            self.submit(executor.as_ref(), vec![ticket]);
         }
         any
     }
