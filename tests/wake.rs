@@ -332,3 +332,26 @@ fn c147_a_cancelled_earliest_wakes_at_most_once() {
         drop(scheduler.shutdown(tourbillon::Shutdown::HandBack));
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn promise_6_no_work_when_there_is_nothing_to_do() {
+    use naps::naps;
+    let _alone = alone();
+    let (scheduler, timers, hand) = on_manual_clock(1);
+    timers.schedule(1, HOUR, |_| ()).unwrap();
+    let (ticker, worker) = (naps("tb-tick-0"), naps("tb-work-0"));
+    // An hour less a second, with a look at every second of it.
+    for _ in 1..3_600 {
+        hand.advance(TICK * 1_000);
+    }
+    // The far timer changes its level a few times on its way.
+    let woken = naps("tb-tick-0") - ticker;
+    assert!(woken <= NOISE + 6, "the ticker woke {woken} times");
+    let woken = naps("tb-work-0") - worker;
+    assert!(woken <= NOISE, "the worker woke {woken} times");
+    assert_eq!(timers.stats().ran, 0);
+    hand.advance(TICK * 1_000);
+    until("it ran in time", || timers.stats().ran == 1);
+    drop(scheduler);
+}
