@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use crate::sync::thread;
+
 /// A place in a stripe whose timer has expired. At most one is under way per slot.
 ///
 /// It is no permission to run: what it stands for may have been cancelled or moved meanwhile. Only
@@ -43,7 +45,7 @@ pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
 /// one goes on when all is gone, unless the thread is panicking already.
 pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
     let mut first = None;
-    let mut dispose = |ended: std::thread::Result<()>| match ended {
+    let mut dispose = |ended: Result<(), Box<dyn Any + Send>>| match ended {
         Err(panic) if first.is_none() => first = Some(panic),
         // One is told; of the others not even the payload's drop is risked.
         Err(panic) => std::mem::forget(panic),
@@ -54,7 +56,7 @@ pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
         dispose(catch_unwind(AssertUnwindSafe(|| drop(other))));
     }
     match first {
-        Some(panic) if std::thread::panicking() => std::mem::forget(panic),
+        Some(panic) if thread::panicking() => std::mem::forget(panic),
         Some(panic) => resume_unwind(panic),
         None => {}
     }

@@ -21,7 +21,7 @@ pub(crate) mod channel {
 }
 
 pub(crate) mod thread {
-    pub(crate) use std::thread::Builder;
+    pub(crate) use std::thread::{Builder, panicking};
 }
 
 /// A lock that ignores poison.

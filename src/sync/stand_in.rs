@@ -24,6 +24,7 @@ pub(crate) mod atomic {
 
 pub(crate) mod thread {
     pub(crate) use loom::thread::yield_now;
+    pub(crate) use std::thread::panicking;
 }
 
 /// loom's macro with the syntax of std's: it does not know `const { .. }`.
