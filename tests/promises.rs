@@ -126,7 +126,11 @@ fn promise_3_the_answer_is_the_truth() {
     }
     hand.advance(TICK);
     // Both are due and wait for the worker.
-    let queued = |key| timers.get(&key).is_some_and(|info| info.state == TimerState::Queued);
+    let queued = |key| {
+        timers
+            .get(&key)
+            .is_some_and(|info| info.state == TimerState::Queued)
+    };
     until("both are queued", || queued(1) && queued(2));
     let deadline = Time::ZERO + TICK;
     let running = false;
@@ -155,7 +159,9 @@ fn promise_4_one_key_one_run() {
         if left.fetch_sub(1, Ordering::SeqCst) > 1 {
             let (inside, left) = (Arc::clone(inside), Arc::clone(left));
             let task = move |firing: &Firing<'_, u32>| again(firing, &inside, &left);
-            let kept = firing.handle().schedule(*firing.key(), Duration::ZERO, task);
+            let kept = firing
+                .handle()
+                .schedule(*firing.key(), Duration::ZERO, task);
             assert!(kept.unwrap().after_run);
         }
         std::thread::yield_now();
