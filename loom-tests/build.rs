@@ -3,5 +3,7 @@
 fn main() {
     println!("cargo::rustc-cfg=loom");
     println!("cargo::rustc-check-cfg=cfg(loom)");
+    // The sources ask for it; here they are without it.
+    println!("cargo::rustc-check-cfg=cfg(feature, values(\"test-util\"))");
     println!("cargo::rerun-if-changed=build.rs");
 }

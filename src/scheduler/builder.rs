@@ -12,7 +12,9 @@ use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
 use crate::error::BuildError;
 use crate::options::engine_options;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
+#[cfg(any(test, feature = "test-util"))]
+use crate::sync::Mutex;
 
 /// Options of a [`Scheduler`], with defaults that fit most.
 ///
@@ -130,6 +132,7 @@ where
         let face = Keyed {
             hasher: self.hasher,
             on_panic: self.on_panic,
+            #[cfg(any(test, feature = "test-util"))]
             log: seed.map(|_| Mutex::new(Vec::new())),
         };
         Ok(Engine::assemble(

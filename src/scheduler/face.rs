@@ -6,7 +6,9 @@ use super::answers::TimerId;
 use super::firing::{Firing, Task};
 use super::handle::Handle;
 use crate::engine::{Engine, Face, Fire};
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
+#[cfg(any(test, feature = "test-util"))]
+use crate::sync::Mutex;
 use crate::tick::Time;
 
 /// A task that panicked, as [`Builder::on_panic`](crate::Builder::on_panic) tells it.
@@ -23,6 +25,7 @@ pub struct TaskPanic<'a, K> {
 
 pub(crate) type OnPanic<K> = Box<dyn Fn(&TaskPanic<'_, K>) + Send + Sync>;
 
+#[cfg(any(test, feature = "test-util"))]
 /// A run, as the test kit tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,6 +45,7 @@ pub(crate) struct Keyed<K, S> {
     pub(crate) hasher: S,
     pub(crate) on_panic: Option<OnPanic<K>>,
     /// In a scheduler that a test steps: what has run.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) log: Option<Mutex<Vec<Fired<K>>>>,
 }
 
@@ -64,6 +68,7 @@ where
             stripe: fire.stripe,
             entry: fire.id,
         };
+        #[cfg(any(test, feature = "test-util"))]
         if let Some(log) = &handle.engine().face.log {
             log.lock().push(Fired {
                 key: fire.key.clone(),

@@ -26,7 +26,9 @@ mod stats;
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use builder::Builder;
 pub use by_id::ById;
-pub use face::{Fired, TaskPanic};
+#[cfg(any(test, feature = "test-util"))]
+pub use face::Fired;
+pub use face::TaskPanic;
 pub use firing::{Firing, Task};
 pub use guard::CancelGuard;
 pub use handle::Handle;

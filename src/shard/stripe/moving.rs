@@ -121,6 +121,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// The exact next moment at which this stripe has something to do.
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn next_due(&self) -> Time {
         self.next_wake()
     }
