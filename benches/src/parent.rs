@@ -17,8 +17,12 @@ use crate::workloads::{self, Workload};
 
 /// A ping-pong that takes so many times the best one shows the machine's slow mode.
 const SLOW: f64 = 2.0;
-/// So long a round waits for others to leave the machine alone.
+/// So long a round waits at most for others to leave the machine alone.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// So long a run may take longer in all because others keep the machine busy: waits, and rounds that
+/// are done again. The quick form has to end soon on a busy machine, too.
+const DELAY: Duration = Duration::from_secs(300);
+const QUICK_DELAY: Duration = Duration::from_secs(10);
 
 /// Runs what the options ask for, and reports.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
@@ -32,6 +36,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         options,
         best_ping_ns: f64::INFINITY,
         seed: 1,
+        delay_left: if options.quick { QUICK_DELAY } else { DELAY },
     };
     let mut report = Report {
         machine: Machine::here(),
@@ -47,7 +52,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     };
     let began = Instant::now();
     for _ in 0..3 {
-        machine::wait_for_calm(PATIENCE);
+        run.wait_for_calm();
         run.best_ping_ns = pingpong::round_trip_ns()
             .unwrap_or(f64::INFINITY)
             .min(run.best_ping_ns);
@@ -84,6 +89,7 @@ struct Run<'a> {
     options: &'a Options,
     best_ping_ns: f64,
     seed: u64,
+    delay_left: Duration,
 }
 
 impl Run<'_> {
@@ -135,7 +141,7 @@ impl Run<'_> {
                     let figure = &mut of_case[at];
                     if workload.fresh {
                         let system = self.systems().nth(at).expect("as many as figures");
-                        machine::wait_for_calm(PATIENCE);
+                        self.wait_for_calm();
                         let mut child = Filling::start(system, workload, keys)?;
                         let reply = child.ask(&request)?;
                         figure.fills.push(child.filled);
@@ -162,8 +168,14 @@ impl Run<'_> {
         }
     }
 
+    fn wait_for_calm(&mut self) {
+        let began = Instant::now();
+        machine::wait_for_calm(PATIENCE.min(self.delay_left));
+        self.delay_left = self.delay_left.saturating_sub(began.elapsed());
+    }
+
     /// One round that counts, and before it those that the machine disturbed: on average one for
-    /// each that counts, else a busy machine would never come to an end.
+    /// each that counts, and only while there is time left for it.
     fn round(
         &mut self,
         child: &mut Filling,
@@ -171,7 +183,8 @@ impl Run<'_> {
         figure: &mut Figure,
     ) -> io::Result<()> {
         loop {
-            machine::wait_for_calm(PATIENCE);
+            self.wait_for_calm();
+            let began = Instant::now();
             let reply = child.ask(request)?;
             let ping = reply.ping_ns.unwrap_or(0.0);
             if ping > 0.0 {
@@ -180,7 +193,9 @@ impl Run<'_> {
             let slow = ping > SLOW * self.best_ping_ns;
             let disturbed = reply.others.is_some_and(|others| others > CALM);
             let repeated = figure.repeated_slow + figure.repeated_disturbed;
-            if (slow || disturbed) && repeated < self.options.rounds as u32 {
+            let may_repeat = repeated < self.options.rounds as u32 && !self.delay_left.is_zero();
+            if (slow || disturbed) && may_repeat {
+                self.delay_left = self.delay_left.saturating_sub(began.elapsed());
                 figure.repeated_slow += u32::from(slow);
                 figure.repeated_disturbed += u32::from(disturbed && !slow);
                 continue;

@@ -28,7 +28,7 @@ pub(super) const ABOUT: Workload = Workload {
             threads: 1,
         },
     ],
-    operations: [1_000_000, 300_000],
+    operations: [1_000_000, 200_000],
     fresh: false,
 };
 

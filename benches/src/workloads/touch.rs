@@ -29,7 +29,7 @@ pub(super) const ABOUT: Workload = Workload {
             threads: 2,
         },
     ],
-    operations: [4_000_000, 1_000_000],
+    operations: [4_000_000, 500_000],
     fresh: false,
 };
 
