@@ -239,6 +239,53 @@ fn promise_7_flat_memory() {
 }
 
 #[test]
+fn promise_7_queues_of_expired_work_are_bounded() {
+    // Of all that is due, so much is on its way to workers per ticker; the rest waits in the wheel.
+    const BOUND: u64 = 65_536;
+    const TIMERS: u32 = 150_000;
+    let hand = ManualClock::new();
+    let scheduler = Scheduler::<u32>::builder()
+        .clock(Clock::manual(&hand))
+        .shards(1)
+        .workers(1)
+        .max_workers(1)
+        .build()
+        .unwrap();
+    let timers = scheduler.handle();
+    let (started, starts) = channel();
+    let (release, released) = channel::<()>();
+    timers
+        .schedule(u32::MAX, Duration::ZERO, move |_| {
+            started.send(()).unwrap();
+            let _ = released.recv();
+        })
+        .unwrap();
+    next(&starts);
+    for key in 0..TIMERS {
+        timers.schedule(key, TICK, |_| ()).unwrap();
+    }
+    hand.advance(TICK);
+    until("the queue is full", || timers.stats().queued == BOUND);
+    for _ in 0..50 {
+        hand.advance(TICK);
+        std::thread::yield_now();
+        assert_eq!(timers.stats().queued, BOUND);
+    }
+    // What could not be queued is cancelled and moved like anything that is pending.
+    let waits = |key: &u32| timers.get(key).unwrap().state == TimerState::Pending;
+    let cancelled = (0..TIMERS).rev().find(waits).unwrap();
+    assert!(timers.cancel(&cancelled).is_cancelled());
+    drop(release);
+    until("all ran", || {
+        let stats = timers.stats();
+        assert!(stats.queued <= BOUND);
+        stats.pending == 0 && stats.running == 0
+    });
+    let stats = timers.stats();
+    assert_eq!((stats.ran, stats.cancelled), (u64::from(TIMERS), 1));
+}
+
+#[test]
 fn promise_8_refusals_are_values() {
     let scheduler = Scheduler::<u32>::builder()
         .max_pending(3)
