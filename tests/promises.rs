@@ -247,6 +247,8 @@ fn promise_7_queues_of_expired_work_are_bounded() {
     let scheduler = Scheduler::<u32>::builder()
         .clock(Clock::manual(&hand))
         .shards(1)
+        // One lock: the number of queued ones is read at one moment, also while they run.
+        .stripes(1)
         .workers(1)
         .max_workers(1)
         .build()
