@@ -64,6 +64,7 @@ impl Clock {
     }
 
     /// The present moment of this clock.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         match &self.0 {

@@ -220,6 +220,7 @@ impl<F: Face> Engine<F> {
         self.workers
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -227,6 +228,7 @@ impl<F: Face> Engine<F> {
     // === operations ===
 
     /// Runs `operate` under the stripe's lock and then does what it left to be done.
+    #[inline]
     pub(crate) fn with<R>(
         &self,
         stripe: usize,
@@ -237,6 +239,7 @@ impl<F: Face> Engine<F> {
         answer
     }
 
+    #[inline]
     fn act(&self, stripe: usize, after: &Aftermath) {
         if let Some(slot) = after.ticket {
             self.inject(Ticket {
@@ -250,6 +253,7 @@ impl<F: Face> Engine<F> {
     }
 
     /// Admits and arms under one hold of the lock. `given` is taken only if the arming is accepted.
+    #[inline]
     pub(crate) fn arm<T>(
         &self,
         stripe: usize,
@@ -278,6 +282,7 @@ impl<F: Face> Engine<F> {
     // === hand-over ===
 
     /// Hands over what is due at once, on the caller's thread.
+    #[inline(never)]
     fn inject(&self, ticket: Ticket) {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);

@@ -96,20 +96,20 @@ thread_local! {
 struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>);
 
 impl<'a, K, V> Locked<'a, K, V> {
+    #[inline]
     fn new(stripe: &'a Mutex<Stripe<K, V>>) -> Self {
-        UNDER_A_STRIPES_LOCK.with(|flag| {
-            assert!(
-                !flag.get(),
-                "a key's `Eq` or `Clone` called the scheduler; it runs under a lock and must not"
-            );
-        });
-        let guard = stripe.lock();
-        UNDER_A_STRIPES_LOCK.with(|flag| flag.set(true));
-        Locked(guard)
+        // If it was set it stays so, until the lock that it stands for is released.
+        let was_set = UNDER_A_STRIPES_LOCK.with(|flag| flag.replace(true));
+        assert!(
+            !was_set,
+            "a key's `Eq` or `Clone` called the scheduler; it runs under a lock and must not"
+        );
+        Locked(stripe.lock())
     }
 }
 
 impl<K, V> Drop for Locked<'_, K, V> {
+    #[inline]
     fn drop(&mut self) {
         UNDER_A_STRIPES_LOCK.with(|flag| flag.set(false));
     }
@@ -166,6 +166,7 @@ impl<K, V> Shards<K, V> {
         (all, parkers)
     }
 
+    #[inline]
     pub(crate) fn stripes(&self) -> usize {
         self.stripes.len()
     }
@@ -184,23 +185,27 @@ impl<K, V> Shards<K, V> {
     }
 
     /// The shard that serves `stripe`.
+    #[inline]
     pub(crate) fn shard_of(&self, stripe: usize) -> &Shard {
         &self.shards[stripe % self.shards.len()]
     }
 
     /// One folded multiply: hashers that leave small integers as they are must not fill one stripe.
+    #[inline]
     pub(crate) fn fold(&self, hash: u64) -> KeyHash {
         let product = u128::from(hash ^ self.fold) * u128::from(self.fold);
         KeyHash((product as u64) ^ ((product >> 64) as u64))
     }
 
     /// By the top bits; the index goes by the low ones.
+    #[inline]
     pub(crate) fn stripe_of(&self, hash: KeyHash) -> usize {
         ((hash.0 >> 48) as usize) & (self.stripes.len() - 1)
     }
 
     /// Runs `operate` under the stripe's lock, publishes and rings. What is left in the
     /// [`Aftermath`] (a ticket, "emptied") is the caller's.
+    #[inline]
     pub(crate) fn with<R>(
         &self,
         stripe: usize,

@@ -12,6 +12,7 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn close(&mut self) -> bool {
         let was_open = self.gate == Gate::Open;
         self.gate = Gate::Closed;
+        self.left = true;
         was_open
     }
 

@@ -116,6 +116,8 @@ pub(crate) struct Stripe<K, V> {
     /// What the ticker sees as this stripe's next due moment: never later than the truth.
     published: Time,
     after: Aftermath,
+    /// Whether there may be something in `after`, or the end of a closed stripe to be told.
+    left: bool,
     gate: Gate,
     emptied: bool,
     bound: Option<Arc<PermitPool>>,
@@ -142,6 +144,7 @@ impl<K, V> Stripe<K, V> {
             lateness: None,
             published: Time::MAX,
             after: Aftermath::default(),
+            left: false,
             gate: Gate::Open,
             emptied: false,
             bound,
@@ -149,8 +152,20 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// What the operations since the last call left to be done.
+    /// What the operations since the last call left to be done; mostly nothing.
+    #[inline]
     pub(crate) fn take_aftermath(&mut self) -> Aftermath {
+        if self.left {
+            self.take_what_is_left()
+        } else {
+            Aftermath::default()
+        }
+    }
+
+    #[inline(never)]
+    fn take_what_is_left(&mut self) -> Aftermath {
+        // A closed stripe is looked at after every operation, since any may be its last one.
+        self.left = self.gate == Gate::Closed;
         if self.gate == Gate::Closed
             && !self.emptied
             && self.counters.pending == 0

@@ -79,6 +79,7 @@ impl<K, V> Stripe<K, V> {
         if !armed.ticket {
             armed.ticket = true;
             self.after.ticket = Some(slot);
+            self.left = true;
         }
     }
 
@@ -105,6 +106,7 @@ impl<K, V> Stripe<K, V> {
         if next < self.published {
             self.published = next;
             self.after.lowered = Some(next);
+            self.left = true;
         }
     }
 
