@@ -150,6 +150,7 @@ impl<K, V> Table<K, V> {
 
     /// Takes a free slot and returns it with its new generation, which `make` stamps. There is one:
     /// [`has_room`](Self::has_room) was asked under the same lock.
+    #[inline]
     pub(super) fn occupy(&mut self, make: impl FnOnce(u32) -> Armed<K, V>) -> (u32, u32) {
         if self.free == NIL {
             return match self.slots.push(Slot::Armed(make(1))) {
@@ -158,43 +159,42 @@ impl<K, V> Table<K, V> {
             };
         }
         let slot = self.free;
-        let Slot::Free(vacant) = &self.slots[slot] else {
+        let entry = &mut self.slots[slot];
+        let Slot::Free(vacant) = entry else {
             unreachable!("E2: only free slots are on the free list");
         };
         let generation = vacant.generation + 1;
         self.free = vacant.next;
-        self.slots[slot] = Slot::Armed(make(generation));
+        *entry = Slot::Armed(make(generation));
         (slot, generation)
     }
 
     /// Frees a used slot and returns what was in it, to be dropped outside the lock.
+    #[inline]
     pub(super) fn vacate(&mut self, slot: u32, end: End) -> Slot<K, V> {
-        let (generation, ticket) = match &self.slots[slot] {
+        let entry = &mut self.slots[slot];
+        let (generation, ticket) = match entry {
             Slot::Armed(armed) => (armed.generation, armed.ticket),
             Slot::Running(busy) => (busy.newest, false),
             Slot::Free(_) => unreachable!("a used slot is vacated"),
         };
-        let vacant = Slot::Free(Vacant {
-            next: NIL,
+        let mut next = NIL;
+        if Self::may_be_listed(generation, ticket) {
+            next = self.free;
+            self.free = slot;
+        }
+        let vacant = Vacant {
+            next,
             generation,
             end,
             ticket,
-        });
-        let old = std::mem::replace(&mut self.slots[slot], vacant);
-        if !ticket {
-            self.put_on_free_list(slot);
-        }
-        old
+        };
+        std::mem::replace(entry, Slot::Free(vacant))
     }
 
-    /// E2, E3: without a ticket, and with a generation left.
-    fn put_on_free_list(&mut self, slot: u32) {
-        if let Slot::Free(vacant) = &mut self.slots[slot]
-            && vacant.generation < u32::MAX
-        {
-            vacant.next = self.free;
-            self.free = slot;
-        }
+    /// E2, E3: on the free list is what has no ticket under way and a generation left.
+    fn may_be_listed(generation: u32, ticket: bool) -> bool {
+        !ticket && generation < u32::MAX
     }
 
     /// The ticket of a free slot is back.
@@ -202,7 +202,10 @@ impl<K, V> Table<K, V> {
         if let Slot::Free(vacant) = &mut self.slots[slot] {
             debug_assert!(vacant.ticket, "E1: one ticket per slot");
             vacant.ticket = false;
-            self.put_on_free_list(slot);
+            if Self::may_be_listed(vacant.generation, vacant.ticket) {
+                vacant.next = self.free;
+                self.free = slot;
+            }
         }
     }
 

@@ -145,20 +145,27 @@ impl CoreWheel {
         self.len
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Files an entry. If it is due already it goes to the slot of `now` and expires with the next
-    /// round of draining.
-    pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl Entries) {
+    /// round of draining. Returns its [`filed_floor`](Self::filed_floor).
+    #[inline]
+    pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> Tick {
         debug_assert_eq!(
             entries.place(id).0,
             Place::NONE,
             "W1: an entry is filed once"
         );
         self.len += 1;
-        self.file(id, due, entries);
+        let place = self.file(id, due, entries);
+        if place == Place::FAR {
+            return self.turn_of(self.far_min);
+        }
+        let (level, slot) = place.level_and_slot();
+        self.start_of(level, slot)
     }
 
     /// Takes a filed entry out.
@@ -169,6 +176,14 @@ impl CoreWheel {
             return;
         }
         entries.set_place(id, Place::NONE, 0);
+        self.unlink(id, place, pos, entries);
+    }
+
+    /// Takes an entry out that lies at this place, and leaves it to the owner that it is not filed
+    /// any more: what goes away need not be written once more.
+    #[inline]
+    pub(crate) fn unlink(&mut self, id: u32, place: Place, pos: u32, entries: &mut impl Entries) {
+        debug_assert!(place != Place::NONE, "W1: only a filed entry is unlinked");
         self.len -= 1;
         let mut emptied = None;
         let moved = if self.drain.holds(id, pos) {
@@ -200,12 +215,15 @@ impl CoreWheel {
         if let Some(moved) = moved {
             entries.set_place(moved, place, pos);
         }
-        self.set_aside(emptied);
+        if emptied.is_some() {
+            self.set_aside(emptied);
+        }
     }
 
     /// The earliest tick at which the wheel looks at an entry filed there, or none if it is not
     /// filed. An entry whose new due tick is not earlier need not be moved: the wheel will read it
     /// then. An earlier one must be removed before its due tick changes, and inserted anew.
+    #[inline]
     pub(crate) fn filed_floor(&self, place: Place) -> Option<Tick> {
         match place {
             Place::NONE => None,
@@ -221,6 +239,7 @@ impl CoreWheel {
     }
 
     /// Moves an empty wheel to `now`, if that is later: what is inserted next is placed against it.
+    #[inline]
     pub(crate) fn skip_to(&mut self, now: Tick) {
         debug_assert!(self.is_empty(), "W2: `now` must not pass what is filed");
         if self.is_empty() {
@@ -493,7 +512,8 @@ impl CoreWheel {
     // === Places ===
 
     /// Puts an entry that lies nowhere where its due tick belongs.
-    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) {
+    #[inline]
+    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> Place {
         let place = self.place_for(due);
         let pos = if place == Place::FAR {
             self.far_min = if self.far.is_empty() {
@@ -508,8 +528,10 @@ impl CoreWheel {
             self.levels[level].push(slot, id)
         };
         entries.set_place(id, place, pos);
+        place
     }
 
+    #[inline]
     fn place_for(&self, due: Tick) -> Place {
         let ahead = due.get().saturating_sub(self.now.get());
         if ahead == 0 {
@@ -537,6 +559,7 @@ impl CoreWheel {
     }
 
     /// When `now` enters this slot, or `now` if it is in it.
+    #[inline]
     fn start_of(&self, level: usize, slot: u32) -> Tick {
         let now = self.shifted(self.now);
         debug_assert!(slot >= digit(now, level), "W2");

@@ -22,6 +22,7 @@ impl Place {
     /// Beyond the top level.
     pub(super) const FAR: Place = Place(NonZeroU16::new(u16::MAX - 2).unwrap());
 
+    #[inline]
     pub(super) fn slot(level: usize, slot: u32) -> Place {
         debug_assert!(level < LEVELS && (slot as usize) < SLOTS);
         let number = (level * SLOTS) as u16 + slot as u16;
@@ -29,6 +30,7 @@ impl Place {
         Place(NonZeroU16::MIN.saturating_add(number))
     }
 
+    #[inline]
     pub(super) fn level_and_slot(self) -> (usize, u32) {
         let number = self.0.get() - 1;
         debug_assert!((number as usize) < LEVELS * SLOTS);

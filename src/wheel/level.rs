@@ -45,10 +45,9 @@ impl Level {
     }
 
     /// Adds `id` to `slot` and returns its position there.
+    #[inline]
     pub(super) fn push(&mut self, slot: u32, id: u32) -> u32 {
-        let slots = self
-            .slots
-            .get_or_insert_with(|| Box::new(std::array::from_fn(|_| Vec::new())));
+        let slots = self.slots.get_or_insert_with(Self::empty_slots);
         let ids = &mut slots[slot as usize];
         let pos = ids.len() as u32;
         ids.push(id);
@@ -56,8 +55,14 @@ impl Level {
         pos
     }
 
+    #[cold]
+    fn empty_slots() -> Box<[Vec<u32>; SLOTS]> {
+        Box::new(std::array::from_fn(|_| Vec::new()))
+    }
+
     /// Removes the number at `pos`. The last one takes its place and is returned if it moved.
     /// A large buffer that is empty now is put into `emptied`.
+    #[inline]
     pub(super) fn swap_remove(
         &mut self,
         slot: u32,
@@ -97,6 +102,7 @@ impl Level {
         count
     }
 
+    #[inline]
     fn ids_mut(&mut self, slot: u32) -> &mut Vec<u32> {
         let slots = self.slots.as_mut().expect("a level in use has its slots");
         &mut slots[slot as usize]
@@ -104,6 +110,7 @@ impl Level {
 }
 
 /// Removes the number at `pos`. The last one takes its place and is returned if it moved.
+#[inline]
 pub(super) fn swap_remove(ids: &mut Vec<u32>, pos: u32) -> Option<u32> {
     ids.swap_remove(pos as usize);
     if ids.capacity() > SHRUNK_CAPACITY && ids.len() < ids.capacity() / 4 {

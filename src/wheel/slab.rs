@@ -72,6 +72,7 @@ impl<E> Slab<E> {
     }
 
     /// The entry with this number, if it has been pushed.
+    #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&E> {
         self.chunks
             .get(id as usize >> CHUNK_BITS)?
@@ -79,6 +80,7 @@ impl<E> Slab<E> {
     }
 
     /// The entry with this number, if it has been pushed.
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut E> {
         self.chunks
             .get_mut(id as usize >> CHUNK_BITS)?
@@ -94,12 +96,14 @@ impl<E> Slab<E> {
 impl<E> Index<u32> for Slab<E> {
     type Output = E;
 
+    #[inline]
     fn index(&self, id: u32) -> &E {
         &self.chunks[id as usize >> CHUNK_BITS][id as usize % CHUNK]
     }
 }
 
 impl<E> IndexMut<u32> for Slab<E> {
+    #[inline]
     fn index_mut(&mut self, id: u32) -> &mut E {
         &mut self.chunks[id as usize >> CHUNK_BITS][id as usize % CHUNK]
     }

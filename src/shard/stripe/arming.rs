@@ -72,6 +72,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// A keyless arming's admission.
+    #[inline]
     pub(crate) fn admit_new(&mut self) -> Result<Admission, Refusal> {
         if self.gate != Gate::Open {
             return Err(Refusal::Closed);
@@ -88,6 +89,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Arms `key` as admitted; an admission is used once. `hash` is `None` for what has no key: it is not put into the index.
+    #[inline]
     pub(crate) fn arm(
         &mut self,
         Admission(target): Admission,
@@ -117,6 +119,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    #[inline]
     fn arm_new(
         &mut self,
         hash: Option<KeyHash>,
@@ -145,6 +148,7 @@ impl<K, V> Stripe<K, V> {
         EntryId { slot, generation }
     }
 
+    #[inline(never)]
     fn replace(
         &mut self,
         slot: u32,
@@ -181,6 +185,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    #[inline(never)]
     fn keep(&mut self, at: usize, key: K, value: V, deadline: Time) -> Arming<K, V> {
         let slot = self.runs[at].id.slot;
         let Some(busy) = self.table.busy_mut(slot) else {

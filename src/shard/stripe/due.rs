@@ -194,8 +194,7 @@ impl<K, V> Stripe<K, V> {
             self.wheel.skip_to(tick.begun_by(now));
         }
         let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
-        self.wheel.insert(slot, next, &mut self.table);
-        self.publish_filed(slot);
+        self.file_at(slot, next);
     }
 
     // === waiting for a run ===

@@ -5,11 +5,12 @@ use std::borrow::Borrow;
 use super::super::entry::{End, Phase, Slot};
 use super::answers::{Cancelling, Moving};
 use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
-use crate::tick::Time;
-use crate::wheel::{Entries, Place};
+use crate::tick::{Tick, Time};
+use crate::wheel::Place;
 
 impl<K, V> Stripe<K, V> {
     /// Files an entry that is nowhere, or queues it if it is due.
+    #[inline]
     pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
         if deadline <= now || self.table.all_due {
             self.queue(slot, now);
@@ -23,9 +24,8 @@ impl<K, V> Stripe<K, V> {
             // An idle wheel meets its first entry at the present, not where it stopped.
             self.wheel.skip_to(tick.begun_by(now));
         }
-        self.wheel
-            .insert(slot, tick.at_or_after(deadline), &mut self.table);
-        self.publish_filed(slot);
+        let due = tick.at_or_after(deadline);
+        self.file_at(slot, due);
     }
 
     /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
@@ -64,6 +64,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick.
+    #[inline(never)]
     fn queue(&mut self, slot: u32, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
@@ -89,19 +90,18 @@ impl<K, V> Stripe<K, V> {
         if self.wheel.is_empty() {
             self.wheel.skip_to(begun);
         }
-        self.wheel.insert(slot, begun, &mut self.table);
-        self.publish_filed(slot);
+        self.file_at(slot, begun);
     }
 
-    /// Lowers what the ticker sees, if an entry was filed where the wheel looks earlier.
-    pub(super) fn publish_filed(&mut self, slot: u32) {
-        let (place, _) = self.table.place(slot);
-        if let Some(floor) = self.wheel.filed_floor(place) {
-            self.publish(self.table.tick().start_of(floor));
-        }
+    /// Files an entry that is nowhere, and lowers what the ticker sees if the wheel looks there earlier.
+    #[inline]
+    pub(super) fn file_at(&mut self, slot: u32, due: Tick) {
+        let floor = self.wheel.insert(slot, due, &mut self.table);
+        self.publish(self.table.tick().start_of(floor));
     }
 
     /// Lowers what the ticker sees, if the wheel wants to be looked at earlier.
+    #[inline]
     pub(super) fn publish(&mut self, next: Time) {
         if next < self.published {
             self.published = next;
@@ -207,6 +207,15 @@ impl<K, V> Stripe<K, V> {
     }
 
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
+        match self.table.armed(id.slot) {
+            Some(armed) if armed.generation == id.generation => self.cancel_slot(id.slot),
+            Some(_) => Cancelling::NotFound,
+            None => self.cancel_run(id),
+        }
+    }
+
+    /// By an id whose slot holds nothing armed: the run in progress, or the arming kept for after it.
+    fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
             None => Cancelling::NotFound,
             Some(Sight {
@@ -218,7 +227,6 @@ impl<K, V> Stripe<K, V> {
                 }
                 Cancelling::Running(id)
             }
-            Some(_) if self.table.armed(id.slot).is_some() => self.cancel_slot(id.slot),
             // The id of a kept arming means that one alone; the run in progress is not told.
             Some(_) => self.cancel_kept(id.slot, false),
         }
@@ -226,8 +234,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Cancels whatever the slot holds.
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
-        if self.table.armed(slot).is_some() {
-            let (deadline, key, value) = self.take_out(slot, End::Cancelled);
+        if let Some((deadline, key, value)) = self.take_armed(slot, End::Cancelled) {
             self.counters.cancelled += 1;
             self.no_longer_pending();
             return Cancelling::Cancelled {
@@ -239,6 +246,7 @@ impl<K, V> Stripe<K, V> {
         self.cancel_kept(slot, true)
     }
 
+    #[inline(never)]
     fn cancel_kept(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
         let Some(at) = self.run_at(slot) else {
             return Cancelling::NotFound;
@@ -262,23 +270,31 @@ impl<K, V> Stripe<K, V> {
 
     /// Unlinks an armed entry from the wheel and the index and frees its slot.
     pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
-        let Some(armed) = self.table.armed(slot) else {
-            unreachable!("only an armed entry is taken out");
-        };
+        match self.take_armed(slot, end) {
+            Some(taken) => taken,
+            None => unreachable!("only an armed entry is taken out"),
+        }
+    }
+
+    /// The same, if the slot holds an armed entry.
+    #[inline]
+    fn take_armed(&mut self, slot: u32, end: End) -> Option<(Time, K, V)> {
+        let armed = self.table.armed(slot)?;
         if armed.phase == Phase::Queued {
             self.counters.queued -= 1;
         }
-        let (bits, filed) = (armed.hash, armed.place != Place::NONE);
-        if filed {
-            self.wheel.remove(slot, &mut self.table);
+        let (bits, place, position) = (armed.hash, armed.place, armed.position);
+        if place != Place::NONE {
+            self.wheel.unlink(slot, place, position, &mut self.table);
         }
         self.remove_line(bits, slot);
         let Slot::Armed(armed) = self.table.vacate(slot, end) else {
             unreachable!("it was armed");
         };
-        (armed.deadline, armed.key, armed.value)
+        Some((armed.deadline, armed.key, armed.value))
     }
 
+    #[inline]
     pub(super) fn no_longer_pending(&mut self) {
         self.counters.pending -= 1;
         if let Some(pool) = &self.bound {
