@@ -10,7 +10,7 @@ use crate::engine::{Ending, Engine, Face, Fire, Lifecycle, Parts, Place, Server,
 use crate::error::{BuildError, ScheduleError};
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
-use crate::shard::{Arming, Cancelling, End, EntryId, Refusal, SightPhase};
+use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, thread_local, unique_number};
 use crate::tick::Time;
@@ -164,13 +164,13 @@ impl Timer {
         let answer = engine.arm(
             stripe,
             &mut given,
-            |stripe, _| stripe.admit_new(),
+            |stripe, _| stripe.admit_keyless(),
             |stripe, admission, task| {
-                stripe.arm(admission, None, (), task as BoxedTask, deadline, now)
+                stripe.arm_keyless(admission, (), task as BoxedTask, deadline, now)
             },
         );
         match (answer, given) {
-            (Ok(Arming { id, .. }), _) => Ok(Timeout {
+            (Ok(id), _) => Ok(Timeout {
                 engine: Arc::clone(engine),
                 stripe,
                 id,

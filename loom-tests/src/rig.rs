@@ -178,7 +178,7 @@ impl Rig {
             self.stripe_of(key),
             &mut given,
             |stripe, _| stripe.admit(hash, &key, false),
-            |stripe, admission, task| stripe.arm(admission, Some(hash), key, task, deadline, now),
+            |stripe, admission, task| stripe.arm(admission, hash, key, task, deadline, now),
         )
     }
 

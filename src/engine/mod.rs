@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{Admission, Aftermath, Arming, Layout, Refusal, Shards, Stripe, Ticker};
+use crate::shard::{Aftermath, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -234,12 +234,11 @@ impl<F: Face> Engine<F> {
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> R,
     ) -> R {
-        let (answer, after) = self.shards.with(stripe, operate);
-        self.act(stripe, &after);
-        answer
+        self.shards
+            .with(stripe, operate, |after| self.act(stripe, after))
     }
 
-    #[inline]
+    #[inline(never)]
     fn act(&self, stripe: usize, after: &Aftermath) {
         if let Some(slot) = after.ticket {
             self.inject(Ticket {
@@ -254,13 +253,13 @@ impl<F: Face> Engine<F> {
 
     /// Admits and arms under one hold of the lock. `given` is taken only if the arming is accepted.
     #[inline]
-    pub(crate) fn arm<T>(
+    pub(crate) fn arm<T, A, R>(
         &self,
         stripe: usize,
         given: &mut Option<T>,
-        admit: impl Fn(&mut Stripe<F::Key, F::Payload>, &T) -> Result<Admission, Refusal>,
-        arm: impl Fn(&mut Stripe<F::Key, F::Payload>, Admission, T) -> Arming<F::Key, F::Payload>,
-    ) -> Result<Arming<F::Key, F::Payload>, Refusal> {
+        admit: impl Fn(&mut Stripe<F::Key, F::Payload>, &T) -> Result<A, Refusal>,
+        arm: impl Fn(&mut Stripe<F::Key, F::Payload>, A, T) -> R,
+    ) -> Result<R, Refusal> {
         loop {
             let answer = self.with(stripe, |stripe| {
                 let Some(value) = given.as_ref() else {
@@ -282,7 +281,6 @@ impl<F: Face> Engine<F> {
     // === hand-over ===
 
     /// Hands over what is due at once, on the caller's thread.
-    #[inline(never)]
     fn inject(&self, ticket: Ticket) {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);

@@ -329,7 +329,7 @@ where
             given,
             |stripe, (key, _)| stripe.admit(hash, key, upsert == Upsert::IfAbsent),
             |stripe, admission, (key, task)| {
-                stripe.arm(admission, Some(hash), key, boxed(task), deadline, now)
+                stripe.arm(admission, hash, key, boxed(task), deadline, now)
             },
         )?;
         drop_each([dropped]);

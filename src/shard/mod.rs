@@ -30,8 +30,8 @@ use doorbell::Doorbell;
 pub(crate) use entry::End;
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Admission, Aftermath, Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Settled,
-    Sight, SightPhase, Stripe, Taken,
+    Aftermath, Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Settled, Sight,
+    SightPhase, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 
@@ -204,15 +204,26 @@ impl<K, V> Shards<K, V> {
     }
 
     /// Runs `operate` under the stripe's lock, publishes and rings. What is left in the
-    /// [`Aftermath`] (a ticket, "emptied") is the caller's.
+    /// [`Aftermath`] (a ticket, "emptied") is for `act`, which is called if there is any.
     #[inline]
     pub(crate) fn with<R>(
         &self,
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<K, V>) -> R,
-    ) -> (R, Aftermath) {
+        act: impl FnOnce(&Aftermath),
+    ) -> R {
         let mut locked = Locked::new(&self.stripes[stripe]);
+        // Not moved any more: an answer may be large.
         let answer = operate(&mut locked.0);
+        if locked.0.has_aftermath() {
+            act(&self.publish(stripe, locked));
+        }
+        answer
+    }
+
+    /// Unlocks and rings.
+    #[inline(never)]
+    fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> Aftermath {
         let after = locked.0.take_aftermath();
         if let Some(due) = after.lowered {
             let shard = self.shard_of(stripe);
@@ -221,7 +232,7 @@ impl<K, V> Shards<K, V> {
             drop(locked);
             shard.bell.ring_for(due);
         }
-        (answer, after)
+        after
     }
 
     /// A look that changes nothing.

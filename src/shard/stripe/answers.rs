@@ -23,6 +23,10 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Admission(pub(super) Target);
 
+/// The same for what has no key.
+#[derive(Debug)]
+pub(crate) struct Keyless(pub(super) ());
+
 #[derive(Debug)]
 pub(super) enum Target {
     Vacant,

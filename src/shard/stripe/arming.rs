@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
-use super::answers::{Admission, Arming, Refusal, Target};
+use super::answers::{Admission, Arming, Keyless, Refusal, Target};
 use super::{EntryId, Gate, Kept, KeyHash, Line, Stripe, spread};
 use crate::tick::Time;
 use crate::wheel::Place;
@@ -73,7 +73,7 @@ impl<K, V> Stripe<K, V> {
 
     /// A keyless arming's admission.
     #[inline]
-    pub(crate) fn admit_new(&mut self) -> Result<Admission, Refusal> {
+    pub(crate) fn admit_keyless(&mut self) -> Result<Keyless, Refusal> {
         if self.gate != Gate::Open {
             return Err(Refusal::Closed);
         }
@@ -85,15 +85,30 @@ impl<K, V> Stripe<K, V> {
         {
             return Err(Refusal::NoPermit);
         }
-        Ok(Admission(Target::Vacant))
+        Ok(Keyless(()))
     }
 
-    /// Arms `key` as admitted; an admission is used once. `hash` is `None` for what has no key: it is not put into the index.
+    /// Arms what has no key, so that it is not put into the index.
+    #[inline]
+    pub(crate) fn arm_keyless(
+        &mut self,
+        _admission: Keyless,
+        key: K,
+        value: V,
+        deadline: Time,
+        now: Time,
+    ) -> EntryId {
+        self.counters.scheduled += 1;
+        self.counters.pending += 1;
+        self.arm_new(None, key, value, deadline, now)
+    }
+
+    /// Arms `key` as admitted; an admission is used once.
     #[inline]
     pub(crate) fn arm(
         &mut self,
         Admission(target): Admission,
-        hash: Option<KeyHash>,
+        hash: KeyHash,
         key: K,
         value: V,
         deadline: Time,
@@ -103,7 +118,7 @@ impl<K, V> Stripe<K, V> {
         match target {
             Target::Vacant => {
                 self.counters.pending += 1;
-                let id = self.arm_new(hash, key, value, deadline, now);
+                let id = self.arm_new(Some(hash), key, value, deadline, now);
                 Arming {
                     id,
                     replaced: None,
@@ -152,7 +167,7 @@ impl<K, V> Stripe<K, V> {
     fn replace(
         &mut self,
         slot: u32,
-        hash: Option<KeyHash>,
+        hash: KeyHash,
         key: K,
         value: V,
         deadline: Time,
@@ -165,7 +180,7 @@ impl<K, V> Stripe<K, V> {
         if armed.generation == u32::MAX {
             // E3: the slot is used up, the key moves to another one.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
-            let id = self.arm_new(hash, key, value, deadline, now);
+            let id = self.arm_new(Some(hash), key, value, deadline, now);
             return Arming {
                 id,
                 replaced,

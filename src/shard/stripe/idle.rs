@@ -17,7 +17,7 @@ fn c042_the_first_arming_after_an_idle_hour_lies_on_the_lowest_level() {
             let hash = KeyHash(u64::from(key));
             let admission = stripe.admit(hash, &key, false).unwrap();
             let deadline = now + tick * 5;
-            stripe.arm(admission, Some(hash), key, (), deadline, now);
+            stripe.arm(admission, hash, key, (), deadline, now);
             // Due at its own tick and not at an earlier one, at which it would cascade.
             assert_eq!(stripe.take_aftermath().lowered, Some(deadline));
             assert_eq!(stripe.next_due(), deadline);

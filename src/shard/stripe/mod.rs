@@ -16,7 +16,7 @@ mod moving;
 mod worn;
 
 pub(crate) use answers::{
-    Admission, Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
+    Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
 };
 
 use std::borrow::Borrow;
@@ -152,18 +152,14 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// What the operations since the last call left to be done; mostly nothing.
+    /// Whether there may be something for [`take_aftermath`](Self::take_aftermath).
     #[inline]
-    pub(crate) fn take_aftermath(&mut self) -> Aftermath {
-        if self.left {
-            self.take_what_is_left()
-        } else {
-            Aftermath::default()
-        }
+    pub(crate) fn has_aftermath(&self) -> bool {
+        self.left
     }
 
-    #[inline(never)]
-    fn take_what_is_left(&mut self) -> Aftermath {
+    /// What the operations since the last call left to be done.
+    pub(crate) fn take_aftermath(&mut self) -> Aftermath {
         // A closed stripe is looked at after every operation, since any may be its last one.
         self.left = self.gate == Gate::Closed;
         if self.gate == Gate::Closed

@@ -195,6 +195,7 @@ impl<K, V> Stripe<K, V> {
         Moving::Moved { before }
     }
 
+    #[inline]
     pub(crate) fn cancel<Q>(&mut self, hash: KeyHash, key: &Q) -> Cancelling<K, V>
     where
         K: Borrow<Q>,
@@ -206,6 +207,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    #[inline]
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.table.armed(id.slot) {
             Some(armed) if armed.generation == id.generation => self.cancel_slot(id.slot),
@@ -215,6 +217,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// By an id whose slot holds nothing armed: the run in progress, or the arming kept for after it.
+    #[inline(never)]
     fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
             None => Cancelling::NotFound,
@@ -233,6 +236,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels whatever the slot holds.
+    #[inline]
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
         if let Some((deadline, key, value)) = self.take_armed(slot, End::Cancelled) {
             self.counters.cancelled += 1;

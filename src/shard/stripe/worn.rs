@@ -17,7 +17,7 @@ fn stripe() -> Stripe<u32, char> {
 
 fn arm(stripe: &mut Stripe<u32, char>, key: u32, value: char, at: Time) -> Arming<u32, char> {
     let admission = stripe.admit(hash(key), &key, false).unwrap();
-    stripe.arm(admission, Some(hash(key)), key, value, at, NOW)
+    stripe.arm(admission, hash(key), key, value, at, NOW)
 }
 
 /// Arms and says that the slot has been used so often.

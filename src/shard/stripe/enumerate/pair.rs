@@ -130,14 +130,9 @@ impl Pair {
             replaced,
             after_run,
             dropped: (_, dropped),
-        } = self.stripe.arm(
-            admission,
-            Some(HASH),
-            key,
-            number,
-            at(deadline),
-            at(self.now),
-        );
+        } = self
+            .stripe
+            .arm(admission, HASH, key, number, at(deadline), at(self.now));
         self.ends.push((id, Ended::Not));
         let arming = Known {
             number,
