@@ -52,6 +52,7 @@ impl Time {
 impl core::ops::Add<Duration> for Time {
     type Output = Time;
 
+    #[inline]
     fn add(self, delay: Duration) -> Time {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         Time(self.0.saturating_add(nanos))
@@ -101,28 +102,59 @@ impl Tick {
 }
 
 /// The length of a tick in nanoseconds; never zero.
+///
+/// Every arming divides by it, and a division by a number known at run time only takes several
+/// times as long as the multiplication that does the same (Granlund and Montgomery 1994, figure 4.1).
+/// It is exact for all numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TickSize(u64);
+pub(crate) struct TickSize {
+    nanos: u64,
+    /// The 64 low bits of a factor of 65, whose highest is one.
+    factor: u64,
+    /// How far the product is shifted: by at most one, and then by the rest.
+    first: u32,
+    rest: u32,
+}
 
 impl TickSize {
     pub(crate) fn from_nanos(nanos: u64) -> Self {
         assert!(nanos > 0, "a tick has a length");
-        TickSize(nanos)
+        // The binary logarithm, rounded up.
+        let bits = u64::BITS - (nanos - 1).leading_zeros();
+        let above = (1_u128 << bits) - u128::from(nanos);
+        TickSize {
+            nanos,
+            factor: ((above << u64::BITS) / u128::from(nanos) + 1) as u64,
+            first: bits.min(1),
+            rest: bits.saturating_sub(1),
+        }
+    }
+
+    /// `nanos` divided by the tick's length, rounded down.
+    #[inline]
+    fn ticks_in(self, nanos: u64) -> u64 {
+        let high = ((u128::from(self.factor) * u128::from(nanos)) >> u64::BITS) as u64;
+        // Not `high + nanos`, which may take 65 bits.
+        (((nanos - high) >> self.first) + high) >> self.rest
     }
 
     /// The first tick at or after `time`: what is due at `time` expires with this tick.
+    #[inline]
     pub(crate) fn at_or_after(self, time: Time) -> Tick {
-        Tick(time.0.div_ceil(self.0))
+        let ticks = self.ticks_in(time.0);
+        Tick(ticks + u64::from(ticks * self.nanos != time.0))
     }
 
     /// The last tick that has begun at `now`.
+    #[inline]
     pub(crate) fn begun_by(self, now: Time) -> Tick {
-        Tick(now.0 / self.0)
+        Tick(self.ticks_in(now.0))
     }
 
     /// When `tick` begins.
+    #[inline]
     pub(crate) fn start_of(self, tick: Tick) -> Time {
-        Time(tick.0.saturating_mul(self.0))
+        Time(tick.0.saturating_mul(self.nanos))
     }
 }
 
@@ -143,6 +175,39 @@ mod tests {
             let time = Time::from_nanos(nanos);
             assert_eq!(size.at_or_after(time), Tick::new(up), "{nanos}");
             assert_eq!(size.begun_by(time), Tick::new(down), "{nanos}");
+        }
+    }
+
+    #[test]
+    fn division_is_exact() {
+        let edges = |at: u64| [at.saturating_sub(1), at, at.saturating_add(1)];
+        let mut state = 7_u64;
+        // splitmix64, with numbers of all lengths.
+        let mut random = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) >> (state >> 58)
+        };
+        let powers = (0..64).flat_map(|bits| edges(1 << bits));
+        let lengths = [1_000, 1_000_000, 1_000_000_000, 60_000_000_000, u64::MAX];
+        let mut sizes: Vec<u64> = powers.clone().chain(lengths).collect();
+        sizes.extend((0..500).map(|_| random()));
+        for nanos in sizes.into_iter().filter(|&nanos| nanos > 0) {
+            let size = TickSize::from_nanos(nanos);
+            let last = u64::MAX / nanos * nanos;
+            let multiples = (0..100).map(|_| random() / nanos * nanos).chain([
+                0,
+                nanos,
+                nanos.saturating_mul(2),
+                last,
+                u64::MAX,
+            ]);
+            for time in multiples.flat_map(edges).chain(powers.clone()) {
+                let at = Time(time);
+                assert_eq!(size.begun_by(at).0, time / nanos, "{time} / {nanos}");
+                assert_eq!(size.at_or_after(at).0, time.div_ceil(nanos));
+            }
         }
     }
 
