@@ -21,6 +21,8 @@ impl Place {
     pub(super) const DRAINING: Place = Place(NonZeroU16::new(u16::MAX - 1).unwrap());
     /// Beyond the top level.
     pub(super) const FAR: Place = Place(NonZeroU16::new(u16::MAX - 2).unwrap());
+    /// Kept by the owner, and not in the wheel: for owners that file later. The wheel never sees it.
+    pub(crate) const STAGED: Place = Place(NonZeroU16::new(u16::MAX - 3).unwrap());
 
     #[inline]
     pub(super) fn slot(level: usize, slot: u32) -> Place {

@@ -20,6 +20,7 @@ impl<K, V> Stripe<K, V> {
         out: &mut Vec<u32>,
     ) -> CoreProgress {
         let target = self.table.tick().begun_by(now);
+        self.file_due(now);
         let Stripe {
             wheel,
             table,

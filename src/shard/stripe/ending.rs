@@ -18,6 +18,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Everything pending becomes due now, whatever its deadline; kept armings when their run ends.
     pub(crate) fn make_all_due(&mut self, now: Time) {
+        self.file_staged(self.staging.all(), now);
         self.table.all_due = true;
         let tick = self.table.tick();
         if self.wheel.is_empty() {

@@ -12,6 +12,7 @@ mod enumerate;
 #[cfg(all(test, not(loom)))]
 mod idle;
 mod moving;
+mod staging;
 #[cfg(all(test, not(loom)))]
 mod worn;
 
@@ -22,6 +23,8 @@ pub(crate) use answers::{
 use std::borrow::Borrow;
 
 use hashbrown::HashTable;
+
+use staging::Staging;
 
 use super::entry::{End, Phase, Slot, Table};
 use super::permits::{LocalPermits, PermitPool};
@@ -109,6 +112,7 @@ pub(crate) struct Stripe<K, V> {
     index: HashTable<Line>,
     table: Table<K, V>,
     wheel: CoreWheel,
+    staging: Staging,
     runs: Vec<Run<V>>,
     waiters_seen: u64,
     counters: Counters,
@@ -138,6 +142,7 @@ impl<K, V> Stripe<K, V> {
             index: HashTable::new(),
             table: Table::new(tick),
             wheel: CoreWheel::new(tick.begun_by(now), origin),
+            staging: Staging::new(),
             runs: Vec::new(),
             waiters_seen: 0,
             counters: Counters::default(),

@@ -4,12 +4,13 @@ use std::borrow::Borrow;
 
 use super::super::entry::{End, Phase, Slot};
 use super::answers::{Cancelling, Moving};
+use super::staging::positions_of;
 use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
 use crate::tick::{Tick, Time};
 use crate::wheel::Place;
 
 impl<K, V> Stripe<K, V> {
-    /// Files an entry that is nowhere, or queues it if it is due.
+    /// Stages an entry that is nowhere, or queues it if it is due.
     #[inline]
     pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
         if deadline <= now || self.table.all_due {
@@ -19,13 +20,69 @@ impl<K, V> Stripe<K, V> {
         if deadline == Time::MAX {
             return;
         }
-        let tick = self.table.tick();
-        if self.wheel.is_empty() {
-            // An idle wheel meets its first entry at the present, not where it stopped.
-            self.wheel.skip_to(tick.begun_by(now));
+        let mut position = self.staging.put(slot, deadline);
+        if position.is_none() {
+            let floor = self.file_staged(self.staging.all(), now);
+            self.publish(self.table.tick().start_of(floor));
+            position = self.staging.put(slot, deadline);
         }
-        let due = tick.at_or_after(deadline);
-        self.file_at(slot, due);
+        if let Some(armed) = self.table.armed_mut(slot)
+            && let Some(position) = position
+        {
+            armed.place = Place::STAGED;
+            armed.position = position;
+        }
+        self.publish_deadline(deadline);
+    }
+
+    /// Files the staged entries at these positions (a mask), and returns the earliest tick at which
+    /// the wheel looks at one of them.
+    pub(super) fn file_staged(&mut self, staged: u32, now: Time) -> Tick {
+        let tick = self.table.tick();
+        let mut least = Tick::MAX;
+        let mut dues = [Tick::ZERO; u32::BITS as usize];
+        // All of their deadlines first, so that the misses overlap.
+        for position in positions_of(staged) {
+            let Some(armed) = self.table.armed_mut(self.staging.slot(position)) else {
+                unreachable!("S1: what is staged is armed");
+            };
+            armed.place = Place::NONE;
+            let due = tick.at_or_after(armed.deadline);
+            dues[position as usize] = due;
+            least = least.min(due);
+        }
+        if self.wheel.is_empty() && staged != 0 {
+            // An idle wheel meets its first entry at the present, not where it stopped; and not after
+            // what is overdue, which is to expire in order.
+            self.wheel.skip_to(tick.begun_by(now).min(least));
+        }
+        let mut floor = Tick::MAX;
+        for position in positions_of(staged) {
+            let slot = self.staging.slot(position);
+            self.staging.remove(position);
+            let due = dues[position as usize];
+            floor = floor.min(self.wheel.insert(slot, due, &mut self.table));
+        }
+        floor
+    }
+
+    /// Files what is staged and due by the tick that has begun at `now`.
+    pub(super) fn file_due(&mut self, now: Time) {
+        let tick = self.table.tick();
+        let begun = tick.start_of(tick.begun_by(now));
+        let mut due = self.staging.due_by(begun);
+        for position in positions_of(due) {
+            let armed = self.table.armed(self.staging.slot(position));
+            let deadline = armed.map_or(Time::ZERO, |armed| armed.deadline);
+            if deadline > begun {
+                // Pushed out meanwhile: it stays, and says so from now on (S2).
+                self.staging.raise(position, deadline);
+                due &= !(1 << position);
+            }
+        }
+        if due != 0 {
+            self.file_staged(due, now);
+        }
     }
 
     /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
@@ -42,6 +99,19 @@ impl<K, V> Stripe<K, V> {
             armed.phase = Phase::Pending;
             armed.position = 0;
             self.counters.queued -= 1;
+            self.file(slot, deadline, now);
+            return;
+        }
+        if place == Place::STAGED {
+            let position = armed.position;
+            armed.deadline = deadline;
+            if deadline > now && deadline != Time::MAX {
+                self.staging.lower(position, deadline);
+                self.publish_deadline(deadline);
+                return;
+            }
+            armed.place = Place::NONE;
+            self.staging.remove(position);
             self.file(slot, deadline, now);
             return;
         }
@@ -100,6 +170,16 @@ impl<K, V> Stripe<K, V> {
         self.publish(self.table.tick().start_of(floor));
     }
 
+    /// Lowers what the ticker sees, if the tick of a deadline begins before.
+    #[inline]
+    fn publish_deadline(&mut self, deadline: Time) {
+        // Its tick does not begin before it, so mostly there is nothing to divide.
+        if deadline < self.published {
+            let tick = self.table.tick();
+            self.publish(tick.start_of(tick.at_or_after(deadline)));
+        }
+    }
+
     /// Lowers what the ticker sees, if the wheel wants to be looked at earlier.
     #[inline]
     pub(super) fn publish(&mut self, next: Time) {
@@ -111,9 +191,15 @@ impl<K, V> Stripe<K, V> {
     }
 
     pub(super) fn next_wake(&self) -> Time {
-        self.wheel
+        let tick = self.table.tick();
+        let filed = self
+            .wheel
             .next_wake()
-            .map_or(Time::MAX, |tick| self.table.tick().start_of(tick))
+            .map_or(Time::MAX, |wake| tick.start_of(wake));
+        match self.staging.earliest() {
+            Time::MAX => filed,
+            staged => filed.min(tick.start_of(tick.at_or_after(staged))),
+        }
     }
 
     /// For the ticker alone: the truth, which may be later than what was published.
@@ -288,7 +374,9 @@ impl<K, V> Stripe<K, V> {
             self.counters.queued -= 1;
         }
         let (bits, place, position) = (armed.hash, armed.place, armed.position);
-        if place != Place::NONE {
+        if place == Place::STAGED {
+            self.staging.remove(position);
+        } else if place != Place::NONE {
             self.wheel.unlink(slot, place, position, &mut self.table);
         }
         self.remove_line(bits, slot);

@@ -68,7 +68,14 @@ impl Pair {
             assert_eq!(ticket, self.tickets.contains(&slot), "E1: the bit says so");
         }
         assert_eq!(self.stripe.running(), running, "E4");
-        assert_eq!(self.stripe.wheel.len(), filed, "E5");
+        let staged = self.stripe.staging.iter();
+        let staged = staged.inspect(|(position, slot, deadline)| {
+            let armed = self.stripe.table.armed(*slot).expect("S1");
+            assert_eq!(armed.place, crate::wheel::Place::STAGED, "S1");
+            assert_eq!(armed.position, *position, "S1");
+            assert!(*deadline <= armed.deadline, "S2");
+        });
+        assert_eq!(self.stripe.wheel.len() + staged.count(), filed, "E5");
     }
 
     fn look_at_keys(&self) {

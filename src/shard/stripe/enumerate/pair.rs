@@ -62,10 +62,13 @@ pub(super) fn at(nanos: u64) -> Time {
 pub(super) const HASH: KeyHash = KeyHash(7);
 
 impl Pair {
-    pub(super) fn new(limit: Option<usize>) -> Self {
+    /// With so many permits, and so many places to stage.
+    pub(super) fn new(limit: Option<usize>, places: u32) -> Self {
         let pool = limit.map(|limit| Arc::new(PermitPool::new(limit, 1, 1)));
+        let mut stripe = Stripe::new(TickSize::from_nanos(1), at(START), 0, pool);
+        stripe.staging.limit_to(places);
         Pair {
-            stripe: Stripe::new(TickSize::from_nanos(1), at(START), 0, pool),
+            stripe,
             limit,
             now: START,
             keys: [State::Absent; 2],

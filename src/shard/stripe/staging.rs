@@ -1,0 +1,177 @@
+//! Timers that were armed a moment ago and are not filed in the wheel yet.
+//!
+//! Most request timeouts are cancelled soon, so filing them would be for nothing: a slot of a wheel
+//! is a place in memory that nobody else has touched for long, and a wheel has hundreds. A new
+//! timer goes into one of a few places in the stripe instead; whoever finds them all taken files
+//! them together, so that the misses of their slots overlap. What becomes due here is filed right
+//! before the wheel advances, so that the order of expiry is the wheel's. Varghese and Lauck's
+//! schemes (1987) all pay for the filing at the start; deferring it is what a "lazy" or "buffered"
+//! priority queue does.
+//!
+//! - **S1** An entry whose place is [`Place::STAGED`](crate::wheel::Place::STAGED) lies at its
+//!   position here, and only such entries do.
+//! - **S2** The deadline kept here is not later than the entry's: a later one is only written to the
+//!   entry, as in the wheel.
+
+use crate::tick::Time;
+
+/// As many bits as a mask has. More than a stripe sees armed and cancelled again in a service with
+/// thousands of requests under way.
+const PLACES: usize = 32;
+
+pub(super) struct Staging {
+    slots: [u32; PLACES],
+    /// Of those that are taken.
+    deadlines: [Time; PLACES],
+    taken: u32,
+    /// All, but for tests that want the places to run out.
+    usable: u32,
+}
+
+impl Staging {
+    pub(super) const fn new() -> Self {
+        Staging {
+            slots: [0; PLACES],
+            deadlines: [Time::MAX; PLACES],
+            taken: 0,
+            usable: u32::MAX,
+        }
+    }
+
+    /// Takes a place and returns its position, if there is one.
+    #[inline]
+    pub(super) fn put(&mut self, slot: u32, deadline: Time) -> Option<u32> {
+        let free = self.usable & !self.taken;
+        if free == 0 {
+            return None;
+        }
+        let position = free.trailing_zeros();
+        self.taken |= 1 << position;
+        self.slots[position as usize] = slot;
+        self.deadlines[position as usize] = deadline;
+        Some(position)
+    }
+
+    /// Frees a place.
+    #[inline]
+    pub(super) fn remove(&mut self, position: u32) {
+        debug_assert!(self.taken >> position & 1 != 0, "S1");
+        self.taken &= !(1 << position);
+    }
+
+    /// The deadline at a place becomes this one, if it is earlier (S2).
+    #[inline]
+    pub(super) fn lower(&mut self, position: u32, deadline: Time) {
+        let kept = &mut self.deadlines[position as usize];
+        *kept = deadline.min(*kept);
+    }
+
+    /// The earliest deadline, or [`Time::MAX`].
+    pub(super) fn earliest(&self) -> Time {
+        self.iter()
+            .map(|(_, _, deadline)| deadline)
+            .min()
+            .unwrap_or(Time::MAX)
+    }
+
+    /// What lies here, as (position, slot, deadline).
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32, Time)> + use<'_> {
+        positions_of(self.taken).map(|position| {
+            let at = position as usize;
+            (position, self.slots[at], self.deadlines[at])
+        })
+    }
+
+    /// The positions of those that are due by `moment`, as a mask.
+    pub(super) fn due_by(&self, moment: Time) -> u32 {
+        let mut due = 0;
+        for (position, deadline) in self.deadlines.iter().enumerate() {
+            due |= u32::from(*deadline <= moment) << position;
+        }
+        due & self.taken
+    }
+
+    /// The positions of all, as a mask.
+    pub(super) fn all(&self) -> u32 {
+        self.taken
+    }
+
+    pub(super) fn slot(&self, position: u32) -> u32 {
+        self.slots[position as usize]
+    }
+
+    /// A deadline that was pushed out is the entry's from now on.
+    pub(super) fn raise(&mut self, position: u32, deadline: Time) {
+        self.deadlines[position as usize] = deadline;
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn limit_to(&mut self, places: u32) {
+        assert!(self.taken == 0 && places <= PLACES as u32);
+        self.usable = u32::MAX.checked_shr(u32::BITS - places).unwrap_or(0);
+    }
+}
+
+/// The positions that a mask says.
+pub(super) fn positions_of(mut mask: u32) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let position = mask.trailing_zeros();
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            position
+        })
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    #[test]
+    fn places_are_taken_and_freed() {
+        let mut staging = Staging::new();
+        assert_eq!(staging.earliest(), Time::MAX);
+        for slot in 0..PLACES as u32 {
+            assert_eq!(staging.put(slot, at(100 - u64::from(slot))), Some(slot));
+        }
+        assert_eq!(staging.put(99, at(1)), None);
+        assert_eq!(staging.earliest(), at(100 - 31));
+        staging.remove(31);
+        staging.remove(7);
+        assert_eq!(staging.earliest(), at(100 - 30));
+        assert_eq!(staging.put(99, at(1)), Some(7));
+        assert_eq!((staging.slot(7), staging.earliest()), (99, at(1)));
+        assert_eq!(staging.iter().count(), PLACES - 1);
+        assert!(!staging.iter().any(|(_, slot, _)| slot == 31));
+        staging.limit_to_nothing_more();
+        assert_eq!(staging.put(5, at(5)), None);
+    }
+
+    #[test]
+    fn what_is_due_is_what_was_not_removed_and_is_early_enough() {
+        let mut staging = Staging::new();
+        for (slot, nanos) in [(0, 10), (1, 20), (2, 10), (3, 30)] {
+            staging.put(slot, at(nanos));
+        }
+        staging.remove(2);
+        assert_eq!(staging.due_by(at(9)), 0);
+        assert_eq!(staging.due_by(at(10)), 0b0001);
+        assert_eq!(staging.due_by(at(25)), 0b0011);
+        staging.lower(3, at(40));
+        staging.lower(1, at(5));
+        assert_eq!(staging.due_by(at(5)), 0b0010);
+        staging.raise(1, at(50));
+        assert_eq!(staging.due_by(at(30)), 0b1001);
+        assert_eq!(staging.all(), 0b1011);
+    }
+
+    impl Staging {
+        fn limit_to_nothing_more(&mut self) {
+            self.usable = self.taken;
+        }
+    }
+}
