@@ -1,10 +1,12 @@
-//! Ours: `Scheduler<u64>` with its defaults, a boxed closure per key that captures eight bytes.
+//! Ours, with its defaults, by face: `Scheduler<u64>` with a boxed closure per key that captures
+//! eight bytes, and `Timer` without keys.
 
 use std::time::Duration;
 
-use tourbillon::{Cancel, Handle, Reschedule, Scheduler};
+use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{System, fired};
+use super::{Handles, Keyed, System, Tasks};
+use crate::recorder::fired;
 
 pub(crate) struct Boxed {
     timers: Handle<u64>,
@@ -15,7 +17,8 @@ impl System for Boxed {
     const NAME: &'static str = "tourbillon";
     const ABOUT: &'static str = "Scheduler<u64>, a boxed closure of 8 bytes per key";
 
-    fn new() -> Self {
+    /// The pool takes tasks of either kind.
+    fn new(_: Tasks) -> Self {
         let scheduler = Scheduler::builder().build().expect("the defaults are fine");
         Boxed {
             timers: scheduler.handle(),
@@ -23,6 +26,15 @@ impl System for Boxed {
         }
     }
 
+    fn pending(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// Every call is done when it returns; all that it may leave is one token for a ticker.
+    fn settle(&self) {}
+}
+
+impl Keyed for Boxed {
     fn start(&self, key: u64, delay: Duration) {
         let scheduled = self.timers.schedule(key, delay, move |_| fired(key));
         assert!(scheduled.is_ok(), "open and without a bound");
@@ -38,11 +50,34 @@ impl System for Boxed {
             Reschedule::Moved { .. }
         )
     }
+}
 
-    fn pending(&self) -> usize {
-        self.timers.len()
+pub(crate) struct Keyless(Timer);
+
+impl System for Keyless {
+    const NAME: &'static str = "tourbillon-timer";
+    const ABOUT: &'static str = "Timer, a boxed closure of 8 bytes per timer";
+
+    fn new(_: Tasks) -> Self {
+        Keyless(Timer::new().expect("the defaults are fine"))
     }
 
-    /// Every call is done when it returns; all that it may leave is one token for a ticker.
+    fn pending(&self) -> usize {
+        self.0.stats().pending as usize
+    }
+
     fn settle(&self) {}
+}
+
+impl Handles for Keyless {
+    type Timeout = Timeout;
+
+    fn start(&self, value: u64, delay: Duration) -> Timeout {
+        let started = self.0.after(delay, move || fired(value));
+        started.expect("open and without a bound")
+    }
+
+    fn stop(&self, timeout: Timeout) -> bool {
+        timeout.cancel().is_cancelled()
+    }
 }
