@@ -113,6 +113,7 @@ const fn handles<S: Handles>() -> Entry {
 /// Ours first: the others are compared with them.
 pub(crate) const ALL: &[Entry] = &[
     keyed::<tourbillon::Boxed>(),
+    keyed::<tourbillon::Inlined>(),
     handles::<tourbillon::Keyless>(),
     keyed::<delay_queue::WithMap>(),
     handles::<delay_queue::Bare>(),

@@ -1,9 +1,10 @@
 //! Ours, with its defaults, by face: `Scheduler<u64>` with a boxed closure per key that captures
-//! eight bytes, and `Timer` without keys.
+//! eight bytes; the engine under it with eight bytes in the entry and one handler for all; and
+//! `Timer` without keys.
 
 use std::time::Duration;
 
-use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Timeout, Timer};
+use tourbillon::{Cancel, Handle, Inline, Reschedule, Scheduler, Timeout, Timer};
 
 use super::{Handles, Keyed, System, Tasks};
 use crate::recorder::fired;
@@ -49,6 +50,37 @@ impl Keyed for Boxed {
             self.timers.reschedule(&key, delay),
             Reschedule::Moved { .. }
         )
+    }
+}
+
+pub(crate) struct Inlined(Inline<u64, u64>);
+
+impl System for Inlined {
+    const NAME: &'static str = "tourbillon-inline";
+    const ABOUT: &'static str = "the engine with a payload of 8 bytes in its entries";
+
+    fn new(_: Tasks) -> Self {
+        Inlined(Inline::new(|_, value| fired(value)).expect("the defaults are fine"))
+    }
+
+    fn pending(&self) -> usize {
+        self.0.stats().pending as usize
+    }
+
+    fn settle(&self) {}
+}
+
+impl Keyed for Inlined {
+    fn start(&self, key: u64, delay: Duration) {
+        assert!(self.0.start(key, key, delay), "open and without a bound");
+    }
+
+    fn stop(&self, key: u64) -> bool {
+        self.0.stop(&key).is_some()
+    }
+
+    fn touch(&self, key: u64, delay: Duration) -> bool {
+        self.0.touch(&key, delay)
     }
 }
 
