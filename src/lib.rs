@@ -74,6 +74,8 @@ mod config;
 mod engine;
 mod error;
 mod executor;
+#[cfg(feature = "__inline")]
+mod inline;
 mod job;
 mod options;
 mod scheduler;
@@ -90,6 +92,9 @@ pub use clock::{Clock, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
+#[cfg(feature = "__inline")]
+#[doc(hidden)]
+pub use inline::Inline;
 pub use scheduler::{
     Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, KeyHasher, Pending, PullIn,
     RandomState, Report, ReportTicket, Reschedule, Scheduled, Scheduler, ShardStats, Stats, Task,

@@ -59,6 +59,7 @@ const LAYERS: &[Layer] = &[
     layer(6, "timer", 0..=5, &["scheduler", "test_util"]),
     // The kit drives a scheduler, and the builder builds it for the kit.
     layer(6, "test_util", 0..=5, &["scheduler", "timer"]),
+    layer(6, "inline", 0..=5, &["scheduler"]),
     layer(6, "expiry", 0..=5, &["test_util"]),
 ];
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::cli::Order;
 use crate::machine::{Busy, resident_bytes};
 use crate::pingpong;
-use crate::systems::{self, fired_so_far};
+use crate::recorder::fired_so_far;
+use crate::systems;
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{self, Workload};
 
@@ -26,7 +27,28 @@ pub(crate) fn serve(order: &Order) -> io::Result<()> {
         workload,
         keys: order.keys,
     };
-    (system.serve)(&mut child)
+    let serve = system
+        .serves(workload)
+        .ok_or_else(|| unknown("workload for this system"))?;
+    serve(&mut child)
+}
+
+/// What a round found out.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// One for each of the workload's metrics.
+    pub(crate) figures: Vec<Option<f64>>,
+    pub(crate) took: Duration,
+}
+
+impl Measured {
+    /// Of a workload with one metric.
+    pub(crate) fn one(figure: f64, took: Duration) -> Self {
+        Measured {
+            figures: vec![Some(figure)],
+            took,
+        }
+    }
 }
 
 fn say(message: &impl serde::Serialize) -> io::Result<()> {
@@ -52,23 +74,20 @@ impl Child {
         Ok(filled)
     }
 
-    /// Serves rounds: `round` returns its figure and how long it took.
-    pub(crate) fn rounds(
-        &mut self,
-        mut round: impl FnMut(&Request) -> (f64, Duration),
-    ) -> io::Result<()> {
+    /// Serves rounds until the parent ends.
+    pub(crate) fn rounds(&mut self, mut round: impl FnMut(&Request) -> Measured) -> io::Result<()> {
         for line in io::stdin().lock().lines() {
             let request: Request = serde_json::from_str(&line?)?;
             let ping_before = pingpong::round_trip_ns();
             let fired_before = fired_so_far();
             let busy = Busy::now();
-            let (figure, took) = round(&request);
+            let measured = round(&request);
             let others = Busy::others_since(busy);
             let fired = fired_so_far() - fired_before;
             let ping_after = pingpong::round_trip_ns();
             say(&Reply {
-                figure,
-                seconds: took.as_secs_f64(),
+                figures: measured.figures,
+                seconds: measured.took.as_secs_f64(),
                 ping_ns: ping_before
                     .zip(ping_after)
                     .map(|(before, after)| before.max(after)),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::workloads::Form;
 use crate::{systems, workloads};
 
 /// What the command line asks for.
@@ -9,20 +10,24 @@ use crate::{systems, workloads};
 pub(crate) enum Command {
     Help,
     Run(Options),
+    /// The document made of an earlier run's JSON, to stdout.
+    Show(PathBuf),
     /// Hidden: this process is a child of a run.
     Child(Order),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(crate) quick: bool,
+    pub(crate) form: Form,
     pub(crate) rounds: usize,
     /// Names of workloads; all if empty.
     pub(crate) only: Vec<String>,
     /// Names of systems; all if empty.
     pub(crate) systems: Vec<String>,
+    /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
     pub(crate) json: Option<PathBuf>,
+    pub(crate) markdown: Option<PathBuf>,
 }
 
 /// What a child is to fill.
@@ -36,10 +41,7 @@ pub(crate) struct Order {
 /// The hidden subcommand; its arguments are system, workload and number of keys.
 pub(crate) const CHILD: &str = "child";
 
-const ROUNDS: usize = 5;
-const QUICK_ROUNDS: usize = 3;
-const KEYS: [u64; 2] = [1_000_000, 10_000_000];
-const QUICK_KEYS: [u64; 1] = [1_000_000];
+const ROUNDS: [usize; 3] = [5, 3, 1];
 
 pub(crate) fn help() -> String {
     let mut text = String::from(
@@ -49,23 +51,26 @@ Timers of tourbillon and of its peers on the same work, in one run.
 Usage: cargo run --release -p benches -- [OPTIONS]
 
 Options:
-  --quick          1 M keys only, fewer operations, 3 rounds: under a minute
+  --quick          up to 1 M keys, less of everything, 3 rounds: within five minutes
+  --smoke          everything once, as small as it goes: shows that it works, measures nothing
   --rounds N       rounds of every figure, interleaved between the systems (default: 5)
   --only W,..      only these workloads
   --system S,..    only these systems
-  --keys N,..      how many keys (default: 1000000,10000000)
+  --keys N,..      how many keys, where a workload leaves the choice
   --json FILE      writes machine, versions, commit, command and every round
+  --markdown FILE  writes the same as a document
+  --show FILE      runs nothing: prints the document of a file that --json wrote
   -h, --help       this text
 
 Workloads:
 ",
     );
     for workload in workloads::ALL {
-        text += &format!("  {:<15}  {}\n", workload.name, workload.about);
+        text += &format!("  {:<17}  {}\n", workload.name, workload.about);
     }
     text += "\nSystems:\n";
     for system in systems::ALL {
-        text += &format!("  {:<15}  {}\n", system.name, system.about);
+        text += &format!("  {:<17}  {}\n", system.name, system.about);
     }
     text + "\nThe table goes to stdout, progress to stderr.\n"
 }
@@ -76,12 +81,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     if args.next_if(|first| first == CHILD).is_some() {
         return child(&args.collect::<Vec<_>>());
     }
-    let mut quick = false;
+    let mut form = Form::Full;
     let mut rounds = None;
     let mut keys = Vec::new();
     let mut only = Vec::new();
     let mut named = Vec::new();
     let mut json = None;
+    let mut markdown = None;
     while let Some(arg) = args.next() {
         let (name, inline) = match arg.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -95,11 +101,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         };
         match name {
             "-h" | "--help" => return Ok(Command::Help),
-            "--quick" => quick = true,
-            "--rounds" => rounds = Some(positive(name, &value()?)? as usize),
+            "--quick" => form = Form::Quick,
+            "--smoke" => form = Form::Smoke,
+            "--rounds" => rounds = Some(number_of(name, &value()?, 1)? as usize),
             "--keys" => {
                 for number in value()?.split(',') {
-                    keys.push(positive(name, number)?);
+                    keys.push(number_of(name, number, 0)?);
                 }
             }
             "--only" => {
@@ -117,19 +124,19 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
                 }
             }
             "--json" => json = Some(PathBuf::from(value()?)),
+            "--markdown" => markdown = Some(PathBuf::from(value()?)),
+            "--show" => return Ok(Command::Show(PathBuf::from(value()?))),
             _ => return Err(format!("unknown option {arg}; --help lists the options")),
         }
     }
-    if keys.is_empty() {
-        keys.extend(if quick { &QUICK_KEYS[..] } else { &KEYS[..] });
-    }
     Ok(Command::Run(Options {
-        quick,
-        rounds: rounds.unwrap_or(if quick { QUICK_ROUNDS } else { ROUNDS }),
+        form,
+        rounds: rounds.unwrap_or(ROUNDS[form as usize]),
         only,
         systems: named,
         keys,
         json,
+        markdown,
     }))
 }
 
@@ -140,15 +147,15 @@ fn child(args: &[String]) -> Result<Command, String> {
     Ok(Command::Child(Order {
         system: system.clone(),
         workload: workload.clone(),
-        keys: positive("keys", keys)?,
+        keys: number_of("keys", keys, 0)?,
     }))
 }
 
-fn positive(name: &str, text: &str) -> Result<u64, String> {
+fn number_of(name: &str, text: &str, least: u64) -> Result<u64, String> {
     text.parse()
         .ok()
-        .filter(|number| *number > 0 && *number <= 1_000_000_000)
-        .ok_or_else(|| format!("{name} takes numbers from 1 to 1000000000, not {text:?}"))
+        .filter(|number| (least..=1_000_000_000).contains(number))
+        .ok_or_else(|| format!("{name} takes numbers from {least} to 1000000000, not {text:?}"))
 }
 
 #[cfg(test)]
@@ -164,14 +171,24 @@ mod tests {
         let Ok(Command::Run(full)) = parsed("") else {
             panic!("a run");
         };
-        assert_eq!((full.rounds, &full.keys[..]), (5, &KEYS[..]));
-        let Ok(Command::Run(quick)) = parsed("--quick --only=w2 --rounds 7 --json out.json") else {
+        assert_eq!(
+            (full.form, full.rounds, full.keys.len()),
+            (Form::Full, 5, 0)
+        );
+        let Ok(Command::Run(quick)) =
+            parsed("--quick --only=w2 --rounds 7 --keys 0,5 --json out.json")
+        else {
             panic!("a run");
         };
-        assert_eq!((quick.rounds, &quick.keys[..]), (7, &QUICK_KEYS[..]));
+        assert_eq!(
+            (quick.form, quick.rounds, &quick.keys[..]),
+            (Form::Quick, 7, &[0, 5][..])
+        );
         assert_eq!(quick.only, ["W2"]);
         assert_eq!(quick.json, Some(PathBuf::from("out.json")));
         assert_eq!(parsed("-h"), Ok(Command::Help));
+        let shown = Command::Show(PathBuf::from("x.json"));
+        assert_eq!(parsed("--show x.json"), Ok(shown));
     }
 
     #[test]

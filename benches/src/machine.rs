@@ -4,9 +4,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     cpu: String,
     cores: usize,
@@ -48,7 +48,7 @@ fn field(file: &str, name: &str) -> Option<String> {
         .map(|(_, value)| value.trim().to_owned())
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Version {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -78,10 +78,11 @@ pub(crate) fn versions() -> Vec<Version> {
     versions
 }
 
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "tourbillon",
     "ahash",
     "hashbrown",
+    "hierarchical_hash_wheel_timer",
     "tokio",
     "tokio-util",
     "rustc-hash",

@@ -8,14 +8,16 @@
 //!   repeats what was disturbed          <-----    figure, how the ping-pong and the machine were
 //! ```
 //!
-//! A system is a file in `systems` and a line in its table; a workload is a file in `workloads` and
-//! two lines in its table.
+//! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
+//! line in its table and an arm where it is served.
 
 mod child;
 mod cli;
+mod document;
 mod machine;
 mod parent;
 mod pingpong;
+mod recorder;
 mod report;
 mod rng;
 mod systems;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Command::Run(options)) => parent::run(&options),
+        Ok(Command::Show(path)) => parent::show(&path),
         Ok(Command::Child(order)) => child::serve(&order),
         Err(fault) => {
             eprintln!("benches: {fault}");

@@ -2,18 +2,20 @@
 //! machine does meanwhile hits all systems alike.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
 
 use crate::cli::{self, Options};
+use crate::document;
 use crate::machine::{self, CALM, Machine};
 use crate::pingpong;
 use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry};
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{self, Workload};
+use crate::workloads::{self, Children, Workload};
 
 /// A ping-pong that takes so many times the best one shows the machine's slow mode.
 const SLOW: f64 = 2.0;
@@ -21,22 +23,24 @@ const SLOW: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So long a run may take longer in all because others keep the machine busy: waits, and rounds that
 /// are done again. The quick form has to end soon on a busy machine, too.
-const DELAY: Duration = Duration::from_secs(300);
-const QUICK_DELAY: Duration = Duration::from_secs(10);
+const DELAY: [Duration; 3] = [
+    Duration::from_secs(300),
+    Duration::from_secs(20),
+    Duration::ZERO,
+];
 
 /// Runs what the options ask for, and reports.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
-    if let Some(path) = &options.json {
+    for path in [&options.json, &options.markdown].into_iter().flatten() {
         // A run of minutes should not end with a path that can't be written.
-        std::fs::write(path, "").map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        })?;
+        std::fs::write(path, "").map_err(|error| named(error, path))?;
     }
     let mut run = Run {
         options,
+        began: Instant::now(),
         best_ping_ns: f64::INFINITY,
         seed: 1,
-        delay_left: if options.quick { QUICK_DELAY } else { DELAY },
+        delay_left: DELAY[options.form as usize],
     };
     let mut report = Report {
         machine: Machine::here(),
@@ -50,7 +54,6 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         ping_ns: None,
         figures: Vec::new(),
     };
-    let began = Instant::now();
     for _ in 0..3 {
         run.wait_for_calm();
         run.best_ping_ns = pingpong::round_trip_ns()
@@ -61,20 +64,45 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
             continue;
         }
-        for keys in &options.keys {
+        let form = workload.keys_in(options.form);
+        let keys = match &options.keys[..] {
+            [] => form,
+            // Where the number is no question it stays as it is.
+            _ if form == [0] => form,
+            chosen => chosen,
+        };
+        for keys in keys {
             report.figures.extend(run.workload(workload, *keys)?);
         }
     }
-    report.seconds = began.elapsed().as_secs_f64();
+    report.seconds = run.began.elapsed().as_secs_f64();
     report.ping_ns = Some(run.best_ping_ns).filter(|ns| ns.is_finite());
     if let Some(path) = &options.json {
         let mut json = serde_json::to_string_pretty(&report)?;
         json.push('\n');
         std::fs::write(path, json)?;
     }
+    if let Some(path) = &options.markdown {
+        std::fs::write(path, document::of(&report))?;
+    }
+    say(&report.table())
+}
+
+/// Prints the document of an earlier run.
+pub(crate) fn show(path: &Path) -> io::Result<()> {
+    let json = std::fs::read_to_string(path).map_err(|error| named(error, path))?;
+    let report: Report = serde_json::from_str(&json)?;
+    say(&document::of(&report))
+}
+
+fn say(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    write!(out, "{}", report.table())?;
+    write!(out, "{text}")?;
     out.flush()
+}
+
+fn named(error: io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// What was asked for, in the words of the README.
@@ -87,33 +115,37 @@ fn command() -> String {
 
 struct Run<'a> {
     options: &'a Options,
+    began: Instant,
     best_ping_ns: f64,
     seed: u64,
     delay_left: Duration,
 }
 
 impl Run<'_> {
-    fn systems(&self) -> impl Iterator<Item = &'static Entry> {
+    fn systems(&self, workload: &Workload) -> Vec<&'static Entry> {
         let wanted = &self.options.systems;
         systems::ALL
             .iter()
-            .filter(move |system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
+            .filter(|system| system.serves(workload).is_some())
+            .filter(|system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
+            .collect()
     }
 
     fn workload(&mut self, workload: &'static Workload, keys: u64) -> io::Result<Vec<Figure>> {
+        let systems = self.systems(workload);
         let mut figures = Vec::new();
         let mut children = Vec::new();
-        if !workload.fresh {
-            for system in self.systems() {
+        if workload.children != Children::Fresh {
+            for system in &systems {
                 children.push(Filling::start(system, workload, keys)?);
             }
         }
         for case in 0..workload.cases.len() {
-            let mut of_case: Vec<Figure> = self
-                .systems()
+            let mut of_case: Vec<Figure> = systems
+                .iter()
                 .map(|system| Figure::new(workload, case, keys, system.name))
                 .collect();
-            if !workload.fresh {
+            if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut children {
                     // Unmeasured: caches, branch predictors, page tables.
                     let request = self.request(workload, case, 4);
@@ -121,16 +153,19 @@ impl Run<'_> {
                 }
             }
             for round in 0..self.options.rounds {
-                eprintln!(
-                    "{} {} keys, {}: round {} of {}",
-                    workload.name,
-                    short(keys),
-                    workload.cases[case].name,
-                    round + 1,
-                    self.options.rounds
-                );
+                self.progress(workload, case, keys, round);
                 // The same seed for all systems; the order turns round.
                 let request = self.request(workload, case, 1);
+                if workload.children == Children::Together {
+                    self.wait_for_calm();
+                    for child in &mut children {
+                        child.send(&request)?;
+                    }
+                    for (child, figure) in children.iter_mut().zip(&mut of_case) {
+                        figure.rounds.push(Round::of(child.hear()?));
+                    }
+                    continue;
+                }
                 let count = of_case.len();
                 for turn in 0..count {
                     let at = if round % 2 == 0 {
@@ -139,13 +174,11 @@ impl Run<'_> {
                         count - 1 - turn
                     };
                     let figure = &mut of_case[at];
-                    if workload.fresh {
-                        let system = self.systems().nth(at).expect("as many as figures");
+                    if workload.children == Children::Fresh {
                         self.wait_for_calm();
-                        let mut child = Filling::start(system, workload, keys)?;
-                        let reply = child.ask(&request)?;
+                        let mut child = Filling::start(systems[at], workload, keys)?;
+                        figure.rounds.push(Round::of(child.ask(&request)?));
                         figure.fills.push(child.filled);
-                        figure.rounds.push(Round::of(reply));
                     } else {
                         self.round(&mut children[at], &request, figure)?;
                     }
@@ -159,11 +192,23 @@ impl Run<'_> {
         Ok(figures)
     }
 
+    fn progress(&self, workload: &Workload, case: usize, keys: u64, round: usize) {
+        eprintln!(
+            "{:>5.0} s  {} {}, {}: round {} of {}",
+            self.began.elapsed().as_secs_f64(),
+            workload.name,
+            short(keys),
+            workload.cases[case].name,
+            round + 1,
+            self.options.rounds
+        );
+    }
+
     fn request(&mut self, workload: &Workload, case: usize, divisor: u64) -> Request {
         self.seed += 1;
         Request {
             case,
-            operations: workload.operations[usize::from(self.options.quick)] / divisor,
+            amount: workload.amount_in(self.options.form) / divisor,
             seed: self.seed,
         }
     }
@@ -218,7 +263,7 @@ struct Filling {
 impl Filling {
     fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
         eprint!(
-            "{} {} keys: {} is filled .. ",
+            "         {} {}: {} .. ",
             workload.name,
             short(keys),
             system.name
@@ -233,7 +278,7 @@ impl Filling {
         let replies = process.stdout.take().expect("it is piped");
         let mut replies = BufReader::new(replies);
         let filled: Filled = hear(&mut replies)?;
-        eprintln!("{:.1} s", filled.seconds);
+        eprintln!("filled in {:.1} s", filled.seconds);
         Ok(Filling {
             process,
             requests,
@@ -243,10 +288,18 @@ impl Filling {
     }
 
     fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.send(request)?;
+        self.hear()
+    }
+
+    fn send(&mut self, request: &Request) -> io::Result<()> {
         let requests = self.requests.as_mut().expect("open until the end");
         serde_json::to_writer(&mut *requests, request)?;
         writeln!(requests)?;
-        requests.flush()?;
+        requests.flush()
+    }
+
+    fn hear(&mut self) -> io::Result<Reply> {
         hear(&mut self.replies)
     }
 }

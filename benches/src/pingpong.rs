@@ -33,14 +33,15 @@ pub(crate) fn round_trip_ns() -> Option<f64> {
             let chunk = Instant::now();
             let mut trips = 0;
             while trips < TRIPS && began.elapsed() < LIMIT || trips == 0 {
-                for _ in 0..100 {
+                // On a busy machine each of these can take a time slice.
+                for _ in 0..10 {
                     line.0.store(turn + 1, Ordering::Release);
                     while line.0.load(Ordering::Acquire) != turn + 2 {
                         spin_loop();
                     }
                     turn += 2;
                 }
-                trips += 100;
+                trips += 10;
             }
             chunks.push(chunk.elapsed().as_nanos() as f64 / trips as f64);
         }

@@ -1,13 +1,13 @@
 //! Figures, as JSON and as a table.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Version};
 use crate::wire::{Filled, Reply};
-use crate::workloads::{Better, Workload};
+use crate::workloads::{self, Better, OfRounds, Workload};
 
 /// Everything that a run found out.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) versions: Vec<Version>,
@@ -21,15 +21,14 @@ pub(crate) struct Report {
 }
 
 /// One system at one point.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    pub(crate) workload: &'static str,
-    pub(crate) case: &'static str,
+    pub(crate) workload: String,
+    pub(crate) case: String,
     pub(crate) threads: usize,
     pub(crate) keys: u64,
-    pub(crate) system: &'static str,
-    pub(crate) unit: &'static str,
-    pub(crate) less_is_better: bool,
+    pub(crate) system: String,
+    pub(crate) metrics: Vec<Metric>,
     pub(crate) rounds: Vec<Round>,
     /// Rounds that were done again: the machine was in its slow mode, or others kept it busy.
     pub(crate) repeated_slow: u32,
@@ -39,9 +38,19 @@ pub(crate) struct Figure {
     pub(crate) fills: Vec<Filled>,
 }
 
-#[derive(Debug, Serialize)]
+/// What the figures of a round mean, one after the other.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Metric {
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    pub(crate) less_is_better: bool,
+    /// The least of the rounds stands for them, not the median.
+    pub(crate) least: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Round {
-    pub(crate) figure: f64,
+    pub(crate) figures: Vec<Option<f64>>,
     pub(crate) seconds: f64,
     pub(crate) ping_ns: Option<f64>,
     pub(crate) other_cores_busy: Option<f64>,
@@ -51,7 +60,7 @@ pub(crate) struct Round {
 impl Round {
     pub(crate) fn of(reply: Reply) -> Self {
         Round {
-            figure: reply.figure,
+            figures: reply.figures,
             seconds: reply.seconds,
             ping_ns: reply.ping_ns,
             other_cores_busy: reply.others,
@@ -60,37 +69,44 @@ impl Round {
     }
 }
 
-/// Median, least and greatest.
+/// What stands for the rounds, with their least and greatest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
-    median: f64,
-    min: f64,
-    max: f64,
+pub(crate) struct Spread {
+    pub(crate) typical: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
 }
 
-fn spread(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
+fn spread(figures: impl IntoIterator<Item = f64>, least: bool) -> Option<Spread> {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     let (min, max) = (*sorted.first()?, *sorted.last()?);
     let middle = sorted.len() / 2;
-    let median = if sorted.len() % 2 == 1 {
+    let typical = if least {
+        min
+    } else if sorted.len() % 2 == 1 {
         sorted[middle]
     } else {
         f64::midpoint(sorted[middle - 1], sorted[middle])
     };
-    Some(Spread { median, min, max })
+    Some(Spread { typical, min, max })
 }
 
 impl Figure {
-    pub(crate) fn new(workload: &Workload, case: usize, keys: u64, system: &'static str) -> Self {
+    pub(crate) fn new(workload: &Workload, case: usize, keys: u64, system: &str) -> Self {
+        let metrics = workload.metrics.iter().map(|metric| Metric {
+            name: metric.name.to_owned(),
+            unit: metric.unit.to_owned(),
+            less_is_better: metric.better == Better::Less,
+            least: metric.of_rounds == OfRounds::Least,
+        });
         Figure {
-            workload: workload.name,
-            case: workload.cases[case].name,
+            workload: workload.name.to_owned(),
+            case: workload.cases[case].name.to_owned(),
             threads: workload.cases[case].threads,
             keys,
-            system,
-            unit: workload.unit,
-            less_is_better: workload.better == Better::Less,
+            system: system.to_owned(),
+            metrics: metrics.collect(),
             rounds: Vec::new(),
             repeated_slow: 0,
             repeated_disturbed: 0,
@@ -99,126 +115,180 @@ impl Figure {
         }
     }
 
-    fn spread(&self) -> Option<Spread> {
-        spread(self.rounds.iter().map(|round| round.figure))
+    /// What the rounds say of the metric with this number.
+    pub(crate) fn spread(&self, metric: usize) -> Option<Spread> {
+        let figures = self
+            .rounds
+            .iter()
+            .filter_map(|round| *round.figures.get(metric)?);
+        spread(figures, self.metrics.get(metric)?.least)
     }
 
     fn is_beside(&self, other: &Figure) -> bool {
-        (self.workload, self.case, self.keys) == (other.workload, other.case, other.keys)
+        (&self.workload, &self.case, self.keys) == (&other.workload, &other.case, other.keys)
     }
 
     /// How many times better than `other`.
-    fn over(&self, other: &Figure) -> Option<f64> {
-        let ratio = self.spread()?.median / other.spread()?.median;
-        Some(if self.less_is_better {
+    pub(crate) fn over(&self, other: &Figure, metric: usize) -> Option<f64> {
+        let ratio = self.spread(metric)?.typical / other.spread(metric)?.typical;
+        let ratio = if self.metrics[metric].less_is_better {
             1.0 / ratio
         } else {
             ratio
-        })
+        };
+        Some(ratio).filter(|ratio| ratio.is_finite())
+    }
+
+    /// The rounds that count, and what had to be repeated.
+    fn rounds_in_words(&self) -> String {
+        let mut words = self.rounds.len().to_string();
+        for (count, what) in [
+            (self.repeated_slow, "slow repeated"),
+            (self.repeated_disturbed, "disturbed repeated"),
+            (self.kept_disturbed, "disturbed kept"),
+        ] {
+            if count > 0 {
+                words += &format!(", {count} {what}");
+            }
+        }
+        words
     }
 }
 
+/// A row of the table, in words.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    /// Set in the first row of a point.
+    pub(crate) point: String,
+    pub(crate) system: String,
+    pub(crate) typical: String,
+    pub(crate) range: String,
+    /// How many times better than this one the first system of the point is.
+    pub(crate) ratio: String,
+    pub(crate) rounds: String,
+}
+
 impl Report {
-    /// For people: a row per point and system, the systems of a point together, and how many times
-    /// better than each of the others the first one is.
-    pub(crate) fn table(&self) -> String {
-        let mut text = format!("machine  {}\n", self.machine.line());
+    /// What was run, where and with what; a line each.
+    pub(crate) fn circumstances(&self) -> Vec<(&'static str, String)> {
         let versions: Vec<String> = self
             .versions
             .iter()
             .map(|version| format!("{} {}", version.name, version.version))
             .collect();
-        text += &format!("versions {}\n", versions.join(", "));
-        if let Some(commit) = &self.commit {
-            text += &format!("commit   {commit}\n");
-        }
-        text += &format!("command  {} ({:.0} s)\n", self.command, self.seconds);
+        let mut lines = vec![
+            ("machine", self.machine.line()),
+            ("versions", versions.join(", ")),
+        ];
+        lines.extend(self.commit.clone().map(|commit| ("commit", commit)));
+        lines.push(("command", self.command.clone()));
+        lines.push(("took", format!("{:.1} min", self.seconds / 60.0)));
         if let Some(ns) = self.ping_ns {
-            text += &format!("core to core and back: {ns:.0} ns at best\n");
+            lines.push(("ping-pong", format!("core to core and back {ns:.0} ns")));
         }
-        let mut rows = vec![Row::head()];
-        for (at, figure) in self.figures.iter().enumerate() {
-            let first = self.figures.iter().find(|first| first.is_beside(figure));
-            let leads = first.is_none_or(|first| std::ptr::eq(first, figure));
-            if at > 0 && leads {
-                rows.push(Row::default());
+        lines
+    }
+
+    /// For people: a row per point, metric and system; the systems of a point stand together.
+    pub(crate) fn rows(&self, workload: &str) -> Vec<Row> {
+        let figures: Vec<&Figure> = self
+            .figures
+            .iter()
+            .filter(|figure| figure.workload == workload)
+            .collect();
+        let mut rows = Vec::new();
+        for lead in &figures {
+            let beside: Vec<&&Figure> = figures.iter().filter(|f| f.is_beside(lead)).collect();
+            if !std::ptr::eq(*beside[0], *lead) {
+                continue;
             }
-            rows.push(Row::of(figure, first, leads));
+            for (number, metric) in lead.metrics.iter().enumerate() {
+                for figure in &beside {
+                    let leads = std::ptr::eq(**figure, *lead);
+                    rows.push(Row::of(figure, lead, leads, number, metric));
+                }
+            }
         }
-        text + &align(&rows)
+        rows
+    }
+
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in self.circumstances() {
+            text += &format!("{name:<9} {value}\n");
+        }
+        for workload in workloads::ALL {
+            let rows = self.rows(workload.name);
+            if rows.is_empty() {
+                continue;
+            }
+            text += &format!("\n{}: {}\n", workload.name, workload.about);
+            text += &align(&rows);
+        }
+        text
     }
 }
 
-/// The cells of a line.
-#[derive(Default)]
-struct Row([String; 7]);
-
 impl Row {
-    fn head() -> Self {
-        Row([
-            "workload",
-            "keys",
-            "system",
-            "median",
-            "min - max",
-            "ratio",
-            "rounds",
-        ]
-        .map(str::to_owned))
-    }
-
-    fn of(figure: &Figure, first: Option<&Figure>, leads: bool) -> Self {
-        let (median, range) = figure.spread().map_or_else(Default::default, |spread| {
-            (
-                format!("{} {}", number(spread.median), figure.unit),
-                format!("{} - {}", number(spread.min), number(spread.max)),
-            )
-        });
-        let ratio = first
+    fn of(figure: &Figure, lead: &Figure, leads: bool, number: usize, metric: &Metric) -> Self {
+        let (typical, range) = figure
+            .spread(number)
+            .map_or_else(Default::default, |spread| {
+                (
+                    format!("{} {}", digits(spread.typical), metric.unit),
+                    format!("{} - {}", digits(spread.min), digits(spread.max)),
+                )
+            });
+        let ratio = lead
+            .over(figure, number)
             .filter(|_| !leads)
-            .and_then(|first| first.over(figure))
             .map_or(String::new(), |ratio| format!("{ratio:.2}x"));
-        let mut rounds = figure.rounds.len().to_string();
-        for (count, what) in [
-            (figure.repeated_slow, "slow repeated"),
-            (figure.repeated_disturbed, "disturbed repeated"),
-            (figure.kept_disturbed, "disturbed kept"),
-        ] {
-            if count > 0 {
-                rounds += &format!(", {count} {what}");
+        let mut point = String::new();
+        if leads {
+            if figure.keys > 0 || !workloads::has_no_keys(&figure.workload) {
+                point = format!("{}, ", short(figure.keys));
+            }
+            point += &figure.case;
+            if !metric.name.is_empty() {
+                point += &format!(": {}", metric.name);
             }
         }
-        let (workload, keys) = if leads {
-            (
-                format!("{} {}", figure.workload, figure.case),
-                short(figure.keys),
-            )
-        } else {
-            Default::default()
-        };
-        Row([
-            workload,
-            keys,
-            figure.system.to_owned(),
-            median,
+        Row {
+            point,
+            system: figure.system.clone(),
+            typical,
             range,
             ratio,
-            rounds,
-        ])
+            rounds: figure.rounds_in_words(),
+        }
+    }
+
+    pub(crate) const HEAD: [&'static str; 6] =
+        ["", "system", "figure", "min - max", "ratio", "rounds"];
+
+    pub(crate) fn cells(&self) -> [&str; 6] {
+        [
+            &self.point,
+            &self.system,
+            &self.typical,
+            &self.range,
+            &self.ratio,
+            &self.rounds,
+        ]
     }
 }
 
 fn align(rows: &[Row]) -> String {
-    let widths: [usize; 7] = std::array::from_fn(|column| {
-        rows.iter()
-            .map(|row| row.0[column].len())
-            .max()
-            .unwrap_or_default()
+    let lines: Vec<[&str; 6]> = std::iter::once(Row::HEAD)
+        .chain(rows.iter().map(Row::cells))
+        .collect();
+    let widths: [usize; 6] = std::array::from_fn(|column| {
+        let cells = lines.iter().map(|line| line[column].len());
+        cells.max().unwrap_or_default()
     });
     let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> = row
-            .0
+    for line in lines {
+        let cells: Vec<String> = line
             .iter()
             .zip(widths)
             .map(|(cell, width)| format!("{cell:<width$}"))
@@ -230,7 +300,7 @@ fn align(rows: &[Row]) -> String {
 }
 
 /// Three digits that count.
-fn number(number: f64) -> String {
+pub(crate) fn digits(number: f64) -> String {
     let digits = if number >= 100.0 {
         0
     } else if number >= 10.0 {
@@ -257,42 +327,59 @@ mod tests {
     use crate::workloads;
 
     #[test]
-    fn the_median_is_between_the_others() {
-        let of = |figures: &[f64]| spread(figures.iter().copied());
-        assert_eq!(of(&[]), None);
-        let odd = of(&[3.0, 1.0, 2.0]).expect("figures");
-        assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
-        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).expect("figures").median, 2.5);
+    fn the_median_is_between_the_others_and_the_least_is_the_least() {
+        let of = |figures: &[f64], least| spread(figures.iter().copied(), least);
+        assert_eq!(of(&[], false), None);
+        let odd = of(&[3.0, 1.0, 2.0], false).expect("figures");
+        assert_eq!((odd.typical, odd.min, odd.max), (2.0, 1.0, 3.0));
+        let even = of(&[4.0, 1.0, 2.0, 3.0], false).expect("figures");
+        assert_eq!(even.typical, 2.5);
+        let least = of(&[3.0, 1.0, 2.0], true).expect("figures");
+        assert_eq!((least.typical, least.max), (1.0, 3.0));
+    }
+
+    pub(crate) fn figure(workload: &str, system: &str, value: f64) -> Figure {
+        let workload = workloads::find(workload).expect("a workload");
+        let mut figure = Figure::new(workload, 0, 1_000, system);
+        figure.rounds.push(Round {
+            figures: vec![Some(value); workload.metrics.len()],
+            seconds: 1.0,
+            ping_ns: None,
+            other_cores_busy: None,
+            fired: 0,
+        });
+        figure
     }
 
     #[test]
     fn a_ratio_above_one_means_that_the_first_is_better() {
-        let figure = |workload: &str, value| {
-            let workload = workloads::find(workload).expect("a workload");
-            let mut figure = Figure::new(workload, 0, 1, "some");
-            figure.rounds.push(Round {
-                figure: value,
-                seconds: 1.0,
-                ping_ns: None,
-                other_cores_busy: None,
-                fired: 0,
-            });
-            figure
-        };
         for (workload, ours, peers) in [("W1k", 100.0, 300.0), ("W2", 6.0, 2.0)] {
-            let ratio = figure(workload, ours).over(&figure(workload, peers));
+            let peer = figure(workload, "peer", peers);
+            let ratio = figure(workload, "ours", ours).over(&peer, 0);
             assert!(ratio.is_some_and(|ratio| (ratio - 3.0).abs() < 1e-9));
         }
     }
 
     #[test]
-    fn columns_stand_under_each_other() {
-        let mut row = Row::default();
-        row.0[0] = "a longer cell".to_owned();
-        row.0[2] = "x".to_owned();
-        let text = align(&[Row::head(), row]);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0].find("system"), lines[1].find('x'));
+    fn the_systems_of_a_point_stand_together_in_columns() {
+        let mut report = Report {
+            machine: Machine::here(),
+            versions: Vec::new(),
+            commit: None,
+            command: "a command".to_owned(),
+            started_unix: 0,
+            seconds: 60.0,
+            ping_ns: None,
+            figures: vec![figure("W2", "a", 6.0), figure("W2", "b", 2.0)],
+        };
+        let rows = report.rows("W2");
+        assert_eq!(rows[0].point, "1 k, 1 thread");
+        assert_eq!((&*rows[1].point, &*rows[1].ratio), ("", "3.00x"));
+        let text = report.table();
+        let at = |text: &str, what| text.lines().find_map(|line| line.find(what));
+        assert_eq!(at(&text, "6.00 Mops/s"), at(&text, "2.00 Mops/s"));
+        report.figures.clear();
+        assert!(report.rows("W2").is_empty());
         assert_eq!(short(10_000_000), "10 M");
         assert_eq!(short(100_000), "100 k");
     }

@@ -15,15 +15,16 @@ pub(crate) struct Filled {
 pub(crate) struct Request {
     /// Which of the workload's cases.
     pub(crate) case: usize,
-    pub(crate) operations: u64,
+    /// How much to do, in the workload's own measure.
+    pub(crate) amount: u64,
     pub(crate) seed: u64,
 }
 
 /// The child: it is done.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
-    /// In the workload's unit.
-    pub(crate) figure: f64,
+    /// One for each of the workload's metrics; `None` where the platform does not tell.
+    pub(crate) figures: Vec<Option<f64>>,
     pub(crate) seconds: f64,
     /// Round trips between two cores, the slower one of before and after the work.
     pub(crate) ping_ns: Option<f64>,

@@ -1,9 +1,10 @@
 //! What users build today: a `tokio_util` `DelayQueue` and a map from the caller's key to the
-//! queue's, behind one mutex; a task on a runtime of one thread polls the queue.
+//! queue's, behind one mutex; a task on a runtime of one thread polls the queue. Or the queue alone,
+//! for callers that keep its key.
 //!
 //! The eight bytes that a timer keeps are the key alone, which the task needs anyway to clean up
 //! the map: less than what ours keeps. The queue itself wakes the task when a new timer is the
-//! earliest.
+//! earliest. Tasks that may block go to the runtime's blocking pool.
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
@@ -15,91 +16,75 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::time::DelayQueue;
-use tokio_util::time::delay_queue;
+use tokio_util::time::delay_queue::Key;
 
-use super::{System, fired};
+use super::{Handles, Keyed, System, Tasks};
+use crate::recorder::fired;
 
-pub(crate) struct DelayQueueMap {
+/// With the map.
+pub(crate) struct WithMap(Polled);
+
+/// Without.
+pub(crate) struct Bare(Polled);
+
+struct Polled {
     shared: Arc<Shared>,
     runtime: Handle,
 }
 
-struct Shared(Mutex<Inner>);
+struct Shared {
+    inner: Mutex<Inner>,
+    keyed: bool,
+    tasks: Tasks,
+}
 
 #[derive(Default)]
 struct Inner {
-    keys: FxHashMap<u64, delay_queue::Key>,
+    /// Empty without keys.
+    keys: FxHashMap<u64, Key>,
     queue: DelayQueue<u64>,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fires what is due. Never ready: the queue wakes the task when there is something.
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.lock();
         while let Poll::Ready(Some(expired)) = inner.queue.poll_expired(context) {
-            let key = expired.into_inner();
-            inner.keys.remove(&key);
-            fired(key);
+            let value = expired.into_inner();
+            if self.keyed {
+                inner.keys.remove(&value);
+            }
+            match self.tasks {
+                Tasks::Short => fired(value),
+                Tasks::MayBlock => drop(tokio::task::spawn_blocking(move || fired(value))),
+            }
         }
         Poll::Pending
     }
 }
 
-impl System for DelayQueueMap {
-    const NAME: &'static str = "DelayQueue";
-    const ABOUT: &'static str = "tokio_util DelayQueue + FxHash map in a mutex, a polling task";
-
-    fn new() -> Self {
+impl Polled {
+    fn new(keyed: bool, tasks: Tasks) -> Self {
         let runtime = Builder::new_current_thread()
             .enable_time()
             .build()
             .expect("a runtime without I/O needs nothing");
         let handle = runtime.handle().clone();
-        let shared = Arc::new(Shared(Mutex::default()));
+        let shared = Arc::new(Shared {
+            inner: Mutex::default(),
+            keyed,
+            tasks,
+        });
         let poller = Arc::clone(&shared);
         thread::spawn(move || runtime.block_on(poll_fn(|context| poller.poll(context))));
-        DelayQueueMap {
+        Polled {
             shared,
             runtime: handle,
         }
-    }
-
-    fn start(&self, key: u64, delay: Duration) {
-        let mut inner = self.shared.lock();
-        let Inner { keys, queue } = &mut *inner;
-        match keys.entry(key) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(queue.insert(key, delay));
-            }
-            Entry::Occupied(occupied) => queue.reset(occupied.get(), delay),
-        }
-    }
-
-    fn stop(&self, key: u64) -> bool {
-        let mut inner = self.shared.lock();
-        let Some(queued) = inner.keys.remove(&key) else {
-            return false;
-        };
-        inner.queue.remove(&queued);
-        true
-    }
-
-    fn touch(&self, key: u64, delay: Duration) -> bool {
-        let mut inner = self.shared.lock();
-        let Inner { keys, queue } = &mut *inner;
-        let Some(queued) = keys.get(&key) else {
-            return false;
-        };
-        queue.reset(queued, delay);
-        true
-    }
-
-    fn pending(&self) -> usize {
-        self.shared.lock().queue.len()
     }
 
     /// A task that is spawned now runs after the polling task that was woken before; the second one
@@ -116,5 +101,93 @@ impl System for DelayQueueMap {
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
         let _runtime = self.runtime.enter();
         work()
+    }
+}
+
+impl System for WithMap {
+    const NAME: &'static str = "DelayQueue";
+    const ABOUT: &'static str = "tokio_util DelayQueue + FxHash map in a mutex, a polling task";
+
+    fn new(tasks: Tasks) -> Self {
+        WithMap(Polled::new(true, tasks))
+    }
+
+    fn pending(&self) -> usize {
+        self.0.shared.lock().queue.len()
+    }
+
+    fn settle(&self) {
+        self.0.settle();
+    }
+
+    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.0.on_thread(work)
+    }
+}
+
+impl Keyed for WithMap {
+    fn start(&self, key: u64, delay: Duration) {
+        let mut inner = self.0.shared.lock();
+        let Inner { keys, queue } = &mut *inner;
+        match keys.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(queue.insert(key, delay));
+            }
+            Entry::Occupied(occupied) => queue.reset(occupied.get(), delay),
+        }
+    }
+
+    fn stop(&self, key: u64) -> bool {
+        let mut inner = self.0.shared.lock();
+        let Some(queued) = inner.keys.remove(&key) else {
+            return false;
+        };
+        inner.queue.remove(&queued);
+        true
+    }
+
+    fn touch(&self, key: u64, delay: Duration) -> bool {
+        let mut inner = self.0.shared.lock();
+        let Inner { keys, queue } = &mut *inner;
+        let Some(queued) = keys.get(&key) else {
+            return false;
+        };
+        queue.reset(queued, delay);
+        true
+    }
+}
+
+impl System for Bare {
+    const NAME: &'static str = "DelayQueue-bare";
+    const ABOUT: &'static str = "tokio_util DelayQueue in a mutex, by its own keys";
+
+    fn new(tasks: Tasks) -> Self {
+        Bare(Polled::new(false, tasks))
+    }
+
+    fn pending(&self) -> usize {
+        self.0.shared.lock().queue.len()
+    }
+
+    fn settle(&self) {
+        self.0.settle();
+    }
+
+    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.0.on_thread(work)
+    }
+}
+
+impl Handles for Bare {
+    type Timeout = Key;
+
+    fn start(&self, value: u64, delay: Duration) -> Key {
+        self.0.shared.lock().queue.insert(value, delay)
+    }
+
+    /// A key of the queue may be given out again after its timer fired, so a caller of this peer has
+    /// to know that by itself; here nothing that is stopped has fired but by a rare accident.
+    fn stop(&self, timeout: Key) -> bool {
+        self.0.shared.lock().queue.try_remove(&timeout).is_some()
     }
 }

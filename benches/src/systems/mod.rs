@@ -1,33 +1,24 @@
-//! The systems that are compared. One file and one line in [`ALL`] each.
+//! The systems that are compared. One file and one line in [`ALL`] each; how to add one is
+//! told in the README of this package.
 
 mod delay_queue;
 mod tourbillon;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::child::Child;
-use crate::workloads;
+use crate::workloads::{self, By, Workload};
 
-/// Keyed timers, as a service would use them: the caller knows a key and nothing else.
+/// Timers of one kind, with whatever threads they need. What fires calls
+/// [`fired`](crate::recorder::fired) with eight bytes that it kept.
 pub(crate) trait System: Sync + Sized + 'static {
     /// For command line and tables.
     const NAME: &'static str;
     const ABOUT: &'static str;
 
-    /// Empty, with whatever threads it needs.
-    fn new() -> Self;
-
-    /// Arms the timer of `key`, in the place of one that is pending. What fires calls [`fired`]
-    /// with eight bytes that it kept.
-    fn start(&self, key: u64, delay: Duration);
-
-    /// Cancels the timer of `key`. Whether there was one.
-    fn stop(&self, key: u64) -> bool;
-
-    /// Moves the timer of `key` to `delay` from now. Whether there was one.
-    fn touch(&self, key: u64, delay: Duration) -> bool;
+    /// Empty.
+    fn new(tasks: Tasks) -> Self;
 
     /// How many timers are pending.
     fn pending(&self) -> usize;
@@ -39,48 +30,96 @@ pub(crate) trait System: Sync + Sized + 'static {
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
         work()
     }
+
+    /// Something about the last round that only this system can tell, for the log.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+}
+
+/// What a service knows beforehand of the tasks that its timers run; it chooses the set-up that is
+/// natural for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tasks {
+    /// Well under a microsecond each.
+    Short,
+    /// Some of them block for long.
+    MayBlock,
+}
+
+/// Keyed timers, as a service would use them: the caller knows a key and nothing else.
+pub(crate) trait Keyed: System {
+    /// Arms the timer of `key`, in the place of one that is pending. The eight bytes that it keeps
+    /// are the key.
+    fn start(&self, key: u64, delay: Duration);
+
+    /// Cancels the timer of `key`. Whether there was one.
+    fn stop(&self, key: u64) -> bool;
+
+    /// Moves the timer of `key` to `delay` from now. Whether there was one.
+    fn touch(&self, key: u64, delay: Duration) -> bool;
+}
+
+/// Timers without keys: the caller keeps what the system returned.
+pub(crate) trait Handles: System {
+    type Timeout;
+
+    /// Starts a timer that keeps `value`.
+    fn start(&self, value: u64, delay: Duration) -> Self::Timeout;
+
+    /// Cancels. Whether it had not fired.
+    fn stop(&self, timeout: Self::Timeout) -> bool;
 }
 
 /// A system in the table.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Serves a child's workload with this system.
-    pub(crate) serve: fn(&mut Child) -> io::Result<()>,
+    keyed: Option<Serve>,
+    handles: Option<Serve>,
 }
 
-const fn entry<S: System>() -> Entry {
-    Entry {
-        name: S::NAME,
-        about: S::ABOUT,
-        serve: workloads::serve::<S>,
+/// Serves a child's workload.
+pub(crate) type Serve = fn(&mut Child) -> io::Result<()>;
+
+impl Entry {
+    /// How this system serves `workload`, if it can.
+    pub(crate) fn serves(&self, workload: &Workload) -> Option<Serve> {
+        match workload.by {
+            By::Key => self.keyed,
+            By::Handle => self.handles,
+        }
     }
 }
 
-/// Ours first.
+const fn keyed<S: Keyed>() -> Entry {
+    Entry {
+        name: S::NAME,
+        about: S::ABOUT,
+        keyed: Some(workloads::serve_keyed::<S>),
+        handles: None,
+    }
+}
+
+const fn handles<S: Handles>() -> Entry {
+    Entry {
+        name: S::NAME,
+        about: S::ABOUT,
+        keyed: None,
+        handles: Some(workloads::serve_handles::<S>),
+    }
+}
+
+/// Ours first: the others are compared with them.
 pub(crate) const ALL: &[Entry] = &[
-    entry::<tourbillon::Boxed>(),
-    entry::<delay_queue::DelayQueueMap>(),
+    keyed::<tourbillon::Boxed>(),
+    keyed::<tourbillon::Inlined>(),
+    handles::<tourbillon::Keyless>(),
+    keyed::<delay_queue::WithMap>(),
+    handles::<delay_queue::Bare>(),
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter()
         .find(|system| system.name.eq_ignore_ascii_case(name))
-}
-
-static FIRED: AtomicU64 = AtomicU64::new(0);
-static SUM: AtomicU64 = AtomicU64::new(0);
-
-/// What every fired timer calls, so that its eight bytes are used.
-pub(crate) fn fired(value: u64) {
-    // Relaxed: counts.
-    SUM.fetch_add(value, Ordering::Relaxed);
-    FIRED.fetch_add(1, Ordering::Relaxed);
-}
-
-/// How many timers have fired.
-pub(crate) fn fired_so_far() -> u64 {
-    // Relaxed: a count. The sum is read so that nothing may leave it out.
-    std::hint::black_box(SUM.load(Ordering::Relaxed));
-    FIRED.load(Ordering::Relaxed)
 }

@@ -4,32 +4,40 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Better, Case, Workload, between, fill, minutes};
-use crate::child::Child;
-use crate::systems::System;
+use super::{Better, By, Case, Children, Metric, OfRounds, Workload, between, fill, minutes};
+use crate::child::{Child, Measured};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W7",
     about: "resident bytes per pending keyed timer",
-    unit: "bytes",
-    better: Better::Less,
+    metrics: &[Metric {
+        name: "",
+        unit: "bytes",
+        better: Better::Less,
+        of_rounds: OfRounds::Median,
+    }],
     cases: &[Case {
         name: "60 - 120 min out",
         threads: 1,
     }],
-    operations: [0, 0],
-    fresh: true,
+    keys: [&[1_000_000, 10_000_000], &[1_000_000], &[10_000]],
+    amount: [0; 3],
+    children: Children::Fresh,
+    warm_up: false,
+    by: By::Key,
 };
 
-pub(super) fn serve<S: System>(child: &mut Child) -> io::Result<()> {
-    let system = S::new();
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(Tasks::Short);
     let keys = child.keys;
     let filled = child.filled(|| {
         fill(&system, keys, |rng| between(rng, minutes(60), minutes(120)));
     })?;
-    let bytes = filled
-        .bytes
-        .ok_or_else(|| io::Error::other("this platform does not tell resident memory"))?;
     let took = Duration::from_secs_f64(filled.seconds);
-    child.rounds(|_| (bytes as f64 / keys as f64, took))
+    let each = filled.bytes.map(|bytes| bytes as f64 / keys as f64);
+    child.rounds(|_| Measured {
+        figures: vec![each],
+        took,
+    })
 }

@@ -1,4 +1,4 @@
-//! The workloads. One file each, a line in [`ALL`] and an arm in [`serve`].
+//! The workloads. One file each and a line in [`ALL`].
 
 mod memory;
 mod start_stop;
@@ -9,27 +9,56 @@ use std::time::Duration;
 
 use crate::child::Child;
 use crate::rng::Rng;
-use crate::systems::System;
+use crate::systems::{Handles, Keyed, System};
 
 /// A workload in the table.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) unit: &'static str,
-    pub(crate) better: Better,
+    /// What a round finds out.
+    pub(crate) metrics: &'static [Metric],
     /// What is measured on one fill, one after the other.
     pub(crate) cases: &'static [Case],
-    /// Operations of a round, of the full and of the quick form.
-    pub(crate) operations: [u64; 2],
-    /// The fill is what is measured: every round needs a new child.
-    pub(crate) fresh: bool,
+    /// How many timers are there beforehand, by form. Empty where that is not a question.
+    pub(crate) keys: [&'static [u64]; 3],
+    /// How much a round does, in the workload's own measure, by form.
+    pub(crate) amount: [u64; 3],
+    pub(crate) children: Children,
+    /// A quarter of a round goes before those that count.
+    pub(crate) warm_up: bool,
+    pub(crate) by: By,
+}
+
+/// How large a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Full,
+    Quick,
+    /// As small as it goes: it shows that everything works, its figures say nothing.
+    Smoke,
+}
+
+#[derive(Debug)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) better: Better,
+    pub(crate) of_rounds: OfRounds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     Less,
     More,
+}
+
+/// Which of the rounds' figures stands for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OfRounds {
+    Median,
+    /// For maxima, since being preempted alone makes some milliseconds.
+    Least,
 }
 
 #[derive(Debug)]
@@ -39,31 +68,88 @@ pub(crate) struct Case {
     pub(crate) threads: usize,
 }
 
-pub(crate) const ALL: &[Workload] = &[start_stop::ABOUT, touch::ABOUT, memory::ABOUT];
+/// Which processes do the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Children {
+    /// One per system does them all.
+    Kept,
+    /// Every round needs a new one.
+    Fresh,
+    /// One per system, and all at the same time: they hardly use the machine.
+    Together,
+}
+
+/// How a workload names its timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// By the caller's key.
+    Key,
+    /// By what the system returned when it was started.
+    Handle,
+}
+
+pub(crate) const ALL: &[Workload] = &[
+    start_stop::BY_HANDLE,
+    start_stop::BY_KEY,
+    touch::ABOUT,
+    memory::ABOUT,
+];
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
     ALL.iter()
         .find(|workload| workload.name.eq_ignore_ascii_case(name))
 }
 
-/// Serves the child's workload with the system `S`.
-pub(crate) fn serve<S: System>(child: &mut Child) -> io::Result<()> {
+/// Whether the number of keys is no question there.
+pub(crate) fn has_no_keys(name: &str) -> bool {
+    find(name).is_some_and(|workload| workload.keys.iter().all(|keys| keys.is_empty()))
+}
+
+impl Workload {
+    /// The numbers of keys in this form; one 0 where there is nothing to choose.
+    pub(crate) fn keys_in(&self, form: Form) -> &'static [u64] {
+        match self.keys[form as usize] {
+            [] => &[0],
+            keys => keys,
+        }
+    }
+
+    pub(crate) fn amount_in(&self, form: Form) -> u64 {
+        self.amount[form as usize]
+    }
+}
+
+/// Serves the child's workload with the system `S`, by key.
+pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
-        "W1k" => start_stop::serve::<S>(child),
+        "W1k" => start_stop::serve_keyed::<S>(child),
         "W2" => touch::serve::<S>(child),
         "W7" => memory::serve::<S>(child),
-        other => unreachable!("{other} is not in the table"),
+        other => unreachable!("{other} is not in the table, or by handle"),
+    }
+}
+
+/// Serves the child's workload with the system `S`, by handle.
+pub(crate) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
+    match child.workload.name {
+        "W1" => start_stop::serve_handles::<S>(child),
+        other => unreachable!("{other} is not in the table, or by key"),
     }
 }
 
 /// Arms keys below `keys` from one thread, each `delay` from now.
-fn fill<S: System>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
+fn fill<S: Keyed>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
     let mut rng = Rng::new(0xf111);
     system.on_thread(|| {
         for key in 0..keys {
             system.start(key, delay(&mut rng));
         }
     });
+    filled(system, keys);
+}
+
+/// Waits for the end of a fill, and looks at it.
+fn filled<S: System>(system: &S, keys: u64) {
     system.settle();
     assert_eq!(
         system.pending() as u64,

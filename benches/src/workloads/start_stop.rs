@@ -1,23 +1,39 @@
-//! W1k: request timeouts, nearly all of which are cancelled. N timers are pending, 60 to 120
-//! minutes out; one thread starts the timer of a new key and stops it at once.
+//! W1 and W1k: request timeouts, nearly all of which are cancelled. N timers are pending, 60 to 120
+//! minutes out; one thread starts another one and stops it at once, by handle (W1) or by a key that
+//! is new (W1k).
 //!
 //! In the first case the new timer is due in 1 ms to 60 s, so it is often the earliest of all and
-//! somebody has to be woken. In the second one a timer is pending that is due in 30 minutes, and
-//! the new ones are due after 60 to 120: nobody ever needs to be woken.
+//! somebody has to be woken. In the second one (W1b) a timer is pending that is due in 30 minutes,
+//! and the new ones are due after 60 to 120: nobody ever needs to be woken.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{Better, Case, Workload, between, fill, minutes};
-use crate::child::Child;
+use super::{
+    Better, By, Case, Children, Metric, OfRounds, Workload, between, fill, filled, minutes,
+};
+use crate::child::{Child, Measured};
+use crate::recorder::fired_so_far;
 use crate::rng::Rng;
-use crate::systems::{System, fired_so_far};
+use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::wire::Request;
 
-pub(super) const ABOUT: Workload = Workload {
+pub(super) const BY_HANDLE: Workload = Workload {
+    name: "W1",
+    about: "start a timer and stop it by its handle, one thread",
+    by: By::Handle,
+    ..BY_KEY
+};
+
+pub(super) const BY_KEY: Workload = Workload {
     name: "W1k",
-    about: "start a keyed timer and stop it at once, one thread",
-    unit: "ns/pair",
-    better: Better::Less,
+    about: "start a keyed timer and stop it by its key, one thread",
+    metrics: &[Metric {
+        name: "",
+        unit: "ns/pair",
+        better: Better::Less,
+        of_rounds: OfRounds::Median,
+    }],
     cases: &[
         Case {
             name: "1 ms - 60 s",
@@ -28,50 +44,99 @@ pub(super) const ABOUT: Workload = Workload {
             threads: 1,
         },
     ],
-    operations: [1_000_000, 200_000],
-    fresh: false,
+    keys: [&[0, 1_000_000, 10_000_000], &[0, 1_000_000], &[0, 1_000]],
+    amount: [1_000_000, 200_000, 1_000],
+    children: Children::Kept,
+    warm_up: true,
+    by: By::Key,
 };
 
-pub(super) fn serve<S: System>(child: &mut Child) -> io::Result<()> {
-    let system = S::new();
+pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {
         fill(&system, keys, |rng| between(rng, minutes(60), minutes(120)));
     })?;
+    let guard = u64::MAX;
     child.rounds(|request| {
-        let guard = u64::MAX;
-        let (from, to) = match request.case {
-            0 => (Duration::from_millis(1), Duration::from_secs(60)),
-            _ => (minutes(60), minutes(120)),
-        };
-        let mut rng = Rng::new(request.seed);
-        let fired_before = fired_so_far();
-        let (took, stopped) = system.on_thread(|| {
-            if request.case == 1 {
+        let guarded = |on| {
+            if on {
                 system.start(guard, minutes(30));
-                system.settle();
-            }
-            let began = Instant::now();
-            let mut stopped = 0;
-            for pair in 0..request.operations {
-                let key = keys + pair;
-                system.start(key, between(&mut rng, from, to));
-                stopped += u64::from(system.stop(key));
-            }
-            system.settle();
-            let took = began.elapsed();
-            if request.case == 1 {
+            } else {
                 system.stop(guard);
             }
-            (took, stopped)
-        });
-        // A timer of a millisecond can fire when the thread is held up in between.
-        let fired = fired_so_far() - fired_before;
-        assert!(
-            stopped + fired >= request.operations,
-            "{stopped} stopped and {fired} fired of {}",
-            request.operations
-        );
-        (took.as_nanos() as f64 / request.operations as f64, took)
+        };
+        pairs(&system, request, guarded, |pair, delay| {
+            let key = keys + pair;
+            system.start(key, delay);
+            system.stop(key)
+        })
     })
+}
+
+pub(super) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(Tasks::Short);
+    let keys = child.keys;
+    child.filled(|| {
+        let mut rng = Rng::new(0xf111);
+        system.on_thread(|| {
+            for value in 0..keys {
+                let delay = between(&mut rng, minutes(60), minutes(120));
+                drop(system.start(value, delay));
+            }
+        });
+        filled(&system, keys);
+    })?;
+    child.rounds(|request| {
+        let mut guard = None;
+        let guarded = |on| {
+            if on {
+                guard = Some(system.start(0, minutes(30)));
+            } else if let Some(guard) = guard.take() {
+                system.stop(guard);
+            }
+        };
+        pairs(&system, request, guarded, |pair, delay| {
+            system.stop(system.start(pair, delay))
+        })
+    })
+}
+
+fn pairs<S: System>(
+    system: &S,
+    request: &Request,
+    mut guarded: impl FnMut(bool),
+    start_and_stop: impl Fn(u64, Duration) -> bool,
+) -> Measured {
+    let (from, to) = match request.case {
+        0 => (Duration::from_millis(1), Duration::from_secs(60)),
+        _ => (minutes(60), minutes(120)),
+    };
+    let mut rng = Rng::new(request.seed);
+    let fired_before = fired_so_far();
+    let (took, stopped) = system.on_thread(|| {
+        if request.case == 1 {
+            guarded(true);
+            system.settle();
+        }
+        let began = Instant::now();
+        let mut stopped = 0;
+        for pair in 0..request.amount {
+            stopped += u64::from(start_and_stop(pair, between(&mut rng, from, to)));
+        }
+        system.settle();
+        let took = began.elapsed();
+        if request.case == 1 {
+            guarded(false);
+        }
+        (took, stopped)
+    });
+    // A timer of a millisecond can fire when the thread is held up in between.
+    let fired = fired_so_far() - fired_before;
+    assert!(
+        stopped + fired >= request.amount,
+        "{stopped} stopped and {fired} fired of {}",
+        request.amount
+    );
+    Measured::one(took.as_nanos() as f64 / request.amount as f64, took)
 }

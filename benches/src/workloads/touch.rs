@@ -9,16 +9,20 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Better, Case, Workload, fill, minutes};
-use crate::child::Child;
+use super::{Better, By, Case, Children, Metric, OfRounds, Workload, fill, minutes};
+use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::System;
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",
     about: "push the deadlines of random keys 30 min out",
-    unit: "Mops/s",
-    better: Better::More,
+    metrics: &[Metric {
+        name: "",
+        unit: "Mops/s",
+        better: Better::More,
+        of_rounds: OfRounds::Median,
+    }],
     cases: &[
         Case {
             name: "1 thread",
@@ -29,19 +33,26 @@ pub(super) const ABOUT: Workload = Workload {
             threads: 2,
         },
     ],
-    operations: [4_000_000, 500_000],
-    fresh: false,
+    keys: [
+        &[100_000, 1_000_000, 10_000_000],
+        &[100_000, 1_000_000],
+        &[1_000],
+    ],
+    amount: [2_000_000, 500_000, 1_000],
+    children: Children::Kept,
+    warm_up: true,
+    by: By::Key,
 };
 
 const IDLE: Duration = minutes(30);
 
-pub(super) fn serve<S: System>(child: &mut Child) -> io::Result<()> {
-    let system = S::new();
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| fill(&system, keys, |_| IDLE))?;
     child.rounds(|request| {
         let threads = ABOUT.cases[request.case].threads;
-        let each = request.operations / threads as u64;
+        let each = request.amount / threads as u64;
         let barrier = Barrier::new(threads);
         let producer = |number: u64| {
             let mut rng = Rng::new(request.seed ^ (number << 32));
@@ -74,6 +85,6 @@ pub(super) fn serve<S: System>(child: &mut Child) -> io::Result<()> {
             .zip(ended)
             .map_or(settled, |(began, ended)| ended - began + settled);
         let operations = each * threads as u64;
-        (operations as f64 / took.as_secs_f64() / 1e6, took)
+        Measured::one(operations as f64 / took.as_secs_f64() / 1e6, took)
     })
 }

@@ -1,0 +1,36 @@
+//! The report as a document: Markdown for the repository, made by the program so that no figure is
+//! copied by hand.
+
+use crate::report::{Report, Row};
+use crate::workloads;
+
+/// All of it.
+pub(crate) fn of(report: &Report) -> String {
+    let mut text = String::from(
+        "# Figures\n\n\
+         Made by the command below, at the commit below; the figures of every round are in the JSON \
+         beside. A figure is the median of the rounds, or the least where it is a maximum, since being \
+         preempted alone makes some milliseconds; *ratio* says how many times better the first system \
+         of a point is, so below 1 it is behind.\n\n",
+    );
+    for (name, value) in report.circumstances() {
+        text += &format!("- {name}: {value}\n");
+    }
+    for workload in workloads::ALL {
+        let rows = report.rows(workload.name);
+        if rows.is_empty() {
+            continue;
+        }
+        text += &format!("\n## {}: {}\n\n", workload.name, workload.about);
+        text += &line(Row::HEAD);
+        text += "|---|---|--:|--:|--:|---|\n";
+        for row in &rows {
+            text += &line(row.cells());
+        }
+    }
+    text
+}
+
+fn line(cells: [&str; 6]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}

@@ -1,0 +1,283 @@
+//! What fired, and when: every timer that fires calls [`fired`] with the eight bytes that it kept.
+//!
+//! Each thread writes to lines of its own, so that two workers don't fight over a counter; the sums
+//! are read when a round is over.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Buckets per octave: a percentile is at most 1/32 above the truth.
+const PER_OCTAVE: u64 = 32;
+const BUCKETS: usize = 34 * PER_OCTAVE as usize;
+
+/// A long task takes so long.
+pub(crate) const LONG: Duration = Duration::from_millis(500);
+
+/// What the eight bytes of a timer say where lateness is asked for: when it is due, whether its
+/// task is a long one, and a number that makes it a key of its own.
+///
+/// ```text
+/// 63                       25     24     23            0
+/// | due, us after the start | long task |    number    |
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) due: Instant,
+    pub(crate) long: bool,
+    pub(crate) number: u32,
+}
+
+impl Stamp {
+    const NUMBER_BITS: u32 = 24;
+
+    /// As eight bytes. The microsecond is rounded down, so a lateness never comes out too small.
+    pub(crate) fn encode(self) -> u64 {
+        assert!(self.number >> Self::NUMBER_BITS == 0, "16 M timers at most");
+        let micros = self.due.duration_since(start()).as_micros() as u64;
+        micros << (Self::NUMBER_BITS + 1)
+            | u64::from(self.long) << Self::NUMBER_BITS
+            | u64::from(self.number)
+    }
+
+    fn decode(value: u64) -> Self {
+        Stamp {
+            due: start() + Duration::from_micros(value >> (Self::NUMBER_BITS + 1)),
+            long: value >> Self::NUMBER_BITS & 1 != 0,
+            number: (value & ((1 << Self::NUMBER_BITS) - 1)) as u32,
+        }
+    }
+}
+
+/// The moment from which stamps count: that of the first call.
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// What one thread wrote. Only that thread writes, so that a load and a store make an addition.
+struct Local {
+    fired: AtomicU64,
+    sum: AtomicU64,
+    /// Those with a stamp; long tasks are not among them.
+    lateness: Box<[AtomicU64; BUCKETS]>,
+    latest: AtomicU64,
+    last_ran: AtomicU64,
+}
+
+static STAMPED: AtomicBool = AtomicBool::new(false);
+static LOCALS: Mutex<Vec<Arc<Local>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static LOCAL: RefCell<Option<Arc<Local>>> = const { RefCell::new(None) };
+}
+
+/// From now on values are stamps.
+pub(crate) fn expect_stamps() {
+    start();
+    STAMPED.store(true, Ordering::SeqCst);
+}
+
+/// What every fired timer calls, so that its eight bytes are used.
+pub(crate) fn fired(value: u64) {
+    LOCAL.with_borrow_mut(|local| {
+        let local = local.get_or_insert_with(register);
+        if STAMPED.load(Ordering::Relaxed) {
+            local.stamped(Stamp::decode(value));
+        }
+        add(&local.sum, value);
+        add(&local.fired, 1);
+    });
+}
+
+fn register() -> Arc<Local> {
+    let local = Arc::new(Local {
+        fired: AtomicU64::new(0),
+        sum: AtomicU64::new(0),
+        lateness: Box::new([const { AtomicU64::new(0) }; BUCKETS]),
+        latest: AtomicU64::new(0),
+        last_ran: AtomicU64::new(0),
+    });
+    locals().push(Arc::clone(&local));
+    local
+}
+
+fn locals() -> std::sync::MutexGuard<'static, Vec<Arc<Local>>> {
+    LOCALS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Local {
+    fn stamped(&self, stamp: Stamp) {
+        let now = Instant::now();
+        if stamp.long {
+            thread::sleep(LONG);
+            return;
+        }
+        let late = now.saturating_duration_since(stamp.due).as_nanos() as u64;
+        add(&self.lateness[bucket(late)], 1);
+        raise(&self.latest, late);
+        raise(&self.last_ran, (now - start()).as_nanos() as u64);
+    }
+}
+
+/// Adds to what only this thread writes.
+fn add(to: &AtomicU64, number: u64) {
+    // Relaxed: a count, read after the work.
+    to.store(
+        to.load(Ordering::Relaxed).wrapping_add(number),
+        Ordering::Relaxed,
+    );
+}
+
+fn raise(to: &AtomicU64, number: u64) {
+    if number > to.load(Ordering::Relaxed) {
+        to.store(number, Ordering::Relaxed);
+    }
+}
+
+/// Linear up to 64 ns, then [`PER_OCTAVE`] to an octave.
+fn bucket(nanos: u64) -> usize {
+    if nanos < 2 * PER_OCTAVE {
+        return nanos as usize;
+    }
+    let shift = nanos.ilog2() - PER_OCTAVE.ilog2();
+    let bucket = u64::from(shift) * PER_OCTAVE + (nanos >> shift);
+    (bucket as usize).min(BUCKETS - 1)
+}
+
+/// The greatest number of a bucket.
+fn upper_end(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 2 * PER_OCTAVE {
+        return bucket;
+    }
+    let shift = bucket / PER_OCTAVE - 1;
+    ((bucket - shift * PER_OCTAVE + 1) << shift) - 1
+}
+
+/// How many timers have fired.
+pub(crate) fn fired_so_far() -> u64 {
+    let locals = locals();
+    // The sum is read so that nothing may leave it out.
+    for local in locals.iter() {
+        black_box(local.sum.load(Ordering::Relaxed));
+    }
+    locals
+        .iter()
+        .map(|local| local.fired.load(Ordering::Relaxed))
+        .sum()
+}
+
+/// Waits until `count` timers have fired in all; those that don't come are an error.
+pub(crate) fn wait_until_fired(count: u64, limit: Duration) {
+    let began = Instant::now();
+    while fired_so_far() < count {
+        assert!(
+            began.elapsed() < limit,
+            "only {} of {count} timers have fired {limit:?} later",
+            fired_so_far()
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How late those were that fired since the last call.
+#[derive(Debug)]
+pub(crate) struct Lateness {
+    counts: Vec<u64>,
+    latest: u64,
+    last_ran: u64,
+}
+
+/// Takes what was recorded. For the time between two rounds, when nothing fires.
+pub(crate) fn take_lateness() -> Lateness {
+    let mut taken = Lateness {
+        counts: vec![0; BUCKETS],
+        latest: 0,
+        last_ran: 0,
+    };
+    for local in locals().iter() {
+        for (sum, count) in taken.counts.iter_mut().zip(local.lateness.iter()) {
+            *sum += count.swap(0, Ordering::Relaxed);
+        }
+        taken.latest = taken.latest.max(local.latest.swap(0, Ordering::Relaxed));
+        taken.last_ran = taken
+            .last_ran
+            .max(local.last_ran.swap(0, Ordering::Relaxed));
+    }
+    taken
+}
+
+impl Lateness {
+    pub(crate) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// In milliseconds; so many per mille were at most so late.
+    pub(crate) fn per_mille(&self, per_mille: u64) -> f64 {
+        let rank = (self.count() * per_mille).div_ceil(1_000).max(1);
+        let mut seen = 0;
+        let at = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        });
+        at.map_or(0, |bucket| upper_end(bucket).min(self.latest)) as f64 / 1e6
+    }
+
+    /// In milliseconds.
+    pub(crate) fn max(&self) -> f64 {
+        self.latest as f64 / 1e6
+    }
+
+    /// How long after `moment` the last one ran, in milliseconds.
+    pub(crate) fn last_ran_after(&self, moment: Instant) -> f64 {
+        let since = (moment - start()).as_nanos() as u64;
+        self.last_ran.saturating_sub(since) as f64 / 1e6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_in_order_and_end_where_the_next_one_begins() {
+        for bucket in 0..BUCKETS - 1 {
+            let end = upper_end(bucket);
+            assert_eq!(super::bucket(end), bucket);
+            assert_eq!(super::bucket(end + 1), bucket + 1);
+        }
+        assert_eq!(super::bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn a_stamp_comes_back_from_its_bytes() {
+        let due = start() + Duration::from_secs(3_600);
+        for (long, number) in [(false, 0), (true, 1), (false, (1 << 24) - 1)] {
+            let stamp = Stamp::decode(Stamp { due, long, number }.encode());
+            assert_eq!((stamp.due, stamp.long, stamp.number), (due, long, number));
+        }
+    }
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let mut counts = vec![0; BUCKETS];
+        for late in 1..=1_000 {
+            counts[bucket(late * 1_000_000)] += 1;
+        }
+        let lateness = Lateness {
+            counts,
+            latest: 1_000_000_000,
+            last_ran: 0,
+        };
+        for (per_mille, truth) in [(500, 500.0), (990, 990.0), (999, 999.0)] {
+            let found = lateness.per_mille(per_mille);
+            assert!((truth..truth * 1.04).contains(&found), "{found}");
+        }
+        assert_eq!(lateness.max(), 1_000.0);
+        assert_eq!(lateness.count(), 1_000);
+    }
+}
