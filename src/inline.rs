@@ -95,7 +95,7 @@ where
             &mut given,
             |stripe, (key, _)| stripe.admit(hash, key, false),
             |stripe, admission, (key, value)| {
-                stripe.arm(admission, Some(hash), key, value, now + delay, now)
+                stripe.arm(admission, hash, key, value, now + delay, now)
             },
         );
         match answer {
