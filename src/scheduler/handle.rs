@@ -15,7 +15,7 @@ use super::hasher::RandomState;
 use super::pending::Pending;
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
-use crate::job::drop_each;
+use crate::job::{drop_each, drop_pair};
 use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -168,7 +168,7 @@ where
     /// What a cancellation dropped is dropped here, without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         let (answer, dropped) = Self::settled(cancelling);
-        drop_each([dropped]);
+        drop_pair(dropped);
         answer
     }
 
@@ -332,7 +332,7 @@ where
                 stripe.arm(admission, hash, key, boxed(task), deadline, now)
             },
         )?;
-        drop_each([dropped]);
+        drop_pair(dropped);
         Ok(Scheduled {
             id: self.timer_id(stripe, id),
             deadline,
@@ -464,7 +464,7 @@ where
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
         // Before anything is waited for: the run may wait for what this drop lets go.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_each([dropped]))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
             // Nobody is going to wait, so the key must not stay shut.
             if let Some(waiting) = &waiting {
                 self.engine.give_up_waiting(waiting);
