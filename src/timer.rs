@@ -246,28 +246,26 @@ impl Timeout {
     /// started and never will.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        let answer = self.engine.with(self.stripe, |stripe| {
-            let answer = stripe.cancel_id(self.id);
-            if matches!(answer, Cancelling::Cancelled { .. }) {
-                // Under the lock, like the look in `fate`: from here on the place can be used again.
-                // Relaxed: the lock orders it.
-                self.cancelled.store(true, Ordering::Relaxed);
-            }
-            answer
-        });
-        match answer {
-            Cancelling::Cancelled {
-                deadline, dropped, ..
-            } => {
-                drop(dropped);
-                Cancel::Cancelled {
-                    deadline,
-                    running: false,
+        // Dropped outside the lock.
+        let mut task = None;
+        self.engine.with(self.stripe, |stripe| {
+            match stripe.cancel_id(self.id) {
+                Cancelling::Cancelled {
+                    deadline, dropped, ..
+                } => {
+                    // Under the lock, like the look in `fate`: from here on the place can be used again.
+                    // Relaxed: the lock orders it.
+                    self.cancelled.store(true, Ordering::Relaxed);
+                    task = dropped.1;
+                    Cancel::Cancelled {
+                        deadline,
+                        running: false,
+                    }
                 }
+                Cancelling::Running(_) => Cancel::Running,
+                Cancelling::NotFound => Cancel::NotFound,
             }
-            Cancelling::Running(_) => Cancel::Running,
-            Cancelling::NotFound => Cancel::NotFound,
-        }
+        })
     }
 
     /// Moves the timer to `delay` from now.
