@@ -1,6 +1,7 @@
 //! What travels from tickers to workers, and what a worker may do with it.
 
 use std::any::Any;
+use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::sync::thread::panicking;
@@ -62,6 +63,20 @@ pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
     }
 }
 
+/// The same for what one operation leaves. Where one of the two has nothing to drop, there can't be
+/// two panics, and nothing has to be caught.
+#[inline]
+pub(crate) fn drop_pair<A, B>((one, other): (A, B)) {
+    if needs_drop::<A>() && needs_drop::<B>() || panicking() {
+        drop_one_by_one(one, other);
+    }
+}
+
+#[inline(never)]
+fn drop_one_by_one<A, B>(one: A, other: B) {
+    drop_each([(one, other)]);
+}
+
 fn message_of(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
@@ -99,6 +114,32 @@ mod tests {
             }
         }
         assert!(contain(|| std::panic::panic_any(Bomb)).is_err());
+    }
+
+    #[test]
+    fn a_panic_in_the_drop_of_a_pair_goes_on_when_both_are_gone() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("in drop");
+            }
+        }
+        struct InUnwinding<F: FnMut()>(F);
+        impl<F: FnMut()> Drop for InUnwinding<F> {
+            fn drop(&mut self) {
+                (self.0)();
+            }
+        }
+        let told = Err("in drop".to_owned());
+        assert_eq!(contain(|| drop_pair((Bomb, Bomb))), told);
+        assert_eq!(contain(|| drop_pair((1, Bomb))), told);
+        assert_eq!(contain(|| drop_pair((Bomb, 1))), told);
+        // While the thread is panicking one more would end the process.
+        let unwound = contain(|| {
+            let _guard = InUnwinding(|| drop_pair((1, Bomb)));
+            panic!("first");
+        });
+        assert_eq!(unwound, Err::<(), _>("first".to_owned()));
     }
 
     #[test]

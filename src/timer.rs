@@ -12,7 +12,7 @@ use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, thread_local, unique_number};
+use crate::sync::{Arc, CachePadded, thread_local, unique_number};
 use crate::tick::Time;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
@@ -40,7 +40,13 @@ use crate::tick::Time;
 /// ```
 pub struct Timer {
     server: Arc<Server<Keyless>>,
+    /// One per stripe: a timeout keeps the engine alive, and threads that start and stop timers on
+    /// different stripes would pass the one reference count to and fro.
+    links: Box<[Link]>,
 }
+
+/// Keeps the engine alive; with a count of its own, on a line of its own.
+type Link = Arc<CachePadded<Arc<Engine<Keyless>>>>;
 
 type BoxedTask = Box<dyn FnOnce() + Send>;
 
@@ -107,7 +113,11 @@ impl TimerBuilder {
             Keyless,
         );
         Engine::start(&server, seats).map_err(BuildError::Spawn)?;
-        Ok(Timer { server })
+        let link = || Arc::new(CachePadded::new(Arc::clone(server.engine())));
+        let links = (0..server.engine().shards().stripes())
+            .map(|_| link())
+            .collect();
+        Ok(Timer { server, links })
     }
 }
 
@@ -171,7 +181,7 @@ impl Timer {
         );
         match (answer, given) {
             (Ok(id), _) => Ok(Timeout {
-                engine: Arc::clone(engine),
+                link: Arc::clone(&self.links[stripe]),
                 stripe,
                 id,
                 cancelled: AtomicBool::new(false),
@@ -234,7 +244,7 @@ impl fmt::Debug for Timer {
 /// One timer of a [`Timer`]. Dropping it changes nothing.
 #[must_use = "without it the timer can't be cancelled; `let _ =` says that this is meant"]
 pub struct Timeout {
-    engine: Arc<Engine<Keyless>>,
+    link: Link,
     stripe: usize,
     id: EntryId,
     /// Cancelled by way of this value: the place in the stripe may be in use again by now.
@@ -246,34 +256,32 @@ impl Timeout {
     /// started and never will.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        let answer = self.engine.with(self.stripe, |stripe| {
-            let answer = stripe.cancel_id(self.id);
-            if matches!(answer, Cancelling::Cancelled { .. }) {
-                // Under the lock, like the look in `fate`: from here on the place can be used again.
-                // Relaxed: the lock orders it.
-                self.cancelled.store(true, Ordering::Relaxed);
-            }
-            answer
-        });
-        match answer {
-            Cancelling::Cancelled {
-                deadline, dropped, ..
-            } => {
-                drop(dropped);
-                Cancel::Cancelled {
-                    deadline,
-                    running: false,
+        // Dropped outside the lock.
+        let mut task = None;
+        self.link.with(self.stripe, |stripe| {
+            match stripe.cancel_id(self.id) {
+                Cancelling::Cancelled {
+                    deadline, dropped, ..
+                } => {
+                    // Under the lock, like the look in `fate`: from here on the place can be used again.
+                    // Relaxed: the lock orders it.
+                    self.cancelled.store(true, Ordering::Relaxed);
+                    task = dropped.1;
+                    Cancel::Cancelled {
+                        deadline,
+                        running: false,
+                    }
                 }
+                Cancelling::Running(_) => Cancel::Running,
+                Cancelling::NotFound => Cancel::NotFound,
             }
-            Cancelling::Running(_) => Cancel::Running,
-            Cancelling::NotFound => Cancel::NotFound,
-        }
+        })
     }
 
     /// Moves the timer to `delay` from now.
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.engine.now();
-        self.engine
+        let now = self.link.now();
+        self.link
             .with(self.stripe, |stripe| {
                 stripe.reschedule_id(self.id, now + delay, now, false)
             })
@@ -298,15 +306,15 @@ impl Timeout {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let sight = self
-            .engine
+            .link
             .shards()
             .peek(self.stripe, |stripe| stripe.get_id(self.id))?;
         (!matches!(sight.phase, SightPhase::Running { .. }))
-            .then(|| sight.deadline.since(self.engine.now()))
+            .then(|| sight.deadline.since(self.link.now()))
     }
 
     fn fate(&self) -> Fate {
-        let (cancelled, sight, end) = self.engine.shards().peek(self.stripe, |stripe| {
+        let (cancelled, sight, end) = self.link.shards().peek(self.stripe, |stripe| {
             // Relaxed: the lock orders it.
             let cancelled = self.cancelled.load(Ordering::Relaxed);
             (cancelled, stripe.get_id(self.id), stripe.end_of(self.id))

@@ -258,7 +258,7 @@ impl<F: Face> Engine<F> {
         stripe: usize,
         given: &mut Option<T>,
         admit: impl Fn(&mut Stripe<F::Key, F::Payload>, &T) -> Result<A, Refusal>,
-        arm: impl Fn(&mut Stripe<F::Key, F::Payload>, A, T) -> R,
+        mut arm: impl FnMut(&mut Stripe<F::Key, F::Payload>, A, T) -> R,
     ) -> Result<R, Refusal> {
         loop {
             let answer = self.with(stripe, |stripe| {

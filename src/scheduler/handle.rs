@@ -15,7 +15,7 @@ use super::hasher::RandomState;
 use super::pending::Pending;
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
-use crate::job::drop_each;
+use crate::job::{drop_each, drop_pair};
 use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -168,11 +168,12 @@ where
     /// What a cancellation dropped is dropped here, without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         let (answer, dropped) = Self::settled(cancelling);
-        drop_each([dropped]);
+        drop_pair(dropped);
         answer
     }
 
     /// The answer, and what is to be dropped without a lock.
+    #[inline]
     pub(super) fn settled(cancelling: Cancelling<K, Task<K, S>>) -> (Cancel, Dropped<K, S>) {
         match cancelling {
             Cancelling::Cancelled {
@@ -319,20 +320,26 @@ where
             unreachable!("called with a task");
         };
         let (stripe, hash) = self.hash_of(key);
-        let Arming {
-            id,
-            replaced,
-            after_run,
-            dropped,
-        } = self.engine.arm(
+        let (mut replaced, mut after_run, mut garbage) = (None, false, (None, None));
+        let id = self.engine.arm(
             stripe,
             given,
             |stripe, (key, _)| stripe.admit(hash, key, upsert == Upsert::IfAbsent),
             |stripe, admission, (key, task)| {
-                stripe.arm(admission, hash, key, boxed(task), deadline, now)
+                if admission.is_vacant() {
+                    return stripe.arm_vacant(hash, key, boxed(task), deadline, now);
+                }
+                let id;
+                Arming {
+                    id,
+                    replaced,
+                    after_run,
+                    dropped: garbage,
+                } = stripe.arm(admission, hash, key, boxed(task), deadline, now);
+                id
             },
         )?;
-        drop_each([dropped]);
+        drop_pair(garbage);
         Ok(Scheduled {
             id: self.timer_id(stripe, id),
             deadline,
@@ -412,7 +419,24 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        Self::answer(self.engine.with(stripe, |stripe| stripe.cancel(hash, key)))
+        let mut garbage = (None, None);
+        let answer = self.engine.with(stripe, |stripe| {
+            let Some(slot) = stripe.find(hash, key) else {
+                return Cancel::NotFound;
+            };
+            if let Some((deadline, key, task)) = stripe.cancel_armed(slot) {
+                garbage = (Some(key), Some(task));
+                return Cancel::Cancelled {
+                    deadline,
+                    running: false,
+                };
+            }
+            let (answer, dropped) = Self::settled(stripe.cancel_running(slot));
+            garbage = dropped;
+            answer
+        });
+        drop_pair(garbage);
+        answer
     }
 
     /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is
@@ -464,7 +488,7 @@ where
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
         // Before anything is waited for: the run may wait for what this drop lets go.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_each([dropped]))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
             // Nobody is going to wait, so the key must not stay shut.
             if let Some(waiting) = &waiting {
                 self.engine.give_up_waiting(waiting);

@@ -23,6 +23,14 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Admission(pub(super) Target);
 
+impl Admission {
+    /// Whether nothing is known of the key.
+    #[inline]
+    pub(crate) fn is_vacant(&self) -> bool {
+        matches!(self.0, Target::Vacant)
+    }
+}
+
 /// The same for what has no key.
 #[derive(Debug)]
 pub(crate) struct Keyless(pub(super) ());

@@ -103,8 +103,23 @@ impl<K, V> Stripe<K, V> {
         self.arm_new(None, key, value, deadline, now)
     }
 
-    /// Arms `key` as admitted; an admission is used once.
+    /// Arms a key that was admitted as [vacant](Admission::is_vacant): the usual case of
+    /// [`arm`](Self::arm), without its large answer.
     #[inline]
+    pub(crate) fn arm_vacant(
+        &mut self,
+        hash: KeyHash,
+        key: K,
+        value: V,
+        deadline: Time,
+        now: Time,
+    ) -> EntryId {
+        self.counters.scheduled += 1;
+        self.counters.pending += 1;
+        self.arm_new(Some(hash), key, value, deadline, now)
+    }
+
+    /// Arms `key` as admitted; an admission is used once.
     pub(crate) fn arm(
         &mut self,
         Admission(target): Admission,
@@ -114,27 +129,26 @@ impl<K, V> Stripe<K, V> {
         deadline: Time,
         now: Time,
     ) -> Arming<K, V> {
-        self.counters.scheduled += 1;
         match target {
-            Target::Vacant => {
-                self.counters.pending += 1;
-                let id = self.arm_new(Some(hash), key, value, deadline, now);
-                Arming {
-                    id,
-                    replaced: None,
-                    after_run: false,
-                    dropped: (None, None),
-                }
-            }
+            Target::Vacant => Arming {
+                id: self.arm_vacant(hash, key, value, deadline, now),
+                replaced: None,
+                after_run: false,
+                dropped: (None, None),
+            },
             Target::Armed(slot) => {
+                self.counters.scheduled += 1;
                 self.counters.replaced += 1;
                 self.replace(slot, hash, key, value, deadline, now)
             }
-            Target::Running(at) => self.keep(at, key, value, deadline),
+            Target::Running(at) => {
+                self.counters.scheduled += 1;
+                self.keep(at, key, value, deadline)
+            }
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn arm_new(
         &mut self,
         hash: Option<KeyHash>,
@@ -163,7 +177,6 @@ impl<K, V> Stripe<K, V> {
         EntryId { slot, generation }
     }
 
-    #[inline(never)]
     fn replace(
         &mut self,
         slot: u32,
@@ -200,7 +213,6 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    #[inline(never)]
     fn keep(&mut self, at: usize, key: K, value: V, deadline: Time) -> Arming<K, V> {
         let slot = self.runs[at].id.slot;
         let Some(busy) = self.table.busy_mut(slot) else {

@@ -324,15 +324,28 @@ impl<K, V> Stripe<K, V> {
     /// Cancels whatever the slot holds.
     #[inline]
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
-        if let Some((deadline, key, value)) = self.take_armed(slot, End::Cancelled) {
-            self.counters.cancelled += 1;
-            self.no_longer_pending();
-            return Cancelling::Cancelled {
+        match self.cancel_armed(slot) {
+            Some((deadline, key, value)) => Cancelling::Cancelled {
                 deadline,
                 run: None,
                 dropped: (Some(key), Some(value)),
-            };
+            },
+            None => self.cancel_running(slot),
         }
+    }
+
+    /// The usual case of [`cancel_slot`](Self::cancel_slot), on its own: joined with the other one the
+    /// answer would be copied on its way.
+    #[inline]
+    pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
+        let taken = self.take_armed(slot, End::Cancelled)?;
+        self.counters.cancelled += 1;
+        self.no_longer_pending();
+        Some(taken)
+    }
+
+    /// The other case: a key that runs. Cancels the arming kept for after the run, and tells the run.
+    pub(crate) fn cancel_running(&mut self, slot: u32) -> Cancelling<K, V> {
         self.cancel_kept(slot, true)
     }
 
