@@ -270,7 +270,7 @@ impl<K, V> Stripe<K, V> {
         if filed {
             self.wheel.remove(slot, &mut self.table);
         }
-        self.remove_line(bits, slot);
+        self.index.remove(bits, slot);
         let Slot::Armed(armed) = self.table.vacate(slot, end) else {
             unreachable!("it was armed");
         };
