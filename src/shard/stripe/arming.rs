@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
 use super::answers::{Admission, Arming, Keyless, Refusal, Target};
-use super::{EntryId, Gate, Kept, KeyHash, Line, Stripe, spread};
+use super::{EntryId, Gate, Kept, KeyHash, Stripe};
 use crate::tick::Time;
 use crate::wheel::Place;
 
@@ -170,8 +170,7 @@ impl<K, V> Stripe<K, V> {
             ticket: false,
         });
         if hash.is_some() {
-            self.index
-                .insert_unique(spread(bits), Line { bits, slot }, |line| spread(line.bits));
+            self.index.insert(bits, slot);
         }
         self.file(slot, deadline, now);
         EntryId { slot, generation }

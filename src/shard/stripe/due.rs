@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::entry::{End, Phase, Slot, Table};
 use super::answers::{Claimed, Settled};
-use super::{EntryId, Run, Stripe, WORN, micros, spread};
+use super::{EntryId, Run, Stripe, WORN, micros};
 use crate::stats::Latenesses;
 use crate::sync::Unparker;
 use crate::tick::{Tick, Time};
@@ -133,9 +133,7 @@ impl<K, V> Stripe<K, V> {
         let Some(fresh) = self.table.move_to_fresh_slot(slot) else {
             return slot;
         };
-        if let Some(line) = self.index.find_mut(spread(bits), |line| line.slot == slot) {
-            line.slot = fresh;
-        }
+        self.index.renumber(bits, slot, fresh);
         fresh
     }
 
@@ -164,7 +162,7 @@ impl<K, V> Stripe<K, V> {
                 } else {
                     End::Cancelled
                 };
-                self.remove_line(bits, id.slot);
+                self.index.remove(bits, id.slot);
                 match self.table.vacate(id.slot, end) {
                     Slot::Running(busy) => Some(busy.key),
                     _ => None,

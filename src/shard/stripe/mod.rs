@@ -11,6 +11,7 @@ mod ending;
 mod enumerate;
 #[cfg(all(test, not(loom)))]
 mod idle;
+mod index;
 mod moving;
 mod staging;
 #[cfg(all(test, not(loom)))]
@@ -22,8 +23,7 @@ pub(crate) use answers::{
 
 use std::borrow::Borrow;
 
-use hashbrown::HashTable;
-
+use index::Index;
 use staging::Staging;
 
 use super::entry::{End, Phase, Slot, Table};
@@ -42,19 +42,6 @@ impl KeyHash {
     fn bits(self) -> u32 {
         self.0 as u32
     }
-}
-
-/// The table takes its tag from the top bits and its position from the low ones: with 32 bits
-/// doubled both vary.
-fn spread(bits: u32) -> u64 {
-    (u64::from(bits) << 32) | u64::from(bits)
-}
-
-/// A line of the index: hash bits and slot number, so that a rehash never reads an entry.
-#[derive(Clone, Copy)]
-struct Line {
-    bits: u32,
-    slot: u32,
 }
 
 /// A slot and the generation that somebody knows it by.
@@ -109,7 +96,7 @@ pub(crate) struct Aftermath {
 }
 
 pub(crate) struct Stripe<K, V> {
-    index: HashTable<Line>,
+    index: Index,
     table: Table<K, V>,
     wheel: CoreWheel,
     staging: Staging,
@@ -139,7 +126,7 @@ impl<K, V> Stripe<K, V> {
         bound: Option<Arc<PermitPool>>,
     ) -> Self {
         Stripe {
-            index: HashTable::new(),
+            index: Index::new(),
             table: Table::new(tick),
             wheel: CoreWheel::new(tick.begun_by(now), origin),
             staging: Staging::new(),
@@ -201,26 +188,11 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let bits = hash.bits();
-        self.index
-            .find(spread(bits), |line| {
-                line.bits == bits
-                    && self
-                        .table
-                        .key(line.slot)
-                        .is_some_and(|stored| stored.borrow() == key)
-            })
-            .map(|line| line.slot)
-    }
-
-    /// Finds by number, so that no `Eq` runs.
-    fn remove_line(&mut self, bits: u32, slot: u32) {
-        if let Ok(line) = self
-            .index
-            .find_entry(spread(bits), |line| line.slot == slot)
-        {
-            line.remove();
-        }
+        self.index.find(hash.bits(), |slot| {
+            self.table
+                .key(slot)
+                .is_some_and(|stored| stored.borrow() == key)
+        })
     }
 
     fn run_at(&self, slot: u32) -> Option<usize> {

@@ -392,7 +392,7 @@ impl<K, V> Stripe<K, V> {
         } else if place != Place::NONE {
             self.wheel.unlink(slot, place, position, &mut self.table);
         }
-        self.remove_line(bits, slot);
+        self.index.remove(bits, slot);
         let Slot::Armed(armed) = self.table.vacate(slot, end) else {
             unreachable!("it was armed");
         };
