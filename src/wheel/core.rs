@@ -52,6 +52,7 @@
 //!   turn has not begun.
 //! - **W7** While a drain is unfinished, `now` does not move.
 
+use super::drain::Drain;
 use super::filing::{Budget, Entries, LEVELS, Place, Progress};
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
@@ -83,25 +84,6 @@ pub(crate) struct CoreWheel {
     /// The least due tick that was filed in `far`, or less; meaningless if that is empty.
     far_min: Tick,
     spare: Vec<Vec<u32>>,
-}
-
-/// The slot that is being drained.
-#[derive(Default)]
-struct Drain {
-    /// In the order they expire. Those removed meanwhile are [`NO_ENTRY`].
-    ids: Vec<u32>,
-    /// Position of the next one.
-    next: usize,
-    /// How many are left, without the removed ones.
-    live: usize,
-    /// They expire whatever their due tick.
-    forced: bool,
-}
-
-impl Drain {
-    fn holds(&self, id: u32, pos: u32) -> bool {
-        self.live > 0 && pos as usize >= self.next && self.ids.get(pos as usize) == Some(&id)
-    }
 }
 
 /// What is to be done next, and at which tick if that is not now.

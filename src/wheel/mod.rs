@@ -57,6 +57,7 @@
 //! used again; emptied slots keep at most 1 KiB each.
 
 mod core;
+mod drain;
 mod filing;
 mod full;
 mod level;

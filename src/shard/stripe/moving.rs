@@ -87,7 +87,23 @@ impl<K, V> Stripe<K, V> {
 
     /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
     /// files it again when it comes by. Earlier: it is moved now.
+    #[inline]
     pub(super) fn refile(&mut self, slot: u32, deadline: Time, now: Time) {
+        let Some(armed) = self.table.armed_mut(slot) else {
+            unreachable!("only an armed entry is moved");
+        };
+        // W3: it is looked at no later than at its old deadline, or at the wheel's present. So for one
+        // that is not earlier, the usual touch, the wheel need not be asked.
+        let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
+        if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
+            armed.deadline = deadline;
+            return;
+        }
+        self.refile_or_pull_in(slot, deadline, now);
+    }
+
+    #[inline(never)]
+    fn refile_or_pull_in(&mut self, slot: u32, deadline: Time, now: Time) {
         let tick = self.table.tick();
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
@@ -252,6 +268,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Moves whatever the slot holds.
+    #[inline]
     pub(crate) fn reschedule_slot(
         &mut self,
         slot: u32,
