@@ -83,6 +83,8 @@ pub(crate) fn expect_stamps() {
 
 /// What every fired timer calls, so that its eight bytes are used.
 pub(crate) fn fired(value: u64) {
+    #[cfg(test)]
+    observed::note(value);
     LOCAL.with_borrow_mut(|local| {
         let local = local.get_or_insert_with(register);
         if STAMPED.load(Ordering::Relaxed) {
@@ -236,6 +238,31 @@ impl Lateness {
     pub(crate) fn last_ran_after(&self, moment: Instant) -> f64 {
         let since = (moment - start()).as_nanos() as u64;
         self.last_ran.saturating_sub(since) as f64 / 1e6
+    }
+}
+
+/// Which values fired when, for tests.
+#[cfg(test)]
+pub(crate) mod observed {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::time::Instant;
+
+    static FIRED: Mutex<Vec<(u64, Instant)>> = Mutex::new(Vec::new());
+
+    fn all() -> MutexGuard<'static, Vec<(u64, Instant)>> {
+        FIRED.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(value: u64) {
+        let now = Instant::now();
+        all().push((value, now));
+    }
+
+    /// Each time that `value` fired.
+    pub(crate) fn times(value: u64) -> Vec<Instant> {
+        let all = all();
+        let of_value = all.iter().filter(|(fired, _)| *fired == value);
+        of_value.map(|(_, at)| *at).collect()
     }
 }
 

@@ -2,7 +2,13 @@
 //! told in the README of this package.
 
 mod delay_queue;
+mod hash_wheel;
+mod hash_wheel_thread;
+mod heap;
 mod tourbillon;
+
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::time::Duration;
@@ -71,6 +77,25 @@ pub(crate) trait Handles: System {
     fn stop(&self, timeout: Self::Timeout) -> bool;
 }
 
+/// What a peer stores for a timer beside its id: nothing where the id is the caller's key, which is
+/// then what the timer keeps too, and eight bytes where the id is a number of the system's own.
+trait Payload: Copy + Default + std::fmt::Debug + Send + 'static {
+    /// The eight bytes that the timer of `id` keeps.
+    fn value(self, id: u64) -> u64;
+}
+
+impl Payload for () {
+    fn value(self, id: u64) -> u64 {
+        id
+    }
+}
+
+impl Payload for u64 {
+    fn value(self, _: u64) -> u64 {
+        self
+    }
+}
+
 /// A system in the table.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
@@ -110,6 +135,14 @@ const fn handles<S: Handles>() -> Entry {
     }
 }
 
+/// A system whose two faces go by one name.
+const fn both<K: Keyed, H: Handles>() -> Entry {
+    Entry {
+        handles: handles::<H>().handles,
+        ..keyed::<K>()
+    }
+}
+
 /// Ours first: the others are compared with them.
 pub(crate) const ALL: &[Entry] = &[
     keyed::<tourbillon::Boxed>(),
@@ -117,6 +150,9 @@ pub(crate) const ALL: &[Entry] = &[
     handles::<tourbillon::Keyless>(),
     keyed::<delay_queue::WithMap>(),
     handles::<delay_queue::Bare>(),
+    both::<heap::ByKey, heap::ById>(),
+    both::<hash_wheel::ByKey, hash_wheel::ById>(),
+    both::<hash_wheel_thread::ByKey, hash_wheel_thread::ById>(),
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Entry> {

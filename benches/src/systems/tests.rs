@@ -1,0 +1,376 @@
+//! Every system does what the workloads take for granted.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Handles, Keyed, Tasks};
+use super::{delay_queue, hash_wheel, hash_wheel_thread, heap, tourbillon};
+use crate::recorder::observed;
+use crate::rng::Rng;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What a system promises less than others.
+#[derive(Clone, Copy)]
+struct Promise {
+    /// A stop says whether there was a timer.
+    answers: bool,
+    early: Duration,
+}
+
+const EXACT: Promise = Promise {
+    answers: true,
+    early: Duration::ZERO,
+};
+/// A tick is a millisecond: one for where in the tick the command comes, one for rounding down.
+const ROUGH: Promise = Promise {
+    answers: false,
+    early: millis(2),
+};
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A key that no other test has.
+fn fresh() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn wait(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        thread::sleep(millis(1));
+    }
+}
+
+fn wait_fired(value: u64) {
+    wait("a timer fires", || !observed::times(value).is_empty());
+}
+
+/// When `value` fired, which it did once.
+fn fired_at(value: u64) -> Instant {
+    let times = observed::times(value);
+    assert_eq!(times.len(), 1, "it fires once");
+    times[0]
+}
+
+/// Does something that must be over before a timer of `delay` fires, which a machine that is busy
+/// with other things can prevent: then again.
+fn in_time<R>(promise: Promise, delay: Duration, work: impl Fn() -> R) -> R {
+    for _ in 0..1_000 {
+        let began = Instant::now();
+        let result = work();
+        if began.elapsed() + promise.early < delay {
+            return result;
+        }
+    }
+    panic!("never within {delay:?}");
+}
+
+/// Waits until timers of a keyed system that are due within `delay` have fired, if they do.
+fn pass<S: Keyed>(system: &S, delay: Duration) {
+    let witness = fresh();
+    system.start(witness, delay + millis(10));
+    wait_fired(witness);
+    system.settle();
+}
+
+fn fires_once_and_not_early<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        for delay in [
+            millis(0),
+            millis(1),
+            Duration::from_micros(2_700),
+            millis(20),
+        ] {
+            let key = fresh();
+            let began = Instant::now();
+            system.start(key, delay);
+            wait_fired(key);
+            pass(&system, delay);
+            assert!(fired_at(key) + promise.early >= began + delay);
+            if promise.answers {
+                assert!(!system.stop(key), "it has fired");
+                assert!(!system.touch(key, delay), "it has fired");
+            }
+        }
+        wait("none is left", || system.pending() == 0);
+    });
+}
+
+fn what_is_stopped_never_fires<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        let delay = millis(20);
+        let key = in_time(promise, delay, || {
+            let key = fresh();
+            system.start(key, delay);
+            (key, system.stop(key), system.stop(key))
+        });
+        let (key, first, second) = key;
+        assert!(first);
+        assert_eq!(second, !promise.answers);
+        pass(&system, delay);
+        assert_eq!(observed::times(key).len(), 0);
+    });
+}
+
+fn a_touch_moves_later<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        let (delay, moved) = (millis(15), millis(30));
+        let (key, touched) = in_time(promise, delay, || {
+            let key = fresh();
+            system.start(key, delay);
+            let mut touched = Instant::now();
+            for _ in 0..20 {
+                touched = Instant::now();
+                system.touch(key, moved);
+            }
+            (key, touched)
+        });
+        wait_fired(key);
+        pass(&system, moved);
+        assert!(fired_at(key) + promise.early >= touched + moved);
+    });
+}
+
+fn a_touch_moves_earlier<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        let key = fresh();
+        system.start(key, HOUR);
+        let touched = Instant::now();
+        assert!(system.touch(key, millis(10)));
+        wait_fired(key);
+        pass(&system, millis(10));
+        assert!(fired_at(key) + promise.early >= touched + millis(10));
+        if promise.answers {
+            assert!(!system.touch(fresh(), HOUR), "there is none");
+        }
+        wait("none is left", || system.pending() == 0);
+    });
+}
+
+fn a_key_that_is_replaced_fires_once<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        for (first, second) in [
+            (HOUR, millis(10)),
+            (millis(15), millis(30)),
+            (millis(15), millis(15)),
+            (millis(15), Duration::ZERO),
+        ] {
+            let (key, replaced) = in_time(promise, first, || {
+                let key = fresh();
+                system.start(key, first);
+                let replaced = Instant::now();
+                system.start(key, second);
+                (key, replaced)
+            });
+            wait_fired(key);
+            pass(&system, first.max(second).min(millis(30)));
+            assert!(fired_at(key) + promise.early >= replaced + second);
+        }
+        wait("none is left", || system.pending() == 0);
+    });
+}
+
+fn a_key_that_comes_back_is_not_its_former_self<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        let (first, second) = (millis(15), millis(30));
+        let (key, again) = in_time(promise, first, || {
+            let key = fresh();
+            for delay in [first, second, first] {
+                system.start(key, delay);
+                system.stop(key);
+            }
+            let again = Instant::now();
+            system.start(key, second);
+            (key, again)
+        });
+        wait_fired(key);
+        pass(&system, second);
+        assert!(fired_at(key) + promise.early >= again + second);
+    });
+}
+
+fn pending_counts_keys<S: Keyed>(_: Promise) {
+    let system = S::new(Tasks::MayBlock);
+    system.on_thread(|| {
+        let keys: Vec<u64> = (0..10).map(|_| fresh()).collect();
+        let pending = || {
+            system.settle();
+            system.pending()
+        };
+        assert_eq!(pending(), 0);
+        keys.iter().for_each(|key| system.start(*key, HOUR));
+        assert_eq!(pending(), 10);
+        system.start(keys[0], 2 * HOUR);
+        system.touch(keys[1], 2 * HOUR);
+        system.touch(keys[2], HOUR / 2);
+        assert_eq!(pending(), 10);
+        for key in &keys[..3] {
+            assert!(system.stop(*key));
+        }
+        assert_eq!(pending(), 7);
+        system.touch(keys[3], millis(1));
+        wait("one fires", || pending() == 6);
+        wait_fired(keys[3]);
+    });
+}
+
+/// Two threads, short delays: each key fires once, or not where it was stopped in time.
+fn each_of_many_fires_or_was_stopped<S: Keyed>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    let produce = |seed: u64| {
+        let mut rng = Rng::new(seed);
+        let mut stopped = HashSet::new();
+        let keys: Vec<u64> = (0..500).map(|_| fresh()).collect();
+        system.on_thread(|| {
+            for (number, key) in keys.iter().enumerate() {
+                system.start(*key, Duration::from_micros(rng.below(20_000)));
+                if number % 3 == 1 {
+                    system.touch(keys[number / 2], Duration::from_micros(rng.below(20_000)));
+                }
+                if number % 3 == 2 && system.stop(keys[number]) {
+                    stopped.insert(keys[number]);
+                }
+            }
+        });
+        (keys, stopped)
+    };
+    let produced = thread::scope(|scope| {
+        let threads = [1, 2].map(|seed| scope.spawn(move || produce(seed)));
+        threads.map(|thread| thread.join().expect("no call fails"))
+    });
+    wait("none is left", || system.pending() == 0);
+    for (keys, stopped) in produced {
+        for (number, key) in keys.iter().enumerate() {
+            let times = || observed::times(*key).len();
+            if !promise.answers {
+                // A touch starts what is not there; nothing more is known of the others.
+                if number % 3 == 0 && number > 250 {
+                    wait("a timer fires", || times() == 1);
+                }
+            } else if stopped.contains(key) {
+                assert_eq!(times(), 0);
+            } else {
+                wait("a timer fires", || times() > 0);
+                assert_eq!(times(), 1);
+            }
+        }
+    }
+}
+
+fn a_handle_is_of_its_timer<S: Handles>(promise: Promise) {
+    let system = S::new(Tasks::Short);
+    system.on_thread(|| {
+        let delay = millis(20);
+        let (value, began, stopped, gone) = in_time(promise, delay, || {
+            let (value, gone) = (fresh(), fresh());
+            let began = Instant::now();
+            let _fires = system.start(value, delay);
+            let stopped = system.start(gone, delay);
+            let twin = system.start(value, delay);
+            (
+                value,
+                began,
+                system.stop(stopped) && system.stop(twin),
+                gone,
+            )
+        });
+        assert!(stopped);
+        let witness = fresh();
+        let last = system.start(witness, delay + millis(10));
+        wait_fired(witness);
+        if promise.answers {
+            assert!(!system.stop(last), "it has fired");
+        }
+        assert!(fired_at(value) + promise.early >= began + delay);
+        assert_eq!(observed::times(gone).len(), 0);
+        wait("none is left", || system.pending() == 0);
+    });
+}
+
+fn pending_counts_handles<S: Handles>(_: Promise) {
+    let system = S::new(Tasks::MayBlock);
+    system.on_thread(|| {
+        let pending = || {
+            system.settle();
+            system.pending()
+        };
+        assert_eq!(pending(), 0);
+        let mut timeouts: Vec<_> = (0..10).map(|_| system.start(fresh(), HOUR)).collect();
+        assert_eq!(pending(), 10);
+        for timeout in timeouts.drain(..3) {
+            assert!(system.stop(timeout));
+        }
+        assert_eq!(pending(), 7);
+        let value = fresh();
+        let _fires = system.start(value, millis(1));
+        wait("one fires", || pending() == 7);
+        wait_fired(value);
+        assert_eq!(observed::times(value).len(), 1);
+    });
+}
+
+macro_rules! check {
+    ($name:ident, $promise:expr, $system:ty: $($test:ident),+) => {
+        mod $name {
+            use super::*;
+
+            $(#[test]
+            fn $test() {
+                super::$test::<$system>($promise);
+            })+
+        }
+    };
+}
+
+macro_rules! check_keyed {
+    ($name:ident, $promise:expr, $system:ty) => {
+        check!(
+            $name, $promise, $system:
+            fires_once_and_not_early,
+            what_is_stopped_never_fires,
+            a_touch_moves_later,
+            a_touch_moves_earlier,
+            a_key_that_is_replaced_fires_once,
+            a_key_that_comes_back_is_not_its_former_self,
+            pending_counts_keys,
+            each_of_many_fires_or_was_stopped
+        );
+    };
+}
+
+macro_rules! check_handles {
+    ($name:ident, $promise:expr, $system:ty) => {
+        check!($name, $promise, $system: a_handle_is_of_its_timer, pending_counts_handles);
+    };
+}
+
+check_keyed!(boxed, EXACT, tourbillon::Boxed);
+check_handles!(keyless, EXACT, tourbillon::Keyless);
+check_keyed!(delay_queue_with_map, EXACT, delay_queue::WithMap);
+check_handles!(delay_queue_bare, EXACT, delay_queue::Bare);
+check_keyed!(heap_by_key, EXACT, heap::ByKey);
+check_handles!(heap_by_id, EXACT, heap::ById);
+check_keyed!(hash_wheel_by_key, EXACT, hash_wheel::ByKey);
+check_handles!(hash_wheel_by_id, EXACT, hash_wheel::ById);
+check_keyed!(hash_wheel_thread_by_key, ROUGH, hash_wheel_thread::ByKey);
+check_handles!(hash_wheel_thread_by_id, ROUGH, hash_wheel_thread::ById);
+
+#[test]
+fn names_are_unique() {
+    let names: HashSet<&str> = super::ALL.iter().map(|system| system.name).collect();
+    assert_eq!(names.len(), super::ALL.len());
+}
