@@ -175,12 +175,14 @@ impl Run<'_> {
                     };
                     let figure = &mut of_case[at];
                     if workload.children == Children::Fresh {
-                        self.wait_for_calm();
-                        let mut child = Filling::start(systems[at], workload, keys)?;
-                        figure.rounds.push(Round::of(child.ask(&request)?));
-                        figure.fills.push(child.filled);
+                        let filled = self.round(figure, || {
+                            let mut child = Filling::start(systems[at], workload, keys)?;
+                            Ok((child.ask(&request)?, child.filled))
+                        })?;
+                        figure.fills.push(filled);
                     } else {
-                        self.round(&mut children[at], &request, figure)?;
+                        let child = &mut children[at];
+                        self.round(figure, || Ok((child.ask(&request)?, child.filled)))?;
                     }
                 }
             }
@@ -223,14 +225,13 @@ impl Run<'_> {
     /// each that counts, and only while there is time left for it.
     fn round(
         &mut self,
-        child: &mut Filling,
-        request: &Request,
         figure: &mut Figure,
-    ) -> io::Result<()> {
+        mut ask: impl FnMut() -> io::Result<(Reply, Filled)>,
+    ) -> io::Result<Filled> {
         loop {
             self.wait_for_calm();
             let began = Instant::now();
-            let reply = child.ask(request)?;
+            let (reply, filled) = ask()?;
             let ping = reply.ping_ns.unwrap_or(0.0);
             if ping > 0.0 {
                 self.best_ping_ns = self.best_ping_ns.min(ping);
@@ -247,7 +248,7 @@ impl Run<'_> {
             }
             figure.kept_disturbed += u32::from(slow || disturbed);
             figure.rounds.push(Round::of(reply));
-            return Ok(());
+            return Ok(filled);
         }
     }
 }
