@@ -1,6 +1,13 @@
 //! The workloads. One file each and a line in [`ALL`].
 
+mod cascade;
+mod churn;
+mod idle;
+mod inserts;
+mod long_tasks;
+mod mass;
 mod memory;
+mod paced;
 mod start_stop;
 mod timeouts;
 mod touch;
@@ -122,12 +129,6 @@ const ONE_AND_TWO_THREADS: &[Case] = &[
     },
 ];
 
-/// The only case of a workload that has one producer.
-const ONE_THREAD: &[Case] = &[Case {
-    name: "1 thread",
-    threads: 1,
-}];
-
 /// How a workload names its timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
@@ -142,7 +143,14 @@ pub(crate) const ALL: &[Workload] = &[
     start_stop::BY_KEY,
     touch::ABOUT,
     timeouts::ABOUT,
+    mass::SPREAD,
+    mass::INSTANT,
+    long_tasks::ABOUT,
+    idle::ABOUT,
     memory::ABOUT,
+    inserts::ABOUT,
+    cascade::ABOUT,
+    churn::ABOUT,
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
@@ -152,7 +160,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Workload> {
 
 /// Whether the number of keys is no question there.
 pub(crate) fn has_no_keys(name: &str) -> bool {
-    find(name).is_some_and(|workload| workload.keys.iter().all(|keys| keys.is_empty()))
+    find(name).is_some_and(Workload::has_no_keys)
 }
 
 impl Workload {
@@ -162,6 +170,10 @@ impl Workload {
             [] => &[0],
             keys => keys,
         }
+    }
+
+    pub(crate) fn has_no_keys(&self) -> bool {
+        self.keys.iter().all(|keys| keys.is_empty())
     }
 
     pub(crate) fn amount_in(&self, form: Form) -> u64 {
@@ -175,7 +187,14 @@ pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
         "W1k" => start_stop::serve_keyed::<S>(child),
         "W2" => touch::serve::<S>(child),
         "W3" => timeouts::serve::<S>(child),
+        "W4" => mass::serve_spread::<S>(child),
+        "W4i" => mass::serve_instant::<S>(child),
+        "W5" => long_tasks::serve::<S>(child),
+        "W6" => idle::serve::<S>(child),
         "W7" => memory::serve::<S>(child),
+        "W8" => inserts::serve::<S>(child),
+        "W9" => cascade::serve::<S>(child),
+        "churn" => churn::serve::<S>(child),
         other => unreachable!("{other} is not in the table, or by handle"),
     }
 }
