@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::cli::Order;
 use crate::machine::{Busy, resident_bytes};
 use crate::pingpong;
-use crate::recorder::fired_so_far;
+use crate::recorder::{early_so_far, fired_so_far};
 use crate::systems;
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{self, Workload};
+use crate::workloads::{self, Children, Workload};
 
 /// The child's end of the conversation with its parent.
 #[derive(Debug)]
@@ -75,16 +75,23 @@ impl Child {
     }
 
     /// Serves rounds until the parent ends.
+    ///
+    /// Children that measure at the same time leave the machine alone, and don't ask what others
+    /// do: that would be each other.
     pub(crate) fn rounds(&mut self, mut round: impl FnMut(&Request) -> Measured) -> io::Result<()> {
+        let alone = self.workload.children != Children::Together;
+        let ping = || alone.then(pingpong::round_trip_ns).flatten();
         for line in io::stdin().lock().lines() {
             let request: Request = serde_json::from_str(&line?)?;
-            let ping_before = pingpong::round_trip_ns();
+            let ping_before = ping();
             let fired_before = fired_so_far();
-            let busy = Busy::now();
+            let early_before = early_so_far();
+            let busy = alone.then(Busy::now).flatten();
             let measured = round(&request);
             let others = Busy::others_since(busy);
             let fired = fired_so_far() - fired_before;
-            let ping_after = pingpong::round_trip_ns();
+            let early = early_so_far() - early_before;
+            let ping_after = ping();
             say(&Reply {
                 figures: measured.figures,
                 seconds: measured.took.as_secs_f64(),
@@ -93,6 +100,7 @@ impl Child {
                     .map(|(before, after)| before.max(after)),
                 others,
                 fired,
+                early,
             })?;
         }
         // Taking millions of timers apart would only hold up the next child.

@@ -1,5 +1,7 @@
 //! What the figures depend on: the machine, the versions, the commit; and what it is doing now.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -118,6 +120,71 @@ pub(crate) fn resident_bytes() -> Option<u64> {
     } else {
         None
     }
+}
+
+/// What the threads of this process have used so far, but for the calling one: with one producer
+/// that calls this, it is what the system's own threads do.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    cpu: Option<Duration>,
+    /// By thread, since some may end and others begin.
+    switches: Option<HashMap<OsString, u64>>,
+}
+
+impl Used {
+    pub(crate) fn now() -> Self {
+        Used {
+            switches: switches_of_others(),
+            cpu: cpu_of_others(),
+        }
+    }
+
+    /// CPU time since then, to the nanosecond.
+    pub(crate) fn cpu_since(&self) -> Option<Duration> {
+        Some(cpu_of_others()?.saturating_sub(self.cpu?))
+    }
+
+    /// How often threads went to sleep since then. Those that have ended are not counted.
+    pub(crate) fn switches_since(&self) -> Option<u64> {
+        let before = self.switches.as_ref()?;
+        let each = |(thread, now): (OsString, u64)| {
+            now.saturating_sub(before.get(&thread).copied().unwrap_or(0))
+        };
+        Some(switches_of_others()?.into_iter().map(each).sum())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn cpu_of_others() -> Option<Duration> {
+    use rustix::time::{ClockId, clock_gettime};
+    let used = |clock| Duration::try_from(clock_gettime(clock)).ok();
+    // The thread first: the other way round its time might be the greater one.
+    let own = used(ClockId::ThreadCPUTime)?;
+    Some(used(ClockId::ProcessCPUTime)?.saturating_sub(own))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cpu_of_others() -> Option<Duration> {
+    None
+}
+
+/// Voluntary context switches of the other threads, by thread.
+fn switches_of_others() -> Option<HashMap<OsString, u64>> {
+    let own = std::fs::read_link("/proc/thread-self").ok()?;
+    let own = own.file_name()?;
+    let mut switches = HashMap::new();
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        let thread = thread.ok()?;
+        if thread.file_name() == own {
+            continue;
+        }
+        let status = thread.path().join("status");
+        // None if it has just ended.
+        if let Some(count) = field(status.to_str()?, "voluntary_ctxt_switches") {
+            switches.insert(thread.file_name(), count.parse().ok()?);
+        }
+    }
+    Some(switches)
 }
 
 /// CPU time so far, in the kernel's hundredths of a second.

@@ -33,7 +33,7 @@ const DELAY: [Duration; 3] = [
 pub(crate) fn run(options: &Options) -> io::Result<()> {
     for path in [&options.json, &options.markdown].into_iter().flatten() {
         // A run of minutes should not end with a path that can't be written.
-        std::fs::write(path, "").map_err(|error| named(error, path))?;
+        std::fs::write(path, "").map_err(|error| named(&error, path))?;
     }
     let mut run = Run {
         options,
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 /// Prints the document of an earlier run.
 pub(crate) fn show(path: &Path) -> io::Result<()> {
-    let json = std::fs::read_to_string(path).map_err(|error| named(error, path))?;
+    let json = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
     let report: Report = serde_json::from_str(&json)?;
     say(&document::of(&report))
 }
@@ -101,7 +101,7 @@ fn say(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn named(error: io::Error, path: &Path) -> io::Error {
+fn named(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -111,6 +111,15 @@ fn command() -> String {
     format!("cargo run --release -p benches -- {}", args.join(" "))
         .trim_end_matches(" -- ")
         .to_owned()
+}
+
+/// A workload and how many keys it has, if that is a question.
+fn point(workload: &Workload, keys: u64) -> String {
+    if workload.has_no_keys() {
+        workload.name.to_owned()
+    } else {
+        format!("{} {}", workload.name, short(keys))
+    }
 }
 
 struct Run<'a> {
@@ -175,12 +184,14 @@ impl Run<'_> {
                     };
                     let figure = &mut of_case[at];
                     if workload.children == Children::Fresh {
-                        self.wait_for_calm();
-                        let mut child = Filling::start(systems[at], workload, keys)?;
-                        figure.rounds.push(Round::of(child.ask(&request)?));
-                        figure.fills.push(child.filled);
+                        let filled = self.round(figure, || {
+                            let mut child = Filling::start(systems[at], workload, keys)?;
+                            Ok((child.ask(&request)?, child.filled))
+                        })?;
+                        figure.fills.push(filled);
                     } else {
-                        self.round(&mut children[at], &request, figure)?;
+                        let child = &mut children[at];
+                        self.round(figure, || Ok((child.ask(&request)?, child.filled)))?;
                     }
                 }
             }
@@ -194,10 +205,9 @@ impl Run<'_> {
 
     fn progress(&self, workload: &Workload, case: usize, keys: u64, round: usize) {
         eprintln!(
-            "{:>5.0} s  {} {}, {}: round {} of {}",
+            "{:>5.0} s  {}, {}: round {} of {}",
             self.began.elapsed().as_secs_f64(),
-            workload.name,
-            short(keys),
+            point(workload, keys),
             workload.cases[case].name,
             round + 1,
             self.options.rounds
@@ -223,14 +233,13 @@ impl Run<'_> {
     /// each that counts, and only while there is time left for it.
     fn round(
         &mut self,
-        child: &mut Filling,
-        request: &Request,
         figure: &mut Figure,
-    ) -> io::Result<()> {
+        mut ask: impl FnMut() -> io::Result<(Reply, Filled)>,
+    ) -> io::Result<Filled> {
         loop {
             self.wait_for_calm();
             let began = Instant::now();
-            let reply = child.ask(request)?;
+            let (reply, filled) = ask()?;
             let ping = reply.ping_ns.unwrap_or(0.0);
             if ping > 0.0 {
                 self.best_ping_ns = self.best_ping_ns.min(ping);
@@ -247,7 +256,7 @@ impl Run<'_> {
             }
             figure.kept_disturbed += u32::from(slow || disturbed);
             figure.rounds.push(Round::of(reply));
-            return Ok(());
+            return Ok(filled);
         }
     }
 }
@@ -262,12 +271,7 @@ struct Filling {
 
 impl Filling {
     fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
-        eprint!(
-            "         {} {}: {} .. ",
-            workload.name,
-            short(keys),
-            system.name
-        );
+        eprint!("         {}: {} .. ", point(workload, keys), system.name);
         let mut process = Command::new(std::env::current_exe()?)
             .args([cli::CHILD, system.name, workload.name])
             .arg(keys.to_string())

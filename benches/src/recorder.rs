@@ -66,6 +66,9 @@ struct Local {
     lateness: Box<[AtomicU64; BUCKETS]>,
     latest: AtomicU64,
     last_ran: AtomicU64,
+    /// Those that ran before they were due, long tasks included, and by how much at most.
+    early: AtomicU64,
+    earliest: AtomicU64,
 }
 
 static STAMPED: AtomicBool = AtomicBool::new(false);
@@ -91,7 +94,9 @@ pub(crate) fn fired(value: u64) {
             local.stamped(Stamp::decode(value));
         }
         add(&local.sum, value);
-        add(&local.fired, 1);
+        // Last, and a release: who sees the count sees what was recorded before it.
+        let fired = local.fired.load(Ordering::Relaxed);
+        local.fired.store(fired + 1, Ordering::Release);
     });
 }
 
@@ -102,6 +107,8 @@ fn register() -> Arc<Local> {
         lateness: Box::new([const { AtomicU64::new(0) }; BUCKETS]),
         latest: AtomicU64::new(0),
         last_ran: AtomicU64::new(0),
+        early: AtomicU64::new(0),
+        earliest: AtomicU64::new(0),
     });
     locals().push(Arc::clone(&local));
     local
@@ -114,6 +121,12 @@ fn locals() -> std::sync::MutexGuard<'static, Vec<Arc<Local>>> {
 impl Local {
     fn stamped(&self, stamp: Stamp) {
         let now = Instant::now();
+        if let Some(early) = stamp.due.checked_duration_since(now)
+            && !early.is_zero()
+        {
+            add(&self.early, 1);
+            raise(&self.earliest, early.as_nanos() as u64);
+        }
         if stamp.long {
             thread::sleep(LONG);
             return;
@@ -169,8 +182,17 @@ pub(crate) fn fired_so_far() -> u64 {
     }
     locals
         .iter()
-        .map(|local| local.fired.load(Ordering::Relaxed))
+        .map(|local| local.fired.load(Ordering::Acquire))
         .sum()
+}
+
+/// How many timers with a stamp have run before they were due.
+pub(crate) fn early_so_far() -> u64 {
+    let locals = locals();
+    let early = locals
+        .iter()
+        .map(|local| local.early.load(Ordering::Relaxed));
+    early.sum()
 }
 
 /// Waits until `count` timers have fired in all; those that don't come are an error.
@@ -192,6 +214,7 @@ pub(crate) struct Lateness {
     counts: Vec<u64>,
     latest: u64,
     last_ran: u64,
+    earliest: u64,
 }
 
 /// Takes what was recorded. For the time between two rounds, when nothing fires.
@@ -200,6 +223,7 @@ pub(crate) fn take_lateness() -> Lateness {
         counts: vec![0; BUCKETS],
         latest: 0,
         last_ran: 0,
+        earliest: 0,
     };
     for local in locals().iter() {
         for (sum, count) in taken.counts.iter_mut().zip(local.lateness.iter()) {
@@ -209,6 +233,9 @@ pub(crate) fn take_lateness() -> Lateness {
         taken.last_ran = taken
             .last_ran
             .max(local.last_ran.swap(0, Ordering::Relaxed));
+        taken.earliest = taken
+            .earliest
+            .max(local.earliest.swap(0, Ordering::Relaxed));
     }
     taken
 }
@@ -232,6 +259,11 @@ impl Lateness {
     /// In milliseconds.
     pub(crate) fn max(&self) -> f64 {
         self.latest as f64 / 1e6
+    }
+
+    /// How far before its due moment one ran at most.
+    pub(crate) fn early(&self) -> Duration {
+        Duration::from_nanos(self.earliest)
     }
 
     /// How long after `moment` the last one ran, in milliseconds.
@@ -289,6 +321,29 @@ mod tests {
         }
     }
 
+    /// The only test that records: what is recorded belongs to the whole process.
+    #[test]
+    fn what_is_late_and_what_is_early_is_told_apart() {
+        expect_stamps();
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut dues = vec![now - (now - start()), now + 60 * second];
+        dues.extend([now; 8]);
+        let fired_before = fired_so_far();
+        thread::scope(|scope| {
+            for (number, due) in (0..).zip(dues) {
+                let long = false;
+                scope.spawn(move || fired(Stamp { due, long, number }.encode()));
+            }
+        });
+        assert_eq!(fired_so_far() - fired_before, 10);
+        let taken = take_lateness();
+        assert_eq!((taken.count(), early_so_far()), (10, 1));
+        assert!(taken.early() > 50 * second);
+        assert!(taken.last_ran_after(now) > 0.0);
+        assert_eq!(take_lateness().count(), 0);
+    }
+
     #[test]
     fn percentiles_are_those_of_what_was_recorded() {
         let mut counts = vec![0; BUCKETS];
@@ -299,6 +354,7 @@ mod tests {
             counts,
             latest: 1_000_000_000,
             last_ran: 0,
+            earliest: 0,
         };
         for (per_mille, truth) in [(500, 500.0), (990, 990.0), (999, 999.0)] {
             let found = lateness.per_mille(per_mille);

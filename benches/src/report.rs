@@ -55,6 +55,9 @@ pub(crate) struct Round {
     pub(crate) ping_ns: Option<f64>,
     pub(crate) other_cores_busy: Option<f64>,
     pub(crate) fired: u64,
+    /// Timers that ran before they were due, where a workload looks at that.
+    #[serde(default)]
+    pub(crate) early: u64,
 }
 
 impl Round {
@@ -65,6 +68,7 @@ impl Round {
             ping_ns: reply.ping_ns,
             other_cores_busy: reply.others,
             fired: reply.fired,
+            early: reply.early,
         }
     }
 }
@@ -150,6 +154,10 @@ impl Figure {
             if count > 0 {
                 words += &format!(", {count} {what}");
             }
+        }
+        let early: u64 = self.rounds.iter().map(|round| round.early).sum();
+        if early > 0 {
+            words += &format!(", {early} timers early");
         }
         words
     }
@@ -347,6 +355,7 @@ mod tests {
             ping_ns: None,
             other_cores_busy: None,
             fired: 0,
+            early: 0,
         });
         figure
     }

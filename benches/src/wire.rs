@@ -32,4 +32,6 @@ pub(crate) struct Reply {
     pub(crate) others: Option<f64>,
     /// Timers that fired during the work.
     pub(crate) fired: u64,
+    /// Of those that record their lateness, the ones that ran before they were due.
+    pub(crate) early: u64,
 }

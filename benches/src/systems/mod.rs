@@ -22,6 +22,9 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// For command line and tables.
     const NAME: &'static str;
     const ABOUT: &'static str;
+    /// Whether its timers may run before they are due, for a reason that its file tells. Others
+    /// fail a round in which that happens; here it is counted and stands in the table.
+    const MAY_BE_EARLY: bool = false;
 
     /// Empty.
     fn new(tasks: Tasks) -> Self;
@@ -35,11 +38,6 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// Runs a producer's work on its thread, in whatever context that needs.
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
         work()
-    }
-
-    /// Something about the last round that only this system can tell, for the log.
-    fn remark(&self) -> Option<String> {
-        None
     }
 }
 

@@ -4,19 +4,14 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Better, By, Case, Children, Metric, OfRounds, Workload, between, fill, minutes};
+use super::{By, Case, Children, Metric, Workload, between, fill, minutes};
 use crate::child::{Child, Measured};
 use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W7",
     about: "resident bytes per pending keyed timer",
-    metrics: &[Metric {
-        name: "",
-        unit: "bytes",
-        better: Better::Less,
-        of_rounds: OfRounds::Median,
-    }],
+    metrics: &[Metric::less("", "bytes")],
     cases: &[Case {
         name: "60 - 120 min out",
         threads: 1,

@@ -1,13 +1,24 @@
 //! The workloads. One file each and a line in [`ALL`].
 
+mod cascade;
+mod churn;
+mod idle;
+mod inserts;
+mod long_tasks;
+mod mass;
 mod memory;
+mod paced;
 mod start_stop;
+mod timeouts;
 mod touch;
 
 use std::io;
-use std::time::Duration;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::child::Child;
+use crate::recorder::{Lateness, take_lateness};
 use crate::rng::Rng;
 use crate::systems::{Handles, Keyed, System};
 
@@ -47,6 +58,33 @@ pub(crate) struct Metric {
     pub(crate) of_rounds: OfRounds,
 }
 
+impl Metric {
+    /// Of which less is better and the median counts.
+    const fn less(name: &'static str, unit: &'static str) -> Self {
+        Metric {
+            name,
+            unit,
+            better: Better::Less,
+            of_rounds: OfRounds::Median,
+        }
+    }
+
+    const fn more(name: &'static str, unit: &'static str) -> Self {
+        Metric {
+            better: Better::More,
+            ..Metric::less(name, unit)
+        }
+    }
+
+    /// A maximum, of which the least counts.
+    const fn longest(name: &'static str, unit: &'static str) -> Self {
+        Metric {
+            of_rounds: OfRounds::Least,
+            ..Metric::less(name, unit)
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     Less,
@@ -79,6 +117,18 @@ pub(crate) enum Children {
     Together,
 }
 
+/// The cases of a workload that asks what a second producer does to it.
+const ONE_AND_TWO_THREADS: &[Case] = &[
+    Case {
+        name: "1 thread",
+        threads: 1,
+    },
+    Case {
+        name: "2 threads",
+        threads: 2,
+    },
+];
+
 /// How a workload names its timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
@@ -92,7 +142,15 @@ pub(crate) const ALL: &[Workload] = &[
     start_stop::BY_HANDLE,
     start_stop::BY_KEY,
     touch::ABOUT,
+    timeouts::ABOUT,
+    mass::SPREAD,
+    mass::INSTANT,
+    long_tasks::ABOUT,
+    idle::ABOUT,
     memory::ABOUT,
+    inserts::ABOUT,
+    cascade::ABOUT,
+    churn::ABOUT,
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
@@ -102,7 +160,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Workload> {
 
 /// Whether the number of keys is no question there.
 pub(crate) fn has_no_keys(name: &str) -> bool {
-    find(name).is_some_and(|workload| workload.keys.iter().all(|keys| keys.is_empty()))
+    find(name).is_some_and(Workload::has_no_keys)
 }
 
 impl Workload {
@@ -112,6 +170,10 @@ impl Workload {
             [] => &[0],
             keys => keys,
         }
+    }
+
+    pub(crate) fn has_no_keys(&self) -> bool {
+        self.keys.iter().all(|keys| keys.is_empty())
     }
 
     pub(crate) fn amount_in(&self, form: Form) -> u64 {
@@ -124,7 +186,15 @@ pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
         "W1k" => start_stop::serve_keyed::<S>(child),
         "W2" => touch::serve::<S>(child),
+        "W3" => timeouts::serve::<S>(child),
+        "W4" => mass::serve_spread::<S>(child),
+        "W4i" => mass::serve_instant::<S>(child),
+        "W5" => long_tasks::serve::<S>(child),
+        "W6" => idle::serve::<S>(child),
         "W7" => memory::serve::<S>(child),
+        "W8" => inserts::serve::<S>(child),
+        "W9" => cascade::serve::<S>(child),
+        "churn" => churn::serve::<S>(child),
         other => unreachable!("{other} is not in the table, or by handle"),
     }
 }
@@ -165,4 +235,55 @@ fn between(rng: &mut Rng, from: Duration, to: Duration) -> Duration {
 
 const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
+}
+
+/// Runs `work` on so many threads, which begin together; each gets its number. Says how long all of
+/// it took, what was left to others included.
+fn producers<S: System, R: Send>(
+    system: &S,
+    threads: usize,
+    work: impl Fn(u64) -> R + Sync,
+) -> (Duration, Vec<R>) {
+    let barrier = Barrier::new(threads);
+    let timed = |number| {
+        system.on_thread(|| {
+            barrier.wait();
+            let began = Instant::now();
+            let result = work(number);
+            (began, Instant::now(), result)
+        })
+    };
+    let results: Vec<_> = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads as u64)
+            .map(|number| {
+                let timed = &timed;
+                scope.spawn(move || timed(number))
+            })
+            .collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended.map(|result| result.expect("no call fails")).collect()
+    });
+    let settling = Instant::now();
+    system.settle();
+    let settled = settling.elapsed();
+    let began = results.iter().map(|(began, ..)| *began).min();
+    let ended = results.iter().map(|(_, ended, _)| *ended).max();
+    let took = began
+        .zip(ended)
+        .map_or(settled, |(began, ended)| ended - began + settled);
+    let results = results.into_iter().map(|(.., result)| result);
+    (took, results.collect())
+}
+
+/// What was recorded of `count` timers with stamps, all of which have fired.
+fn lateness_of<S: System>(count: u64) -> Lateness {
+    let lateness = take_lateness();
+    assert_eq!(lateness.count(), count, "each of them fires once");
+    assert!(
+        S::MAY_BE_EARLY || lateness.early().is_zero(),
+        "{} ran a timer {:?} before it was due",
+        S::NAME,
+        lateness.early()
+    );
+    lateness
 }

@@ -9,9 +9,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{
-    Better, By, Case, Children, Metric, OfRounds, Workload, between, fill, filled, minutes,
-};
+use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes};
 use crate::child::{Child, Measured};
 use crate::recorder::fired_so_far;
 use crate::rng::Rng;
@@ -28,12 +26,7 @@ pub(super) const BY_HANDLE: Workload = Workload {
 pub(super) const BY_KEY: Workload = Workload {
     name: "W1k",
     about: "start a keyed timer and stop it by its key, one thread",
-    metrics: &[Metric {
-        name: "",
-        unit: "ns/pair",
-        better: Better::Less,
-        of_rounds: OfRounds::Median,
-    }],
+    metrics: &[Metric::less("", "ns/pair")],
     cases: &[
         Case {
             name: "1 ms - 60 s",

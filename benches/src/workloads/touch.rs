@@ -5,11 +5,9 @@
 //! once per key and 30 minutes, however many touches there were; it is not in the figure.
 
 use std::io;
-use std::sync::Barrier;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Better, By, Case, Children, Metric, OfRounds, Workload, fill, minutes};
+use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, fill, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
 use crate::systems::{Keyed, Tasks};
@@ -17,22 +15,8 @@ use crate::systems::{Keyed, Tasks};
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",
     about: "push the deadlines of random keys 30 min out",
-    metrics: &[Metric {
-        name: "",
-        unit: "Mops/s",
-        better: Better::More,
-        of_rounds: OfRounds::Median,
-    }],
-    cases: &[
-        Case {
-            name: "1 thread",
-            threads: 1,
-        },
-        Case {
-            name: "2 threads",
-            threads: 2,
-        },
-    ],
+    metrics: &[Metric::more("", "Mops/s")],
+    cases: ONE_AND_TWO_THREADS,
     keys: [
         &[100_000, 1_000_000, 10_000_000],
         &[100_000, 1_000_000],
@@ -53,38 +37,13 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| {
         let threads = ABOUT.cases[request.case].threads;
         let each = request.amount / threads as u64;
-        let barrier = Barrier::new(threads);
-        let producer = |number: u64| {
+        let (took, touched) = producers(&system, threads, |number| {
             let mut rng = Rng::new(request.seed ^ (number << 32));
-            system.on_thread(|| {
-                barrier.wait();
-                let began = Instant::now();
-                let touched: u64 = (0..each)
-                    .map(|_| u64::from(system.touch(rng.below(keys), IDLE)))
-                    .sum();
-                assert_eq!(touched, each, "every key is there");
-                (began, Instant::now())
-            })
-        };
-        let times: Vec<_> = thread::scope(|scope| {
-            let running: Vec<_> = (0..threads as u64)
-                .map(|number| {
-                    let producer = &producer;
-                    scope.spawn(move || producer(number))
-                })
-                .collect();
-            let ended = running.into_iter().map(|thread| thread.join());
-            ended.map(|times| times.expect("no touch fails")).collect()
+            let touch = |_| u64::from(system.touch(rng.below(keys), IDLE));
+            (0..each).map(touch).sum::<u64>()
         });
-        let settling = Instant::now();
-        system.settle();
-        let settled = settling.elapsed();
-        let began = times.iter().map(|(began, _)| *began).min();
-        let ended = times.iter().map(|(_, ended)| *ended).max();
-        let took = began
-            .zip(ended)
-            .map_or(settled, |(began, ended)| ended - began + settled);
-        let operations = each * threads as u64;
+        let operations: u64 = touched.into_iter().sum();
+        assert_eq!(operations, each * threads as u64, "every key is there");
         Measured::one(operations as f64 / took.as_secs_f64() / 1e6, took)
     })
 }

@@ -1,0 +1,89 @@
+//! W9: a storm of cascading. N timers are pending within 262 s, which is as wide as a slot of the
+//! fourth level is with 64 slots a level and a tick of 1 ms; the first is due in a minute. Beside
+//! them 10,000 timers a second are started, due 1 to 60 ms later, while such slots are taken apart: how
+//! late are those?
+//!
+//! When that happens is up to the system. In ours each stripe's wheel has an origin of its own, so
+//! its slot is taken apart at its own moment, anywhere within the 262 s: a window of 12 s meets about
+//! 12 of 262 stripes, so half a million entries of 10 M, in every round. A system with one wheel
+//! takes its slot apart at one moment, which a window may miss: then the figure says nothing about
+//! that, and the greatest of the rounds says more than the typical one.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::paced::Paced;
+use super::{By, Case, Children, Metric, Workload, between, filled, lateness_of};
+use crate::child::{Child, Measured};
+use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
+use crate::rng::Rng;
+use crate::systems::{Keyed, Tasks};
+
+pub(super) const ABOUT: Workload = Workload {
+    name: "W9",
+    about: "10,000 timers/s beside a slot that cascades: lateness of those",
+    metrics: &[
+        Metric::less("p50", "ms"),
+        Metric::less("p99", "ms"),
+        Metric::less("p99.9", "ms"),
+        Metric::longest("max", "ms"),
+    ],
+    cases: &[Case {
+        name: "10,000 timers/s beside",
+        threads: 1,
+    }],
+    keys: [&[10_000_000], &[1_000_000], &[1_000]],
+    // Milliseconds.
+    amount: [12_000, 1_500, 50],
+    children: Children::Fresh,
+    warm_up: false,
+    by: By::Key,
+};
+
+/// Until the first of those that lie in the slot is due. Fill and round end before.
+const AHEAD: Duration = Duration::from_secs(60);
+const SLOT: Duration = Duration::from_millis(64 * 64 * 64);
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    expect_stamps();
+    let system = S::new(Tasks::Short);
+    let keys = child.keys;
+    let first = Instant::now() + AHEAD;
+    child.filled(|| {
+        let mut rng = Rng::new(0xf111);
+        system.on_thread(|| {
+            // A number alone is a key apart from all stamps, which are greater.
+            for key in 0..keys {
+                let due = first + between(&mut rng, Duration::ZERO, SLOT);
+                system.start(key, due.saturating_duration_since(Instant::now()));
+            }
+        });
+        filled(&system, keys);
+    })?;
+    child.rounds(|request| {
+        let paced = Paced {
+            from: Duration::from_millis(1),
+            to: Duration::from_millis(60),
+            long: 0,
+        };
+        let fired_before = fired_so_far();
+        let began = Instant::now();
+        let count = paced.produce(&system, request);
+        wait_until_fired(fired_before + count, LIMIT);
+        assert!(
+            Instant::now() < first,
+            "the round has to end before the others come due"
+        );
+        let lateness = lateness_of::<S>(count);
+        Measured {
+            figures: vec![
+                Some(lateness.per_mille(500)),
+                Some(lateness.per_mille(990)),
+                Some(lateness.per_mille(999)),
+                Some(lateness.max()),
+            ],
+            took: began.elapsed(),
+        }
+    })
+}

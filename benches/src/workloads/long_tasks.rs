@@ -1,0 +1,68 @@
+//! W5: some tasks are long. 10,000 timers a second are started, due 10 to 60 ms later; a few of
+//! them sleep for half a second, 41 in the 5 s of the full form. How late are the others?
+//!
+//! Each system is set up as a service would that knows of such tasks. Where tasks run on the
+//! timer's own thread there is no such set-up, and the others wait. Each round is a process of its
+//! own: a pool that grows while tasks are long has not done so before.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::paced::Paced;
+use super::{By, Case, Children, Metric, Workload, lateness_of};
+use crate::child::{Child, Measured};
+use crate::recorder::{LONG, expect_stamps, fired_so_far, wait_until_fired};
+use crate::systems::{Keyed, Tasks};
+
+pub(super) const ABOUT: Workload = Workload {
+    name: "W5",
+    about: "10,000 timers/s, some tasks take 500 ms: lateness of the others",
+    metrics: &[
+        Metric::less("p50", "ms"),
+        Metric::less("p99", "ms"),
+        Metric::less("p99.9", "ms"),
+        Metric::longest("max", "ms"),
+    ],
+    cases: &[Case {
+        name: "10,000 timers/s",
+        threads: 1,
+    }],
+    keys: [&[]; 3],
+    // Milliseconds.
+    amount: [5_000, 1_000, 50],
+    children: Children::Fresh,
+    warm_up: false,
+    by: By::Key,
+};
+
+/// In the full form's time; at least one.
+const LONG_TASKS: u64 = 41;
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    expect_stamps();
+    let system = S::new(Tasks::MayBlock);
+    child.filled(|| ())?;
+    child.rounds(|request| {
+        let long = (LONG_TASKS * request.amount / ABOUT.amount[0]).max(1) as u32;
+        let paced = Paced {
+            from: Duration::from_millis(10),
+            to: Duration::from_millis(60),
+            long,
+        };
+        let fired_before = fired_so_far();
+        let began = Instant::now();
+        let count = paced.produce(&system, request);
+        wait_until_fired(fired_before + count, LIMIT + LONG * long);
+        let lateness = lateness_of::<S>(count - u64::from(long));
+        Measured {
+            figures: vec![
+                Some(lateness.per_mille(500)),
+                Some(lateness.per_mille(990)),
+                Some(lateness.per_mille(999)),
+                Some(lateness.max()),
+            ],
+            took: began.elapsed(),
+        }
+    })
+}

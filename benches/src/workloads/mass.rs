@@ -1,0 +1,132 @@
+//! W4 and W4i: mass expiry. Many timers are armed ahead of time; then they come due, spread evenly
+//! over two seconds in random order (W4), or all at one instant (W4i).
+//!
+//! The first is due so late that all are armed by then; a round in which arming took longer is
+//! wrong and is done again with twice the time. Lateness counts from the moment that the caller asked
+//! for. The CPU time is that of all threads but the producer's, from the end of arming until the last
+//! one has run.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::{By, Case, Children, Metric, Workload, lateness_of};
+use crate::child::{Child, Measured};
+use crate::machine::Used;
+use crate::recorder::{
+    Lateness, Stamp, expect_stamps, fired_so_far, take_lateness, wait_until_fired,
+};
+use crate::rng::Rng;
+use crate::systems::{Keyed, Tasks};
+use crate::wire::Request;
+
+pub(super) const SPREAD: Workload = Workload {
+    name: "W4",
+    about: "lateness of many timers that come due within 2 s",
+    metrics: &[
+        Metric::less("p50", "ms"),
+        Metric::less("p99", "ms"),
+        Metric::longest("max", "ms"),
+        Metric::less("CPU", "s"),
+    ],
+    cases: &[Case {
+        name: "spread over 2 s",
+        threads: 1,
+    }],
+    ..INSTANT
+};
+
+pub(super) const INSTANT: Workload = Workload {
+    name: "W4i",
+    about: "how long many timers take that come due at once",
+    metrics: &[
+        Metric::less("last ran", "ms after it"),
+        Metric::less("CPU", "s"),
+    ],
+    cases: &[Case {
+        name: "one instant",
+        threads: 1,
+    }],
+    keys: [&[]; 3],
+    // Timers.
+    amount: [1_000_000, 200_000, 1_000],
+    children: Children::Kept,
+    warm_up: false,
+    by: By::Key,
+};
+
+const SPAN: Duration = Duration::from_secs(2);
+/// Time for arming: this, and this for each timer.
+const LEAD: Duration = Duration::from_millis(200);
+const LEAD_EACH: Duration = Duration::from_nanos(2_000);
+/// So long the last one may be late. A round that takes longer has lost a timer.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) fn serve_spread<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    serve::<S>(child, SPAN, |lateness, _| {
+        vec![
+            Some(lateness.per_mille(500)),
+            Some(lateness.per_mille(990)),
+            Some(lateness.max()),
+        ]
+    })
+}
+
+pub(super) fn serve_instant<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    serve::<S>(child, Duration::ZERO, |lateness, instant| {
+        vec![Some(lateness.last_ran_after(instant))]
+    })
+}
+
+fn serve<S: Keyed>(
+    child: &mut Child,
+    span: Duration,
+    figures: impl Fn(&Lateness, Instant) -> Vec<Option<f64>>,
+) -> io::Result<()> {
+    expect_stamps();
+    let system = S::new(Tasks::Short);
+    child.filled(|| ())?;
+    child.rounds(|request| {
+        let mut lead = LEAD + LEAD_EACH * request.amount as u32;
+        loop {
+            let fired_before = fired_so_far();
+            let began = Instant::now();
+            let first = began + lead;
+            arm(&system, request, first, span);
+            let in_time = Instant::now() < first;
+            let used = Used::now();
+            wait_until_fired(fired_before + request.amount, lead + span + LIMIT);
+            let cpu = used.cpu_since();
+            if !in_time {
+                take_lateness();
+                lead *= 2;
+                continue;
+            }
+            let lateness = lateness_of::<S>(request.amount);
+            let mut figures = figures(&lateness, first);
+            figures.push(cpu.map(|cpu| cpu.as_secs_f64()));
+            return Measured {
+                figures,
+                took: began.elapsed(),
+            };
+        }
+    })
+}
+
+/// Arms all of them, evenly over `span` from `first` on, in random order.
+fn arm<S: Keyed>(system: &S, request: &Request, first: Instant, span: Duration) {
+    let count = request.amount as u32;
+    let mut places: Vec<u32> = (0..count).collect();
+    let mut rng = Rng::new(request.seed);
+    for left in (1..places.len()).rev() {
+        places.swap(left, rng.below(left as u64 + 1) as usize);
+    }
+    system.on_thread(|| {
+        for number in places {
+            let due = first + span.mul_f64(f64::from(number) / f64::from(count));
+            let long = false;
+            let key = Stamp { due, long, number }.encode();
+            system.start(key, due.saturating_duration_since(Instant::now()));
+        }
+    });
+    system.settle();
+}

@@ -1,0 +1,78 @@
+//! W3: request timeouts as a service has them. Each operation starts a keyed timer of 30 s under a
+//! new key and stops the one of 1,000 operations before, so at any time 1,000 are pending per thread.
+//!
+//! A round lasts a given time rather than a given number of operations: a system that keeps what was
+//! stopped until its deadline grows with every one of them, and how much is the second figure. Each
+//! round needs a new process, whose memory nothing has grown before.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, producers};
+use crate::child::{Child, Measured};
+use crate::machine::resident_bytes;
+use crate::recorder::fired_so_far;
+use crate::systems::{Keyed, Tasks};
+
+pub(super) const ABOUT: Workload = Workload {
+    name: "W3",
+    about: "start a timer of 30 s, stop the one of 1,000 before",
+    metrics: &[
+        Metric::more("operations", "Mops/s"),
+        Metric::less("resident memory at the end", "MB"),
+    ],
+    cases: ONE_AND_TWO_THREADS,
+    keys: [&[]; 3],
+    // Milliseconds.
+    amount: [10_000, 1_000, 20],
+    children: Children::Fresh,
+    warm_up: false,
+    by: By::Key,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// So many requests of a thread are on their way.
+const WINDOW: u64 = 1_000;
+/// So many operations come between two looks at the clock.
+const STRIDE: u64 = 128;
+
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    let before = resident_bytes();
+    let system = S::new(Tasks::Short);
+    child.filled(|| ())?;
+    child.rounds(|request| {
+        let time = Duration::from_millis(request.amount);
+        let fired_before = fired_so_far();
+        let threads = ABOUT.cases[request.case].threads;
+        let (took, operations) = producers(&system, threads, |number| {
+            let first = number << 40;
+            let began = Instant::now();
+            let mut next = first;
+            let mut stopped = 0;
+            while began.elapsed() < time {
+                for _ in 0..STRIDE {
+                    system.start(next, TIMEOUT);
+                    if next - first >= WINDOW {
+                        stopped += u64::from(system.stop(next - WINDOW));
+                    }
+                    next += 1;
+                }
+            }
+            (next - first, stopped)
+        });
+        let grown = before
+            .zip(resident_bytes())
+            .map(|(before, after)| after.saturating_sub(before) as f64 / 1e6);
+        let started: u64 = operations.iter().map(|(started, _)| started).sum();
+        let stopped: u64 = operations.iter().map(|(_, stopped)| stopped).sum();
+        let fired = fired_so_far() - fired_before;
+        assert!(
+            stopped + fired + threads as u64 * WINDOW >= started,
+            "{stopped} stopped and {fired} fired of {started}"
+        );
+        Measured {
+            figures: vec![Some(started as f64 / took.as_secs_f64() / 1e6), grown],
+            took,
+        }
+    })
+}
