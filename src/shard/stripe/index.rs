@@ -8,10 +8,14 @@
 //! ```
 //!
 //! A line (bits and slot) lies in the first row with room, from its home row on; the row after the
-//! last is the first. `passed` counts the lines that went by a row because it was full, as in
-//! Folly's F14: a lookup goes on only where somebody went on before it. So nearly every lookup,
-//! vain ones too, reads one cache line, where control bytes beside their cells cost two. Removing
-//! counts the way back down: there are no tombstones, and no line ever moves but in a rehash.
+//! last is the first. `passed` counts the lines that went by a row because it was full, as the
+//! overflow counts of Folly's F14 do: a lookup goes on only where somebody went on before it. So
+//! most lookups, vain ones too, read one cache line, where control bytes beside their cells cost two.
+//!
+//! Removing counts the way back down, and a line that went by the freed cell moves up into it, as in
+//! linear probing without tombstones. F14 leaves it where it is; here ways would grow with every
+//! timer that comes and goes: at a load of 79 % a vain lookup reads 2.0 rows after the fill, and 16
+//! once all lines have been replaced five times. With lines moved up it stays at 2.0.
 //!
 //! A home row is the upper half of bits times rows. So a table may have any number of rows; and
 //! since home rows come in the order of the bits, a rehash reads the old rows and writes the new
@@ -20,8 +24,8 @@
 //! Invariants:
 //!
 //! - **I1** `passed` of a row is the number of lines that lie behind it on the way from their home.
-//!   No line comes by a row twice, and there are fewer lines than `u32` has numbers: it can't wrap.
-//! - **I2** A line's way is without a gap: rows that it went by were full then, and count it.
+//!   No line goes by a row twice, and there are fewer lines than `u32` has numbers: it can't wrap.
+//! - **I2** A row that was passed is full.
 //! - **I3** `limit` is at most the number of cells, and the number of lines at most `limit`.
 //! - **I4** No slot is in two lines.
 //!
@@ -70,10 +74,14 @@ impl Row {
         if cell >= CELLS {
             return false;
         }
+        self.fill(cell, bits, slot);
+        true
+    }
+
+    fn fill(&mut self, cell: usize, bits: u32, slot: u32) {
         self.bits[cell] = bits;
         self.slots[cell] = slot;
         self.used |= 1 << cell;
-        true
     }
 }
 
@@ -128,18 +136,56 @@ impl Index {
         place(&mut self.rows, bits, slot);
     }
 
-    /// Takes the line of `slot` out, if there is one.
+    /// Takes the line of `slot` out, if there is one. A line behind that went by the freed cell
+    /// moves up into it, and so on (I2).
     pub(super) fn remove(&mut self, bits: u32, slot: u32) {
-        let Some((lies, cell)) = self.position(bits, slot) else {
+        let Some((mut row, mut cell)) = self.position(bits, slot) else {
             return;
         };
-        self.rows[lies].used &= !(1 << cell);
+        self.rows[row].used &= !(1 << cell);
         self.lines -= 1;
-        let mut at = home(bits, self.rows.len());
-        while at != lies {
+        self.count_back(home(bits, self.rows.len()), row);
+        while self.rows[row].passed > 0 {
+            let (from, lies) = self.one_that_passed(row);
+            let behind = &mut self.rows[from];
+            let (bits, slot) = (behind.bits[lies], behind.slots[lies]);
+            behind.used &= !(1 << lies);
+            self.rows[row].fill(cell, bits, slot);
+            self.count_back(row, from);
+            (row, cell) = (from, lies);
+        }
+    }
+
+    /// A line that goes by the rows from `first` to before `end` no longer does.
+    fn count_back(&mut self, first: usize, end: usize) {
+        let mut at = first;
+        while at != end {
             self.rows[at].passed -= 1;
             at = self.next(at);
         }
+    }
+
+    /// Row and cell of the nearest line that went by `passed`: I1 says that there is one.
+    fn one_that_passed(&self, passed: usize) -> (usize, usize) {
+        let rows = self.rows.len();
+        let mut at = passed;
+        for steps in 1..rows {
+            at = self.next(at);
+            let row = &self.rows[at];
+            let went_by = |cell: &usize| {
+                let home = home(row.bits[*cell], rows);
+                let way = if home <= at {
+                    at - home
+                } else {
+                    at + rows - home
+                };
+                row.used >> cell & 1 != 0 && way >= steps
+            };
+            if let Some(cell) = (0..CELLS).find(went_by) {
+                return (at, cell);
+            }
+        }
+        unreachable!("I1: a row that was passed has a line behind it")
     }
 
     /// The key in slot `from` is in slot `to` now.
@@ -211,7 +257,8 @@ fn place(rows: &mut [Row], bits: u32, slot: u32) {
     }
 }
 
-/// The number of rows that follows on `rows`.
+/// The number of rows that follows on `rows`. Half as many more cost 30 ns a line over a bulk insert
+/// and 14 bytes a line on average; twice as many 20 ns and 16 bytes; a quarter more 90 ns, 13 bytes.
 fn more_than(rows: usize) -> usize {
     match rows {
         0 => 1,
@@ -220,7 +267,220 @@ fn more_than(rows: usize) -> usize {
     }
 }
 
-/// How many lines so many rows hold before there are more: 6 in 7, and all in the first row.
+/// How many lines so many rows hold before there are more: 11 in 14, and all in a single row.
 fn limit_of(rows: usize) -> usize {
-    if rows == 1 { CELLS } else { rows * 6 }
+    if rows == 1 { CELLS } else { rows * 11 / 2 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    struct Rng(u64);
+
+    impl Rng {
+        fn below(&mut self, end: u32) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            ((u64::from((self.0 >> 32) as u32) * u64::from(end)) >> 32) as u32
+        }
+    }
+
+    impl Index {
+        /// Holds the invariants against the lines themselves.
+        fn check(&self) {
+            let rows = self.rows.len();
+            let mut passed = vec![0; rows];
+            let mut slots = Vec::new();
+            for (lies, row) in self.rows.iter().enumerate() {
+                for cell in (0..CELLS).filter(|cell| row.used >> cell & 1 != 0) {
+                    slots.push(row.slots[cell]);
+                    let mut at = home(row.bits[cell], rows);
+                    while at != lies {
+                        passed[at] += 1;
+                        at = self.next(at);
+                    }
+                }
+            }
+            for (row, passed) in self.rows.iter().zip(passed) {
+                assert_eq!(row.passed, passed, "I1");
+                assert!(passed == 0 || row.used.count_ones() as usize == CELLS, "I2");
+            }
+            assert!(self.limit <= rows * CELLS && self.lines <= self.limit, "I3");
+            assert_eq!(slots.len(), self.lines);
+            slots.sort_unstable();
+            slots.dedup();
+            assert_eq!(slots.len(), self.lines, "I4");
+        }
+
+        /// The mean number of rows that a lookup of something absent reads.
+        fn vain(&self) -> f64 {
+            let rows = self.rows.len();
+            let mut read = 0;
+            for mut at in 0..rows {
+                read += 1;
+                while self.rows[at].passed > 0 {
+                    read += 1;
+                    at = self.next(at);
+                }
+            }
+            f64::from(read) / rows as f64
+        }
+    }
+
+    /// Random operations against a map from slots to bits, which `bits_of` makes of a random number.
+    fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> u32) {
+        let mut rng = Rng(seed);
+        let mut index = Index::new();
+        let mut model = HashMap::new();
+        for operation in 0..operations {
+            // In waves, so that it is filled, emptied and filled again.
+            let inserts = if operation / (2 * most) % 2 == 0 {
+                3
+            } else {
+                1
+            };
+            let slot = rng.below(most);
+            let bits = model.get(&slot).copied();
+            assert_eq!(
+                bits.and_then(|bits| index.find(bits, |found| found == slot)),
+                bits.map(|_| slot)
+            );
+            match bits {
+                None if rng.below(4) < inserts => {
+                    let bits = bits_of(rng.below(u32::MAX));
+                    assert_eq!(index.find(bits, |found| found == slot), None);
+                    index.insert(bits, slot);
+                    model.insert(slot, bits);
+                }
+                Some(bits) if rng.below(8) == 0 => {
+                    let to = most + slot;
+                    index.renumber(bits, slot, to);
+                    assert_eq!(index.find(bits, |found| found == slot), None);
+                    assert_eq!(index.find(bits, |found| found == to), Some(to));
+                    index.renumber(bits, to, slot);
+                }
+                Some(bits) if rng.below(4) >= inserts => {
+                    index.remove(bits, slot);
+                    model.remove(&slot);
+                    assert_eq!(index.find(bits, |found| found == slot), None);
+                }
+                _ => {}
+            }
+            if operation % 16 == 0 {
+                index.check();
+            }
+        }
+        for (slot, bits) in model {
+            assert_eq!(index.find(bits, |found| found == slot), Some(slot));
+            index.remove(bits, slot);
+            index.check();
+        }
+        assert!(index.is_empty());
+        assert!(index.rows.iter().all(|row| row.passed == 0));
+    }
+
+    #[test]
+    fn it_does_what_a_map_does() {
+        for seed in 1..=8 {
+            against_the_model(seed, 6_000, 3 * seed as u32, |random| random);
+            against_the_model(seed, 6_000, 400, |random| random);
+        }
+    }
+
+    #[test]
+    fn it_does_what_a_map_does_when_hashes_collide() {
+        for seed in 1..=8 {
+            for most in [15, 120] {
+                against_the_model(seed, 4_000, most, |_| 0);
+                against_the_model(seed, 4_000, most, |_| u32::MAX);
+                against_the_model(seed, 4_000, most, |random| random % 3 * 0x5555_5555);
+                // All homes in the last row: every way begins at the end and wraps.
+                against_the_model(seed, 4_000, most, |random| random | 0xff00_0000);
+            }
+        }
+    }
+
+    #[test]
+    fn it_grows_from_nothing_in_small_steps() {
+        let mut index = Index::new();
+        let mut sizes = vec![index.rows.len()];
+        for slot in 0..70_u32 {
+            index.insert(slot.wrapping_mul(0x9e37_79b9), slot);
+            index.check();
+            if index.rows.len() != sizes[sizes.len() - 1] {
+                sizes.push(index.rows.len());
+            }
+        }
+        assert_eq!(sizes, [0, 1, 2, 4, 6, 9, 13]);
+    }
+
+    #[test]
+    fn an_empty_one_finds_nothing() {
+        let mut index = Index::new();
+        assert_eq!(index.find(7, |_| unreachable!()), None);
+        index.remove(7, 7);
+        index.renumber(7, 7, 8);
+        assert!(index.is_empty() && index.rows.is_empty());
+    }
+
+    #[test]
+    fn rows_are_kept_after_a_peak() {
+        let mut index = Index::new();
+        for slot in 0..1_000 {
+            index.insert(slot << 22, slot);
+        }
+        let rows = index.rows.len();
+        for slot in 0..1_000 {
+            index.remove(slot << 22, slot);
+        }
+        assert!(index.is_empty());
+        assert_eq!(index.rows.len(), rows);
+    }
+
+    #[test]
+    fn only_equal_bits_are_asked_about_and_a_panic_changes_nothing() {
+        let mut index = Index::new();
+        for slot in 0..40 {
+            index.insert(slot % 4, slot);
+        }
+        let mut asked = Vec::new();
+        let answer = index.find(2, |slot| {
+            asked.push(slot);
+            false
+        });
+        assert_eq!(answer, None);
+        asked.sort_unstable();
+        assert!(asked.iter().copied().eq((2..40).step_by(4)));
+        let looking = AssertUnwindSafe(|| index.find(2, |_| panic!("Eq panics")));
+        assert!(catch_unwind(looking).is_err());
+        index.check();
+        assert_eq!(index.find(3, |slot| slot == 39), Some(39));
+    }
+
+    #[test]
+    fn lookups_stay_short_however_often_lines_come_and_go() {
+        let mut rng = Rng(1);
+        let mut index = Index::new();
+        let mut lines = Vec::new();
+        // As full as it gets.
+        while index.rows.len() < 400 || index.lines < index.limit {
+            let (bits, slot) = (rng.below(u32::MAX), lines.len() as u32);
+            index.insert(bits, slot);
+            lines.push(bits);
+        }
+        let before = index.vain();
+        for _ in 0..10 * lines.len() {
+            let slot = rng.below(lines.len() as u32);
+            let bits = &mut lines[slot as usize];
+            index.remove(*bits, slot);
+            *bits = rng.below(u32::MAX);
+            index.insert(*bits, slot);
+        }
+        index.check();
+        assert!(before < 3.0 && index.vain() < 3.0);
+    }
 }
