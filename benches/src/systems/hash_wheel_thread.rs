@@ -217,6 +217,7 @@ impl<V: Payload> Drop for Timers<V> {
 impl System for ByKey {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
+    const MAY_BE_EARLY: bool = true;
 
     fn new(_: Tasks) -> Self {
         ByKey(Timers::new())
@@ -257,6 +258,7 @@ impl Keyed for ByKey {
 impl System for ById {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
+    const MAY_BE_EARLY: bool = true;
 
     fn new(_: Tasks) -> Self {
         ById(Timers::new())
