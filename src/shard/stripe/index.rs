@@ -338,7 +338,7 @@ mod tests {
         let mut model = HashMap::new();
         for operation in 0..operations {
             // In waves, so that it is filled, emptied and filled again.
-            let inserts = if operation / (2 * most) % 2 == 0 {
+            let inserts = if (operation / (2 * most)).is_multiple_of(2) {
                 3
             } else {
                 1
