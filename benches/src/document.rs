@@ -2,7 +2,7 @@
 //! copied by hand.
 
 use crate::report::{Report, Row};
-use crate::workloads;
+use crate::{targets, workloads};
 
 /// All of it.
 pub(crate) fn of(report: &Report) -> String {
@@ -15,6 +15,23 @@ pub(crate) fn of(report: &Report) -> String {
     );
     for (name, value) in report.circumstances() {
         text += &format!("- {name}: {value}\n");
+    }
+    let standings = targets::standings(report);
+    if !standings.is_empty() {
+        text += "\n## Targets\n\n| | to reach | | today |\n|---|---|---|---|\n";
+        for standing in standings {
+            text += &format!(
+                "| {} | {} | {} | {} |\n",
+                standing.number,
+                standing.to_reach,
+                if standing.reached {
+                    "reached"
+                } else {
+                    "**missed**"
+                },
+                standing.today,
+            );
+        }
     }
     for workload in workloads::ALL {
         let rows = report.rows(workload.name);

@@ -21,6 +21,7 @@ mod recorder;
 mod report;
 mod rng;
 mod systems;
+mod targets;
 mod wire;
 mod workloads;
 

@@ -128,6 +128,21 @@ impl Figure {
         spread(figures, self.metrics.get(metric)?.least)
     }
 
+    pub(crate) fn is_ours(&self) -> bool {
+        self.system.starts_with("tourbillon")
+    }
+
+    /// What the rounds say of the metric with this name, and its unit.
+    pub(crate) fn named(&self, metric: &str) -> Option<(Spread, &str)> {
+        let number = self.metrics.iter().position(|m| m.name == metric)?;
+        Some((self.spread(number)?, &self.metrics[number].unit))
+    }
+
+    /// The number of keys, in words.
+    pub(crate) fn size(&self) -> String {
+        short(self.keys)
+    }
+
     fn is_beside(&self, other: &Figure) -> bool {
         (&self.workload, &self.case, self.keys) == (&other.workload, &other.case, other.keys)
     }
@@ -330,7 +345,7 @@ pub(crate) fn short(keys: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::workloads;
 

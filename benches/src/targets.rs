@@ -1,0 +1,343 @@
+//! What the engine is held to, P1 to P12, and what a report says of each.
+
+use crate::report::{Figure, Report};
+
+/// A target and where it stands.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) number: &'static str,
+    pub(crate) to_reach: &'static str,
+    pub(crate) today: String,
+    pub(crate) reached: bool,
+}
+
+const BOXED: &str = "tourbillon";
+const INLINE: &str = "tourbillon-inline";
+const KEYLESS: &str = "tourbillon-timer";
+
+/// Those of which the report has the figures.
+pub(crate) fn standings(report: &Report) -> Vec<Standing> {
+    let look = Look(report);
+    let of = |number, to_reach, found: Option<(String, bool)>| {
+        found.map(|(today, reached)| Standing {
+            number,
+            to_reach,
+            today,
+            reached,
+        })
+    };
+    [
+        of(
+            "P1",
+            "W2, 2 threads: 4x the best peer at 10 M keys, 4x DelayQueue at 100 k",
+            look.touch(),
+        ),
+        of(
+            "P2",
+            "W1k: ahead of all at every N, 2.5x when the new timer is often the earliest",
+            look.start_stop_keyed(),
+        ),
+        of(
+            "P3",
+            "W1: ahead of all, and 10 M at most twice N = 0",
+            look.start_stop_keyless(),
+        ),
+        of(
+            "P4",
+            "W3, 2 threads: boxed 1.5x, inline 2x the best peer, memory flat",
+            look.timeouts(),
+        ),
+        of(
+            "P5",
+            "W7 at 10 M: 80 bytes inline (boxed: stated)",
+            look.memory(),
+        ),
+        of(
+            "P6",
+            "W4i: the last of 1 M ran within 80 ms inline, 150 ms boxed",
+            look.instant(),
+        ),
+        of(
+            "P7",
+            "W4: p99 within 2 ms (CPU stated)",
+            look.each("W4", "p99", 2.0, Some("CPU")),
+        ),
+        of(
+            "P8",
+            "W5: p99 within 2.5 ms, none beyond 10 ms",
+            look.long_tasks(),
+        ),
+        of(
+            "P9",
+            "W6: no CPU time, at most 5 switches in 10 s",
+            look.idle(),
+        ),
+        of(
+            "P10",
+            "W8: longest call below 5 ms while 10 M keys go in",
+            look.each("W8", "longest call", 5.0, None),
+        ),
+        of(
+            "P11",
+            "W9: p99.9 within 5 ms",
+            look.each("W9", "p99.9", 5.0, None),
+        ),
+        of("P12", "churn: after 50 touches as after one", look.churn()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+struct Look<'a>(&'a Report);
+
+impl Look<'_> {
+    fn figures(&self, workload: &str, case: &str) -> impl Iterator<Item = &Figure> {
+        self.0
+            .figures
+            .iter()
+            .filter(move |figure| figure.workload == workload && figure.case == case)
+    }
+
+    fn one(&self, workload: &str, case: &str, keys: u64, system: &str) -> Option<&Figure> {
+        self.figures(workload, case)
+            .find(|figure| figure.keys == keys && figure.system == system)
+    }
+
+    /// How many times better than the best of the others `ours` is, and who that is.
+    fn over_best<'s>(&'s self, ours: &'s Figure, metric: usize) -> Option<(f64, &'s str)> {
+        self.figures(&ours.workload, &ours.case)
+            .filter(|figure| figure.keys == ours.keys && !figure.is_ours())
+            .filter_map(|peer| Some((ours.over(peer, metric)?, &*peer.system)))
+            .min_by(|(one, _), (other, _)| one.total_cmp(other))
+    }
+
+    fn touch(&self) -> Option<(String, bool)> {
+        let case = "2 threads";
+        let large = self.one("W2", case, 10_000_000, BOXED)?;
+        let small = self.one("W2", case, 100_000, BOXED)?;
+        let (over, peer) = self.over_best(large, 0)?;
+        let queue = self.one("W2", case, 100_000, "DelayQueue")?;
+        let over_queue = small.over(queue, 0)?;
+        let at_large = large.over(self.one("W2", case, 10_000_000, "DelayQueue")?, 0)?;
+        Some((
+            format!(
+                "{over:.2}x {peer} and {at_large:.2}x DelayQueue at 10 M; {over_queue:.2}x DelayQueue at 100 k"
+            ),
+            over >= 4.0 && over_queue >= 4.0,
+        ))
+    }
+
+    /// The least lead over all sizes, as (times, where).
+    fn least_lead(&self, workload: &str, case: &str, system: &str) -> Option<(f64, String)> {
+        self.figures(workload, case)
+            .filter(|figure| figure.system == system)
+            .filter_map(|ours| {
+                let (over, peer) = self.over_best(ours, 0)?;
+                Some((over, format!("{over:.2}x {peer} at {}", ours.size())))
+            })
+            .min_by(|(one, _), (other, _)| one.total_cmp(other))
+    }
+
+    fn start_stop_keyed(&self) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = true;
+        for (system, name) in [(BOXED, "boxed"), (INLINE, "inline")] {
+            let (earliest, at) = self.least_lead("W1k", "1 ms - 60 s", system)?;
+            let (never, at_never) = self.least_lead("W1k", "never the earliest", system)?;
+            words.push(format!(
+                "{name}: at least {at}; never the earliest {at_never}"
+            ));
+            reached &= earliest >= 2.5 && never >= 1.0;
+        }
+        Some((words.join(". "), reached))
+    }
+
+    fn start_stop_keyless(&self) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = true;
+        for case in ["1 ms - 60 s", "never the earliest"] {
+            let (lead, at) = self.least_lead("W1", case, KEYLESS)?;
+            let none = self.one("W1", case, 0, KEYLESS)?.spread(0)?.typical;
+            let many = self
+                .one("W1", case, 10_000_000, KEYLESS)?
+                .spread(0)?
+                .typical;
+            words.push(format!(
+                "{case}: at least {at}, 10 M {:.2} times N = 0",
+                many / none
+            ));
+            reached &= lead >= 1.0 && many <= 2.0 * none;
+        }
+        Some((words.join(". "), reached))
+    }
+
+    fn timeouts(&self) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = true;
+        for (system, name, least) in [(BOXED, "boxed", 1.5), (INLINE, "inline", 2.0)] {
+            let ours = self.one("W3", "2 threads", 0, system)?;
+            let (over, peer) = self.over_best(ours, 0)?;
+            let memory = ours.spread(1)?;
+            words.push(format!(
+                "{name} {over:.2}x {peer}, {:.1} MB after the run",
+                memory.typical
+            ));
+            // Two thousand timers are pending at a time.
+            reached &= over >= least && memory.max < 16.0;
+        }
+        Some((words.join("; "), reached))
+    }
+
+    fn memory(&self) -> Option<(String, bool)> {
+        let case = "60 - 120 min out";
+        let of = |system| Some(self.one("W7", case, 10_000_000, system)?.spread(0)?.typical);
+        let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
+        Some((
+            format!("{inline:.1} bytes inline, {boxed:.1} boxed"),
+            inline <= 80.0,
+        ))
+    }
+
+    fn instant(&self) -> Option<(String, bool)> {
+        let of = |system| {
+            Some(
+                self.one("W4i", "one instant", 0, system)?
+                    .spread(0)?
+                    .typical,
+            )
+        };
+        let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
+        Some((
+            format!("{inline:.0} ms inline, {boxed:.0} ms boxed"),
+            inline <= 80.0 && boxed <= 150.0,
+        ))
+    }
+
+    /// One metric of every point of a workload, for both faces, against a bound.
+    fn each(
+        &self,
+        workload: &str,
+        metric: &str,
+        bound: f64,
+        beside: Option<&str>,
+    ) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = true;
+        for figure in &self.0.figures {
+            if figure.workload != workload || !figure.is_ours() {
+                continue;
+            }
+            let found = figure.named(metric)?;
+            let mut text = format!(
+                "{}, {}: {:.2} {}",
+                figure.system, figure.case, found.0.typical, found.1
+            );
+            if let Some((spread, unit)) = beside.and_then(|beside| figure.named(beside)) {
+                text += &format!(", {:.2} {unit}", spread.typical);
+            }
+            words.push(text);
+            reached &= found.0.typical <= bound;
+        }
+        (!words.is_empty()).then(|| (words.join("; "), reached))
+    }
+
+    fn long_tasks(&self) -> Option<(String, bool)> {
+        let (p99, within) = self.each("W5", "p99", 2.5, None)?;
+        let (max, none_beyond) = self.each("W5", "max", 10.0, None)?;
+        Some((format!("p99 {p99}. Max {max}"), within && none_beyond))
+    }
+
+    fn idle(&self) -> Option<(String, bool)> {
+        let (cpu, none) = self.each("W6", "CPU", 0.5, None)?;
+        let (switches, few) = self.each("W6", "switches", 5.0, None)?;
+        Some((format!("{cpu}. {switches}"), none && few))
+    }
+
+    fn churn(&self) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = true;
+        for figure in self
+            .0
+            .figures
+            .iter()
+            .filter(|figure| figure.workload == "churn")
+        {
+            if !figure.is_ours() {
+                continue;
+            }
+            let one = figure.named("after 1 touch")?.0.typical;
+            let all = figure.named("after all")?.0.typical;
+            words.push(format!("{}: {one:.0} and {all:.0} bytes", figure.system));
+            // A page or two may come and go.
+            reached &= all <= one * 1.02;
+        }
+        (!words.is_empty()).then(|| (words.join("; "), reached))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::report::tests::figure;
+
+    fn report(figures: Vec<Figure>) -> Report {
+        Report {
+            machine: Machine::here(),
+            versions: Vec::new(),
+            commit: None,
+            command: String::new(),
+            started_unix: 0,
+            seconds: 0.0,
+            ping_ns: None,
+            figures,
+        }
+    }
+
+    fn standing(figures: Vec<Figure>, number: &str) -> Option<Standing> {
+        standings(&report(figures))
+            .into_iter()
+            .find(|standing| standing.number == number)
+    }
+
+    fn touches(system: &str, keys: u64, value: f64) -> Figure {
+        let mut figure = figure("W2", system, value);
+        figure.case = "2 threads".to_owned();
+        figure.keys = keys;
+        figure
+    }
+
+    #[test]
+    fn a_target_is_reached_against_the_best_of_the_peers_only() {
+        let at = |heap| {
+            let mut figures = Vec::new();
+            for keys in [100_000, 10_000_000] {
+                figures.push(touches(BOXED, keys, 8.0));
+                figures.push(touches("DelayQueue", keys, 1.0));
+            }
+            figures.push(touches("heap", 10_000_000, heap));
+            standing(figures, "P1").expect("all of its figures are there")
+        };
+        assert!(at(2.0).reached);
+        let behind = at(4.0);
+        assert!(!behind.reached);
+        assert!(behind.today.contains("2.00x heap"), "{}", behind.today);
+        assert!(standing(vec![touches(BOXED, 100_000, 8.0)], "P1").is_none());
+    }
+
+    #[test]
+    fn a_bound_holds_for_both_faces() {
+        let of = |system: &str, value| {
+            let mut figure = figure("W9", system, value);
+            figure.keys = 10_000_000;
+            figure
+        };
+        let both = |boxed, inline| {
+            let figures = vec![of(BOXED, boxed), of(INLINE, inline), of("heap", 90.0)];
+            standing(figures, "P11").expect("it is measured").reached
+        };
+        assert!(both(4.0, 5.0));
+        assert!(!both(4.0, 6.0) && !both(6.0, 4.0));
+    }
+}
