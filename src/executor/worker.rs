@@ -11,6 +11,9 @@ use crate::tick::Time;
 /// At every so many tickets the injector is looked at before anything else.
 const INJECTOR_EVERY: u32 = 32;
 
+/// At every so many looks a worker begins with the tickers of others.
+const AWAY_EVERY: usize = 4;
+
 /// What belongs to a place in the pool and is handed from one worker to the next.
 pub(super) struct Seat {
     pub(super) number: usize,
@@ -26,18 +29,30 @@ pub(crate) struct Worker {
     seat: Option<Seat>,
     /// Tickets since the injector came first.
     since_injector: u32,
-    /// Which ticker to begin with; moves on so that none is always the last.
-    start: usize,
+    /// Counts the looks for tickets.
+    looks: usize,
 }
 
 impl Worker {
     pub(super) fn new(pool: Arc<Pool>, seat: Seat) -> Self {
         Worker {
             pool,
-            start: seat.number,
             seat: Some(seat),
             since_injector: 0,
+            looks: 0,
         }
+    }
+
+    /// Which ticker to begin with. Mostly its own: workers that take from one ticker get tickets of
+    /// the same stripe, and meet at its lock. But every fourth time another one, so that none is
+    /// always the last.
+    fn start(&self) -> usize {
+        let others = if self.looks.is_multiple_of(AWAY_EVERY) {
+            self.looks / AWAY_EVERY
+        } else {
+            0
+        };
+        self.seat().number.wrapping_add(others)
     }
 
     fn seat(&self) -> &Seat {
@@ -56,12 +71,12 @@ impl Worker {
         if injector_first {
             self.since_injector = 0;
         }
-        self.start = self.start.wrapping_add(1);
+        self.looks = self.looks.wrapping_add(1);
         let seat = self.seat.as_ref().expect("a seat until the drop");
         let pool = &*self.pool;
         let found = pool
             .queues
-            .find(seat.number, &seat.local, injector_first, self.start);
+            .find(seat.number, &seat.local, injector_first, self.start());
         let Some(Found { ticket, stolen }) = found else {
             return false;
         };
