@@ -133,9 +133,9 @@ impl<K, V> Shards<K, V> {
         });
         let stripes = (0..layout.stripes)
             .map(|number| {
-                // Cascades of the stripes fall on different moments. Multiples of 64 ticks: only
-                // level 1, whose slots are short, moves down everywhere at once.
-                let origin = mix(layout.seed ^ (number as u64 + 1)) << 6;
+                // Cascades of the stripes fall on different moments, those of level 1 too: all at
+                // once they held up what was due in the next milliseconds.
+                let origin = mix(layout.seed ^ (number as u64 + 1));
                 CachePadded::new(Mutex::new(Stripe::new(
                     layout.tick,
                     layout.now,

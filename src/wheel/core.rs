@@ -67,6 +67,9 @@ const TURN: u32 = DIGIT * LEVELS as u32;
 const CHUNK: usize = 64;
 /// Buffers set aside for the owner; more are freed on the spot.
 const SPARE: usize = 64;
+/// Buffers kept for other slots, and how large they may be: 32 kB in all.
+const REUSABLE: usize = 8;
+const REUSABLE_CAPACITY: usize = 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
 
@@ -84,6 +87,9 @@ pub(crate) struct CoreWheel {
     /// The least due tick that was filed in `far`, or less; meaningless if that is empty.
     far_min: Tick,
     spare: Vec<Vec<u32>>,
+    /// Emptied buffers of middling size, for the next slots that need one: a wheel in steady use
+    /// neither allocates nor frees.
+    reusable: Vec<Vec<u32>>,
 }
 
 /// What is to be done next, and at which tick if that is not now.
@@ -113,6 +119,7 @@ impl CoreWheel {
             far_debt: Vec::new(),
             far_min: Tick::MAX,
             spare: Vec::new(),
+            reusable: Vec::new(),
         }
     }
 
@@ -507,7 +514,7 @@ impl CoreWheel {
             (self.far.len() - 1) as u32
         } else {
             let (level, slot) = place.level_and_slot();
-            self.levels[level].push(slot, id)
+            self.levels[level].push(slot, id, &mut self.reusable)
         };
         entries.set_place(id, place, pos);
         place
@@ -567,9 +574,12 @@ impl CoreWheel {
     }
 
     fn set_aside(&mut self, buffer: Option<Vec<u32>>) {
-        if let Some(buffer) = buffer
-            && self.spare.len() < SPARE
-        {
+        let Some(buffer) = buffer else {
+            return;
+        };
+        if buffer.capacity() <= REUSABLE_CAPACITY && self.reusable.len() < REUSABLE {
+            self.reusable.push(buffer);
+        } else if self.spare.len() < SPARE {
             self.spare.push(buffer);
         }
     }

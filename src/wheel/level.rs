@@ -44,11 +44,17 @@ impl Level {
         }
     }
 
-    /// Adds `id` to `slot` and returns its position there.
+    /// Adds `id` to `slot` and returns its position there. A slot without a buffer takes one of
+    /// `reusable`, if there is one.
     #[inline]
-    pub(super) fn push(&mut self, slot: u32, id: u32) -> u32 {
+    pub(super) fn push(&mut self, slot: u32, id: u32, reusable: &mut Vec<Vec<u32>>) -> u32 {
         let slots = self.slots.get_or_insert_with(Self::empty_slots);
         let ids = &mut slots[slot as usize];
+        if ids.capacity() == 0
+            && let Some(buffer) = reusable.pop()
+        {
+            *ids = buffer;
+        }
         let pos = ids.len() as u32;
         ids.push(id);
         self.occupied |= 1 << slot;
@@ -145,8 +151,8 @@ mod tests {
         assert_eq!(level.first_from(0), None);
         assert_eq!(level.ids(7), []);
         for slot in [0, 7, 63] {
-            assert_eq!(level.push(slot, slot), 0);
-            assert_eq!(level.push(slot, slot + 100), 1);
+            assert_eq!(level.push(slot, slot, &mut Vec::new()), 0);
+            assert_eq!(level.push(slot, slot + 100, &mut Vec::new()), 1);
         }
         assert_eq!(level.first_from(0), Some(0));
         assert_eq!(level.first_from(1), Some(7));
@@ -168,11 +174,22 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_without_a_buffer_takes_one_that_is_there() {
+        let mut level = Level::default();
+        let mut reusable = vec![Vec::with_capacity(300)];
+        level.push(3, 1, &mut reusable);
+        assert_eq!(level.ids_mut(3).capacity(), 300);
+        reusable.push(Vec::with_capacity(400));
+        level.push(3, 2, &mut reusable);
+        assert_eq!((reusable.len(), level.ids(3).len()), (1, 2));
+    }
+
+    #[test]
     fn large_buffers_are_handed_out_and_shrink() {
         let mut level = Level::default();
         let many = 10 * SHRUNK_CAPACITY as u32;
         for id in 0..many {
-            level.push(3, id);
+            level.push(3, id, &mut Vec::new());
         }
         let mut emptied = None;
         for _ in 1..many {
