@@ -80,10 +80,9 @@ pub(crate) fn versions() -> Vec<Version> {
     versions
 }
 
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 6] = [
     "tourbillon",
     "ahash",
-    "hashbrown",
     "hierarchical_hash_wheel_timer",
     "tokio",
     "tokio-util",

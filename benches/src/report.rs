@@ -15,7 +15,7 @@ pub(crate) struct Report {
     pub(crate) command: String,
     pub(crate) started_unix: u64,
     pub(crate) seconds: f64,
-    /// The best round trip between two cores.
+    /// An ordinary round trip between two cores: the lower quartile of the run.
     pub(crate) ping_ns: Option<f64>,
     pub(crate) figures: Vec<Figure>,
 }

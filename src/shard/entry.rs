@@ -82,12 +82,13 @@ pub(crate) enum End {
 const NIL: u32 = NO_ENTRY;
 
 /// All entries of a stripe, with their free list.
+#[repr(C)]
 pub(super) struct Table<K, V> {
     slots: Slab<Slot<K, V>>,
     free: u32,
-    tick: TickSize,
     /// Shutdown by running everything at once: whatever would be filed is due.
     pub(super) all_due: bool,
+    tick: TickSize,
 }
 
 impl<K, V> Table<K, V> {

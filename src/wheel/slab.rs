@@ -16,6 +16,7 @@ pub(crate) const NO_ENTRY: u32 = u32::MAX;
 /// Entries a slab can hold at most.
 const CAPACITY: u32 = u32::MAX - 1;
 
+#[repr(C)]
 pub(crate) struct Slab<E> {
     /// The first chunk grows like any vector, since small slabs are many; later ones are allocated
     /// whole, so that they never move.

@@ -95,23 +95,27 @@ pub(crate) struct Aftermath {
     pub(crate) emptied: bool,
 }
 
+/// In the order of use. Behind the lock's word the first cache line holds what every call reads, the
+/// next two what arming and cancelling write: between two producers each line that one of them writes
+/// travels, so few lines mean more than few instructions.
+#[repr(C)]
 pub(crate) struct Stripe<K, V> {
     index: Index,
     table: Table<K, V>,
-    wheel: CoreWheel,
-    staging: Staging,
-    runs: Vec<Run<V>>,
-    waiters_seen: u64,
-    counters: Counters,
-    lateness: Option<Box<Latenesses>>,
     /// What the ticker sees as this stripe's next due moment: never later than the truth.
     published: Time,
-    after: Aftermath,
     /// Whether there may be something in `after`, or the end of a closed stripe to be told.
     left: bool,
     gate: Gate,
     emptied: bool,
     bound: Option<Arc<PermitPool>>,
+    staging: Staging,
+    counters: Counters,
+    wheel: CoreWheel,
+    runs: Vec<Run<V>>,
+    waiters_seen: u64,
+    lateness: Option<Box<Latenesses>>,
+    after: Aftermath,
     permits: LocalPermits,
 }
 

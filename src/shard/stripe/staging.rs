@@ -19,22 +19,30 @@ use crate::tick::Time;
 /// thousands of requests under way.
 const PLACES: usize = 32;
 
+#[repr(C)]
 pub(super) struct Staging {
-    slots: [u32; PLACES],
-    /// Of those that are taken.
-    deadlines: [Time; PLACES],
+    /// A bit for each place that is taken.
     taken: u32,
     /// All, but for tests that want the places to run out.
     usable: u32,
+    places: [Staged; PLACES],
+}
+
+#[derive(Clone, Copy)]
+struct Staged {
+    deadline: Time,
+    slot: u32,
 }
 
 impl Staging {
     pub(super) const fn new() -> Self {
         Staging {
-            slots: [0; PLACES],
-            deadlines: [Time::MAX; PLACES],
             taken: 0,
             usable: u32::MAX,
+            places: [Staged {
+                deadline: Time::MAX,
+                slot: 0,
+            }; PLACES],
         }
     }
 
@@ -47,8 +55,7 @@ impl Staging {
         }
         let position = free.trailing_zeros();
         self.taken |= 1 << position;
-        self.slots[position as usize] = slot;
-        self.deadlines[position as usize] = deadline;
+        self.places[position as usize] = Staged { deadline, slot };
         Some(position)
     }
 
@@ -62,7 +69,7 @@ impl Staging {
     /// The deadline at a place becomes this one, if it is earlier (S2).
     #[inline]
     pub(super) fn lower(&mut self, position: u32, deadline: Time) {
-        let kept = &mut self.deadlines[position as usize];
+        let kept = &mut self.places[position as usize].deadline;
         *kept = deadline.min(*kept);
     }
 
@@ -77,16 +84,16 @@ impl Staging {
     /// What lies here, as (position, slot, deadline).
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32, Time)> + use<'_> {
         positions_of(self.taken).map(|position| {
-            let at = position as usize;
-            (position, self.slots[at], self.deadlines[at])
+            let Staged { deadline, slot } = self.places[position as usize];
+            (position, slot, deadline)
         })
     }
 
     /// The positions of those that are due by `moment`, as a mask.
     pub(super) fn due_by(&self, moment: Time) -> u32 {
         let mut due = 0;
-        for (position, deadline) in self.deadlines.iter().enumerate() {
-            due |= u32::from(*deadline <= moment) << position;
+        for (position, staged) in self.places.iter().enumerate() {
+            due |= u32::from(staged.deadline <= moment) << position;
         }
         due & self.taken
     }
@@ -97,12 +104,12 @@ impl Staging {
     }
 
     pub(super) fn slot(&self, position: u32) -> u32 {
-        self.slots[position as usize]
+        self.places[position as usize].slot
     }
 
     /// A deadline that was pushed out is the entry's from now on.
     pub(super) fn raise(&mut self, position: u32, deadline: Time) {
-        self.deadlines[position as usize] = deadline;
+        self.places[position as usize].deadline = deadline;
     }
 
     #[cfg(all(test, not(loom)))]
