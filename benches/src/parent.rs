@@ -149,7 +149,11 @@ impl Run<'_> {
         let mut children = Vec::new();
         if workload.children != Children::Fresh {
             for system in &systems {
-                children.push(Filling::start(system, workload, keys)?);
+                let child = Filling::start(system, workload, keys)?;
+                if workload.children == Children::Kept {
+                    child.pause();
+                }
+                children.push(child);
             }
         }
         for case in 0..workload.cases.len() {
@@ -161,7 +165,9 @@ impl Run<'_> {
                 for child in &mut children {
                     // Unmeasured: caches, branch predictors, page tables.
                     let request = self.request(workload, case, 4);
+                    child.go_on();
                     child.ask(&request)?;
+                    child.pause();
                 }
             }
             for round in 0..self.options.rounds {
@@ -194,7 +200,10 @@ impl Run<'_> {
                         figure.fills.push(filled);
                     } else {
                         let child = &mut children[at];
+                        // What it missed meanwhile it does before the round, while that waits.
+                        child.go_on();
                         self.round(figure, || Ok((child.ask(&request)?, child.filled)))?;
+                        child.pause();
                     }
                 }
             }
@@ -303,6 +312,16 @@ impl Filling {
         })
     }
 
+    /// Stands still while others have their turn: some systems are busy for a minute with what was
+    /// stopped long ago.
+    fn pause(&self) {
+        machine::pause(&self.process, true);
+    }
+
+    fn go_on(&self) {
+        machine::pause(&self.process, false);
+    }
+
     fn ask(&mut self, request: &Request) -> io::Result<Reply> {
         self.send(request)?;
         self.hear()
@@ -332,6 +351,7 @@ impl Drop for Filling {
     /// The end of its input is the end of the child.
     fn drop(&mut self) {
         self.requests = None;
+        self.go_on();
         let _ = self.process.wait();
     }
 }
