@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Ending, Engine, Face, Fire, Lifecycle, Parts, Place, Server, Shutdown};
 use crate::error::{BuildError, ScheduleError};
+use crate::job::drop_pair;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase};
@@ -258,7 +259,7 @@ impl Timeout {
     pub fn cancel(&self) -> Cancel {
         // Dropped outside the lock.
         let mut task = None;
-        self.link.with(self.stripe, |stripe| {
+        let answer = self.link.with(self.stripe, |stripe| {
             match stripe.cancel_id(self.id) {
                 Cancelling::Cancelled {
                     deadline, dropped, ..
@@ -275,7 +276,10 @@ impl Timeout {
                 Cancelling::Running(_) => Cancel::Running,
                 Cancelling::NotFound => Cancel::NotFound,
             }
-        })
+        });
+        // Also while the thread panics, when another panic would end the process.
+        drop_pair(((), task));
+        answer
     }
 
     /// Moves the timer to `delay` from now.

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use crate::cli::Order;
-use crate::machine::{Busy, resident_bytes};
+use crate::machine::{self, Busy, Others, resident_bytes};
 use crate::pingpong;
 use crate::recorder::{early_so_far, fired_so_far};
 use crate::systems;
@@ -20,6 +20,7 @@ pub(crate) struct Child {
 
 /// Serves until the parent closes the child's input.
 pub(crate) fn serve(order: &Order) -> io::Result<()> {
+    machine::end_with_the_parent();
     let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
     let system = systems::find(&order.system).ok_or_else(|| unknown("system"))?;
     let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
@@ -98,7 +99,8 @@ impl Child {
                 ping_ns: ping_before
                     .zip(ping_after)
                     .map(|(before, after)| before.max(after)),
-                others,
+                others: others.map(Others::cores),
+                disturbed: others.is_some_and(Others::disturb),
                 fired,
                 early,
             })?;

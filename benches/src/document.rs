@@ -1,20 +1,23 @@
 //! The report as a document: Markdown for the repository, made by the program so that no figure is
 //! copied by hand.
 
-use crate::report::{Report, Row};
+use crate::report::{LEGEND, Report, Row};
 use crate::{targets, workloads};
 
 /// All of it.
 pub(crate) fn of(report: &Report) -> String {
     let mut text = String::from(
         "# Figures\n\n\
-         Made by the command below, at the commit below; the figures of every round are in the JSON \
-         beside. A figure is the median of the rounds, or the least where it is a maximum, since being \
-         preempted alone makes some milliseconds; *ratio* says how many times better the first system \
-         of a point is, so below 1 it is behind.\n\n",
+         Made by the command below, in the tree of the commit below; the figures of every round are in the \
+         JSON beside.\n\n",
     );
+    text += LEGEND;
+    text.push('\n');
     for (name, value) in report.circumstances() {
         text += &format!("- {name}: {value}\n");
+    }
+    for failure in &report.failures {
+        text += &format!("- **failed**: {failure}\n");
     }
     let standings = targets::standings(report);
     if !standings.is_empty() {

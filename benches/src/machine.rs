@@ -89,7 +89,7 @@ const PACKAGES: [&str; 6] = [
     "rustc-hash",
 ];
 
-/// The commit of the tree the program was built from, with a mark if that tree has changes.
+/// The commit of the tree that the program lies in, with a mark if that tree has changes.
 pub(crate) fn commit() -> Option<String> {
     let git = |args: &[&str]| {
         let output = Command::new("git")
@@ -101,7 +101,8 @@ pub(crate) fn commit() -> Option<String> {
         output.status.success().then(|| text.trim().to_owned())
     };
     let commit = git(&["rev-parse", "HEAD"])?;
-    let changed = git(&["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty());
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|changes| !changes.is_empty());
     Some(if changed {
         format!("{commit} with changes")
     } else {
@@ -232,26 +233,61 @@ impl Busy {
     }
 
     /// How many cores others have kept busy since then.
-    pub(crate) fn others_since(before: Option<Busy>) -> Option<f64> {
+    pub(crate) fn others_since(before: Option<Busy>) -> Option<Others> {
         let (before, after) = (before?, Busy::now()?);
-        let others = (after.everybody - before.everybody) as f64
+        let ticks = (after.everybody - before.everybody) as f64
             - (after.ourselves - before.ourselves) as f64;
-        let seconds = (after.at - before.at).as_secs_f64();
-        Some((others / 100.0 / seconds.max(0.01)).max(0.0))
+        Some(Others {
+            busy: (ticks / 100.0).max(0.0),
+            seconds: (after.at - before.at).as_secs_f64(),
+        })
     }
 }
 
-/// So many cores may be busy with other things beside a round.
-pub(crate) const CALM: f64 = 0.15;
+/// What others did in some time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Others {
+    /// Seconds of CPU time.
+    busy: f64,
+    seconds: f64,
+}
 
-/// Waits until others leave the machine alone, for at most `limit`.
-pub(crate) fn wait_for_calm(limit: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < limit {
+impl Others {
+    pub(crate) fn cores(self) -> f64 {
+        self.busy / self.seconds.max(0.01)
+    }
+
+    /// Whether that disturbs a measurement: more than 0.15 cores, and more than what the kernel's
+    /// hundredths of a second may be off at both ends.
+    pub(crate) fn disturb(self) -> bool {
+        self.busy > 0.15 * self.seconds + 0.03
+    }
+}
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Waits until others leave the machine alone, for at most `limit` and a look. Returns how long it
+/// waited beyond the look that is always needed.
+pub(crate) fn wait_for_calm(limit: Duration) -> Duration {
+    let mut waited = Duration::ZERO;
+    loop {
         let before = Busy::now();
-        thread::sleep(Duration::from_millis(200));
-        if Busy::others_since(before).is_none_or(|others| others <= CALM) {
-            return;
+        thread::sleep(LOOK);
+        let calm = Busy::others_since(before).is_none_or(|others| !others.disturb());
+        if calm || waited >= limit {
+            return waited;
         }
+        waited += LOOK;
     }
 }
+
+/// The parent's end, however it comes, is the child's end too, also if it is stopped.
+#[cfg(target_os = "linux")]
+pub(crate) fn end_with_the_parent() {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    // Where it can't be set the end of the input has to do.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn end_with_the_parent() {}

@@ -1,8 +1,9 @@
 //! The run: children are filled, then asked for one round after the other, so that whatever the
 //! machine does meanwhile hits all systems alike.
 
+use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,17 +11,19 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::{self, Options};
 use crate::document;
-use crate::machine::{self, CALM, Machine};
+use crate::machine::{self, Machine};
 use crate::pingpong;
 use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry};
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{self, Children, Workload};
+use crate::workloads::{self, Children, Form, Workload};
 
 /// A ping-pong that takes so many times an ordinary one shows the machine's slow mode.
 const SLOW: f64 = 2.0;
 /// So long a round waits at most for others to leave the machine alone.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// So long a system that was stopped has to do what it missed.
+const CATCH_UP: Duration = Duration::from_secs(3);
 /// So long a run may take longer in all because others keep the machine busy: waits, and rounds that
 /// are done again. The quick form has to end soon on a busy machine, too.
 const DELAY: [Duration; 3] = [
@@ -33,7 +36,9 @@ const DELAY: [Duration; 3] = [
 pub(crate) fn run(options: &Options) -> io::Result<()> {
     for path in [&options.json, &options.markdown].into_iter().flatten() {
         // A run of minutes should not end with a path that can't be written.
-        std::fs::write(path, "").map_err(|error| named(&error, path))?;
+        let mut file = OpenOptions::new();
+        file.append(true).create(true);
+        file.open(path).map_err(|error| named(&error, path))?;
     }
     let mut run = Run {
         options,
@@ -47,12 +52,14 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         versions: machine::versions(),
         commit: machine::commit(),
         command: command(),
+        form: options.form.name().to_owned(),
         started_unix: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
         seconds: 0.0,
         ping_ns: None,
         figures: Vec::new(),
+        failures: Vec::new(),
     };
     for _ in 0..3 {
         run.wait_for_calm();
@@ -74,20 +81,47 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
                 eprintln!("{} needs keys: 0 is left out", workload.name);
                 continue;
             }
-            report.figures.extend(run.workload(workload, *keys)?);
+            match run.workload(workload, *keys) {
+                Ok(figures) => report.figures.extend(figures),
+                // What was measured so far is not lost with it.
+                Err(error) => {
+                    let failure = format!("{}: {error}", point(workload, *keys));
+                    eprintln!("benches: {failure}");
+                    report.failures.push(failure);
+                }
+            }
+            report.seconds = run.began.elapsed().as_secs_f64();
+            report.ping_ns = run.ordinary_ping_ns();
+            keep(&report, options)?;
         }
     }
-    report.seconds = run.began.elapsed().as_secs_f64();
-    report.ping_ns = run.ordinary_ping_ns();
+    say(&report.table())?;
+    match report.failures.len() {
+        0 => Ok(()),
+        count => Err(io::Error::other(format!("{count} of the points failed"))),
+    }
+}
+
+/// Writes what there is into the files that were asked for.
+fn keep(report: &Report, options: &Options) -> io::Result<()> {
     if let Some(path) = &options.json {
-        let mut json = serde_json::to_string_pretty(&report)?;
+        let mut json = serde_json::to_string_pretty(report)?;
         json.push('\n');
-        std::fs::write(path, json)?;
+        replace(path, &json)?;
     }
     if let Some(path) = &options.markdown {
-        std::fs::write(path, document::of(&report))?;
+        replace(path, &document::of(report))?;
     }
-    say(&report.table())
+    Ok(())
+}
+
+/// All of it or nothing, whenever the program is interrupted.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .map_err(|error| named(&error, path))
 }
 
 /// Prints the document of an earlier run.
@@ -110,7 +144,12 @@ fn named(error: &io::Error, path: &Path) -> io::Error {
 /// What was asked for, in the words of the README.
 fn command() -> String {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo run --release -p benches -- {}", args.join(" "))
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        "--release "
+    };
+    format!("cargo run {profile}-p benches -- {}", args.join(" "))
         .trim_end_matches(" -- ")
         .to_owned()
 }
@@ -166,6 +205,7 @@ impl Run<'_> {
                     // Unmeasured: caches, branch predictors, page tables.
                     let request = self.request(workload, case, 4);
                     child.go_on();
+                    self.let_catch_up();
                     child.ask(&request)?;
                     child.pause();
                 }
@@ -200,8 +240,8 @@ impl Run<'_> {
                         figure.fills.push(filled);
                     } else {
                         let child = &mut children[at];
-                        // What it missed meanwhile it does before the round, while that waits.
                         child.go_on();
+                        self.let_catch_up();
                         self.round(figure, || Ok((child.ask(&request)?, child.filled)))?;
                         child.pause();
                     }
@@ -243,10 +283,17 @@ impl Run<'_> {
         sorted.get(sorted.len() / 4).copied()
     }
 
+    /// What a child missed while it stood still it does before its round. Not at the expense of what
+    /// is left for others.
+    fn let_catch_up(&self) {
+        if self.options.form != Form::Smoke {
+            machine::wait_for_calm(CATCH_UP);
+        }
+    }
+
     fn wait_for_calm(&mut self) {
-        let began = Instant::now();
-        machine::wait_for_calm(PATIENCE.min(self.delay_left));
-        self.delay_left = self.delay_left.saturating_sub(began.elapsed());
+        let waited = machine::wait_for_calm(PATIENCE.min(self.delay_left));
+        self.delay_left = self.delay_left.saturating_sub(waited);
     }
 
     /// One round that counts, and before it those that the machine disturbed: on average one for
@@ -266,13 +313,14 @@ impl Run<'_> {
                 .ping_ns
                 .zip(ordinary)
                 .is_some_and(|(ping, ordinary)| ping > SLOW * ordinary);
-            let disturbed = reply.others.is_some_and(|others| others > CALM);
+            let disturbed = reply.disturbed;
             let repeated = figure.repeated_slow + figure.repeated_disturbed;
             let may_repeat = repeated < self.options.rounds as u32 && !self.delay_left.is_zero();
             if (slow || disturbed) && may_repeat {
                 self.delay_left = self.delay_left.saturating_sub(began.elapsed());
                 figure.repeated_slow += u32::from(slow);
                 figure.repeated_disturbed += u32::from(disturbed && !slow);
+                figure.discarded.push(Round::of(reply));
                 continue;
             }
             figure.kept_disturbed += u32::from(slow || disturbed);
@@ -284,6 +332,7 @@ impl Run<'_> {
 
 /// A child that is filled.
 struct Filling {
+    system: &'static str,
     process: Child,
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
@@ -293,7 +342,13 @@ struct Filling {
 impl Filling {
     fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
         eprint!("         {}: {} .. ", point(workload, keys), system.name);
-        let mut process = Command::new(std::env::current_exe()?)
+        // The very file that runs, even if it was built anew meanwhile.
+        let program = if cfg!(target_os = "linux") {
+            PathBuf::from("/proc/self/exe")
+        } else {
+            std::env::current_exe()?
+        };
+        let mut process = Command::new(program)
             .args([cli::CHILD, system.name, workload.name])
             .arg(keys.to_string())
             .stdin(Stdio::piped())
@@ -302,9 +357,11 @@ impl Filling {
         let requests = process.stdin.take();
         let replies = process.stdout.take().expect("it is piped");
         let mut replies = BufReader::new(replies);
-        let filled: Filled = hear(&mut replies)?;
+        let filled: Filled =
+            hear(&mut replies).map_err(|error| of_child(system.name, &error, &mut process))?;
         eprintln!("filled in {:.1} s", filled.seconds);
         Ok(Filling {
+            system: system.name,
             process,
             requests,
             replies,
@@ -329,14 +386,29 @@ impl Filling {
 
     fn send(&mut self, request: &Request) -> io::Result<()> {
         let requests = self.requests.as_mut().expect("open until the end");
-        serde_json::to_writer(&mut *requests, request)?;
-        writeln!(requests)?;
-        requests.flush()
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        requests
+            .write_all(line.as_bytes())
+            .and_then(|()| requests.flush())
+            .map_err(|error| of_child(self.system, &error, &mut self.process))
     }
 
     fn hear(&mut self) -> io::Result<Reply> {
-        hear(&mut self.replies)
+        hear(&mut self.replies).map_err(|error| of_child(self.system, &error, &mut self.process))
     }
+}
+
+/// Says whose fault it is, and how the child ended, if it did.
+fn of_child(system: &str, error: &io::Error, process: &mut Child) -> io::Error {
+    // Its output ends a moment before it does.
+    for _ in 0..100 {
+        if let Ok(Some(status)) = process.try_wait() {
+            return io::Error::other(format!("{system}: {error} ({status})"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    io::Error::other(format!("{system}: {error}"))
 }
 
 fn hear<T: DeserializeOwned>(replies: &mut impl BufRead) -> io::Result<T> {

@@ -13,11 +13,15 @@ pub(crate) struct Report {
     pub(crate) versions: Vec<Version>,
     pub(crate) commit: Option<String>,
     pub(crate) command: String,
+    /// Full, quick or smoke.
+    pub(crate) form: String,
     pub(crate) started_unix: u64,
     pub(crate) seconds: f64,
     /// An ordinary round trip between two cores: the lower quartile of the run.
     pub(crate) ping_ns: Option<f64>,
     pub(crate) figures: Vec<Figure>,
+    /// Points that could not be measured, with the reason.
+    pub(crate) failures: Vec<String>,
 }
 
 /// One system at one point.
@@ -29,7 +33,11 @@ pub(crate) struct Figure {
     pub(crate) keys: u64,
     pub(crate) system: String,
     pub(crate) metrics: Vec<Metric>,
+    /// How much a round did, in the workload's own measure.
+    pub(crate) amount: u64,
     pub(crate) rounds: Vec<Round>,
+    /// Those that were done again.
+    pub(crate) discarded: Vec<Round>,
     /// Rounds that were done again: the machine was in its slow mode, or others kept it busy.
     pub(crate) repeated_slow: u32,
     pub(crate) repeated_disturbed: u32,
@@ -54,6 +62,7 @@ pub(crate) struct Round {
     pub(crate) seconds: f64,
     pub(crate) ping_ns: Option<f64>,
     pub(crate) other_cores_busy: Option<f64>,
+    pub(crate) disturbed: bool,
     pub(crate) fired: u64,
     /// Timers that ran before they were due, where a workload looks at that.
     #[serde(default)]
@@ -67,6 +76,7 @@ impl Round {
             seconds: reply.seconds,
             ping_ns: reply.ping_ns,
             other_cores_busy: reply.others,
+            disturbed: reply.disturbed,
             fired: reply.fired,
             early: reply.early,
         }
@@ -111,7 +121,9 @@ impl Figure {
             keys,
             system: system.to_owned(),
             metrics: metrics.collect(),
+            amount: 0,
             rounds: Vec::new(),
+            discarded: Vec::new(),
             repeated_slow: 0,
             repeated_disturbed: 0,
             kept_disturbed: 0,
@@ -178,6 +190,13 @@ impl Figure {
     }
 }
 
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "\
+A figure is the median of the rounds, or the least of them for a maximum, since being preempted alone \
+makes some milliseconds (so a maximum can be below a percentile). The ratio says how many times better \
+the first system of a point is; below 1 it is behind.
+";
+
 /// A row of the table, in words.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
@@ -203,9 +222,13 @@ impl Report {
             ("machine", self.machine.line()),
             ("versions", versions.join(", ")),
         ];
-        lines.extend(self.commit.clone().map(|commit| ("commit", commit)));
+        let commit = self.commit.clone();
+        lines.push(("commit", commit.unwrap_or_else(|| "unknown".to_owned())));
         lines.push(("command", self.command.clone()));
-        lines.push(("took", format!("{:.1} min", self.seconds / 60.0)));
+        lines.push((
+            "form",
+            format!("{}, {:.1} min", self.form, self.seconds / 60.0),
+        ));
         if let Some(ns) = self.ping_ns {
             lines.push(("ping-pong", format!("core to core and back {ns:.0} ns")));
         }
@@ -240,6 +263,7 @@ impl Report {
         for (name, value) in self.circumstances() {
             text += &format!("{name:<9} {value}\n");
         }
+        text += LEGEND;
         for workload in workloads::ALL {
             let rows = self.rows(workload.name);
             if rows.is_empty() {
@@ -262,9 +286,12 @@ impl Row {
                     format!("{} - {}", digits(spread.min), digits(spread.max)),
                 )
             });
+        // Who may be early is not late; and a thousandth of nothing is no ratio.
+        let early = figure.rounds.iter().any(|round| round.early > 0);
+        let seen = |figure: &Figure| figure.spread(number).is_some_and(|s| s.typical >= 0.005);
         let ratio = lead
             .over(figure, number)
-            .filter(|_| !leads)
+            .filter(|_| !leads && !early && seen(lead) && seen(figure))
             .map_or(String::new(), |ratio| format!("{ratio:.2}x"));
         let mut point = String::new();
         if leads {
@@ -369,6 +396,7 @@ pub(crate) mod tests {
             seconds: 1.0,
             ping_ns: None,
             other_cores_busy: None,
+            disturbed: false,
             fired: 0,
             early: 0,
         });
@@ -391,6 +419,8 @@ pub(crate) mod tests {
             versions: Vec::new(),
             commit: None,
             command: "a command".to_owned(),
+            form: "full".to_owned(),
+            failures: Vec::new(),
             started_unix: 0,
             seconds: 60.0,
             ping_ns: None,

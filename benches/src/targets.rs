@@ -288,6 +288,8 @@ mod tests {
             versions: Vec::new(),
             commit: None,
             command: String::new(),
+            form: "full".to_owned(),
+            failures: Vec::new(),
             started_unix: 0,
             seconds: 0.0,
             ping_ns: None,

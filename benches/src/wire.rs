@@ -30,6 +30,8 @@ pub(crate) struct Reply {
     pub(crate) ping_ns: Option<f64>,
     /// Cores that others kept busy during the work.
     pub(crate) others: Option<f64>,
+    /// And whether that was too much.
+    pub(crate) disturbed: bool,
     /// Timers that fired during the work.
     pub(crate) fired: u64,
     /// Of those that record their lateness, the ones that ran before they were due.

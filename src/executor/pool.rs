@@ -112,6 +112,11 @@ impl Pool {
         Some(Worker::new(Arc::clone(self), seat))
     }
 
+    /// Extra workers, who come and go, not counted.
+    pub(super) fn has_fewer_workers_than_tickers(&self) -> bool {
+        self.config.workers < self.config.feeders
+    }
+
     /// Takes a seat back, and leaves what is in its deque to others.
     pub(super) fn leave(&self, seat: Seat) {
         let mut left = false;

@@ -45,14 +45,15 @@ impl Worker {
 
     /// Which ticker to begin with. Mostly its own: workers that take from one ticker get tickets of
     /// the same stripe, and meet at its lock. But every fourth time another one, so that none is
-    /// always the last.
+    /// always the last; and every time where there are fewer workers than tickers, whose own are not
+    /// all of them then.
     fn start(&self) -> usize {
-        let others = if self.looks.is_multiple_of(AWAY_EVERY) {
-            self.looks / AWAY_EVERY
-        } else {
-            0
+        let away = match self.looks {
+            looks if self.pool.has_fewer_workers_than_tickers() => looks,
+            looks if looks.is_multiple_of(AWAY_EVERY) => looks / AWAY_EVERY,
+            _ => 0,
         };
-        self.seat().number.wrapping_add(others)
+        self.seat().number.wrapping_add(away)
     }
 
     fn seat(&self) -> &Seat {

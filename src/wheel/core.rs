@@ -227,12 +227,12 @@ impl CoreWheel {
         }
     }
 
-    /// Moves an empty wheel to `now`, if that is later: what is inserted next is placed against it.
+    /// Moves to `now`, if that is later and there is nothing to do on the way: what is inserted next
+    /// is placed against it.
     #[inline]
-    pub(crate) fn skip_to(&mut self, now: Tick) {
-        debug_assert!(self.is_empty(), "W2: `now` must not pass what is filed");
-        if self.is_empty() {
-            self.now = self.now.max(now);
+    pub(crate) fn catch_up(&mut self, now: Tick) {
+        if now > self.now && self.drain.live == 0 && self.next_event(now).is_none() {
+            self.now = now;
         }
     }
 

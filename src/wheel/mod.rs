@@ -54,7 +54,7 @@
 //! [`advance`](Wheel::advance) takes time in proportion to what expires and moves and to the
 //! occupied slots on the way, whatever the distance; [`next_wake`](Wheel::next_wake) looks at six
 //! bitmaps. A value costs its own size and about 32 bytes. Memory for values is kept at its peak and
-//! used again; emptied slots keep at most 1 KiB each.
+//! used again; emptied slots keep at most 1 KiB each, and a wheel 32 KiB for the next ones.
 
 mod core;
 mod drain;

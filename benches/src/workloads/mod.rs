@@ -50,6 +50,16 @@ pub(crate) enum Form {
     Smoke,
 }
 
+impl Form {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Form::Full => "full",
+            Form::Quick => "quick",
+            Form::Smoke => "smoke",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,

@@ -189,9 +189,7 @@ impl<K, V> Stripe<K, V> {
         armed.position = 0;
         self.counters.queued -= 1;
         let tick = self.table.tick();
-        if self.wheel.is_empty() {
-            self.wheel.skip_to(tick.begun_by(now));
-        }
+        self.catch_up(tick.begun_by(now));
         let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
         self.file_at(slot, next);
     }

@@ -21,9 +21,7 @@ impl<K, V> Stripe<K, V> {
         self.file_staged(self.staging.all(), now);
         self.table.all_due = true;
         let tick = self.table.tick();
-        if self.wheel.is_empty() {
-            self.wheel.skip_to(tick.begun_by(now));
-        }
+        self.wheel.catch_up(tick.begun_by(now));
         for slot in 0..self.table.len() {
             if self
                 .table

@@ -2,6 +2,7 @@
 
 use super::{KeyHash, Stripe};
 use crate::tick::{TickSize, Time};
+use crate::wheel::{Budget, CoreProgress};
 use std::time::Duration;
 
 #[test]
@@ -25,5 +26,35 @@ fn c042_the_first_arming_after_an_idle_hour_lies_on_the_lowest_level() {
             // The ticker comes, finds nothing, and has no other moment to come at.
             assert_eq!(stripe.republish(), Time::MAX);
         }
+    }
+}
+
+/// With timers far away in the wheel, one that is staged does not find it where it stopped: it is
+/// collected at its moment, without a cascade.
+#[test]
+fn a_wheel_with_nothing_to_do_on_the_way_is_at_the_present() {
+    let ms = Duration::from_millis(1);
+    for origin in [0, 12_345] {
+        let size = TickSize::from_nanos(1_000_000);
+        let mut stripe = Stripe::new(size, Time::ZERO, origin, None);
+        let arm = |stripe: &mut Stripe<u32, ()>, key: u32, deadline, now| {
+            let hash = KeyHash(u64::from(key));
+            let admission = stripe.admit(hash, &key, false).unwrap();
+            stripe.arm(admission, hash, key, (), deadline, now);
+        };
+        let far = Time::ZERO + ms * 3_600_000;
+        for key in 0..40 {
+            arm(&mut stripe, key, far, Time::ZERO);
+        }
+        let now = Time::ZERO + ms * 100_000;
+        arm(&mut stripe, 100, now + ms * 10, now);
+        let mut budget = Budget {
+            expired: 10,
+            cascaded: 0,
+        };
+        let mut tickets = Vec::new();
+        let progress = stripe.collect(now + ms * 10, &mut budget, &mut tickets);
+        assert_eq!(progress, CoreProgress::Done);
+        assert_eq!(tickets.len(), 1);
     }
 }

@@ -109,7 +109,7 @@ impl Index {
     #[inline]
     pub(super) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
-        // A bound is needed: in a small table every row may have been passed.
+        // With a row at all the way ends before: by I3 some row is not full, so nobody went by it.
         for _ in 0..self.rows.len() {
             let row = &self.rows[at];
             let mut candidates = row.cells_with(&row.bits, bits);

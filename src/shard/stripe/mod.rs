@@ -95,9 +95,8 @@ pub(crate) struct Aftermath {
     pub(crate) emptied: bool,
 }
 
-/// In the order of use. Behind the lock's word the first cache line holds what every call reads, the
-/// next two what arming and cancelling write: between two producers each line that one of them writes
-/// travels, so few lines mean more than few instructions.
+/// In the order of use, what every call reads first: between two producers each cache line that one
+/// of them writes travels, so few lines mean more than few instructions.
 #[repr(C)]
 pub(crate) struct Stripe<K, V> {
     index: Index,

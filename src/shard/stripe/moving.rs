@@ -51,10 +51,10 @@ impl<K, V> Stripe<K, V> {
             dues[position as usize] = due;
             least = least.min(due);
         }
-        if self.wheel.is_empty() && staged != 0 {
-            // An idle wheel meets its first entry at the present, not where it stopped; and not after
-            // what is overdue, which is to expire in order.
-            self.wheel.skip_to(tick.begun_by(now).min(least));
+        if staged != 0 {
+            // A wheel that had nothing to do meets them at the present, not where it stopped; but not
+            // after what is overdue, which is to expire in order.
+            self.wheel.catch_up(tick.begun_by(now).min(least));
         }
         let mut floor = Tick::MAX;
         for position in positions_of(staged) {
@@ -173,10 +173,15 @@ impl<K, V> Stripe<K, V> {
     /// Files a due entry that is nowhere: the ticker collects it as soon as it looks.
     fn file_as_due(&mut self, slot: u32, now: Time) {
         let begun = self.table.tick().begun_by(now);
-        if self.wheel.is_empty() {
-            self.wheel.skip_to(begun);
-        }
+        self.catch_up(begun);
         self.file_at(slot, begun);
+    }
+
+    /// The wheel comes to `now` if it has nothing to do on the way, and not after what is staged and
+    /// overdue.
+    pub(super) fn catch_up(&mut self, now: Tick) {
+        let staged = self.table.tick().at_or_after(self.staging.earliest());
+        self.wheel.catch_up(now.min(staged));
     }
 
     /// Files an entry that is nowhere, and lowers what the ticker sees if the wheel looks there earlier.
