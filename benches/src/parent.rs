@@ -95,6 +95,10 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
             keep(&report, options)?;
         }
     }
+    if report.figures.is_empty() && report.failures.is_empty() {
+        let error = "none of these systems does any of these workloads; see --help";
+        return Err(io::Error::other(error));
+    }
     say(&report.table())?;
     match report.failures.len() {
         0 => Ok(()),
@@ -200,6 +204,9 @@ impl Run<'_> {
                 .iter()
                 .map(|system| Figure::new(workload, case, keys, system.name))
                 .collect();
+            for figure in &mut of_case {
+                figure.amount = workload.amount_in(self.options.form);
+            }
             if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut children {
                     // Unmeasured: caches, branch predictors, page tables.

@@ -50,22 +50,43 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires what is due. Never ready: the queue wakes the task when there is something.
+    /// Fires what is due, outside the mutex. Never ready: the queue wakes the task when there is
+    /// something.
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut values = Vec::with_capacity(BATCH);
+        loop {
+            self.take_due(context, &mut values);
+            let more = values.len() == BATCH;
+            for value in values.drain(..) {
+                match self.tasks {
+                    Tasks::Short => fired(value),
+                    Tasks::MayBlock => drop(tokio::task::spawn_blocking(move || fired(value))),
+                }
+            }
+            if !more {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Up to a batch of what is due. If it is less, the queue knows whom to wake.
+    fn take_due(&self, context: &mut Context<'_>, values: &mut Vec<u64>) {
         let mut inner = self.lock();
-        while let Poll::Ready(Some(expired)) = inner.queue.poll_expired(context) {
+        while values.len() < BATCH {
+            let Poll::Ready(Some(expired)) = inner.queue.poll_expired(context) else {
+                return;
+            };
             let value = expired.into_inner();
             if self.keyed {
                 inner.keys.remove(&value);
             }
-            match self.tasks {
-                Tasks::Short => fired(value),
-                Tasks::MayBlock => drop(tokio::task::spawn_blocking(move || fired(value))),
-            }
+            values.push(value);
         }
-        Poll::Pending
     }
 }
+
+/// So many are taken out at a time.
+const BATCH: usize = 256;
 
 impl Polled {
     fn new(keyed: bool, tasks: Tasks) -> Self {
@@ -93,7 +114,7 @@ impl Polled {
         for _ in 0..2 {
             let (done, wait) = mpsc::channel();
             self.runtime.spawn(async move { done.send(()) });
-            let _ = wait.recv();
+            wait.recv().expect("the polling thread runs");
         }
     }
 

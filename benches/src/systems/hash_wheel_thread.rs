@@ -25,6 +25,9 @@ use hierarchical_hash_wheel_timer::{OneshotState, PeriodicState, Timer, TimerRet
 use super::{Handles, Keyed, Payload, System, Tasks};
 use crate::recorder::fired;
 
+/// So long the thread may take for what was sent to it.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 const NAME: &str = "hash-wheel-thread";
 const ABOUT: &str = "hierarchical_hash_wheel_timer's thread_timer, which a channel leads to";
 
@@ -196,7 +199,7 @@ impl<V: Local> Timers<V> {
         // Without a delay it is not filed, but triggers when its turn in the channel comes.
         let asks = Once { id, value };
         self.with(|producer| producer.timer.schedule_once(Duration::ZERO, asks));
-        wait.recv().expect("the thread runs")
+        wait.recv_timeout(PATIENCE).expect("the thread runs")
     }
 
     fn pending(&self) -> usize {

@@ -1,11 +1,5 @@
-//! The systems that are compared. One file and one line in [`ALL`] each; how to add one is
+//! The systems that are compared. One file and one line in `systems!` each; how to add one is
 //! told in the README of this package.
-
-mod delay_queue;
-mod hash_wheel;
-mod hash_wheel_thread;
-mod heap;
-mod tourbillon;
 
 #[cfg(test)]
 mod tests;
@@ -100,6 +94,9 @@ pub(crate) struct Entry {
     pub(crate) about: &'static str,
     keyed: Option<Serve>,
     handles: Option<Serve>,
+    /// What every system must do.
+    #[cfg(test)]
+    checks: [Option<tests::Check>; 2],
 }
 
 /// Serves a child's workload.
@@ -121,6 +118,8 @@ const fn keyed<S: Keyed>() -> Entry {
         about: S::ABOUT,
         keyed: Some(workloads::serve_keyed::<S>),
         handles: None,
+        #[cfg(test)]
+        checks: [Some(tests::keyed::<S>), None],
     }
 }
 
@@ -130,6 +129,8 @@ const fn handles<S: Handles>() -> Entry {
         about: S::ABOUT,
         keyed: None,
         handles: Some(workloads::serve_handles::<S>),
+        #[cfg(test)]
+        checks: [None, Some(tests::handles::<S>)],
     }
 }
 
@@ -137,21 +138,29 @@ const fn handles<S: Handles>() -> Entry {
 const fn both<K: Keyed, H: Handles>() -> Entry {
     Entry {
         handles: handles::<H>().handles,
+        #[cfg(test)]
+        checks: [Some(tests::keyed::<K>), Some(tests::handles::<H>)],
         ..keyed::<K>()
     }
 }
 
-/// Ours first: the others are compared with them.
-pub(crate) const ALL: &[Entry] = &[
-    keyed::<tourbillon::Boxed>(),
-    keyed::<tourbillon::Inlined>(),
-    handles::<tourbillon::Keyless>(),
-    keyed::<delay_queue::WithMap>(),
-    handles::<delay_queue::Bare>(),
-    both::<heap::ByKey, heap::ById>(),
-    both::<hash_wheel::ByKey, hash_wheel::ById>(),
-    both::<hash_wheel_thread::ByKey, hash_wheel_thread::ById>(),
-];
+/// A line for each file: the types in it that are systems, and what they are.
+macro_rules! systems {
+    ($($file:ident: $($kind:ident($($system:ident),+)),+;)+) => {
+        $(mod $file;)+
+
+        /// Ours first: the others are compared with them.
+        pub(crate) const ALL: &[Entry] = &[$($($kind::<$($file::$system),+>(),)+)+];
+    };
+}
+
+systems! {
+    tourbillon: keyed(Boxed), keyed(Inlined), handles(Keyless);
+    delay_queue: keyed(WithMap), handles(Bare);
+    heap: both(ByKey, ById);
+    hash_wheel: both(ByKey, ById);
+    hash_wheel_thread: both(ByKey, ById);
+}
 
 pub(crate) fn find(name: &str) -> Option<&'static Entry> {
     ALL.iter()

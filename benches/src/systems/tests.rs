@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Handles, Keyed, Tasks};
-use super::{delay_queue, hash_wheel, hash_wheel_thread, heap, tourbillon};
+use super::{Handles, Keyed, System, Tasks};
 use crate::recorder::observed;
 use crate::rng::Rng;
 
@@ -323,51 +322,44 @@ fn pending_counts_handles<S: Handles>(_: Promise) {
     });
 }
 
-macro_rules! check {
-    ($name:ident, $promise:expr, $system:ty: $($test:ident),+) => {
-        mod $name {
-            use super::*;
+pub(super) type Check = fn();
 
-            $(#[test]
-            fn $test() {
-                super::$test::<$system>($promise);
-            })+
+/// What an entry of the table checks of a system with keys.
+pub(super) fn keyed<S: Keyed>() {
+    for check in [
+        fires_once_and_not_early::<S>,
+        what_is_stopped_never_fires::<S>,
+        a_touch_moves_later::<S>,
+        a_touch_moves_earlier::<S>,
+        a_key_that_is_replaced_fires_once::<S>,
+        a_key_that_comes_back_is_not_its_former_self::<S>,
+        pending_counts_keys::<S>,
+        each_of_many_fires_or_was_stopped::<S>,
+    ] {
+        check(promise_of::<S>());
+    }
+}
+
+/// The same of one with handles.
+pub(super) fn handles<S: Handles>() {
+    for check in [a_handle_is_of_its_timer::<S>, pending_counts_handles::<S>] {
+        check(promise_of::<S>());
+    }
+}
+
+const fn promise_of<S: System>() -> Promise {
+    if S::MAY_BE_EARLY { ROUGH } else { EXACT }
+}
+
+#[test]
+fn every_system_of_the_table_does_what_the_workloads_take_for_granted() {
+    for system in super::ALL {
+        for check in system.checks.iter().flatten() {
+            println!("{}", system.name);
+            check();
         }
-    };
+    }
 }
-
-macro_rules! check_keyed {
-    ($name:ident, $promise:expr, $system:ty) => {
-        check!(
-            $name, $promise, $system:
-            fires_once_and_not_early,
-            what_is_stopped_never_fires,
-            a_touch_moves_later,
-            a_touch_moves_earlier,
-            a_key_that_is_replaced_fires_once,
-            a_key_that_comes_back_is_not_its_former_self,
-            pending_counts_keys,
-            each_of_many_fires_or_was_stopped
-        );
-    };
-}
-
-macro_rules! check_handles {
-    ($name:ident, $promise:expr, $system:ty) => {
-        check!($name, $promise, $system: a_handle_is_of_its_timer, pending_counts_handles);
-    };
-}
-
-check_keyed!(boxed, EXACT, tourbillon::Boxed);
-check_handles!(keyless, EXACT, tourbillon::Keyless);
-check_keyed!(delay_queue_with_map, EXACT, delay_queue::WithMap);
-check_handles!(delay_queue_bare, EXACT, delay_queue::Bare);
-check_keyed!(heap_by_key, EXACT, heap::ByKey);
-check_handles!(heap_by_id, EXACT, heap::ById);
-check_keyed!(hash_wheel_by_key, EXACT, hash_wheel::ByKey);
-check_handles!(hash_wheel_by_id, EXACT, hash_wheel::ById);
-check_keyed!(hash_wheel_thread_by_key, ROUGH, hash_wheel_thread::ByKey);
-check_handles!(hash_wheel_thread_by_id, ROUGH, hash_wheel_thread::ById);
 
 #[test]
 fn names_are_unique() {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::{By, Case, Children, Metric, Workload, fill, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::Used;
+use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
@@ -33,6 +34,8 @@ pub(super) const ABOUT: Workload = Workload {
 
 /// Before the first round; ours keeps a thread of its pool for 10 s after its last task.
 const REST: Duration = Duration::from_secs(12);
+/// So many run before that.
+const TASKS: u64 = 1_000;
 /// Rounds shorter than this measure nothing, so they need no rest.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -43,8 +46,18 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let mut rested = false;
     child.rounds(|request| {
         let time = Duration::from_millis(request.amount);
-        if !rested && time >= SHORTEST {
-            thread::sleep(REST);
+        if !rested {
+            // What tasks ran on is there, and has to come to rest too.
+            let before = fired_so_far();
+            system.on_thread(|| {
+                for task in 0..TASKS {
+                    system.start(keys + task, Duration::from_millis(1));
+                }
+            });
+            wait_until_fired(before + TASKS, Duration::from_secs(60));
+            if time >= SHORTEST {
+                thread::sleep(REST);
+            }
         }
         rested = true;
         let began = Instant::now();
