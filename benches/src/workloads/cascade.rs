@@ -35,7 +35,7 @@ pub(super) const ABOUT: Workload = Workload {
     }],
     keys: [&[10_000_000], &[1_000_000], &[1_000]],
     // Milliseconds.
-    amount: [12_000, 1_500, 50],
+    amount: [12_000, 1_000, 50],
     children: Children::Fresh,
     warm_up: false,
     by: By::Key,

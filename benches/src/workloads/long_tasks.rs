@@ -29,7 +29,7 @@ pub(super) const ABOUT: Workload = Workload {
     }],
     keys: [&[]; 3],
     // Milliseconds.
-    amount: [5_000, 1_000, 50],
+    amount: [5_000, 500, 50],
     children: Children::Fresh,
     warm_up: false,
     by: By::Key,

@@ -48,7 +48,7 @@ pub(super) const INSTANT: Workload = Workload {
     }],
     keys: [&[]; 3],
     // Timers.
-    amount: [1_000_000, 200_000, 1_000],
+    amount: [1_000_000, 100_000, 1_000],
     children: Children::Kept,
     warm_up: false,
     by: By::Key,

@@ -24,7 +24,7 @@ pub(super) const ABOUT: Workload = Workload {
     cases: ONE_AND_TWO_THREADS,
     keys: [&[]; 3],
     // Milliseconds.
-    amount: [10_000, 1_000, 20],
+    amount: [10_000, 600, 20],
     children: Children::Fresh,
     warm_up: false,
     by: By::Key,

@@ -17,11 +17,7 @@ pub(super) const ABOUT: Workload = Workload {
     about: "push the deadlines of random keys 30 min out",
     metrics: &[Metric::more("", "Mops/s")],
     cases: ONE_AND_TWO_THREADS,
-    keys: [
-        &[100_000, 1_000_000, 10_000_000],
-        &[100_000, 1_000_000],
-        &[1_000],
-    ],
+    keys: [&[100_000, 1_000_000, 10_000_000], &[1_000_000], &[1_000]],
     amount: [2_000_000, 500_000, 1_000],
     children: Children::Kept,
     warm_up: true,
