@@ -397,3 +397,36 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
     );
     assert_eq!((pool.claims(), pool.queued_hint()), (3 * EACH as u64, 0));
 }
+
+#[test]
+fn a_worker_keeps_to_its_own_ticker_but_none_is_always_the_last() {
+    for workers in [1, 3] {
+        let (pool, feeders) = pool(workers, workers, 3);
+        for (number, feeder) in feeders.iter().enumerate() {
+            for slot in 0..3_000 {
+                feeder.push(ticket(10_000 * number + slot));
+            }
+        }
+        let notes = Notes::default();
+        let mut worker = pool.seat().unwrap();
+        let mut served_from = || {
+            assert!(worker.step(&notes));
+            let served = notes.served();
+            let from = served[0] / 10_000;
+            assert!(served.iter().all(|slot| slot / 10_000 == from), "a batch");
+            from
+        };
+        let order: Vec<usize> = (0..24).map(|_| served_from()).collect();
+        let of = |number| order.iter().filter(|from| **from == number).count();
+        assert!((0..3).all(|number| of(number) > 0), "{order:?}");
+        if workers == 1 {
+            assert_eq!(
+                [of(0), of(1), of(2)],
+                [8, 8, 8],
+                "it has all of them to itself"
+            );
+        } else {
+            assert!(of(0) >= 18, "{order:?}");
+        }
+    }
+}

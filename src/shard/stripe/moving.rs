@@ -26,12 +26,11 @@ impl<K, V> Stripe<K, V> {
             self.publish(self.table.tick().start_of(floor));
             position = self.staging.put(slot, deadline);
         }
-        if let Some(armed) = self.table.armed_mut(slot)
-            && let Some(position) = position
-        {
-            armed.place = Place::STAGED;
-            armed.position = position;
-        }
+        let (Some(armed), Some(position)) = (self.table.armed_mut(slot), position) else {
+            unreachable!("an armed entry is filed, and all places have just been emptied");
+        };
+        armed.place = Place::STAGED;
+        armed.position = position;
         self.publish_deadline(deadline);
     }
 
