@@ -25,6 +25,12 @@ pub(crate) trait Claim: Send + Sync + 'static {
     /// in one stripe take one lock.
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
 
+    /// Brings what `tickets` stand for into the cache of this processor, all of it at once. It claims
+    /// nothing.
+    fn look_ahead(&self, tickets: &[Ticket]) {
+        let _ = tickets;
+    }
+
     /// Takes back tickets that nobody will claim: their timers become due again.
     fn give_back(&self, tickets: &[Ticket]);
 }

@@ -164,6 +164,16 @@ impl<F: Face> Claim for Server<F> {
         }
     }
 
+    fn look_ahead(&self, tickets: &[Ticket]) {
+        for same in tickets.chunk_by(|one, next| one.stripe == next.stripe) {
+            let stripe = same[0].stripe as usize;
+            let engine = &self.engine;
+            engine.with(stripe, |stripe| {
+                stripe.look_ahead(same.iter().map(|ticket| ticket.slot));
+            });
+        }
+    }
+
     fn give_back(&self, tickets: &[Ticket]) {
         // Relaxed: a count.
         self.engine.faults().refused.fetch_add(1, Ordering::Relaxed);

@@ -112,6 +112,10 @@ impl Pool {
         Some(Worker::new(Arc::clone(self), seat))
     }
 
+    pub(super) fn tickers(&self) -> usize {
+        self.config.feeders
+    }
+
     /// Extra workers, who come and go, not counted.
     pub(super) fn has_fewer_workers_than_tickers(&self) -> bool {
         self.config.workers < self.config.feeders
@@ -148,6 +152,12 @@ impl Pool {
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .fold(0, u64::wrapping_add)
+    }
+
+    /// How many of them by the worker on this seat.
+    pub(super) fn claims_of(&self, seat: usize) -> u64 {
+        // Relaxed: as above.
+        self.claims[seat].load(Ordering::Relaxed)
     }
 
     /// Called by the owner of the seat only.

@@ -8,7 +8,7 @@
 //!
 //! 1. at every 32nd ticket the injector, so that steady expiry does not starve what was injected;
 //! 2. the worker's own deque;
-//! 3. the tickers' deques, beginning with the worker's own, every fourth time with another one;
+//! 3. the tickers' deques, beginning with the worker's own, or with one whose worker is in a long task;
 //! 4. the injector;
 //! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!

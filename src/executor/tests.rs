@@ -398,25 +398,46 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
     assert_eq!((pool.claims(), pool.queued_hint()), (3 * EACH as u64, 0));
 }
 
+/// The numbers of the tickers are the ten thousands of the tickets.
+fn fed_with_many(feeders: &[Feeder]) {
+    for (number, feeder) in feeders.iter().enumerate() {
+        for slot in 0..3_000 {
+            feeder.push(ticket(10_000 * number + slot));
+        }
+    }
+}
+
+/// One step, and which ticker's tickets it served.
+fn served_from(worker: &mut Worker, notes: &Notes) -> usize {
+    assert!(worker.step(notes));
+    let served = notes.served();
+    let from = served[0] / 10_000;
+    assert!(served.iter().all(|slot| slot / 10_000 == from), "a batch");
+    from
+}
+
 #[test]
-fn a_worker_keeps_to_its_own_ticker_but_none_is_always_the_last() {
+fn workers_that_get_on_keep_to_their_own_tickers() {
+    let (pool, feeders) = pool(3, 3, 3);
+    fed_with_many(&feeders);
+    let notes = Notes::default();
+    let mut workers: Vec<_> = (0..3).map(|_| pool.seat().unwrap()).collect();
+    for _ in 0..24 {
+        for worker in &mut workers {
+            let own = worker.number();
+            assert_eq!(served_from(worker, &notes), own);
+        }
+    }
+}
+
+#[test]
+fn a_ticker_whose_worker_claims_nothing_is_not_the_last_for_everybody() {
     for workers in [1, 3] {
         let (pool, feeders) = pool(workers, workers, 3);
-        for (number, feeder) in feeders.iter().enumerate() {
-            for slot in 0..3_000 {
-                feeder.push(ticket(10_000 * number + slot));
-            }
-        }
+        fed_with_many(&feeders);
         let notes = Notes::default();
         let mut worker = pool.seat().unwrap();
-        let mut served_from = || {
-            assert!(worker.step(&notes));
-            let served = notes.served();
-            let from = served[0] / 10_000;
-            assert!(served.iter().all(|slot| slot / 10_000 == from), "a batch");
-            from
-        };
-        let order: Vec<usize> = (0..24).map(|_| served_from()).collect();
+        let order: Vec<usize> = (0..24).map(|_| served_from(&mut worker, &notes)).collect();
         let of = |number| order.iter().filter(|from| **from == number).count();
         assert!((0..3).all(|number| of(number) > 0), "{order:?}");
         if workers == 1 {

@@ -11,8 +11,14 @@ use crate::tick::Time;
 /// At every so many tickets the injector is looked at before anything else.
 const INJECTOR_EVERY: u32 = 32;
 
-/// At every so many looks a worker begins with the tickers of others.
-const AWAY_EVERY: usize = 4;
+/// A steal takes this many from a deque at most: crossbeam-deque moves 32, and returns one more.
+const BATCH: usize = 33;
+
+/// A batch of fewer is not worth a look ahead. In the models, whose batches are small, each one is.
+const LOOK_AHEAD_FROM: usize = if cfg!(loom) { 2 } else { 4 };
+
+/// At every so many looks a worker asks whether another ticker needs it.
+const ASK_EVERY: usize = 4;
 
 /// What belongs to a place in the pool and is handed from one worker to the next.
 pub(super) struct Seat {
@@ -31,29 +37,41 @@ pub(crate) struct Worker {
     since_injector: u32,
     /// Counts the looks for tickets.
     looks: usize,
+    /// Per ticker: how much its own worker had claimed when this one last asked.
+    seen: Box<[u64]>,
 }
 
 impl Worker {
     pub(super) fn new(pool: Arc<Pool>, seat: Seat) -> Self {
+        let seen = vec![0; pool.tickers()].into();
         Worker {
             pool,
             seat: Some(seat),
             since_injector: 0,
             looks: 0,
+            seen,
         }
     }
 
-    /// Which ticker to begin with. Mostly its own: workers that take from one ticker get tickets of
-    /// the same stripe, and meet at its lock. But every fourth time another one, so that none is
-    /// always the last; and every time where there are fewer workers than tickers, whose own are not
-    /// all of them then.
-    fn start(&self) -> usize {
-        let away = match self.looks {
-            looks if self.pool.has_fewer_workers_than_tickers() => looks,
-            looks if looks.is_multiple_of(AWAY_EVERY) => looks / AWAY_EVERY,
-            _ => 0,
-        };
-        self.seat().number.wrapping_add(away)
+    /// Which ticker to begin with. Its own: workers that take from one ticker get tickets of the
+    /// same stripe, and meet at its lock. But a ticker whose own worker has claimed nothing since
+    /// this one last asked, for that is in a long task, must not be the last for everybody. And where
+    /// there are fewer workers than tickers, which then don't have one each, all have their turn.
+    fn start(&mut self) -> usize {
+        let own = self.seat().number;
+        if self.pool.has_fewer_workers_than_tickers() {
+            return own.wrapping_add(self.looks);
+        }
+        if !self.looks.is_multiple_of(ASK_EVERY) {
+            return own;
+        }
+        let other = own.wrapping_add(self.looks / ASK_EVERY) % self.seen.len();
+        let claims = self.pool.claims_of(other);
+        if std::mem::replace(&mut self.seen[other], claims) == claims {
+            other
+        } else {
+            own
+        }
     }
 
     fn seat(&self) -> &Seat {
@@ -73,15 +91,17 @@ impl Worker {
             self.since_injector = 0;
         }
         self.looks = self.looks.wrapping_add(1);
+        let start = self.start();
         let seat = self.seat.as_ref().expect("a seat until the drop");
         let pool = &*self.pool;
         let found = pool
             .queues
-            .find(seat.number, &seat.local, injector_first, self.start());
+            .find(seat.number, &seat.local, injector_first, start);
         let Some(Found { ticket, stolen }) = found else {
             return false;
         };
         if stolen {
+            look_ahead(claim, ticket, &seat.local);
             // The steal may have made tickets visible in its own deque, and this worker is about to
             // disappear into a task: the next sleeper has to look after whatever waits, wherever it
             // waits. P7 in `sleep.rs` says why it is not enough to look at the two deques of this
@@ -145,6 +165,28 @@ impl Worker {
             Rested::LookAgain
         }
     }
+}
+
+/// Has all that a stolen batch stands for read at once. The batch goes through the deque and back
+/// into it, in its order: nothing but the deque may keep a ticket while a task runs, since others
+/// must find it there.
+fn look_ahead<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ticket>) {
+    if local.len() + 1 < LOOK_AHEAD_FROM {
+        return;
+    }
+    let mut batch = [first; BATCH];
+    let mut len = 1;
+    for (place, ticket) in batch[1..]
+        .iter_mut()
+        .zip(std::iter::from_fn(|| local.pop()))
+    {
+        *place = ticket;
+        len += 1;
+    }
+    for ticket in &batch[1..len] {
+        local.push(*ticket);
+    }
+    claim.look_ahead(&batch[..len]);
 }
 
 impl Drop for Worker {

@@ -51,6 +51,18 @@ impl<K, V> Stripe<K, V> {
         self.wheel.take_spare()
     }
 
+    /// Reads what claims and settling of these slots will read: the reads don't depend on each
+    /// other, so that their misses overlap.
+    pub(crate) fn look_ahead(&self, slots: impl Iterator<Item = u32>) {
+        let mut seen = 0;
+        for slot in slots {
+            if let Some(armed) = self.table.armed(slot) {
+                seen += self.index.glance(armed.hash);
+            }
+        }
+        std::hint::black_box(seen);
+    }
+
     /// Turns a ticket into a run, if it still stands for something.
     pub(crate) fn claim(&mut self, slot: u32, now: Time) -> Claimed<K, V>
     where

@@ -128,6 +128,13 @@ impl Index {
         None
     }
 
+    /// Reads the row in which a line with these bits lies at best.
+    #[inline]
+    pub(super) fn glance(&self, bits: u32) -> u32 {
+        let at = home(bits, self.rows.len());
+        self.rows.get(at).map_or(0, |row| row.used)
+    }
+
     /// Adds a line. `slot` must not be in one (I4).
     pub(super) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
