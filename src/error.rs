@@ -29,6 +29,8 @@ pub enum BuildError {
     },
     /// A bound of zero pending timers, which nothing could ever pass.
     MaxPending,
+    /// Batches of no entry at all.
+    Batch,
     /// A thread could not be started. Those that had been are stopped again.
     Spawn(std::io::Error),
 }
@@ -61,6 +63,7 @@ impl fmt::Display for BuildError {
             BuildError::MaxPending => {
                 f.write_str("at most 0 pending timers: choose at least 1, or leave it unbounded")
             }
+            BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
     }
@@ -182,6 +185,7 @@ mod tests {
                 workers: 2,
             },
             BuildError::MaxPending,
+            BuildError::Batch,
             BuildError::Spawn(std::io::Error::other("no thread left")),
         ];
         let texts = [
@@ -190,13 +194,14 @@ mod tests {
             "3 stripes",
             "2000",
             "at most 1",
-            "at most 0",
+            "at most 0 pending",
+            "at most 0 entries",
             "no thread",
         ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
-        let source = std::error::Error::source(&errors[6]);
+        let source = std::error::Error::source(&errors[7]);
         assert!(source.is_some_and(|inner| inner.to_string().contains("no thread left")));
     }
 

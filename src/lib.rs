@@ -21,9 +21,11 @@
 //! # Faces
 //!
 //! - [`Scheduler<K>`](Scheduler): a closure per key. Calls go through its [`Handle`].
+//! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
+//!   handler or channel for all. For sessions.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
-//! - `test_util` (feature `test-util`): the same scheduler, driven by a test's own thread.
+//! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
 //!
 //! # Vocabulary
 //!
@@ -74,8 +76,7 @@ mod config;
 mod engine;
 mod error;
 mod executor;
-#[cfg(feature = "__inline")]
-mod inline;
+mod expiry;
 mod job;
 mod options;
 mod scheduler;
@@ -92,9 +93,10 @@ pub use clock::{Clock, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
-#[cfg(feature = "__inline")]
-#[doc(hidden)]
-pub use inline::Inline;
+pub use expiry::{
+    Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
+    InsertError, InsertRefusal, Inserted, Reason, Removed, Touch,
+};
 pub use scheduler::{
     Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, KeyHasher, Pending, PullIn,
     RandomState, Report, ReportTicket, Reschedule, Scheduled, Scheduler, ShardStats, Stats, Task,

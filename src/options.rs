@@ -39,9 +39,10 @@ macro_rules! engine_options {
             self
         }
 
-        /// How many timers may be pending at most; unbounded by default. One more is refused with
-        /// [`ScheduleError::Full`](crate::ScheduleError::Full), exactly then. A timer is pending until
-        /// it starts, is cancelled, replaced or handed back.
+        /// How many timers, or entries of a map, may be pending at most; unbounded by default. One more
+        /// is refused, exactly then: with [`ScheduleError::Full`](crate::ScheduleError::Full) or
+        /// [`InsertRefusal::Full`](crate::InsertRefusal::Full). It is pending until it starts, is
+        /// cancelled, replaced or handed back.
         pub fn max_pending(mut self, max_pending: usize) -> Self {
             self.config.max_pending = Some(max_pending);
             self

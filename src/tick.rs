@@ -151,6 +151,21 @@ impl TickSize {
         Tick(self.ticks_in(now.0))
     }
 
+    /// A moment from `earliest` to `latest` that others choose, too: the start of the tick whose
+    /// number is divisible by the greatest power of two. Without a tick's start in between, `latest`.
+    pub(crate) fn shared_between(self, earliest: Time, latest: Time) -> Time {
+        let first = self.at_or_after(earliest).0;
+        let mut tick = self.begun_by(latest).0;
+        if tick < first {
+            return latest.max(earliest);
+        }
+        // The lowest bit is cleared for as long as that stays in the window.
+        while tick != 0 && tick & (tick - 1) >= first {
+            tick &= tick - 1;
+        }
+        self.start_of(Tick(tick))
+    }
+
     /// When `tick` begins.
     #[inline]
     pub(crate) fn start_of(self, tick: Tick) -> Time {
@@ -208,6 +223,31 @@ mod tests {
                 assert_eq!(size.begun_by(at).0, time / nanos, "{time} / {nanos}");
                 assert_eq!(size.at_or_after(at).0, time.div_ceil(nanos));
             }
+        }
+    }
+
+    #[test]
+    fn windows_that_overlap_mostly_share_a_moment() {
+        let size = TickSize::from_nanos(10);
+        for (earliest, latest, shared) in [
+            (0, 0, 0),
+            (0, 1_000, 0),
+            (1, 1_000, 640),
+            (641, 1_000, 960),
+            (639, 1_000, 640),
+            (951, 1_000, 960),
+            (961, 1_000, 1_000),
+            (961, 999, 980),
+            (981, 999, 990),
+            (991, 999, 999),
+            (50, 50, 50),
+            (51, 51, 51),
+            (60, 50, 60),
+            (u64::MAX, u64::MAX, u64::MAX),
+        ] {
+            let [from, to] = [earliest, latest].map(Time::from_nanos);
+            let found = size.shared_between(from, to);
+            assert_eq!(found, Time::from_nanos(shared), "{earliest} to {latest}");
         }
     }
 

@@ -58,9 +58,8 @@ const LAYERS: &[Layer] = &[
     layer(6, "scheduler", 0..=5, &["test_util"]),
     layer(6, "timer", 0..=5, &["scheduler", "test_util"]),
     // The kit drives a scheduler, and the builder builds it for the kit.
-    layer(6, "test_util", 0..=5, &["scheduler", "timer"]),
-    layer(6, "inline", 0..=5, &["scheduler"]),
-    layer(6, "expiry", 0..=5, &["test_util"]),
+    layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
+    layer(6, "expiry", 0..=5, &["scheduler", "test_util"]),
 ];
 
 /// What a file outside of `src/sync` may name all the same: file, path, reason.

@@ -16,7 +16,7 @@ pub(crate) struct Standing {
 const PEERS: usize = 4;
 
 const BOXED: &str = "tourbillon";
-const INLINE: &str = "tourbillon-inline";
+const INLINE: &str = "tourbillon-map";
 const KEYLESS: &str = "tourbillon-timer";
 
 /// Those of which the report has the figures: what the peers are must have been run, and in the full

@@ -72,7 +72,7 @@ impl Row {
 /// The table and, under it, `nothing lost` or the faults.
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:12} {:>15} {:>15}", "timers", "engine", "program")?;
+        writeln!(f, "{:12} {:>15} {:>15}", "sessions", "engine", "program")?;
         for Row {
             name,
             engine,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
-Session expiry on the timers of tourbillon.
+Session expiry on the map of tourbillon.
 
 Usage:
   sessions [OPTIONS]            producers create and touch sessions in real time
@@ -22,9 +22,9 @@ Options:
 
 A replay prints one line on stdout:
   requests N clients N sessions N longest SECONDS total_duration SECONDS max_hits N
-A run in real time ends with a table of what happened to every timer.
+A run in real time ends with a table of what happened to every session.
 
-Exit code: 0 if all went well, 1 if timers were lost, 2 if the command line or the log is at fault.
+Exit code: 0 if all went well, 1 if sessions were lost, 2 if the command line or the log is at fault.
 ";
 
 /// The longest idle time: with the years that a log may span it stays below the 584 years of the

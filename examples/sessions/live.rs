@@ -1,7 +1,7 @@
 //! Session expiry in real time: producers create and touch sessions, the engine expires them, and
-//! in the end every timer is accounted for, by the engine and by this program on its own.
+//! in the end every session is accounted for, by the engine and by this program on its own.
 //!
-//! A session is a key with a pending timer. Each producer first logs in its share of all sessions,
+//! A session is an entry of a map that expires when it is idle. Each producer first logs in its share of all sessions,
 //! then touches sessions as popular ones are touched, starts those anew that have expired, and now
 //! and then logs one out. The run has three parts: the producers work; what they left expires; what
 //! is still pending then is handed back by the shutdown.
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon::{Cancel, Handle, Reschedule, Scheduler, Shutdown};
+use tourbillon::{Expiry, ExpiryMap, Inserted, Removed, Shutdown};
 
 use crate::app::Console;
 use crate::balance::{Balance, Row, grouped};
@@ -46,13 +46,34 @@ struct Handled {
     slept: AtomicU64,
 }
 
-/// One producer's counters. Every handler holds a reference, so when only the program's own is
-/// left, every handler has run or was dropped.
+/// One producer's counters. Every session holds a reference, so when only the program's own is
+/// left, every session was handled or dropped.
 #[derive(Debug, Default)]
 struct Tally {
     did: Did,
     handled: Handled,
 }
+
+/// What a session is to this program.
+#[derive(Debug)]
+struct Session {
+    tally: Arc<Tally>,
+    /// Its handler is one of the slow ones.
+    nap: bool,
+}
+
+impl Session {
+    /// What happens when it has expired.
+    fn handle(self) {
+        if self.nap {
+            thread::sleep(NAP);
+            self.tally.handled.slept.fetch_add(1, Relaxed);
+        }
+        self.tally.handled.ran.fetch_add(1, Relaxed);
+    }
+}
+
+type Sessions = ExpiryMap<u64, Session>;
 
 fn add(counter: &AtomicU64) {
     counter.store(counter.load(Relaxed) + 1, Relaxed);
@@ -110,9 +131,8 @@ impl Plan {
 }
 
 struct Producer {
-    timers: Handle<u64>,
+    sessions: Sessions,
     tally: Arc<Tally>,
-    idle: Duration,
 }
 
 impl Producer {
@@ -137,27 +157,24 @@ impl Producer {
     }
 
     fn touch(&self, id: u64) {
-        match self.timers.reschedule(&id, self.idle) {
-            Reschedule::Moved { .. } => add(&self.tally.did.touched),
+        if self.sessions.touch(&id).is_alive() {
+            add(&self.tally.did.touched);
+        } else {
             // Where its handler is just running the session has ended: the next one begins.
-            Reschedule::NotFound | Reschedule::Running => self.start(id, self.idle, None),
+            self.start(id, self.sessions.expiry(), false);
         }
     }
 
-    fn start(&self, id: u64, delay: Duration, nap: Option<Duration>) {
-        let tally = Arc::clone(&self.tally);
-        let started = self.timers.schedule(id, delay, move |_| {
-            if let Some(nap) = nap {
-                thread::sleep(nap);
-                tally.handled.slept.fetch_add(1, Relaxed);
-            }
-            tally.handled.ran.fetch_add(1, Relaxed);
-        });
-        match started {
-            Ok(scheduled) => {
+    fn start(&self, id: u64, expiry: Expiry, nap: bool) {
+        let session = Session {
+            tally: Arc::clone(&self.tally),
+            nap,
+        };
+        match self.sessions.insert_with(id, session, expiry) {
+            Ok(inserted) => {
                 add(&self.tally.did.created);
                 // Another producer was faster between our two calls.
-                if scheduled.replaced.is_some() {
+                if let Inserted::Replaced(_) = inserted {
                     add(&self.tally.did.replaced);
                 }
             }
@@ -166,7 +183,7 @@ impl Producer {
     }
 
     fn log_out(&self, id: u64) {
-        if let Cancel::Cancelled { .. } = self.timers.cancel(&id) {
+        if let Removed::Removed { .. } = self.sessions.remove(&id) {
             add(&self.tally.did.logged_out);
         }
     }
@@ -176,7 +193,7 @@ impl Producer {
 struct Screen<'a> {
     out: &'a mut dyn Write,
     in_place: bool,
-    timers: &'a Handle<u64>,
+    sessions: &'a Sessions,
     tallies: &'a [Arc<Tally>],
     start: Instant,
     last: Instant,
@@ -198,7 +215,7 @@ impl Screen<'_> {
 
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
-        let lateness = self.timers.stats().lateness();
+        let lateness = self.sessions.stats().lateness();
         let p99 = match lateness.count {
             0 => "-".to_owned(),
             _ => millis(lateness.p99),
@@ -214,7 +231,7 @@ impl Screen<'_> {
             self.out,
             "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {p99}{right}",
             self.start.elapsed().as_secs(),
-            grouped(self.timers.len() as u64),
+            grouped(self.sessions.len() as u64),
             short(rate(totals.touched, self.last_totals.touched)),
             short(rate(totals.ran, self.last_totals.ran)),
         )?;
@@ -267,11 +284,11 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     // Naps that overlap hold a worker each; the others need some beside them. More than 1,024
     // threads a scheduler does not have.
     let naps_at_once = NAP.as_secs_f64() * slow as f64 / plan.producers_stop.as_secs_f64();
-    let scheduler = Scheduler::<u64>::builder()
+    let map = Sessions::builder()
+        .time_to_idle(idle)
         .max_workers((16 + 2 * naps_at_once.ceil() as usize).clamp(64, 1_024))
-        .build()
+        .build(|_, expired| expired.value.handle())
         .map_err(io::Error::other)?;
-    let timers = scheduler.handle();
 
     // One more than there are producers: the last starts the slow handlers, under keys of their
     // own.
@@ -279,9 +296,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     let mut crew: Vec<Producer> = tallies
         .iter()
         .map(|tally| Producer {
-            timers: timers.clone(),
+            sessions: map.clone(),
             tally: Arc::clone(tally),
-            idle,
         })
         .collect();
     let starter = crew.pop().expect("one more than the producers");
@@ -289,14 +305,14 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         let delay = plan
             .producers_stop
             .mul_f64((nap + 1) as f64 / (slow + 1) as f64);
-        starter.start(sessions + nap, delay, Some(NAP));
+        starter.start(sessions + nap, Expiry::NEVER.idle(delay), true);
     }
     drop(starter);
 
     let mut screen = Screen {
         out: &mut *console.out,
         in_place: console.out_is_terminal,
-        timers: &timers,
+        sessions: &map,
         tallies: &tallies,
         start,
         last: start,
@@ -314,14 +330,14 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         stop.store(true, Relaxed);
         watched
     })?;
-    let under_load = timers.stats().lateness();
-    screen.watch(|| start.elapsed() >= plan.shutdown || timers.is_empty())?;
+    let under_load = map.stats().lateness();
+    screen.watch(|| start.elapsed() >= plan.shutdown || map.is_empty())?;
     screen.close()?;
 
-    let balance = settle(&scheduler, &timers, &tallies, options)?;
+    let balance = settle(&map, &tallies, options)?;
     // Apart, since sessions that nobody touches any more expire as fast as all of them were
     // touched before: what they wait for is the engine's throughput.
-    let whole = timers.stats().lateness();
+    let whole = map.stats().lateness();
     for (lateness, span) in [
         (under_load, "while the producers worked"),
         (whole, "to the end"),
@@ -337,16 +353,11 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     Ok(balance.faults().is_empty())
 }
 
-/// Shuts the scheduler down and draws up the account.
-fn settle(
-    scheduler: &Scheduler<u64>,
-    timers: &Handle<u64>,
-    tallies: &[Arc<Tally>],
-    options: &LiveOptions,
-) -> io::Result<Balance> {
-    let Ok(report) = scheduler.shutdown(Shutdown::HandBack) else {
+/// Shuts the map down and draws up the account.
+fn settle(map: &Sessions, tallies: &[Arc<Tally>], options: &LiveOptions) -> io::Result<Balance> {
+    let Ok(report) = map.shutdown(Shutdown::HandBack) else {
         return Err(io::Error::other(
-            "the shutdown took this thread for a task's",
+            "the shutdown took this thread for a handler's",
         ));
     };
     let handed_back = report.handed_back.len() as u64;
@@ -355,7 +366,7 @@ fn settle(
     let never_slept = report
         .handed_back
         .iter()
-        .filter(|timer| is_slow(timer.key))
+        .filter(|session| is_slow(session.key))
         .count() as u64;
     let still_running = report.still_running as u64;
     drop(report);
@@ -364,7 +375,7 @@ fn settle(
         .iter()
         .map(|tally| Arc::strong_count(tally) - 1)
         .sum();
-    let stats = timers.stats();
+    let stats = map.stats();
     let row = |name, engine, program, source| Row {
         name,
         engine,
@@ -403,7 +414,7 @@ fn settle(
                 options.slow.abs_diff(totals.slept + never_slept),
                 "slow handlers more or fewer than asked for",
             ),
-            (kept as u64, "handlers neither ran nor were dropped"),
+            (kept as u64, "sessions were neither handled nor dropped"),
         ],
     })
 }

@@ -1,4 +1,4 @@
-//! Session expiry on keyed timers: in real time with a million sessions, or as the replay of an
+//! Session expiry on an `ExpiryMap`: in real time with a million sessions, or as the replay of an
 //! access log on the test kit's clock. `--help` lists the options.
 
 mod app;

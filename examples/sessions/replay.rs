@@ -1,15 +1,14 @@
 //! Replays a log through the engine on the test kit's clock.
 //!
-//! Every client is a key, every open session a pending timer. A request touches its client's timer;
-//! where there is none, it starts a session. The session ends when the timer fires, so how the log
-//! falls into sessions is decided by the engine alone.
+//! Every open session is an entry of a map, under its client. A request touches it; where there is
+//! none, it starts a session. The session ends when the entry expires, so how the log falls into
+//! sessions is decided by the map alone.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tourbillon::{Reschedule, Scheduler, Time};
+use tourbillon::{ExpiryMap, Inserted, Time, Touch};
 
 use crate::log::{Client, Log};
 
@@ -53,31 +52,18 @@ struct Open {
     hits: u64,
 }
 
-/// The open sessions and the totals of the ended ones. Requests are applied and timers run on one
-/// thread, so the lock is never contended; tasks are `Send` and need one all the same.
-#[derive(Debug, Default)]
-struct Book {
-    open: HashMap<Client, Open>,
-    ended: Summary,
-}
-
-impl Book {
-    fn end(&mut self, client: &Client) {
-        let session = self
-            .open
-            .remove(client)
-            .expect("a timer fires for an open session");
+impl Summary {
+    fn end(&mut self, session: &Open) {
         let duration = session.last.since(session.first).as_secs();
-        let ended = &mut self.ended;
-        ended.sessions += 1;
-        ended.longest = ended.longest.max(duration);
-        ended.total_duration += duration;
-        ended.max_hits = ended.max_hits.max(session.hits);
+        self.sessions += 1;
+        self.longest = self.longest.max(duration);
+        self.total_duration += duration;
+        self.max_hits = self.max_hits.max(session.hits);
     }
 }
 
-fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(ended: &Mutex<Summary>) -> MutexGuard<'_, Summary> {
+    ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Replays `log` with sessions that end after `idle`. The seed decides in which order shards and
@@ -91,7 +77,12 @@ pub(crate) fn replay(
     seed: u64,
     mut progress: impl FnMut(u64),
 ) -> Result<Summary, String> {
-    let stepped = Scheduler::<Client>::builder()
+    // Requests are applied and entries expire on one thread, so the lock is never contended; the
+    // handler is `Sync` and needs one all the same.
+    let ended = Arc::new(Mutex::new(Summary::default()));
+    let totals = Arc::clone(&ended);
+    let stepped = ExpiryMap::<Client, Open>::builder()
+        .time_to_idle(idle)
         // Timestamps are whole seconds, so a tick of a second loses nothing: an idle time with a
         // fraction ends at the next whole second, where the next request may be.
         .tick(Duration::from_secs(1))
@@ -99,10 +90,9 @@ pub(crate) fn replay(
         // 128 stripes a replay takes three times as long.
         .shards(2)
         .stripes(8)
-        .build_stepped(seed)
+        .build_stepped(seed, move |_, expired| lock(&totals).end(&expired.value))
         .map_err(|error| error.to_string())?;
-    let timers = stepped.handle();
-    let book = Arc::new(Mutex::new(Book::default()));
+    let sessions = stepped.map();
     let start = log.requests.first().map_or(0, |request| request.instant);
 
     for (done, request) in (1..).zip(&log.requests) {
@@ -112,50 +102,43 @@ pub(crate) fn replay(
         // session.
         stepped.advance_to(now);
         let client = &log.clients[request.client as usize];
-        match timers.reschedule(client, idle) {
-            Reschedule::Moved { .. } => {
-                let mut book = lock(&book);
-                let session = book
-                    .open
-                    .get_mut(client)
-                    .expect("a timer is an open session");
-                session.last = now;
-                session.hits += 1;
+        match sessions.touch(client) {
+            // The very first request may be touched at the moment that it was made.
+            Touch::Touched { .. } | Touch::Unchanged { .. } => {
+                sessions.update(client, |session| {
+                    session.last = now;
+                    session.hits += 1;
+                });
             }
-            Reschedule::NotFound => {
+            Touch::NotFound => {
                 let session = Open {
                     first: now,
                     last: now,
                     hits: 1,
                 };
-                let before = lock(&book).open.insert(Client::clone(client), session);
-                assert!(before.is_none(), "a session without a timer");
-                let book = Arc::clone(&book);
-                timers
-                    .schedule(Client::clone(client), idle, move |firing| {
-                        lock(&book).end(firing.key());
-                    })
+                let inserted = sessions
+                    .insert(Client::clone(client), session)
                     .map_err(|error| error.to_string())?;
+                assert!(
+                    matches!(inserted, Inserted::New),
+                    "a session that no touch found"
+                );
             }
-            answer => return Err(format!("a touch with all settled was answered {answer:?}")),
+            Touch::Expired => return Err("an expired session was not ended".to_owned()),
         }
         progress(done);
     }
-    while stepped.advance_to_next().is_some() {}
+    while stepped.advance_to_next() {}
 
-    let stats = timers.stats();
+    let stats = sessions.stats();
     if !stats.balances() || stats.pending != 0 || stats.panicked != 0 {
         return Err(format!(
             "the engine's counters are not what a replay leaves: {stats:?}"
         ));
     }
-    let book = lock(&book);
-    if !book.open.is_empty() {
-        return Err(format!("{} sessions never ended", book.open.len()));
-    }
     Ok(Summary {
         requests: log.requests.len() as u64,
         clients: log.clients.len() as u64,
-        ..book.ended
+        ..*lock(&ended)
     })
 }

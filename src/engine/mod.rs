@@ -21,7 +21,7 @@ mod waiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 pub(crate) use drive::{Seat, Step};
-pub(crate) use serve::{Fire, Server};
+pub(crate) use serve::{Batched, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 
@@ -33,7 +33,8 @@ use crate::shard::{Aftermath, Layout, Refusal, Shards, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
-use crate::tick::Time;
+use crate::tick::{TickSize, Time};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// With a ticket unclaimed for so long the pool grows.
@@ -52,6 +53,18 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
 
     /// Runs user code: outside every lock, under `catch_unwind`.
     fn run(access: &Self::Access, fire: &Fire<'_, Self::Key>, payload: Self::Payload);
+
+    /// How many at most run at once, if this face takes several at a time by
+    /// [`run_batch`](Self::run_batch).
+    fn batch(_: &Self::Access) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// The same for several, which are never none. A panic is told of the first of them.
+    fn run_batch(access: &Self::Access, batch: Vec<Batched<Self::Key, Self::Payload>>) {
+        let _ = (access, batch);
+        unreachable!("only asked of a face that takes batches");
+    }
 
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
@@ -76,6 +89,7 @@ pub(crate) struct Engine<F: Face> {
     place: Place,
     pool: Arc<Pool>,
     closing: Closing,
+    tick: TickSize,
     shutdown_limit: Duration,
     workers: usize,
     stepped: bool,
@@ -168,6 +182,7 @@ impl<F: Face> Engine<F> {
             shards,
             place,
             pool,
+            tick: config.tick,
             shutdown_limit: config.shutdown_limit,
             workers,
             stepped,
@@ -218,6 +233,10 @@ impl<F: Face> Engine<F> {
     /// Workers to start with.
     pub(crate) fn workers(&self) -> usize {
         self.workers
+    }
+
+    pub(crate) fn tick_size(&self) -> TickSize {
+        self.tick
     }
 
     #[inline]
@@ -295,8 +314,7 @@ impl<F: Face> Engine<F> {
 
     /// Hands a batch to a foreign executor. What it refuses or drops comes back by the job's `Drop`.
     fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
-        let server = self.server.get().and_then(Weak::upgrade);
-        let Some(server) = server else {
+        let Some(server) = self.server() else {
             self.take_back(&tickets);
             return;
         };
@@ -317,6 +335,27 @@ impl<F: Face> Engine<F> {
             let shard = self.shards.shard_of(stripe);
             shard.backlog.claimed(&shard.bell);
         }
+    }
+
+    /// How many armings have not started; one stripe after the other, so no snapshot.
+    pub(crate) fn pending(&self) -> usize {
+        self.stripes_of(None)
+            .map(|stripe| {
+                self.shards
+                    .peek(stripe, |stripe| stripe.counters().pending as usize)
+            })
+            .sum()
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stripes_of(None)
+            .all(|stripe| (self.shards).peek(stripe, |stripe| stripe.counters().pending == 0))
+    }
+
+    /// What the threads serve, while there are any.
+    pub(crate) fn server(&self) -> Option<Arc<Server<F>>> {
+        self.server.get().and_then(Weak::upgrade)
     }
 
     /// The lateness of one shard's stripes, or of all.

@@ -21,6 +21,15 @@ pub(crate) struct Fire<'a, K> {
     pub(crate) started: Time,
 }
 
+/// A run of a batch.
+#[derive(Debug)]
+pub(crate) struct Batched<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+    pub(crate) deadline: Time,
+    pub(crate) started: Time,
+}
+
 /// The engine as the executor sees it.
 pub(crate) struct Server<F: Face> {
     engine: Arc<Engine<F>>,
@@ -148,10 +157,111 @@ impl<F: Face> Server<F> {
     }
 }
 
+/// For faces that run several at once. The batch is claimed right before it runs, as a single run
+/// would be: one hold of the lock and one reading of the clock for all of a stripe.
+impl<F: Face> Server<F> {
+    fn serve_batches(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>, limit: usize) {
+        let mut next = Some(first);
+        while let Some(first) = next {
+            let mut tickets = vec![first];
+            while tickets.len() < limit {
+                let Some(ticket) = more() else {
+                    break;
+                };
+                tickets.push(ticket);
+            }
+            self.serve_batch(&tickets);
+            // Not before: nobody else could take it while the batch runs.
+            next = if tickets.len() == limit { more() } else { None };
+        }
+    }
+
+    fn serve_batch(&self, tickets: &[Ticket]) {
+        let engine = &self.engine;
+        let started = engine.now();
+        let mut batch = Vec::with_capacity(tickets.len());
+        let mut done = Vec::with_capacity(tickets.len());
+        let mut claimed = Vec::with_capacity(tickets.len());
+        for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
+            let stripe = same[0].stripe;
+            engine.with(stripe as usize, |stripe| {
+                claimed.extend(same.iter().map(|ticket| stripe.claim(ticket.slot, started)));
+            });
+            let shard = engine.shards().shard_of(stripe as usize);
+            for (ticket, claimed) in same.iter().zip(claimed.drain(..)) {
+                shard.backlog.claimed(&shard.bell);
+                match claimed {
+                    Claimed::Run {
+                        key,
+                        value,
+                        id,
+                        deadline,
+                        started,
+                    } => {
+                        batch.push(Batched {
+                            key,
+                            value,
+                            deadline,
+                            started,
+                        });
+                        done.push(Done {
+                            stripe,
+                            id,
+                            panicked: false,
+                        });
+                    }
+                    other => {
+                        self.run(*ticket, other);
+                    }
+                }
+            }
+        }
+        let Some(first) = batch.first() else {
+            return;
+        };
+        // The keys go into the batch, and one has to be named if it panics.
+        let (key, deadline) = (contain(|| first.key.clone()), first.deadline);
+        let ended = contain(|| F::run_batch(&self.access, batch));
+        let panicked = ended.is_err();
+        if let (Err(message), Ok(key)) = (&ended, &key) {
+            let fire = Fire {
+                key,
+                stripe: done[0].stripe,
+                id: done[0].id,
+                deadline,
+                started,
+            };
+            let _ = contain(|| F::panicked(&self.access, &fire, message));
+        }
+        let _ = contain(|| drop(key));
+        let mut settled = Vec::with_capacity(done.len());
+        for same in of_one_stripe(&done, |done| done.stripe) {
+            let now = engine.now();
+            engine.with(same[0].stripe as usize, |stripe| {
+                settled.extend(
+                    same.iter()
+                        .map(|done| stripe.settle(done.id, panicked, now)),
+                );
+            });
+        }
+        for settled in settled {
+            self.after_settling(settled);
+        }
+    }
+}
+
+/// What lies side by side and is of one stripe.
+fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Item = &[T]> {
+    list.chunk_by(move |one, next| stripe(one) == stripe(next))
+}
+
 impl<F: Face> Claim for Server<F> {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
         // For everything that may be user code: the task, what is told of its panic, and drops.
         let _inside = inside::Inside::enter(self.engine.tag());
+        if let Some(limit) = F::batch(&self.access) {
+            return self.serve_batches(first, more, limit.get());
+        }
         let mut next = Some(first);
         let mut done = None;
         while let Some(ticket) = next {
@@ -165,7 +275,7 @@ impl<F: Face> Claim for Server<F> {
     }
 
     fn look_ahead(&self, tickets: &[Ticket]) {
-        for same in tickets.chunk_by(|one, next| one.stripe == next.stripe) {
+        for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe as usize;
             let engine = &self.engine;
             engine.with(stripe, |stripe| {

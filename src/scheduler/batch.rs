@@ -8,34 +8,7 @@ use std::time::Duration;
 use super::answers::{Cancel, Reschedule};
 use super::handle::Handle;
 use crate::job::drop_each;
-use crate::shard::{KeyHash, Stripe};
-
-/// So many keys are served under one hold of a lock.
-const KEYS_PER_HOLD: usize = 64;
-
-struct Place<'a, Q: ?Sized> {
-    key: &'a Q,
-    stripe: u32,
-    /// In the caller's order.
-    index: u32,
-    hash: KeyHash,
-}
-
-/// All keys of a portion are looked up before anything is changed: an `Eq` that panics leaves the
-/// stripe as it was. A slot that comes twice is freed by the first of two cancellations, and stays
-/// so under this hold of the lock.
-fn find_all<K, V, Q>(stripe: &Stripe<K, V>, places: &[Place<'_, Q>], slots: &mut Vec<Option<u32>>)
-where
-    K: Borrow<Q>,
-    Q: Eq + ?Sized,
-{
-    slots.clear();
-    slots.extend(
-        places
-            .iter()
-            .map(|place| stripe.find(place.hash, place.key)),
-    );
-}
+use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
 
 impl<K, S> Handle<K, S>
 where
@@ -78,7 +51,7 @@ where
     {
         let now = self.now();
         let deadline = now + delay;
-        let places = self.by_stripe(keys);
+        let places = by_stripe(keys, |key| self.hash_of(key));
         let mut answers = vec![Reschedule::NotFound; places.len()];
         // What is due at once is handed over key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
@@ -104,7 +77,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        let places = self.by_stripe(keys);
+        let places = by_stripe(keys, |key| self.hash_of(key));
         let mut answers = vec![Cancel::NotFound; places.len()];
         let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
         let mut garbage = Vec::new();
@@ -122,40 +95,5 @@ where
             drop_each(garbage.drain(..));
         });
         answers
-    }
-
-    fn by_stripe<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Place<'a, Q>>
-    where
-        Q: Hash + ?Sized + 'a,
-    {
-        let mut places: Vec<_> = keys
-            .into_iter()
-            .enumerate()
-            .map(|(index, key)| {
-                let (stripe, hash) = self.hash_of(key);
-                Place {
-                    key,
-                    stripe: stripe as u32,
-                    index: index as u32,
-                    hash,
-                }
-            })
-            .collect();
-        // By index, too: two calls for one key are settled in the caller's order.
-        places.sort_unstable_by_key(|place| (place.stripe, place.index));
-        places
-    }
-}
-
-/// Up to `per_hold` places of one stripe at a time.
-fn portions<'a, Q: ?Sized>(
-    places: &[Place<'a, Q>],
-    per_hold: usize,
-    mut serve: impl FnMut(usize, &[Place<'a, Q>]),
-) {
-    for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
-        for portion in same_stripe.chunks(per_hold) {
-            serve(portion[0].stripe as usize, portion);
-        }
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
@@ -98,24 +99,13 @@ where
     /// One lock per stripe, one after the other; while others arm and cancel it is no snapshot.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.engine
-            .stripes_of(None)
-            .map(|stripe| {
-                self.engine
-                    .shards()
-                    .peek(stripe, |s| s.counters().pending as usize)
-            })
-            .sum()
+        self.engine.pending()
     }
 
     /// Whether no timer is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.engine.stripes_of(None).all(|stripe| {
-            self.engine
-                .shards()
-                .peek(stripe, |s| s.counters().pending == 0)
-        })
+        self.engine.is_empty()
     }
 
     /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does not
@@ -280,6 +270,50 @@ where
     {
         let now = self.now();
         self.arm(key, now + delay, now, Upsert::IfAbsent, task)
+    }
+
+    /// Like [`schedule`](Self::schedule), for some moment between the ends of `window`, counted from
+    /// now. The moment is chosen so that timers with windows that overlap run at the same one, which
+    /// saves wake-ups: the wider the windows, the fewer. Never before the start of the window, and
+    /// late only as every timer may be. A window that ends before it starts is its start alone; of a
+    /// wide one the moment may well be late in it.
+    ///
+    /// For whatever need not be exact: a cache refresh "in 30 s, or 5 s later".
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let second = Duration::from_secs(1);
+    /// let one = timers.schedule_within(1, 30 * second..=35 * second, |_| ())?;
+    /// scheduler.advance(second);
+    /// let other = timers.schedule_within(2, 30 * second..=35 * second, |_| ())?;
+    /// assert_eq!(one.deadline, other.deadline);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule_within<F>(
+        &self,
+        key: K,
+        window: RangeInclusive<Duration>,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        let now = self.now();
+        let (earliest, latest) = (now + *window.start(), now + *window.end());
+        let at = self.engine.tick_size().shared_between(earliest, latest);
+        self.arm(key, at, now, Upsert::Always, task)
     }
 
     fn arm<F>(

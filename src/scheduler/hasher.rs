@@ -1,4 +1,4 @@
-//! The default hasher, in types of our own so that no dependency shows in a signature.
+//! The default hasher, in types of our own so that it does not show in signatures what makes it.
 
 use std::hash::{BuildHasher, Hasher};
 

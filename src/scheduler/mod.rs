@@ -37,7 +37,7 @@ pub use pending::Pending;
 pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
 
-pub(crate) use face::Keyed;
+pub(crate) use face::{Keyed, OnPanic};
 pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;

@@ -11,14 +11,16 @@
 //! shards. Rules that hold everywhere above:
 //!
 //! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics.
-//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`. Those must not call the
-//!   scheduler; a thread-local flag turns that into a panic with a message.
+//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says that
+//!   it calls there. Those must not call the scheduler; a thread-local flag turns that into a panic with
+//!   a message.
 //! - **S3** `next_due` is written under the stripe's lock only: lowered by whoever files something
 //!   earlier, raised by the ticker alone.
 //! - **S4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is rung,
 //!   a ticket is handed over, and values are dropped.
 
 mod backlog;
+pub(crate) mod batch;
 mod doorbell;
 mod entry;
 pub(crate) mod permits;
@@ -102,7 +104,8 @@ impl<'a, K, V> Locked<'a, K, V> {
         let was_set = UNDER_A_STRIPES_LOCK.with(|flag| flag.replace(true));
         assert!(
             !was_set,
-            "a key's `Eq` or `Clone` called the scheduler; it runs under a lock and must not"
+            "a key's `Eq` or `Clone`, a value's `Clone`, or a closure that looks at a value in its \
+             place called the scheduler or the map; they run under a lock and must not"
         );
         Locked(stripe.lock())
     }

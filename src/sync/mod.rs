@@ -4,7 +4,8 @@
 //! the models in `loom-tests` compile the very files that ship, with loom's types underneath.
 //!
 //! - [`Mutex`] ignores poison: a panic under a stripe's lock can only come from a key's `Eq` or
-//!   `Clone`, and both are called before anything is changed.
+//!   `Clone`, or from what looks at a value, and each is called before anything is changed for its
+//!   entry, but for the value itself.
 //! - [`Parker`] holds one token; an unpark before the park is not lost.
 //! - The deque and the injector are crossbeam's. For the checker they are stand-ins that are weaker
 //!   than the real ones; see `stand_in.rs`.

@@ -1,5 +1,7 @@
 //! Stepped schedulers keyed by number, and their runs in ticks.
 
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
 use std::time::Duration;
 
 use tourbillon::test_util::Stepped;

@@ -331,7 +331,7 @@ mod tests {
             ("src/shard/mod.rs", "use crate::executor::Pool;", 1),
             ("src/clock.rs", "use crate::tick::Time;", 0),
             ("src/tick.rs", "use crate::clock::Clock;", 1),
-            ("src/expiry/mod.rs", "use crate::scheduler::Handle;", 1),
+            ("src/expiry/mod.rs", "use crate::timer::Timer;", 1),
             ("src/lib.rs", "pub use crate::scheduler::Handle;", 0),
         ] {
             assert_eq!(count(layering, path, text), expected, "{path} {text}");

@@ -155,7 +155,7 @@ macro_rules! systems {
 }
 
 systems! {
-    tourbillon: keyed(Boxed), keyed(Inlined), handles(Keyless);
+    tourbillon: keyed(Boxed), keyed(Map), handles(Keyless);
     delay_queue: keyed(WithMap), handles(Bare);
     heap: both(ByKey, ById);
     hash_wheel: both(ByKey, ById);

@@ -1,10 +1,9 @@
 //! Ours, with its defaults, by face: `Scheduler<u64>` with a boxed closure per key that captures
-//! eight bytes; the engine under it with eight bytes in the entry and one handler for all; and
-//! `Timer` without keys.
+//! eight bytes; `ExpiryMap<u64, u64>` with one handler for all; and `Timer` without keys.
 
 use std::time::Duration;
 
-use tourbillon::{Cancel, Handle, Inline, Reschedule, Scheduler, Timeout, Timer};
+use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
 use super::{Handles, Keyed, System, Tasks};
 use crate::recorder::fired;
@@ -53,34 +52,37 @@ impl Keyed for Boxed {
     }
 }
 
-pub(crate) struct Inlined(Inline<u64, u64>);
+pub(crate) struct Map(ExpiryMap<u64, u64>);
 
-impl System for Inlined {
-    const NAME: &'static str = "tourbillon-inline";
-    const ABOUT: &'static str = "the engine with a payload of 8 bytes in its entries";
+impl System for Map {
+    const NAME: &'static str = "tourbillon-map";
+    const ABOUT: &'static str = "ExpiryMap<u64, u64>, values of 8 bytes in its entries";
 
     fn new(_: Tasks) -> Self {
-        Inlined(Inline::new(|_, value| fired(value)).expect("the defaults are fine"))
+        let map = ExpiryMap::builder().build(|_, expired| fired(expired.value));
+        Map(map.expect("the defaults are fine"))
     }
 
     fn pending(&self) -> usize {
-        self.0.stats().pending as usize
+        self.0.len()
     }
 
     fn settle(&self) {}
 }
 
-impl Keyed for Inlined {
+impl Keyed for Map {
     fn start(&self, key: u64, delay: Duration) {
-        assert!(self.0.start(key, key, delay), "open and without a bound");
+        let inserted = self.0.insert_with(key, key, Expiry::NEVER.idle(delay));
+        assert!(inserted.is_ok(), "open and without a bound");
     }
 
     fn stop(&self, key: u64) -> bool {
-        self.0.stop(&key).is_some()
+        self.0.remove(&key).value().is_some()
     }
 
+    /// Delays differ from touch to touch, so each is a time to idle of its own.
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.touch(&key, delay)
+        self.0.set_expiry(&key, Expiry::NEVER.idle(delay)).is_alive()
     }
 }
 

@@ -98,6 +98,12 @@ impl<K, V> Stripe<K, V> {
         let Some((value, deadline, generation, tick_lag)) = self.table.start(slot) else {
             unreachable!("it was armed a moment ago");
         };
+        // The clock may have been read before the entry was moved, or it was set back.
+        let now = if self.table.all_due {
+            now
+        } else {
+            now.max(deadline)
+        };
         self.record(now, deadline, tick_lag);
         let slot = self.spare_a_worn_slot(slot, generation);
         let id = EntryId {

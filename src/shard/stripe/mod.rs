@@ -1,10 +1,13 @@
 //! One stripe: an index, the entries and a wheel behind one lock. Everything here is a plain
 //! function of its arguments: no clock, no thread, no waiting. User code that runs in here is `Eq`
-//! of the key (before anything is changed) and `Clone` of the key (guarded); values and keys leave
-//! through the return values, so that they are dropped outside the lock.
+//! of the key (before anything is changed), `Clone` of the key (guarded), and what looks at payloads in
+//! `payload.rs`; values and keys leave through the return values, so that they are dropped outside the
+//! lock.
 
 mod answers;
 mod arming;
+#[cfg(all(test, not(loom)))]
+mod claims;
 mod due;
 mod ending;
 #[cfg(all(test, not(loom)))]
@@ -13,6 +16,7 @@ mod enumerate;
 mod idle;
 mod index;
 mod moving;
+mod payload;
 mod staging;
 #[cfg(all(test, not(loom)))]
 mod worn;

@@ -25,18 +25,24 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap).
 
-use std::cell::RefCell;
+mod driver;
+mod map;
+
 use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
+pub use map::SteppedMap;
+
+use driver::Driver;
+
 use crate::clock::ManualClock;
-use crate::engine::{Seat, Server, Shutdown, Step};
-use crate::executor::Worker;
+use crate::engine::{Seat, Server, Shutdown};
 pub use crate::scheduler::Fired;
 use crate::scheduler::{Handle, Keyed, RandomState, Report};
-use crate::shard::mix;
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -49,16 +55,8 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    server: Arc<Server<Keyed<K, S>>>,
+    driver: Driver<Keyed<K, S>>,
     handle: Handle<K, S>,
-    hand: ManualClock,
-    actors: RefCell<Actors>,
-}
-
-struct Actors {
-    tickers: Vec<Seat>,
-    workers: Vec<Worker>,
-    random: u64,
 }
 
 impl<K, S> Stepped<K, S>
@@ -72,19 +70,9 @@ where
         hand: ManualClock,
         seed: u64,
     ) -> Self {
-        let pool = server.engine().pool();
-        let workers = (0..server.engine().workers())
-            .map_while(|_| pool.seat())
-            .collect();
         Stepped {
             handle: Handle::new(Arc::clone(server.engine())),
-            hand,
-            actors: RefCell::new(Actors {
-                tickers,
-                workers,
-                random: mix(seed),
-            }),
-            server,
+            driver: Driver::new(server, tickers, hand, seed),
         }
     }
 
@@ -97,13 +85,13 @@ where
     /// The moment that the clock shows.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.hand.now()
+        self.driver.now()
     }
 
     /// The hand of the clock. Moving it fires nothing by itself; [`settle`](Self::settle) does.
     #[must_use]
     pub fn clock(&self) -> ManualClock {
-        self.hand.clone()
+        self.driver.hand().clone()
     }
 
     /// Lets `by` pass; see [`advance_to`](Self::advance_to).
@@ -121,13 +109,8 @@ where
     /// From inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to(&self, to: Time) -> Vec<Fired<K>> {
-        self.settle_quietly();
-        while let Some(next) = self.next_due(to) {
-            self.hand.set(next.max(self.now()));
-            self.settle_quietly();
-        }
-        self.hand.set(to.max(self.now()));
-        self.settle()
+        self.driver.advance_to(to);
+        self.take_log()
     }
 
     /// Lets the time pass until something runs, and settles. `None` if nothing is pending that
@@ -138,14 +121,13 @@ where
     /// From inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> Option<Vec<Fired<K>>> {
-        loop {
-            let fired = self.settle();
-            if !fired.is_empty() {
-                return Some(fired);
-            }
-            let next = self.next_due(Time::MAX)?;
-            self.hand.set(next.max(self.now()));
-        }
+        let mut fired = Vec::new();
+        self.driver
+            .advance_until(|| {
+                fired = self.take_log();
+                !fired.is_empty()
+            })
+            .then_some(fired)
     }
 
     /// Sets the clock to `to` without stopping in between, as if every thread had slept through,
@@ -156,7 +138,7 @@ where
     /// From inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn jump_to(&self, to: Time) -> Vec<Fired<K>> {
-        self.hand.set(to);
+        self.driver.hand().set(to);
         self.settle()
     }
 
@@ -168,70 +150,14 @@ where
     /// From inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn settle(&self) -> Vec<Fired<K>> {
-        self.settle_quietly();
-        self.server
-            .engine()
-            .face
-            .log
-            .as_ref()
-            .map(|log| std::mem::take(&mut *log.lock()))
+        self.driver.settle();
+        self.take_log()
+    }
+
+    fn take_log(&self) -> Vec<Fired<K>> {
+        let log = self.driver.server().engine().face.log.as_ref();
+        log.map(|log| std::mem::take(&mut *log.lock()))
             .unwrap_or_default()
-    }
-
-    /// Lets each shard and each worker take steps in an order that the seed decides, until none of
-    /// them has anything to do.
-    fn settle_quietly(&self) {
-        let mut actors = self
-            .actors
-            .try_borrow_mut()
-            .expect("a stepped scheduler can't be driven from inside one of its tasks");
-        let Actors {
-            tickers,
-            workers,
-            random,
-        } = &mut *actors;
-        let count = tickers.len() + workers.len();
-        let mut idle = vec![false; count];
-        let mut idle_count = 0;
-        while idle_count < count {
-            *random = mix(*random);
-            let mut at = (*random % count as u64) as usize;
-            while idle[at] {
-                at = (at + 1) % count;
-            }
-            let worked = if at < tickers.len() {
-                let engine = self.server.engine();
-                let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
-                step == Step::Worked
-            } else {
-                workers[at - tickers.len()].step(self.server.as_ref())
-            };
-            if worked {
-                // Whatever it did may be work for the others.
-                idle.fill(false);
-                idle_count = 0;
-            } else {
-                idle[at] = true;
-                idle_count += 1;
-            }
-        }
-    }
-
-    /// The exact next moment at which a wheel has something to do, if it is not after `limit`.
-    fn next_due(&self, limit: Time) -> Option<Time> {
-        let engine = self.server.engine();
-        let shards = engine.shards();
-        // What the tickers go by may be early, after a cancellation, and is never late: mostly it
-        // answers without a look at every stripe.
-        let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
-        if no_earlier.min().is_none_or(|time| time > limit) {
-            return None;
-        }
-        engine
-            .stripes_of(None)
-            .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
-            .min()
-            .filter(|time| *time <= limit && *time != Time::MAX)
     }
 
     /// Shuts down, letting the time pass where the mode waits for it. A second call returns an
@@ -242,33 +168,7 @@ where
     /// From inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn shutdown(&self, mode: Shutdown) -> Report<K, S> {
-        self.settle_quietly();
-        let engine = self.server.engine();
-        if !engine.closing().begin() {
-            return Report::default();
-        }
-        Report::of(Some(engine.end(mode, self.now(), &mut |limit| {
-            self.settle_quietly();
-            while !engine.closing().is_quiet() {
-                let Some(next) = self.next_due(limit) else {
-                    self.hand.set(limit.max(self.now()));
-                    self.settle_quietly();
-                    break;
-                };
-                self.hand.set(next.max(self.now()));
-                self.settle_quietly();
-            }
-        })))
-    }
-}
-
-impl<K, S> Drop for Stepped<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        self.server.engine().abandon();
+        Report::of(self.driver.shut_down(mode))
     }
 }
 
@@ -280,7 +180,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stepped")
             .field("now", &self.now())
-            .field("engine", self.server.engine())
+            .field("engine", self.driver.server().engine())
             .finish_non_exhaustive()
     }
 }

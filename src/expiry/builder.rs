@@ -1,0 +1,236 @@
+//! Options of a map, and where its expired entries go.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::face::{Delivery, Expired, Sessions};
+use super::{Expiry, ExpiryMap};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::{Engine, Parts, Place, Seat, Server};
+use crate::error::BuildError;
+use crate::options::engine_options;
+use crate::scheduler::{OnPanic, RandomState, TaskPanic};
+use crate::sync::channel::{Receiver, bounded};
+use crate::sync::{Arc, Mutex};
+
+/// Options of an [`ExpiryMap`], with defaults that fit most.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::ExpiryMap;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (tokens, expired) = ExpiryMap::<String, u64>::builder()
+///     .time_to_live(Duration::from_millis(20))
+///     .max_pending(1_000_000)
+///     .build_channel(1_024)?;
+/// tokens.insert("token".to_owned(), 7)?;
+/// let gone = expired.recv()?;
+/// assert_eq!((gone.key.as_str(), gone.value), ("token", 7));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing until `build`"]
+pub struct ExpiryMapBuilder<K, V, S = RandomState> {
+    config: Config,
+    place: Place,
+    hasher: S,
+    expiry: Expiry,
+    on_panic: Option<OnPanic<K>>,
+    entries: PhantomData<fn(K, V)>,
+}
+
+impl<K, V> ExpiryMapBuilder<K, V> {
+    pub(super) fn new() -> Self {
+        ExpiryMapBuilder {
+            config: Config::new(),
+            place: Place::Pool,
+            hasher: RandomState::default(),
+            expiry: Expiry::NEVER,
+            on_panic: None,
+            entries: PhantomData,
+        }
+    }
+}
+
+impl<K, V, S> ExpiryMapBuilder<K, V, S> {
+    engine_options!();
+
+    /// How long after its last touch, or its insertion, an entry expires; never by default.
+    pub fn time_to_idle(mut self, idle: Duration) -> Self {
+        self.expiry = self.expiry.idle(idle);
+        self
+    }
+
+    /// How long after its insertion an entry expires, touched or not; never by default.
+    pub fn time_to_live(mut self, lifetime: Duration) -> Self {
+        self.expiry = self.expiry.lifetime(lifetime);
+        self
+    }
+
+    /// What hashes the keys.
+    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2> {
+        ExpiryMapBuilder {
+            config: self.config,
+            place: self.place,
+            hasher,
+            expiry: self.expiry,
+            on_panic: self.on_panic,
+            entries: PhantomData,
+        }
+    }
+
+    /// Is told of every handler that panicked, on the thread that ran it. The panic is caught and
+    /// counted in any case, and the panic hook has printed it.
+    pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
+        self.on_panic = Some(Box::new(tell));
+        self
+    }
+}
+
+type Built<K, V, S> = (Arc<Server<Sessions<K, V, S>>>, Vec<Seat>);
+
+impl<K, V, S> ExpiryMapBuilder<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Starts the threads. Every expired entry goes to `handler`, on one of the map's workers, each
+    /// once; two of one key never at the same time, others in no order and side by side.
+    ///
+    /// The handler may block and may call the map: the one that it is given does not keep the map
+    /// open, so that it may be stored in it.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    pub fn build(
+        self,
+        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
+        self.start(Delivery::Handler(Box::new(handler)))
+    }
+
+    /// Like [`build`](Self::build), but `handler` gets as many expired entries at once as a worker
+    /// finds at hand: up to `max`, and on the map's own workers up to 32. For handlers to which a
+    /// call is dear, such as one that writes to a database; and about twice as fast where many expire at once.
+    ///
+    /// Entries of one batch are all taken when it begins. If the handler panics, that counts for each of
+    /// them, and `on_panic` is told of the first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build), and [`BuildError::Batch`] if `max` is zero.
+    pub fn build_batched(
+        self,
+        max: usize,
+        handler: impl Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
+        let max = NonZeroUsize::new(max).ok_or(BuildError::Batch)?;
+        self.start(Delivery::Batches(max, Box::new(handler)))
+    }
+
+    /// Starts the threads. Every expired entry goes into a channel of this capacity, each once; the
+    /// receiver works in crossbeam's `select!`, and may be cloned.
+    ///
+    /// One thread takes expired entries and sends them. While the channel is full they wait in the
+    /// map: they count, and can be touched and removed, all but the one that it is about to send. No
+    /// ticker ever waits. With a capacity of 0 each waits for a receiver.
+    ///
+    /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is itself
+    /// the only one to receive. The channel is disconnected when the map has ended and what was sent is received. When the last receiver is
+    /// dropped the map closes, at the next expiry: nobody would hear of it. `workers`, `max_workers`, `executor` and `inline`
+    /// mean nothing here.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub fn build_channel(
+        mut self,
+        capacity: usize,
+    ) -> Result<(ExpiryMap<K, V, S>, Receiver<Expired<K, V>>), BuildError> {
+        let (send, receive) = bounded(capacity);
+        self.place = Place::Pool;
+        self.config.workers = Some(1);
+        self.config.max_workers = Some(1);
+        let map = self.start(Delivery::Channel(Mutex::new(Some(send))))?;
+        Ok((map, receive))
+    }
+
+    fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
+        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let (server, seats) = self.parts(clock, delivery, None)?;
+        Engine::start(&server, seats).map_err(BuildError::Spawn)?;
+        Ok(ExpiryMap::owning(Arc::clone(server.engine())))
+    }
+
+    /// Builds a map without threads, driven by the calling thread; see
+    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
+    /// [`RandomState`] hashes.
+    ///
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
+    /// then that one is used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn build_stepped(
+        mut self,
+        seed: u64,
+        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<crate::test_util::SteppedMap<K, V, S>, BuildError> {
+        if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
+            *hasher = RandomState::seeded(seed);
+        }
+        let hand = self
+            .config
+            .clock
+            .as_ref()
+            .and_then(Clock::as_manual)
+            .unwrap_or_default();
+        let delivery = Delivery::Handler(Box::new(handler));
+        let (server, seats) = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
+        Ok(crate::test_util::SteppedMap::new(server, seats, hand, seed))
+    }
+
+    fn parts(
+        self,
+        clock: Clock,
+        delivery: Delivery<K, V, S>,
+        seed: Option<u64>,
+    ) -> Result<Built<K, V, S>, BuildError> {
+        Ok(Engine::assemble(
+            Parts {
+                config: self.config.validate(num_cpus::get())?,
+                clock,
+                place: self.place,
+                stepped: seed.is_some(),
+                seed,
+            },
+            Sessions {
+                hasher: self.hasher,
+                expiry: self.expiry,
+                delivery,
+                on_panic: self.on_panic,
+            },
+        ))
+    }
+}
+
+impl<K, V, S> fmt::Debug for ExpiryMapBuilder<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpiryMapBuilder")
+            .field("config", &self.config)
+            .field("expiry", &self.expiry)
+            .finish_non_exhaustive()
+    }
+}

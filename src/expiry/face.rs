@@ -1,0 +1,216 @@
+//! The face of the engine: a value in each entry, and one delivery for all.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::{Expiry, ExpiryMap};
+use crate::engine::{Batched, Engine, Face, Fire};
+use crate::scheduler::{OnPanic, TaskPanic};
+use crate::sync::Arc;
+use crate::sync::Mutex;
+use crate::sync::channel::{SendError, Sender};
+use crate::tick::Time;
+
+/// An entry that has expired, as it is delivered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Expired<K, V> {
+    /// A clone of its key, made when it was taken for delivery.
+    pub key: K,
+    /// Its value.
+    pub value: V,
+    /// When it was due.
+    pub deadline: Time,
+    /// How long after that its delivery began.
+    pub lateness: Duration,
+    /// Why it expired.
+    pub reason: Reason,
+}
+
+/// Why an entry expired.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Nobody had touched it for its time to idle.
+    Idle,
+    /// Its time to live was over.
+    Lifetime,
+    /// The map was shut down by [`Shutdown::RunNow`](crate::Shutdown::RunNow), before its deadline.
+    Shutdown,
+}
+
+/// What an entry holds beside its key.
+pub(crate) struct Session<V> {
+    pub(super) value: V,
+    /// Nanoseconds; `u64::MAX` is for good.
+    idle: u64,
+    /// The end of its lifetime.
+    end: Time,
+}
+
+impl<V> Session<V> {
+    /// `luck` decides on the jitter.
+    pub(super) fn new(value: V, expiry: Expiry, luck: u64, now: Time) -> Self {
+        let (idle, lifetime) = expiry.drawn(luck);
+        let end = after(now, lifetime);
+        Session { value, idle, end }
+    }
+
+    pub(super) fn set_expiry(&mut self, expiry: Expiry, luck: u64, now: Time) {
+        let (idle, lifetime) = expiry.drawn(luck);
+        self.idle = idle;
+        self.end = after(now, lifetime);
+    }
+
+    /// Whether its lifetime is not over.
+    #[inline]
+    pub(super) fn lives(&self, now: Time) -> bool {
+        now < self.end
+    }
+
+    /// What is delivered of it.
+    fn expire<K>(self, key: K, deadline: Time, started: Time) -> Expired<K, V> {
+        Expired {
+            key,
+            value: self.value,
+            deadline,
+            lateness: started.since(deadline),
+            reason: if started < deadline {
+                Reason::Shutdown
+            } else if self.end <= deadline {
+                Reason::Lifetime
+            } else {
+                Reason::Idle
+            },
+        }
+    }
+
+    /// Its deadline if it is touched now.
+    #[inline]
+    pub(super) fn deadline(&self, now: Time) -> Time {
+        after(now, self.idle).min(self.end)
+    }
+}
+
+#[inline]
+fn after(now: Time, nanos: u64) -> Time {
+    Time::from_nanos(now.as_nanos().saturating_add(nanos))
+}
+
+pub(super) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;
+
+pub(super) type BatchHandler<K, V, S> =
+    Box<dyn Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync>;
+
+/// Where expired entries go.
+pub(super) enum Delivery<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    Handler(Handler<K, V, S>),
+    Batches(NonZeroUsize, BatchHandler<K, V, S>),
+    /// Until the map has ended or nobody receives any more.
+    Channel(Mutex<Option<Sender<Expired<K, V>>>>),
+}
+
+impl<K, V, S> Delivery<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Lets the receivers see the end when they have received what was sent.
+    pub(super) fn end(&self) {
+        if let Delivery::Channel(sender) = self {
+            *sender.lock() = None;
+        }
+    }
+}
+
+/// What this face needs besides the engine.
+pub(crate) struct Sessions<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) hasher: S,
+    pub(super) expiry: Expiry,
+    pub(super) delivery: Delivery<K, V, S>,
+    pub(super) on_panic: Option<OnPanic<K>>,
+}
+
+impl<K, V, S> Face for Sessions<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Key = K;
+    type Payload = Session<V>;
+    type Access = ExpiryMap<K, V, S>;
+
+    fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S> {
+        ExpiryMap::of(Arc::clone(engine))
+    }
+
+    fn run(map: &ExpiryMap<K, V, S>, fire: &Fire<'_, K>, session: Session<V>) {
+        let expired = session.expire(fire.key.clone(), fire.deadline, fire.started);
+        match &map.engine.face.delivery {
+            Delivery::Handler(handle) => handle(map, expired),
+            Delivery::Batches(..) => unreachable!("they are run by `run_batch`"),
+            Delivery::Channel(sender) => {
+                // Not sent under the lock: it may take long.
+                let send = sender.lock().clone();
+                let unsent = match send {
+                    Some(send) => send.send(expired).err().map(SendError::into_inner),
+                    None => Some(expired),
+                };
+                if unsent.is_some() {
+                    // Nobody wants to know of expired entries any more.
+                    *sender.lock() = None;
+                    map.engine.abandon();
+                }
+            }
+        }
+    }
+
+    fn batch(map: &ExpiryMap<K, V, S>) -> Option<NonZeroUsize> {
+        match &map.engine.face.delivery {
+            Delivery::Batches(limit, _) => Some(*limit),
+            Delivery::Handler(_) | Delivery::Channel(_) => None,
+        }
+    }
+
+    fn run_batch(map: &ExpiryMap<K, V, S>, batch: Vec<Batched<K, Session<V>>>) {
+        let Delivery::Batches(_, handle) = &map.engine.face.delivery else {
+            unreachable!("`batch` said none");
+        };
+        let expired = batch
+            .into_iter()
+            .map(|run| run.value.expire(run.key, run.deadline, run.started));
+        handle(map, expired.collect());
+    }
+
+    fn panicked(map: &ExpiryMap<K, V, S>, fire: &Fire<'_, K>, message: &str) {
+        if let Some(tell) = &map.engine.face.on_panic {
+            tell(&TaskPanic {
+                key: fire.key,
+                deadline: fire.deadline,
+                message,
+            });
+        }
+    }
+}
+
+impl<V> fmt::Debug for Session<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! The calls for many keys, or all.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::touch::touch_slot;
+use super::{ExpiryMap, Touch};
+use crate::job::drop_each;
+use crate::scheduler::RandomState;
+use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
+
+/// So many entries are looked at under one hold of a lock.
+const PORTION: u32 = 256;
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// [`touch`](Self::touch) for many keys: answers per key, in the caller's order, all counted from
+    /// one reading of the clock. The keys are sorted by stripe, so that one lock serves all keys of a stripe.
+    /// Not atomic: each key is settled on its own, and others may act in between. If a key's `Eq`
+    /// panics, some of the keys have been touched, and the others have not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Touch};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = ExpiryMap::<String, u8>::builder()
+    ///     .time_to_idle(Duration::from_secs(9))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert("a".to_owned(), 1)?;
+    /// stepped.advance(Duration::from_secs(5));
+    /// let answers = map.touch_many(["a", "b"]);
+    /// assert!(answers[0].is_alive());
+    /// assert_eq!(answers[1], Touch::NotFound);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn touch_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Touch>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'a,
+    {
+        let now = self.now();
+        let places = by_stripe(keys, |key| self.hash_of(key));
+        let mut answers = vec![Touch::NotFound; places.len()];
+        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
+        portions(&places, KEYS_PER_HOLD, |stripe, places| {
+            self.engine.with(stripe, |stripe| {
+                find_all(stripe, places, &mut slots);
+                for (place, slot) in places.iter().zip(&slots) {
+                    if let Some(slot) = *slot {
+                        answers[place.index as usize] = touch_slot(stripe, slot, now);
+                    }
+                }
+            });
+        });
+        answers
+    }
+}
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Removes the entries of which `keep` says no, and returns how many. They are not delivered.
+    /// Entries whose lifetime is over are left to their delivery.
+    ///
+    /// `keep` runs under a lock, see [above](Self#user-code-under-a-lock), for up to 256 entries at a
+    /// time. If it panics, so does this call; what it had refused by then is removed.
+    ///
+    /// # Complexity
+    ///
+    /// Linear in the greatest number of entries there ever were. What is inserted during the call may
+    /// or may not be shown.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
+        let now = self.now();
+        let mut removed = 0;
+        let mut garbage = Vec::new();
+        for stripe in self.engine.stripes_of(None) {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                // The panic goes on when what was removed before it is gone.
+                let portion = catch_unwind(AssertUnwindSafe(|| {
+                    self.engine.with(stripe, |stripe| {
+                        stripe.sieve(
+                            from,
+                            PORTION,
+                            |key, session, _| !session.lives(now) || keep(key, &mut session.value),
+                            &mut garbage,
+                        )
+                    })
+                }));
+                removed += garbage.len();
+                drop_each(garbage.drain(..));
+                next = portion.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+        }
+        removed
+    }
+
+    /// Removes all entries, and returns how many. They are dropped without being delivered.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`retain`](Self::retain).
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn clear(&self) -> usize {
+        let taken = self.engine.take_pending(false);
+        let count = taken.len();
+        drop_each(taken.into_iter().map(|(key, _, session)| (key, session)));
+        count
+    }
+
+    /// Walks over clones of all entries, in no order. Portions are cloned under one stripe's lock at a
+    /// time, so entries that come or go meanwhile may or may not show.
+    #[must_use]
+    pub fn iter(&self) -> Entries<'_, K, V, S>
+    where
+        V: Clone,
+    {
+        Entries {
+            map: self,
+            at: (0, 0),
+            portion: Vec::new().into_iter(),
+        }
+    }
+}
+
+impl<'a, K, V, S> IntoIterator for &'a ExpiryMap<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Item = (K, V);
+    type IntoIter = Entries<'a, K, V, S>;
+
+    fn into_iter(self) -> Entries<'a, K, V, S> {
+        self.iter()
+    }
+}
+
+/// Walks over clones of a map's entries; see [`ExpiryMap::iter`].
+pub struct Entries<'a, K, V, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    map: &'a ExpiryMap<K, V, S>,
+    /// Stripe and slot to go on at.
+    at: (usize, u32),
+    portion: std::vec::IntoIter<(K, V)>,
+}
+
+impl<K, V, S> Iterator for Entries<'_, K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Item = (K, V);
+
+    fn next(&mut self) -> Option<(K, V)> {
+        let shards = self.map.engine.shards();
+        loop {
+            if let Some(next) = self.portion.next() {
+                return Some(next);
+            }
+            let (stripe, from) = self.at;
+            if stripe >= shards.stripes() {
+                return None;
+            }
+            let now = self.map.now();
+            let mut seen = Vec::new();
+            let on = shards.peek(stripe, |stripe| {
+                stripe.walk(from, PORTION, |key, session, _| {
+                    if session.lives(now) {
+                        seen.push((key.clone(), session.value.clone()));
+                    }
+                })
+            });
+            self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
+            self.portion = seen.into_iter();
+        }
+    }
+}
+
+impl<K, V, S> fmt::Debug for Entries<'_, K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entries")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}

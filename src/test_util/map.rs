@@ -1,0 +1,158 @@
+//! An expiry map that a test drives.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use super::driver::Driver;
+use crate::clock::ManualClock;
+use crate::engine::{Seat, Server, Shutdown};
+use crate::expiry::{ExpiryMap, ExpiryReport, Sessions};
+use crate::scheduler::RandomState;
+use crate::sync::Arc;
+use crate::tick::Time;
+
+/// An [`ExpiryMap`] without threads; see the [module](super). Expired entries go to the map's
+/// handler, on the thread that drives it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::ExpiryMap;
+///
+/// # fn main() -> Result<(), tourbillon::BuildError> {
+/// let stepped = ExpiryMap::<u64, &str>::builder()
+///     .time_to_idle(Duration::from_secs(1800))
+///     .build_stepped(1, |_, expired| assert_eq!(expired.value, "Ada"))?;
+/// let sessions = stepped.map();
+/// sessions.insert(7, "Ada").unwrap();
+/// stepped.advance(Duration::from_secs(1799));
+/// assert_eq!(sessions.len(), 1);
+/// stepped.advance(Duration::from_secs(1));
+/// assert!(sessions.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+pub struct SteppedMap<K, V, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    driver: Driver<Sessions<K, V, S>>,
+    map: ExpiryMap<K, V, S>,
+}
+
+impl<K, V, S> SteppedMap<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(crate) fn new(
+        server: Arc<Server<Sessions<K, V, S>>>,
+        tickers: Vec<Seat>,
+        hand: ManualClock,
+        seed: u64,
+    ) -> Self {
+        SteppedMap {
+            map: ExpiryMap::of(Arc::clone(server.engine())),
+            driver: Driver::new(server, tickers, hand, seed),
+        }
+    }
+
+    /// The map, for any thread. It is closed when this driver is dropped.
+    #[must_use]
+    pub fn map(&self) -> ExpiryMap<K, V, S> {
+        self.map.clone()
+    }
+
+    /// The moment that the clock shows.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.driver.now()
+    }
+
+    /// The hand of the clock. Moving it expires nothing by itself; [`settle`](Self::settle) does.
+    #[must_use]
+    pub fn clock(&self) -> ManualClock {
+        self.driver.hand().clone()
+    }
+
+    /// Lets `by` pass; see [`advance_to`](Self::advance_to).
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    pub fn advance(&self, by: Duration) {
+        self.advance_to(self.now() + by);
+    }
+
+    /// Lets the time pass until `to`, stopping at every moment at which something is due. A moment
+    /// that has passed changes nothing but settles.
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    pub fn advance_to(&self, to: Time) {
+        self.driver.advance_to(to);
+    }
+
+    /// Lets the time pass until something expires, and settles. False if nothing is left that ever
+    /// will.
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
+    pub fn advance_to_next(&self) -> bool {
+        let ran = || self.map.stats().ran;
+        let before = ran();
+        self.driver.advance_until(|| ran() > before)
+    }
+
+    /// Sets the clock to `to` without stopping in between, as if every thread had slept through,
+    /// and settles. Also backwards.
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    pub fn jump_to(&self, to: Time) {
+        self.driver.hand().set(to);
+        self.driver.settle();
+    }
+
+    /// Delivers everything that is due at this moment.
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    pub fn settle(&self) {
+        self.driver.settle();
+    }
+
+    /// Shuts down, letting the time pass where the mode waits for it. A second call returns an
+    /// empty report.
+    ///
+    /// # Panics
+    ///
+    /// From inside the map's handler.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
+    pub fn shutdown(&self, mode: Shutdown) -> ExpiryReport<K, V> {
+        ExpiryReport::of(self.driver.shut_down(mode))
+    }
+}
+
+impl<K, V, S> fmt::Debug for SteppedMap<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteppedMap")
+            .field("driver", &self.driver)
+            .finish()
+    }
+}

@@ -1,0 +1,318 @@
+//! Random calls on an `ExpiryMap`, each answer compared with a plain model of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tourbillon::test_util::SteppedMap;
+use tourbillon::{Expired, Expiry, ExpiryMap, Inserted, Reason, Removed, Shutdown, Time, Touch};
+
+const KEYS: u8 = 12;
+
+/// Spans in milliseconds; `None` is for good.
+#[derive(Clone, Copy, Debug)]
+struct Spans {
+    idle: Option<u64>,
+    lifetime: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Insert(u8),
+    InsertWith(u8, Spans),
+    InsertIfAbsent(u8),
+    SetExpiry(u8, Spans),
+    Touch(u8),
+    TouchMany(Vec<u8>),
+    GetAndTouch(u8),
+    Update(u8),
+    Remove(u8),
+    RetainBelow(u8),
+    Clear,
+    /// The time passes and all that is due is delivered.
+    Advance(u64),
+    /// The time passes and nobody has had the time to deliver anything.
+    Stall(u64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    value: u32,
+    idle: u64,
+    end: u64,
+    deadline: u64,
+}
+
+const FOR_GOOD: u64 = u64::MAX;
+
+/// In nanoseconds, without a wheel, a lock or a thread.
+#[derive(Default)]
+struct Model {
+    now: u64,
+    entries: BTreeMap<u8, Entry>,
+}
+
+fn nanos(millis: Option<u64>) -> u64 {
+    millis.map_or(FOR_GOOD, |millis| millis * 1_000_000)
+}
+
+impl Model {
+    fn entry(&self, value: u32, spans: Spans) -> Entry {
+        let idle = nanos(spans.idle);
+        let end = self.now.saturating_add(nanos(spans.lifetime));
+        Entry {
+            value,
+            idle,
+            end,
+            deadline: self.now.saturating_add(idle).min(end),
+        }
+    }
+
+    fn living(&mut self, key: u8) -> Option<&mut Entry> {
+        let now = self.now;
+        self.entries.get_mut(&key).filter(|entry| now < entry.end)
+    }
+
+    fn touch(&mut self, key: u8) -> Touch {
+        let now = self.now;
+        if !self.entries.contains_key(&key) {
+            return Touch::NotFound;
+        }
+        let Some(entry) = self.living(key) else {
+            return Touch::Expired;
+        };
+        let before = entry.deadline;
+        entry.deadline = now.saturating_add(entry.idle).min(entry.end);
+        let deadline = Time::from_nanos(entry.deadline);
+        if entry.deadline == before {
+            Touch::Unchanged { deadline }
+        } else {
+            Touch::Touched { deadline }
+        }
+    }
+
+    /// What is delivered when all is settled, sorted.
+    fn deliver(&mut self) -> Vec<(u8, u32, u64, Reason)> {
+        let now = self.now;
+        let due = |entry: &Entry| entry.deadline <= now && entry.deadline != FOR_GOOD;
+        let gone = self.entries.iter().filter(|(_, entry)| due(entry));
+        let gone = gone
+            .map(|(key, entry)| {
+                let over = entry.end <= entry.deadline;
+                let reason = if over { Reason::Lifetime } else { Reason::Idle };
+                (*key, entry.value, entry.deadline, reason)
+            })
+            .collect();
+        self.entries.retain(|_, entry| !due(entry));
+        gone
+    }
+}
+
+fn expiry(spans: Spans) -> Expiry {
+    let mut expiry = Expiry::NEVER;
+    if let Some(idle) = spans.idle {
+        expiry = expiry.idle(Duration::from_millis(idle));
+    }
+    if let Some(lifetime) = spans.lifetime {
+        expiry = expiry.lifetime(Duration::from_millis(lifetime));
+    }
+    expiry
+}
+
+type Gone = Arc<Mutex<Vec<Expired<u8, u32>>>>;
+
+fn delivered(gone: &Gone) -> Vec<(u8, u32, u64, Reason)> {
+    let mut gone: Vec<_> = std::mem::take(&mut *gone.lock().unwrap())
+        .into_iter()
+        .map(|gone| (gone.key, gone.value, gone.deadline.as_nanos(), gone.reason))
+        .collect();
+    gone.sort_unstable_by_key(|gone| gone.0);
+    gone
+}
+
+fn run(seed: u64, default: Spans, calls: &[Call]) {
+    let gone = Gone::default();
+    let collect = Arc::clone(&gone);
+    let stepped: SteppedMap<u8, u32> = ExpiryMap::builder()
+        .shards(2)
+        .stripes(4)
+        .build_stepped(seed, move |_, expired| {
+            collect.lock().unwrap().push(expired);
+        })
+        .unwrap();
+    let map = stepped.map();
+    let mut model = Model::default();
+    let mut ends = 0;
+    for (number, call) in (0..).zip(calls) {
+        match *call {
+            Call::Insert(key) | Call::InsertWith(key, _) => {
+                let spans = match *call {
+                    Call::InsertWith(_, spans) => spans,
+                    _ => default,
+                };
+                let entry = model.entry(number, spans);
+                let replaced = model.entries.insert(key, entry).map(|old| old.value);
+                let answer = map.insert_with(key, number, expiry(spans)).unwrap();
+                assert_eq!(answer.replaced(), replaced);
+            }
+            Call::InsertIfAbsent(key) => {
+                // With the builder's own, which is never.
+                let never = Spans {
+                    idle: None,
+                    lifetime: None,
+                };
+                let entry = model.entry(number, never);
+                let replaced = match model.living(key) {
+                    Some(_) => Err(()),
+                    None => Ok(model.entries.insert(key, entry).map(|over| over.value)),
+                };
+                let answer = map.insert_if_absent(key, number);
+                assert_eq!(answer.map(Inserted::replaced).map_err(|_| ()), replaced);
+            }
+            Call::SetExpiry(key, spans) => {
+                let fresh = model.entry(0, spans);
+                let known = model.entries.contains_key(&key);
+                let expected = match model.living(key) {
+                    None if known => Touch::Expired,
+                    None => Touch::NotFound,
+                    Some(entry) => {
+                        let before = entry.deadline;
+                        let value = entry.value;
+                        *entry = Entry { value, ..fresh };
+                        let deadline = Time::from_nanos(entry.deadline);
+                        if entry.deadline == before {
+                            Touch::Unchanged { deadline }
+                        } else {
+                            Touch::Touched { deadline }
+                        }
+                    }
+                };
+                assert_eq!(map.set_expiry(&key, expiry(spans)), expected);
+            }
+            Call::Touch(key) => assert_eq!(map.touch(&key), model.touch(key)),
+            Call::TouchMany(ref keys) => {
+                let expected: Vec<_> = keys.iter().map(|key| model.touch(*key)).collect();
+                assert_eq!(map.touch_many(keys), expected);
+            }
+            Call::GetAndTouch(key) => {
+                let expected = model.living(key).map(|entry| entry.value);
+                model.touch(key);
+                assert_eq!(map.get_and_touch(&key), expected);
+            }
+            Call::Update(key) => {
+                let expected = model.living(key).map(|entry| {
+                    entry.value += 1_000_000;
+                    entry.value
+                });
+                let updated = map.update(&key, |value| {
+                    *value += 1_000_000;
+                    *value
+                });
+                assert_eq!(updated, expected);
+            }
+            Call::Remove(key) => {
+                let expected = match model.entries.remove(&key) {
+                    Some(entry) => Removed::Removed {
+                        value: entry.value,
+                        deadline: Time::from_nanos(entry.deadline),
+                    },
+                    None => Removed::NotFound,
+                };
+                assert_eq!(map.remove(&key), expected);
+            }
+            Call::RetainBelow(least) => {
+                let before = model.entries.len();
+                let now = model.now;
+                model
+                    .entries
+                    .retain(|key, entry| now >= entry.end || *key < least);
+                let removed = map.retain(|key, _| *key < least);
+                assert_eq!(removed, before - model.entries.len());
+            }
+            Call::Clear => {
+                assert_eq!(map.clear(), model.entries.len());
+                model.entries.clear();
+            }
+            Call::Advance(millis) => {
+                // Each at its own moment, so that what is due meanwhile is gone.
+                stepped.advance(Duration::from_millis(millis));
+                model.now += millis * 1_000_000;
+                let expected = model.deliver();
+                ends += expected.len() as u64;
+                assert_eq!(delivered(&gone), expected);
+            }
+            Call::Stall(millis) => {
+                model.now += millis * 1_000_000;
+                stepped.clock().set(Time::from_nanos(model.now));
+            }
+        }
+        assert_eq!(map.len(), model.entries.len(), "after {call:?}");
+        for key in 0..KEYS {
+            let expected = model.living(key).map(|entry| entry.deadline);
+            let deadline = map.deadline(&key).map(Time::as_nanos);
+            assert_eq!(deadline, expected, "{key} after {call:?}");
+        }
+    }
+    let stats = map.stats();
+    assert!(stats.balances());
+    let mut left: Vec<_> = model
+        .entries
+        .iter()
+        .map(|(key, entry)| (*key, entry.value))
+        .collect();
+    stepped.settle();
+    for gone in delivered(&gone) {
+        let expected = model.entries[&gone.0].deadline;
+        assert!(gone.2 == expected && expected <= model.now);
+        left.retain(|(key, _)| *key != gone.0);
+        ends += 1;
+    }
+    let report = stepped.shutdown(Shutdown::HandBack);
+    let mut back: Vec<_> = report
+        .handed_back
+        .iter()
+        .map(|back| (back.key, back.value))
+        .collect();
+    back.sort_unstable();
+    assert_eq!(back, left);
+    assert_eq!(map.stats().ran, ends);
+}
+
+fn spans() -> impl Strategy<Value = Spans> {
+    let span = || prop_oneof![1 => Just(None), 4 => (0_u64..50).prop_map(Some), 1 => (0_u64..100_000).prop_map(Some)];
+    (span(), span()).prop_map(|(idle, lifetime)| Spans { idle, lifetime })
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let key = || 0..KEYS;
+    prop_oneof![
+        6 => key().prop_map(Call::Insert),
+        4 => (key(), spans()).prop_map(|(key, spans)| Call::InsertWith(key, spans)),
+        2 => key().prop_map(Call::InsertIfAbsent),
+        3 => (key(), spans()).prop_map(|(key, spans)| Call::SetExpiry(key, spans)),
+        8 => key().prop_map(Call::Touch),
+        2 => prop::collection::vec(key(), 0..20).prop_map(Call::TouchMany),
+        2 => key().prop_map(Call::GetAndTouch),
+        2 => key().prop_map(Call::Update),
+        3 => key().prop_map(Call::Remove),
+        1 => key().prop_map(Call::RetainBelow),
+        1 => Just(Call::Clear),
+        8 => (0_u64..60).prop_map(Call::Advance),
+        1 => (0_u64..100_000).prop_map(Call::Advance),
+        4 => (0_u64..60).prop_map(Call::Stall),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_map_answers_as_its_model(
+        seed in any::<u64>(),
+        spans in spans(),
+        calls in prop::collection::vec(call(), 1..80),
+    ) {
+        run(seed, spans, &calls);
+    }
+}
