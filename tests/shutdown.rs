@@ -8,6 +8,7 @@ mod ledger;
 #[path = "kit/wait.rs"]
 mod wait;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -80,8 +81,22 @@ fn schedule_tokens(timers: &Handle<u32>, ledger: &Ledger, delays: &[Duration]) {
     }
 }
 
+/// Keys that nobody else uses, enough to meet every stripe.
+const PROBES: Range<u32> = 1_000_000..1_002_000;
+
+/// Whether all stripes are closed, which they are one by one. What still gets in is cancelled again.
+fn is_shut(timers: &Handle<u32>) -> bool {
+    PROBES.into_iter().all(|key| {
+        let answer = timers.schedule(key, HOUR, |_| ());
+        timers.cancel(&key);
+        matches!(answer, Err(ScheduleError::Closed(_)))
+    })
+}
+
+/// Without the probes: one may be handed back before it is cancelled.
 fn keys_of(handed_back: &[HandedBack<u32>]) -> Vec<u32> {
-    let mut keys: Vec<_> = handed_back.iter().map(|back| back.key).collect();
+    let keys = handed_back.iter().map(|back| back.key);
+    let mut keys: Vec<_> = keys.filter(|key| !PROBES.contains(key)).collect();
     keys.sort_unstable();
     keys
 }
@@ -355,12 +370,7 @@ fn c124_a_drain_with_threads_runs_each_at_its_deadline_and_hands_back_the_rest()
         let limit = TICK * 40;
         let ending = shutdown_aside(&scheduler, Shutdown::Drain { limit });
         until("it is closing", || timers.state() == Lifecycle::Closing);
-        until("the door is shut", || {
-            // Not at once: closing goes stripe by stripe. What still gets in is cancelled again.
-            let answer = timers.schedule(1_000, HOUR, |_| ());
-            timers.cancel(&1_000);
-            matches!(answer, Err(ScheduleError::Closed(_)))
-        });
+        until("the door is shut", || is_shut(&timers));
         for tick in 1..=39 {
             hand.advance(TICK);
             until("the tick's task ran", || ran.load(Ordering::SeqCst) == tick);
@@ -417,12 +427,7 @@ fn c124_what_is_kept_for_after_a_run_follows_the_mode() {
         assert!(kept.after_run);
         timers.schedule(2, TICK * 5, move |_| near.run()).unwrap();
         let ending = shutdown_aside(&scheduler, mode);
-        until("the door is shut", || {
-            let answer = timers.schedule(1_000, HOUR, |_| ());
-            timers.cancel(&1_000);
-            matches!(answer, Err(ScheduleError::Closed(_)))
-                && timers.schedule(1, HOUR, |_| ()).is_err()
-        });
+        until("the door is shut", || is_shut(&timers));
         match mode {
             Shutdown::HandBack => {}
             Shutdown::RunNow => until("the other one ran", || ledger.of(0).0 == 1),
