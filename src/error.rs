@@ -88,8 +88,12 @@ pub enum ScheduleError<F> {
     Closed(F),
     /// Somebody waits in `cancel_and_wait` for a run of this key. Passes when that call returns.
     Closing(F),
-    /// The key is pending already: only from `schedule_if_absent`.
+    /// The key is pending already, or repeats: only from `schedule_if_absent`.
     Occupied(F),
+    /// A period of zero, which no timer can keep: only from `repeat`, and for good.
+    ZeroPeriod(F),
+    /// The schedule function had no first time, so that nothing was armed: only from `repeat`.
+    NoRound(F),
 }
 
 impl<F> ScheduleError<F> {
@@ -99,14 +103,21 @@ impl<F> ScheduleError<F> {
             ScheduleError::Full(task)
             | ScheduleError::Closed(task)
             | ScheduleError::Closing(task)
-            | ScheduleError::Occupied(task) => task,
+            | ScheduleError::Occupied(task)
+            | ScheduleError::ZeroPeriod(task)
+            | ScheduleError::NoRound(task) => task,
         }
     }
 
     /// Whether trying again later can help.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        !matches!(self, ScheduleError::Closed(_))
+        match self {
+            ScheduleError::Full(_) | ScheduleError::Closing(_) | ScheduleError::Occupied(_) => true,
+            ScheduleError::Closed(_) | ScheduleError::ZeroPeriod(_) | ScheduleError::NoRound(_) => {
+                false
+            }
+        }
     }
 
     fn what(&self) -> &'static str {
@@ -115,6 +126,8 @@ impl<F> ScheduleError<F> {
             ScheduleError::Closed(_) => "Closed",
             ScheduleError::Closing(_) => "Closing",
             ScheduleError::Occupied(_) => "Occupied",
+            ScheduleError::ZeroPeriod(_) => "ZeroPeriod",
+            ScheduleError::NoRound(_) => "NoRound",
         }
     }
 }
@@ -136,6 +149,8 @@ impl<F> fmt::Display for ScheduleError<F> {
                 "a cancel_and_wait of this key is under way; try again when it has returned"
             }
             ScheduleError::Occupied(_) => "the key is pending already",
+            ScheduleError::ZeroPeriod(_) => "a period of zero; choose a longer one",
+            ScheduleError::NoRound(_) => "the schedule function knows no first time",
         })
     }
 }
@@ -212,11 +227,15 @@ mod tests {
             ScheduleError::Closed(7),
             ScheduleError::Closing(7),
             ScheduleError::Occupied(7),
+            ScheduleError::ZeroPeriod(7),
+            ScheduleError::NoRound(7),
         ] {
-            assert_eq!(
-                error.is_transient(),
-                !matches!(error, ScheduleError::Closed(_))
+            let for_good = matches!(
+                error,
+                ScheduleError::Closed(_) | ScheduleError::ZeroPeriod(_) | ScheduleError::NoRound(_)
             );
+            assert_eq!(error.is_transient(), !for_good);
+            assert!(format!("{error:?}").contains('('));
             assert!(!error.to_string().is_empty());
             assert_eq!(error.into_task(), 7);
         }

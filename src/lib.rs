@@ -20,7 +20,8 @@
 //!
 //! # Faces
 //!
-//! - [`Scheduler<K>`](Scheduler): a closure per key. Calls go through its [`Handle`].
+//! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat). Calls
+//!   go through its [`Handle`].
 //! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
 //!   handler or channel for all. For sessions.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
@@ -34,12 +35,32 @@
 //! and its task *runs*. *Lateness* is start minus deadline: until the *tick* that collected it, and
 //! in the queue.
 //!
+//! A timer that repeats has *rounds*, each of which is an arming. Those of a fixed rate lie on a
+//! *grid*; one that starts later than its *grace* allows is *missed*, and a policy says what becomes
+//! of it. [`Period`] has the options.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tourbillon::{Missed, Next, Period, Scheduler};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let scheduler = Scheduler::<&str>::builder().build()?;
+//! let beat = Period::fixed_rate(Duration::from_secs(1)).random_phase().missed(Missed::Once);
+//! scheduler.handle().repeat("heartbeat", beat, |round| {
+//!     eprintln!("beat {}, {} missed", round.number(), round.missed());
+//!     Next::Again
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Guarantees
 //!
 //! - A task never starts before its deadline (but for [`Shutdown::RunNow`]).
 //! - Every accepted arming has exactly one end: it ran, or was cancelled, replaced, or handed back.
-//!   A task runs at most once.
-//! - *Cancelled* means that the task has not started and never will, also when it was queued.
+//!   A task runs at most once, a repeating one once for each arming.
+//! - *Cancelled* means that the task has not started and never will, also when it was queued. After a
+//!   cancel of a repeating key no round starts, also when one is running.
 //! - Two runs of one key never overlap.
 //! - Tasks never hold up ticks, unless they run [inline](Builder::inline).
 //! - Nothing due means no thread wakes. Memory is bounded by what is pending at one time.
@@ -98,9 +119,10 @@ pub use expiry::{
     InsertError, InsertRefusal, Inserted, Reason, Removed, Touch,
 };
 pub use scheduler::{
-    Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, KeyHasher, Pending, PullIn,
-    RandomState, Report, ReportTicket, Reschedule, Scheduled, Scheduler, ShardStats, Stats, Task,
-    TaskPanic, TimerId, TimerInfo, TimerState,
+    AfterPanic, Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, IntoNext,
+    KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
+    Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic, TimerId,
+    TimerInfo, TimerState,
 };
 pub use stats::Lateness;
 pub use tick::Time;

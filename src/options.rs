@@ -42,7 +42,8 @@ macro_rules! engine_options {
         /// How many timers, or entries of a map, may be pending at most; unbounded by default. One more
         /// is refused, exactly then: with [`ScheduleError::Full`](crate::ScheduleError::Full) or
         /// [`InsertRefusal::Full`](crate::InsertRefusal::Full). It is pending until it starts, is
-        /// cancelled, replaced or handed back.
+        /// cancelled, replaced or handed back; a timer that repeats keeps its place also while a round of
+        /// it runs.
         pub fn max_pending(mut self, max_pending: usize) -> Self {
             self.config.max_pending = Some(max_pending);
             self

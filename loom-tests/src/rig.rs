@@ -9,15 +9,20 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
-use crate::engine::{Engine, Face, Fire, Parts, Place, Seat, Server, Step};
+use crate::engine::{Ended, Engine, Face, Fire, Parts, Place, Seat, Server, Step};
 use crate::executor::Worker;
-use crate::shard::{Arming, Cancelling, KeyHash, Moving, Refusal};
+use crate::job::contain;
+use crate::shard::{Arming, Cancelling, KeyHash, Moving, Refusal, Sight, Start, Stays};
 use crate::stats::Counters;
 use crate::sync::Arc;
 use crate::tick::{TickSize, Time};
 
 /// So many tasks at most; their numbers are below this.
-const TASKS: usize = 4;
+const TASKS: usize = 5;
+
+/// The task that repeats, so long after each deadline.
+pub(crate) const REPEATING: usize = 4;
+pub(crate) const PERIOD: Duration = Duration::from_nanos(100);
 
 /// Where every model's clock begins. Not at zero, which is what a promise means by awake.
 pub(crate) const START: u64 = 10;
@@ -64,6 +69,31 @@ impl Face for Ledger {
         if ledger.stop_after == Some(ledger.ran_in_all()) {
             engine.stop();
         }
+    }
+
+    fn start(task: &mut usize, _: Time, _: Time) -> Start {
+        if *task == REPEATING {
+            Start::Round
+        } else {
+            Start::Once
+        }
+    }
+
+    fn run_to_its_end(
+        engine: &Arc<Engine<Ledger>>,
+        fire: &Fire<'_, u32>,
+        task: usize,
+    ) -> Ended<usize> {
+        let ended = contain(|| Self::run(engine, fire, task));
+        let panicked = ended.is_err();
+        if let Err(message) = ended {
+            Self::panicked(engine, fire, &message);
+        }
+        let stays = (task == REPEATING).then(|| Stays {
+            value: task,
+            next: Some(fire.deadline + PERIOD),
+        });
+        Ended { panicked, stays }
     }
 
     fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {
@@ -192,6 +222,10 @@ impl Rig {
     pub(crate) fn cancel(&self, key: u32) -> Cancelling<u32, usize> {
         self.engine()
             .with(self.stripe_of(key), |stripe| stripe.cancel(hash(key), &key))
+    }
+
+    pub(crate) fn get(&self, key: u32) -> Option<Sight> {
+        (self.engine().shards()).peek(self.stripe_of(key), |stripe| stripe.get(hash(key), &key))
     }
 
     // === what threads do ===

@@ -21,7 +21,7 @@ mod waiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 pub(crate) use drive::{Seat, Step};
-pub(crate) use serve::{Batched, Fire, Server};
+pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 
@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{Aftermath, Layout, Refusal, Shards, Stripe, Ticker};
+use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -51,6 +51,11 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
 
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
+    /// How what is claimed starts. Asked under the stripe's lock, so no user code.
+    fn start(_: &mut Self::Payload, _deadline: Time, _now: Time) -> Start {
+        Start::Once
+    }
+
     /// Runs user code: outside every lock, under `catch_unwind`.
     fn run(access: &Self::Access, fire: &Fire<'_, Self::Key>, payload: Self::Payload);
 
@@ -64,6 +69,25 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
     fn run_batch(access: &Self::Access, batch: Vec<Batched<Self::Key, Self::Payload>>) {
         let _ = (access, batch);
         unreachable!("only asked of a face that takes batches");
+    }
+
+    /// A run with all that belongs to it; where payloads may run again, with what is left of this
+    /// one. Outside every lock, and never panics.
+    #[inline]
+    fn run_to_its_end(
+        access: &Self::Access,
+        fire: &Fire<'_, Self::Key>,
+        payload: Self::Payload,
+    ) -> Ended<Self::Payload> {
+        let ended = contain(|| Self::run(access, fire, payload));
+        let panicked = ended.is_err();
+        if let Err(message) = ended {
+            let _ = contain(|| Self::panicked(access, fire, &message));
+        }
+        Ended {
+            panicked,
+            stays: None,
+        }
     }
 
     /// A run panicked. Also under `catch_unwind`.

@@ -3,10 +3,14 @@
 //! A claim turns a ticket into a run under the stripe's lock, or finds that there is nothing to run.
 //! It is made right before the task starts: nothing is ever claimed in advance, so what waits can be
 //! cancelled. Settling one run and claiming the next ticket of the same stripe take one lock.
+//!
+//! A payload that runs again is kept for after its run, before that is settled and under a lock of
+//! its own: so one that does not go on is dropped while the key still runs, and who waits for the
+//! run's end finds it gone.
 
 use super::{Engine, Face, inside};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{Claimed, EntryId, Settled};
+use crate::shard::{Claimed, EntryId, Settled, Stays};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -28,6 +32,14 @@ pub(crate) struct Batched<K, V> {
     pub(crate) value: V,
     pub(crate) deadline: Time,
     pub(crate) started: Time,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Ended<P> {
+    pub(crate) panicked: bool,
+    /// The payload, if it may run again.
+    pub(crate) stays: Option<Stays<P>>,
 }
 
 /// The engine as the executor sees it.
@@ -62,7 +74,7 @@ impl<F: Face> Server<F> {
             Some(done) if done.stripe == ticket.stripe => {
                 let (settled, claimed) = engine.with(ticket.stripe as usize, |stripe| {
                     let settled = stripe.settle(done.id, done.panicked, now);
-                    (settled, stripe.claim(ticket.slot, now))
+                    (settled, stripe.claim_as(ticket.slot, now, F::start))
                 });
                 (Some(settled), claimed)
             }
@@ -71,7 +83,7 @@ impl<F: Face> Server<F> {
                     self.settle(&done);
                 }
                 let claimed = engine.with(ticket.stripe as usize, |stripe| {
-                    stripe.claim(ticket.slot, now)
+                    stripe.claim_as(ticket.slot, now, F::start)
                 });
                 (None, claimed)
             }
@@ -90,6 +102,18 @@ impl<F: Face> Server<F> {
             stripe.settle(done.id, done.panicked, now)
         });
         self.after_settling(settled);
+    }
+
+    /// The next round is kept for after the run, or the payload goes.
+    #[inline(never)]
+    fn go_on(&self, stripe: u32, id: EntryId, stays: Stays<F::Payload>) {
+        let left = self
+            .engine
+            .with(stripe as usize, |stripe| stripe.arm_next_round(id, stays));
+        if left.is_some() {
+            // Its drop is user code.
+            let _ = contain(|| drop(left));
+        }
     }
 
     fn after_settling(&self, settled: Settled<F::Key>) {
@@ -141,10 +165,9 @@ impl<F: Face> Server<F> {
                     deadline,
                     started,
                 };
-                let ended = contain(|| F::run(&self.access, &fire, value));
-                let panicked = ended.is_err();
-                if let Err(message) = ended {
-                    let _ = contain(|| F::panicked(&self.access, &fire, &message));
+                let Ended { panicked, stays } = F::run_to_its_end(&self.access, &fire, value);
+                if let Some(stays) = stays {
+                    self.go_on(ticket.stripe, id, stays);
                 }
                 let _ = contain(|| drop(key));
                 Some(Done {
@@ -185,7 +208,10 @@ impl<F: Face> Server<F> {
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe;
             engine.with(stripe as usize, |stripe| {
-                claimed.extend(same.iter().map(|ticket| stripe.claim(ticket.slot, started)));
+                let claims = same
+                    .iter()
+                    .map(|ticket| stripe.claim_as(ticket.slot, started, F::start));
+                claimed.extend(claims);
             });
             let shard = engine.shards().shard_of(stripe as usize);
             for (ticket, claimed) in same.iter().zip(claimed.drain(..)) {

@@ -9,7 +9,7 @@ use crate::tick::Time;
 ///
 /// An id whose arming has ended answers `NotFound` everywhere, also when its place is in use again,
 /// and so does the id of another scheduler. Moving a timer keeps its id; replacing it gives a new
-/// one.
+/// one, and each round of a repeating timer has one of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerId {
     pub(crate) tag: u32,
@@ -37,9 +37,10 @@ pub struct Scheduled {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum Reschedule {
-    /// It will run at the new time only.
+    /// It will run at the new time only. Of a repeating timer whose round runs: the next round.
     Moved {
-        /// When it was due before.
+        /// When it was due before: of a round to come, when an earlier move said, or else the round
+        /// that runs.
         before: Time,
     },
     /// It has started and nothing else is pending for the key.
@@ -52,9 +53,11 @@ pub enum Reschedule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum PullIn {
-    /// It will run at the new, earlier time only.
+    /// It will run at the new, earlier time only. Of a repeating timer whose round runs: the next
+    /// round, at the new time at the latest.
     Moved {
-        /// When it was due before.
+        /// When it was due before: of a round to come, when an earlier move said, or else the round
+        /// that runs.
         before: Time,
     },
     /// It is due no later than that already.
@@ -79,7 +82,8 @@ pub enum Cancel {
         /// that run's end. The run is told, see `Firing::is_cancelled`.
         running: bool,
     },
-    /// It has started and nothing else is pending for the key. The run is told.
+    /// It has started and nothing else is pending for the key. The run is told, and no further round
+    /// of a repeating timer follows it.
     Running,
     /// Nothing is known of it.
     NotFound,

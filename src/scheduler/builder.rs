@@ -132,6 +132,8 @@ where
         let face = Keyed {
             hasher: self.hasher,
             on_panic: self.on_panic,
+            // By one tick every start may be late, and by its wake-up.
+            least_grace: self.config.tick * 2,
             #[cfg(any(test, feature = "test-util"))]
             log: seed.map(|_| Mutex::new(Vec::new())),
         };

@@ -1,11 +1,16 @@
 //! The keyed face of the engine: a closure per key.
 
 use std::hash::BuildHasher;
+use std::time::Duration;
 
 use super::answers::TimerId;
-use super::firing::{Firing, Task};
+use super::firing::Firing;
 use super::handle::Handle;
-use crate::engine::{Engine, Face, Fire};
+use super::repeat::Rounds;
+use super::task::Task;
+use crate::engine::{Ended, Engine, Face, Fire};
+use crate::job::contain;
+use crate::shard::{Start, Stays};
 use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
@@ -44,9 +49,70 @@ pub struct Fired<K> {
 pub(crate) struct Keyed<K, S> {
     pub(crate) hasher: S,
     pub(crate) on_panic: Option<OnPanic<K>>,
+    /// What is late by less than this is never missed.
+    pub(crate) least_grace: Duration,
     /// In a scheduler that a test steps: what has run.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) log: Option<Mutex<Vec<Fired<K>>>>,
+}
+
+impl<K, S> Keyed<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Runs user code. A task that may run again is in `stays` afterwards, also if it panics.
+    fn run_staying(
+        handle: &Handle<K, S>,
+        fire: &Fire<'_, K>,
+        task: Task<K, S>,
+        stays: &mut Option<Box<dyn Rounds<K, S>>>,
+    ) {
+        let id = TimerId {
+            tag: handle.engine().tag(),
+            stripe: fire.stripe,
+            entry: fire.id,
+        };
+        #[cfg(any(test, feature = "test-util"))]
+        if let Some(log) = &handle.engine().face.log {
+            log.lock().push(Fired {
+                key: fire.key.clone(),
+                id,
+                deadline: fire.deadline,
+                at: fire.started,
+            });
+        }
+        let firing = Firing {
+            handle,
+            key: fire.key,
+            id,
+            deadline: fire.deadline,
+            started: fire.started,
+        };
+        task.run_staying(&firing, stays);
+    }
+
+    /// After a round: when the next one is due.
+    #[inline(never)]
+    fn go_on(
+        handle: &Handle<K, S>,
+        fire: &Fire<'_, K>,
+        mut rounds: Box<dyn Rounds<K, S>>,
+    ) -> Ended<Task<K, S>> {
+        let ended = handle.now();
+        // A schedule function is user code; without its answer there is no further round.
+        let asked = contain(|| rounds.rhythm().next(fire.deadline, ended));
+        let panicked = asked.is_err();
+        let next = asked.unwrap_or_else(|message| {
+            let _ = contain(|| Self::panicked(handle, fire, &message));
+            None
+        });
+        let value = Task::again(rounds);
+        Ended {
+            panicked,
+            stays: Some(Stays { value, next }),
+        }
+    }
 }
 
 impl<K, S> Face for Keyed<K, S>
@@ -62,28 +128,39 @@ where
         Handle::new(Arc::clone(engine))
     }
 
+    fn start(task: &mut Task<K, S>, deadline: Time, now: Time) -> Start {
+        task.start(deadline, now)
+    }
+
+    /// Whatever it is, it runs once.
     fn run(handle: &Handle<K, S>, fire: &Fire<'_, K>, task: Task<K, S>) {
-        let id = TimerId {
-            tag: handle.engine().tag(),
-            stripe: fire.stripe,
-            entry: fire.id,
-        };
-        #[cfg(any(test, feature = "test-util"))]
-        if let Some(log) = &handle.engine().face.log {
-            log.lock().push(Fired {
-                key: fire.key.clone(),
-                id,
-                deadline: fire.deadline,
-                at: fire.started,
-            });
+        Self::run_staying(handle, fire, task, &mut None);
+    }
+
+    #[inline]
+    fn run_to_its_end(
+        handle: &Handle<K, S>,
+        fire: &Fire<'_, K>,
+        task: Task<K, S>,
+    ) -> Ended<Task<K, S>> {
+        // Out here a panic does not take it along.
+        let mut stays = None;
+        let ended = contain(|| Self::run_staying(handle, fire, task, &mut stays));
+        let panicked = ended.is_err();
+        if let Err(message) = ended {
+            let _ = contain(|| Self::panicked(handle, fire, &message));
         }
-        task.run(&Firing {
-            handle,
-            key: fire.key,
-            id,
-            deadline: fire.deadline,
-            started: fire.started,
-        });
+        match stays {
+            None => Ended {
+                panicked,
+                stays: None,
+            },
+            Some(rounds) => {
+                let mut ended = Self::go_on(handle, fire, rounds);
+                ended.panicked |= panicked;
+                ended
+            }
+        }
     }
 
     fn panicked(handle: &Handle<K, S>, fire: &Fire<'_, K>, message: &str) {

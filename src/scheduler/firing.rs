@@ -1,4 +1,4 @@
-//! What a task is told, and the task itself.
+//! What a task is told.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -72,7 +72,7 @@ where
     }
 
     /// Whether somebody cancelled the key since this run started. A long task may look at it and
-    /// end early. Takes one stripe's lock for a moment.
+    /// end early; of a repeating one no further round follows. Takes one stripe's lock for a moment.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let engine = self.handle.engine();
@@ -99,41 +99,5 @@ where
             .field("deadline", &self.deadline)
             .field("started", &self.started)
             .finish_non_exhaustive()
-    }
-}
-
-/// A boxed task, as reports hand it back.
-pub struct Task<K, S = RandomState>(Boxed<K, S>)
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static;
-
-type Boxed<K, S> = Box<dyn for<'a, 'b> FnOnce(&'a Firing<'b, K, S>) + Send>;
-
-impl<K, S> Task<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    pub(super) fn new<F>(task: Box<F>) -> Self
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        Task(task)
-    }
-
-    /// Runs the task; for one that was handed back, from within a new one.
-    pub fn run(self, firing: &Firing<'_, K, S>) {
-        (self.0)(firing);
-    }
-}
-
-impl<K, S> fmt::Debug for Task<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Task(..)")
     }
 }

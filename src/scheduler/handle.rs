@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo};
 use super::by_id::ById;
 use super::face::Keyed;
-use super::firing::{Firing, Task};
+use super::firing::Firing;
 use super::guard::CancelGuard;
 use super::hasher::RandomState;
 use super::pending::Pending;
+use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
 use crate::job::{drop_each, drop_pair};
@@ -56,7 +57,7 @@ pub(super) type Dropped<K, S> = (Option<K>, Option<Task<K, S>>);
 
 /// Which timers an arming may take the place of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Upsert {
+pub(super) enum Upsert {
     Always,
     IfAbsent,
 }
@@ -92,7 +93,8 @@ where
         self.engine.closing().state()
     }
 
-    /// How many timers are pending: not started and not cancelled, queued ones included.
+    /// How many timers are pending: not started and not cancelled, queued ones included. A repeating
+    /// timer is pending between its rounds.
     ///
     /// # Complexity
     ///
@@ -116,7 +118,8 @@ where
         Pending::new(self)
     }
 
-    /// A guard that cancels the timer when it is dropped.
+    /// A guard that cancels the timer when it is dropped. Of a repeating timer it means the round with
+    /// that id alone, so it does nothing any more when that one has run.
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard::new(self.clone(), id)
@@ -129,6 +132,7 @@ where
     }
 
     /// Cancels everything that is pending; running tasks go on. Returns how many were cancelled.
+    /// Repeating tasks that run are told, and have no further round; they are not in the number.
     ///
     /// # Complexity
     ///
@@ -254,7 +258,8 @@ where
     }
 
     /// Like [`schedule`](Self::schedule), unless something is pending for the key. A key that runs
-    /// is free in this sense, unless an arming is kept for after the run.
+    /// is free in this sense, unless an arming is kept for after the run, or a further round of a
+    /// repeating task is to follow.
     ///
     /// # Errors
     ///
@@ -328,21 +333,16 @@ where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
         // The box is made before the lock is taken, and is still the very closure if it is refused.
-        let mut given = Some((key, Box::new(task)));
-        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::new(task));
+        let mut given = Some((key, Box::new(Once(task))));
+        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::once(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
-            (Err(refusal), Some((_key, task))) => Err(match refusal {
-                Refusal::Closed => ScheduleError::Closed(*task),
-                Refusal::Closing => ScheduleError::Closing(*task),
-                Refusal::Occupied => ScheduleError::Occupied(*task),
-                Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(*task),
-            }),
+            (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.0)),
             (Err(_), None) => unreachable!("what is refused is not taken"),
         }
     }
 
-    fn arm_boxed<T>(
+    pub(super) fn arm_boxed<T>(
         &self,
         given: &mut Option<(K, T)>,
         deadline: Time,
@@ -386,7 +386,8 @@ where
     /// arms anything.
     ///
     /// A timer that was due and queued but has not started is moved, too: a touch wins over an
-    /// expiry whose task has not started.
+    /// expiry whose task has not started. While a round of a repeating timer runs, this decides when
+    /// the next one is due; see [`repeat`](Self::repeat).
     ///
     /// # Complexity
     ///
@@ -442,7 +443,8 @@ where
     /// Cancels what is pending for `key` and drops its task. [`Cancel::Cancelled`] means that it
     /// has not started and never will, also when it was due and queued for a worker.
     ///
-    /// A run in progress goes on, but is told ([`Firing::is_cancelled`]).
+    /// A run in progress goes on, but is told ([`Firing::is_cancelled`]), and no further round of a
+    /// repeating task follows it.
     ///
     /// # Complexity
     ///
@@ -557,6 +559,16 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.get(key).is_some()
+    }
+}
+
+/// The error that gives the task back.
+pub(super) fn refused<F>(refusal: Refusal, task: F) -> ScheduleError<F> {
+    match refusal {
+        Refusal::Closed => ScheduleError::Closed(task),
+        Refusal::Closing => ScheduleError::Closing(task),
+        Refusal::Occupied => ScheduleError::Occupied(task),
+        Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(task),
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
 //! | `by_id.rs` | calls on one arming |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
+//! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
 //! | `face.rs` | the payload, and how it is run |
 //! | `shutdown.rs`, `stats.rs` | reports |
 
@@ -20,8 +21,10 @@ mod guard;
 mod handle;
 mod hasher;
 mod pending;
+mod repeat;
 mod shutdown;
 mod stats;
+mod task;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
 pub use builder::Builder;
@@ -29,13 +32,15 @@ pub use by_id::ById;
 #[cfg(any(test, feature = "test-util"))]
 pub use face::Fired;
 pub use face::TaskPanic;
-pub use firing::{Firing, Task};
+pub use firing::Firing;
 pub use guard::CancelGuard;
 pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
 pub use pending::Pending;
+pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
 pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
+pub use task::Task;
 
 pub(crate) use face::{Keyed, OnPanic};
 pub(crate) use stats::collect as collect_stats;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
-use super::firing::Task;
 use super::hasher::RandomState;
+use super::task::Task;
 use crate::engine::Ending;
 use crate::sync::channel::Receiver;
 use crate::tick::Time;
@@ -35,7 +35,7 @@ where
     pub key: K,
     /// When it was due.
     pub deadline: Time,
-    /// Its task.
+    /// Its task; that of a repeating timer can go on by [`Task::run_round`].
     pub task: Task<K, S>,
 }
 

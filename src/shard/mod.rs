@@ -33,7 +33,7 @@ pub(crate) use entry::End;
 use permits::PermitPool;
 pub(crate) use stripe::{
     Aftermath, Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Settled, Sight,
-    SightPhase, Stripe, Taken,
+    SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 

@@ -1,5 +1,7 @@
 //! Panics that a test wants, without their reports on stderr.
 
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;

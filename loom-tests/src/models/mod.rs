@@ -12,6 +12,7 @@ mod growth;
 mod inline;
 mod litmus;
 mod permits;
+mod repeat;
 mod shutdown;
 mod sleep;
 mod waiting;

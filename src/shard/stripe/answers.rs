@@ -110,6 +110,25 @@ pub(crate) enum Claimed<K, V> {
     },
 }
 
+/// How a claimed payload starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Start {
+    /// It runs, and that is its end.
+    Once,
+    /// It runs, and may run again.
+    Round,
+    /// It does not run now: it is pending again, until then.
+    PutOff(Time),
+}
+
+/// A payload that has run and may run again.
+#[derive(Debug)]
+pub(crate) struct Stays<V> {
+    pub(crate) value: V,
+    /// When it is to run; `None`: not again.
+    pub(crate) next: Option<Time>,
+}
+
 /// What a settled run leaves to be done outside the lock.
 #[derive(Debug)]
 pub(crate) struct Settled<K> {

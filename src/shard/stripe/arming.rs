@@ -53,13 +53,13 @@ impl<K, V> Stripe<K, V> {
                 if !run.waiters.is_empty() {
                     return Err(Refusal::Closing);
                 }
-                if if_absent && run.kept.is_some() {
+                if if_absent && (run.kept.is_some() || run.goes_on()) {
                     return Err(Refusal::Occupied);
                 }
                 if self.newest(run.id.slot) == u32::MAX {
                     return Err(Refusal::NoSlot);
                 }
-                run.kept.is_none()
+                run.kept.is_none() && !run.holds_permit()
             }
         };
         if needs_permit
@@ -226,7 +226,10 @@ impl<K, V> Stripe<K, V> {
         });
         match &before {
             Some(_) => self.counters.replaced += 1,
-            None => self.counters.pending += 1,
+            None => {
+                self.counters.pending += 1;
+                self.runs[at].pass_permit_on();
+            }
         }
         Arming {
             id: EntryId { slot, generation },

@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::entry::{End, Phase, Slot, Table};
-use super::answers::{Claimed, Settled};
+use super::answers::{Claimed, Settled, Start};
+use super::repeating::Repeating;
 use super::{EntryId, Run, Stripe, WORN, micros};
 use crate::stats::Latenesses;
 use crate::sync::Unparker;
@@ -63,8 +64,22 @@ impl<K, V> Stripe<K, V> {
         std::hint::black_box(seen);
     }
 
-    /// Turns a ticket into a run, if it still stands for something.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn claim(&mut self, slot: u32, now: Time) -> Claimed<K, V>
+    where
+        K: Clone,
+    {
+        self.claim_as(slot, now, |_, _, _| Start::Once)
+    }
+
+    /// Turns a ticket into a run, if it still stands for something and `start` does not put it off;
+    /// that is given the payload, the deadline and the present.
+    pub(crate) fn claim_as(
+        &mut self,
+        slot: u32,
+        now: Time,
+        start: impl FnOnce(&mut V, Time, Time) -> Start,
+    ) -> Claimed<K, V>
     where
         K: Clone,
     {
@@ -75,6 +90,12 @@ impl<K, V> Stripe<K, V> {
         debug_assert!(armed.ticket, "E1: a ticket has its bit");
         armed.ticket = false;
         if armed.phase != Phase::Queued {
+            return Claimed::Nothing;
+        }
+        let start = start(&mut armed.value, armed.deadline, now);
+        if let Start::PutOff(deadline) = start {
+            // It has not started: it is moved, like any queued one.
+            self.refile(slot, deadline, now);
             return Claimed::Nothing;
         }
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
@@ -94,7 +115,11 @@ impl<K, V> Stripe<K, V> {
         };
         self.counters.queued -= 1;
         self.counters.ran += 1;
-        self.no_longer_pending();
+        self.counters.pending -= 1;
+        let repeating = (start == Start::Round).then(Repeating::new);
+        if repeating.is_none() {
+            self.put_permit_back();
+        }
         let Some((value, deadline, generation, tick_lag)) = self.table.start(slot) else {
             unreachable!("it was armed a moment ago");
         };
@@ -116,6 +141,7 @@ impl<K, V> Stripe<K, V> {
             cancelled: false,
             waiters: Vec::new(),
             kept: None,
+            repeating,
         });
         Claimed::Run {
             key,
@@ -162,6 +188,9 @@ impl<K, V> Stripe<K, V> {
             unreachable!("E4: a run is settled once");
         };
         let run = self.runs.swap_remove(at);
+        if run.holds_permit() {
+            self.put_permit_back();
+        }
         let key = match run.kept {
             Some(kept) => {
                 self.table

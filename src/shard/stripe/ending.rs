@@ -56,6 +56,10 @@ impl<K, V> Stripe<K, V> {
                 return Some(slot);
             }
             left -= 1;
+            let run = self.run_at(slot);
+            if let Some(at) = run.filter(|_| !handed_back) {
+                self.runs[at].end_repetition();
+            }
             let taken = if self.table.armed(slot).is_some() {
                 let end = if handed_back {
                     End::HandedBack
@@ -64,7 +68,7 @@ impl<K, V> Stripe<K, V> {
                 };
                 let (deadline, key, value) = self.take_out(slot, end);
                 (Some(key), deadline, value)
-            } else if let Some(at) = self.run_at(slot)
+            } else if let Some(at) = run
                 && let Some(kept) = self.runs[at].kept.take()
             {
                 // What is cancelled needs no key.
@@ -79,7 +83,10 @@ impl<K, V> Stripe<K, V> {
             } else {
                 self.counters.cancelled += 1;
             }
-            self.no_longer_pending();
+            match run {
+                Some(at) => self.kept_is_gone(at),
+                None => self.no_longer_pending(),
+            }
             out.push(taken);
         }
         None

@@ -17,17 +17,19 @@ mod idle;
 mod index;
 mod moving;
 mod payload;
+mod repeating;
 mod staging;
 #[cfg(all(test, not(loom)))]
 mod worn;
 
 pub(crate) use answers::{
-    Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Taken,
+    Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Start, Stays, Taken,
 };
 
 use std::borrow::Borrow;
 
 use index::Index;
+use repeating::Repeating;
 use staging::Staging;
 
 use super::entry::{End, Phase, Slot, Table};
@@ -73,6 +75,8 @@ struct Run<V> {
     /// Threads in `cancel_and_wait`; while there are any, the key can't be armed.
     waiters: Vec<(u64, Unparker)>,
     kept: Option<Kept<V>>,
+    /// Of a payload that may run again, until that is decided.
+    repeating: Option<Repeating>,
 }
 
 struct Kept<V> {

@@ -263,8 +263,9 @@ impl<K, V> Stripe<K, V> {
     ) -> Moving {
         match self.get_id(id) {
             None => Moving::NotFound,
+            // What is kept is another arming.
             Some(Sight {
-                phase: SightPhase::Running { .. },
+                phase: SightPhase::Running { kept: Some(_) },
                 ..
             }) => Moving::Running,
             Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
@@ -292,7 +293,7 @@ impl<K, V> Stripe<K, V> {
             return Moving::NotFound;
         };
         let Some(kept) = &mut self.runs[at].kept else {
-            return Moving::Running;
+            return self.move_next_round(at, deadline, only_earlier);
         };
         let before = kept.deadline;
         if only_earlier && deadline >= before {
@@ -381,7 +382,7 @@ impl<K, V> Stripe<K, V> {
         match run.kept.take() {
             Some(kept) => {
                 self.counters.cancelled += 1;
-                self.no_longer_pending();
+                self.kept_is_gone(at);
                 Cancelling::Cancelled {
                     deadline: kept.deadline,
                     run: Some(id),
@@ -423,6 +424,12 @@ impl<K, V> Stripe<K, V> {
     #[inline]
     pub(super) fn no_longer_pending(&mut self) {
         self.counters.pending -= 1;
+        self.put_permit_back();
+    }
+
+    /// The permit of an arming that ended.
+    #[inline]
+    pub(super) fn put_permit_back(&mut self) {
         if let Some(pool) = &self.bound {
             pool.put_back(&mut self.permits);
         }

@@ -76,7 +76,7 @@ impl<K, V> Stripe<K, V> {
                 && let Some(kept) = self.runs[at].kept.take()
             {
                 self.counters.cancelled += 1;
-                self.no_longer_pending();
+                self.kept_is_gone(at);
                 out.push((None, Some(kept.value)));
             }
         }

@@ -1,7 +1,7 @@
 //! Slots whose generations are used up. It takes weeks to get there, so the tests set the generation.
 
 use super::super::entry::End;
-use super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Stripe, WORN};
+use super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe, WORN};
 use crate::tick::{TickSize, Time};
 
 const NOW: Time = Time::from_nanos(1_000);
@@ -120,6 +120,27 @@ fn a_run_moves_out_of_a_worn_slot() {
     for key in 3..9 {
         assert_ne!(arm(&mut stripe, key, 'c', LATER).id.slot, old.slot);
     }
+}
+
+/// Two billion armings during one run: none is left for the next round.
+#[test]
+fn a_repetition_that_finds_no_generation_ends() {
+    let mut stripe = stripe();
+    let slot = arm(&mut stripe, 1, 'a', NOW).id.slot;
+    let ticket = stripe.take_aftermath().ticket.unwrap();
+    let claimed = stripe.claim_as(ticket, NOW, |_, _, _| Start::Round);
+    let Claimed::Run { id, value, .. } = claimed else {
+        panic!("{claimed:?}");
+    };
+    stripe.wear_out(slot, u32::MAX);
+    let stays = Stays {
+        value,
+        next: Some(LATER),
+    };
+    assert_eq!(stripe.arm_next_round(id, stays), Some('a'), "it comes out");
+    assert_eq!(stripe.settle(id, false, NOW).key, Some(1));
+    let counters = stripe.counters();
+    assert_eq!((counters.scheduled, counters.pending), (1, 0));
 }
 
 #[test]

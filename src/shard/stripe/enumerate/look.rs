@@ -1,7 +1,8 @@
 //! Looks at a stripe from the inside, and its end.
 
 use super::super::super::entry::{End, Phase, Slot};
-use super::super::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase};
+use super::super::super::permits::LocalPermits;
+use super::super::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase, Stays};
 use super::SOON;
 use super::pair::{Ended, HASH, Pair, State, at};
 
@@ -176,8 +177,19 @@ impl Pair {
             assert!(matches!(claimed, Claimed::Nothing));
         }
         for key in self.keys {
-            if let State::Running { arming, .. } = key {
+            if let State::Running {
+                arming, repeats, ..
+            } = key
+            {
                 assert_eq!(reports, 0, "something runs");
+                if repeats.is_some() {
+                    let stays = Stays {
+                        value: usize::MAX,
+                        next: Some(at(self.now)),
+                    };
+                    let left = self.stripe.arm_next_round(arming.id, stays);
+                    assert_eq!(left, Some(usize::MAX), "it is closed");
+                }
                 self.stripe.settle(arming.id, false, at(self.now));
             }
         }
@@ -191,5 +203,10 @@ impl Pair {
         assert_eq!((counters.pending, counters.queued), (0, 0));
         assert!(self.stripe.index.is_empty() && self.stripe.wheel.is_empty());
         assert!(self.ends.iter().all(|(_, how)| *how != Ended::Not));
+        if let Some(pool) = &self.pool {
+            let mut permits = LocalPermits::default();
+            assert!(pool.take(&mut permits), "there is one");
+            assert!(!pool.take(&mut permits), "and no more");
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 mod look;
 mod pair;
+mod rounds;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -24,8 +25,13 @@ const LONGER: u64 = 9_000;
 enum Op {
     /// Key, and the delay.
     Arm(usize, u64),
+    IfAbsent(usize, u64),
+    /// Arms what repeats.
+    Repeat(usize, u64),
     Touch(usize, u64),
+    PullIn(usize, u64),
     Cancel(usize),
+    CancelAll,
     /// Cancels and waits for the run, if there is one.
     Wait(usize),
     GiveUp(usize),
@@ -33,8 +39,15 @@ enum Op {
     Collect(u64),
     /// One of the tickets that are out.
     Claim(usize),
+    /// One of them, whose payload wants to run later.
+    ClaimLate(usize),
     GiveBack(usize),
+    /// The round of what repeats is over, and it asks for another one.
+    End(usize),
+    /// The same, if there was no `End`, and it is settled.
     Settle(usize),
+    /// It is over, asks for no other one, and is settled.
+    Stop(usize),
 }
 
 const OPS: [Op; 25] = [
@@ -65,10 +78,35 @@ const OPS: [Op; 25] = [
     Op::Settle(1),
 ];
 
-/// Goes through all sequences that begin with `done`, and counts them.
-fn go_on(done: &mut Vec<Op>, length: usize, limit: Option<usize>, places: u32) -> u64 {
+/// With what repeats under the first key; the second one is there to take its permit.
+const REPEATING: [Op; 21] = [
+    Op::Repeat(0, 0),
+    Op::Repeat(0, SHORT),
+    Op::Arm(0, SHORT),
+    Op::Arm(1, 0),
+    Op::IfAbsent(0, SOON),
+    Op::Touch(0, 0),
+    Op::Touch(0, LONGER),
+    Op::PullIn(0, SOON),
+    Op::PullIn(0, LONG),
+    Op::Cancel(0),
+    Op::Cancel(1),
+    Op::CancelAll,
+    Op::Wait(0),
+    Op::GiveUp(0),
+    Op::Collect(SHORT),
+    Op::Claim(0),
+    Op::Claim(1),
+    Op::ClaimLate(0),
+    Op::End(0),
+    Op::Settle(0),
+    Op::Stop(0),
+];
+
+/// Goes through all sequences of `ops` that begin with `done`, and counts them.
+fn go_on(ops: &[Op], done: &mut Vec<Op>, length: usize, limit: Option<usize>, places: u32) -> u64 {
     let mut sequences = 0;
-    for op in OPS {
+    for &op in ops {
         // Nothing distinguishes the keys before the first step.
         if done.is_empty() && matches!(op, Op::Arm(1, _)) {
             continue;
@@ -88,7 +126,7 @@ fn go_on(done: &mut Vec<Op>, length: usize, limit: Option<usize>, places: u32) -
         });
         sequences += 1;
         if changed == Some(true) && done.len() < length {
-            sequences += go_on(done, length, limit, places);
+            sequences += go_on(ops, done, length, limit, places);
         }
         done.pop();
     }
@@ -105,19 +143,31 @@ fn said_where<R>(done: &[Op], run: impl FnOnce() -> R) -> R {
 
 #[test]
 fn all_sequences_of_five_operations_on_two_keys() {
-    let sequences = go_on(&mut Vec::new(), 5, None, 2);
+    let sequences = go_on(&OPS, &mut Vec::new(), 5, None, 2);
     assert!(sequences > 100_000, "{sequences}");
 }
 
 #[test]
 fn all_sequences_of_four_operations_with_one_permit() {
-    let sequences = go_on(&mut Vec::new(), 4, Some(1), 2);
+    let sequences = go_on(&OPS, &mut Vec::new(), 4, Some(1), 2);
     assert!(sequences > 5_000, "{sequences}");
 }
 
 /// With two keys the places never run out but so: whoever comes second files the first.
 #[test]
 fn all_sequences_of_five_operations_with_one_place_to_stage() {
-    let sequences = go_on(&mut Vec::new(), 5, None, 1);
+    let sequences = go_on(&OPS, &mut Vec::new(), 5, None, 1);
     assert!(sequences > 100_000, "{sequences}");
+}
+
+#[test]
+fn all_sequences_of_five_operations_with_a_key_that_repeats() {
+    let sequences = go_on(&REPEATING, &mut Vec::new(), 5, None, 2);
+    assert!(sequences > 100_000, "{sequences}");
+}
+
+#[test]
+fn all_sequences_of_six_operations_with_a_key_that_repeats_and_one_permit() {
+    let sequences = go_on(&REPEATING, &mut Vec::new(), 6, Some(1), 2);
+    assert!(sequences > 50_000, "{sequences}");
 }

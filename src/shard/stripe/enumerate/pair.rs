@@ -1,8 +1,8 @@
 //! The stripe and the model beside it: every step is done to both, and the answers are compared.
 
 use super::super::super::permits::PermitPool;
-use super::super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Stripe};
-use super::{Op, START};
+use super::super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Start, Stripe};
+use super::{Op, SHORT, START};
 use crate::sync::{Arc, Parker};
 use crate::tick::{TickSize, Time};
 use crate::wheel::Budget;
@@ -28,7 +28,15 @@ pub(super) enum State {
         kept: Option<Known>,
         /// The number of who waits.
         waiter: Option<u64>,
+        /// While a further round may follow.
+        repeats: Option<Repeats>,
     },
+}
+
+/// When somebody wants the next round to be due, and whether that is the latest moment only.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Repeats {
+    pub(super) next: Option<(u64, bool)>,
 }
 
 /// How an arming ended.
@@ -44,6 +52,9 @@ pub(super) enum Ended {
 pub(super) struct Pair {
     pub(super) stripe: Stripe<usize, usize>,
     limit: Option<usize>,
+    pub(super) pool: Option<Arc<PermitPool>>,
+    /// By number of arming: whether its payload repeats.
+    pub(super) repeating: Vec<bool>,
     pub(super) now: u64,
     pub(super) keys: [State; 2],
     /// By number of arming.
@@ -65,11 +76,13 @@ impl Pair {
     /// With so many permits, and so many places to stage.
     pub(super) fn new(limit: Option<usize>, places: u32) -> Self {
         let pool = limit.map(|limit| Arc::new(PermitPool::new(limit, 1, 1)));
-        let mut stripe = Stripe::new(TickSize::from_nanos(1), at(START), 0, pool);
+        let mut stripe = Stripe::new(TickSize::from_nanos(1), at(START), 0, pool.clone());
         stripe.staging.limit_to(places);
         Pair {
             stripe,
             limit,
+            pool,
+            repeating: Vec::new(),
             now: START,
             keys: [State::Absent; 2],
             ends: Vec::new(),
@@ -89,6 +102,21 @@ impl Pair {
             .count()
     }
 
+    /// How many permits are taken: a run that repeats has one, unless a kept arming has it.
+    fn held(&self) -> usize {
+        let runs = self.keys.iter().filter(|key| {
+            matches!(
+                key,
+                State::Running {
+                    repeats: Some(_),
+                    kept: None,
+                    ..
+                }
+            )
+        });
+        self.pending() + runs.count()
+    }
+
     pub(super) fn count(&self, ended: Ended) -> u64 {
         self.ends.iter().filter(|(_, how)| *how == ended).count() as u64
     }
@@ -96,29 +124,42 @@ impl Pair {
     /// Does it and compares the answer. False if that changed nothing.
     pub(super) fn step(&mut self, op: Op) -> bool {
         match op {
-            Op::Arm(key, delay) => self.arm(key, delay),
+            Op::Arm(key, delay) => self.arm(key, delay, false, false),
+            Op::IfAbsent(key, delay) => self.arm(key, delay, true, false),
+            Op::Repeat(key, delay) => self.arm(key, delay, false, true),
             Op::Touch(key, delay) => self.touch(key, delay),
+            Op::PullIn(key, delay) => self.pull_in(key, delay),
             Op::Cancel(key) => self.cancel(key),
+            Op::CancelAll => self.cancel_all(),
             Op::Wait(key) => self.wait(key),
             Op::GiveUp(key) => self.give_up(key),
             Op::Collect(by) => self.collect(by),
             Op::Claim(ticket) => self.claim(ticket),
+            Op::ClaimLate(ticket) => self.claim_late(ticket),
             Op::GiveBack(ticket) => self.give_back(ticket),
+            Op::End(key) => self.end_round(key, Some(self.now + SHORT)),
             Op::Settle(key) => self.settle(key),
+            Op::Stop(key) => self.end_round(key, None) && self.settle(key),
         }
     }
 
-    fn arm(&mut self, key: usize, delay: u64) -> bool {
-        let full = self.limit == Some(self.pending());
+    fn arm(&mut self, key: usize, delay: u64, if_absent: bool, repeats: bool) -> bool {
+        let full = self.limit == Some(self.held());
         let refusal = match &self.keys[key] {
             State::Absent => full.then_some(Refusal::NoPermit),
-            State::Armed { .. } => None,
+            State::Armed { .. } => if_absent.then_some(Refusal::Occupied),
             State::Running {
                 waiter: Some(_), ..
             } => Some(Refusal::Closing),
-            State::Running { kept, .. } => (full && kept.is_none()).then_some(Refusal::NoPermit),
+            State::Running { kept: Some(_), .. } => if_absent.then_some(Refusal::Occupied),
+            State::Running {
+                repeats: Some(_),
+                told,
+                ..
+            } => (if_absent && !told).then_some(Refusal::Occupied),
+            State::Running { .. } => full.then_some(Refusal::NoPermit),
         };
-        let admission = match self.stripe.admit(HASH, &key, false) {
+        let admission = match self.stripe.admit(HASH, &key, if_absent) {
             Ok(admission) => admission,
             Err(answer) => {
                 assert_eq!(Some(answer), refusal);
@@ -137,6 +178,7 @@ impl Pair {
             .stripe
             .arm(admission, HASH, key, number, at(deadline), at(self.now));
         self.ends.push((id, Ended::Not));
+        self.repeating.push(repeats);
         let arming = Known {
             number,
             id,
@@ -189,6 +231,19 @@ impl Pair {
                 assert_eq!(answer, Moving::NotFound);
                 return false;
             }
+            State::Running {
+                kept: None,
+                told: false,
+                repeats: Some(repeats),
+                arming,
+                ..
+            } => {
+                let before = repeats.next.replace((deadline, false));
+                let before = at(before.map_or(arming.deadline, |(before, _)| before));
+                assert_eq!(answer, Moving::Moved { before });
+                self.after();
+                return true;
+            }
             State::Running { kept: None, .. } => {
                 assert_eq!(answer, Moving::Running);
                 return false;
@@ -226,12 +281,14 @@ impl Pair {
                 told,
                 kept,
                 waiter,
+                repeats,
             } => {
                 self.keys[key] = State::Running {
                     arming,
                     told: true,
                     kept: None,
                     waiter,
+                    repeats,
                 };
                 if kept.is_none() {
                     assert!(matches!(answer, Cancelling::Running(id) if id == arming.id));
@@ -318,7 +375,14 @@ impl Pair {
             return false;
         }
         let slot = self.tickets.remove(ticket);
-        let claimed = self.stripe.claim(slot, at(self.now));
+        let repeating = &self.repeating;
+        let claimed = self.stripe.claim_as(slot, at(self.now), |value, _, _| {
+            if repeating[*value] {
+                Start::Round
+            } else {
+                Start::Once
+            }
+        });
         let queued = self.keys.iter().position(
             |key| matches!(key, State::Armed { arming, queued: true } if arming.id.slot == slot),
         );
@@ -346,6 +410,7 @@ impl Pair {
                     told: false,
                     kept: None,
                     waiter: None,
+                    repeats: self.repeating[value].then(Repeats::default),
                 };
             }
             (claimed, queued) => panic!("{claimed:?} of {queued:?}"),
@@ -372,6 +437,7 @@ impl Pair {
     }
 
     fn settle(&mut self, key: usize) -> bool {
+        self.end_round(key, Some(self.now + SHORT));
         let State::Running {
             arming,
             kept,

@@ -1,0 +1,89 @@
+//! A node beats five times a second, and a watchdog waits for the beats. Once the node stands still for
+//! a while: the watchdog raises its alarm, no beat is made up for, and the next one says how many were
+//! missed.
+//!
+//! ```sh
+//! cargo run --release --example heartbeat
+//! ```
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use tourbillon::{Handle, Next, Period, Scheduler, Shutdown};
+
+const BEAT: Duration = Duration::from_millis(200);
+/// Without a beat for so long the watchdog raises its alarm.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the node stands still: three and a half beats.
+const STALL: Duration = Duration::from_millis(700);
+const BEATS: u64 = 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Node,
+    Watchdog,
+}
+
+enum Event {
+    Beat { number: u64, missed: u64 },
+    Alarm,
+    Gone,
+}
+
+/// Arms the watchdog, or winds it up again.
+fn watch(timers: &Handle<Key>, events: &mpsc::Sender<Event>) {
+    let events = events.clone();
+    let armed = timers.schedule(Key::Watchdog, PATIENCE, move |_| {
+        let _ = events.send(Event::Alarm);
+    });
+    if let Err(error) = armed {
+        eprintln!("the watchdog is not armed: {error}");
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let scheduler = Scheduler::<Key>::builder().build()?;
+    let timers = scheduler.handle();
+    let (events, heard) = mpsc::channel();
+
+    watch(&timers, &events);
+    timers.repeat(Key::Node, Period::fixed_rate(BEAT), move |round| {
+        let (number, missed) = (round.number(), round.missed());
+        let _ = events.send(Event::Beat { number, missed });
+        watch(round.handle(), &events);
+        if number == 4 {
+            // A long collection of garbage, a swapped-out page, a suspended laptop.
+            thread::sleep(STALL);
+        }
+        if number < BEATS {
+            return Next::Again;
+        }
+        round.handle().cancel(&Key::Watchdog);
+        let _ = events.send(Event::Gone);
+        Next::Stop
+    })?;
+
+    let (mut beats, mut all_missed, mut alarms) = (0, 0, 0);
+    for event in heard {
+        match event {
+            Event::Beat { number, missed } => {
+                println!("beat {number}, {missed} missed");
+                beats += 1;
+                all_missed += missed;
+            }
+            Event::Alarm => {
+                println!("alarm: no beat for {PATIENCE:?}");
+                alarms += 1;
+            }
+            Event::Gone => break,
+        }
+    }
+    let alarm = if alarms == 1 { "alarm" } else { "alarms" };
+    println!("{beats} beats, {all_missed} missed, {alarms} {alarm}");
+    let report = scheduler
+        .shutdown(Shutdown::HandBack)
+        .map_err(|_| "called from a task")?;
+    assert!(report.handed_back.is_empty() && timers.stats().balances());
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! A round of what repeats, versus cancelling, moving, and arming others: the key is never unknown,
+//! an answer holds for the next round, and its permit is nobody else's. `shard/stripe/repeating.rs`
+//! has the rules.
+//!
+//! Teeth:
+//! - `teeth/repeat-forgets-that-it-was-cancelled.patch`
+//! - `teeth/repeat-forgets-that-it-was-moved.patch`
+//! - `teeth/repeat-lets-its-permit-go.patch`: somebody else takes it, and there is one too many.
+
+use loom::thread;
+
+use super::check;
+use crate::executor::Worker;
+use crate::rig::{PERIOD, REPEATING, Rig, START, Size, at};
+use crate::shard::{Cancelling, Moving, Refusal};
+use crate::tick::Time;
+
+const DUE: u64 = START + 1;
+const FAR: u64 = START + 1_000;
+
+fn next() -> Time {
+    at(DUE) + PERIOD
+}
+
+/// The ticket of the first round is on its way to the worker.
+fn due(size: &Size) -> (Rig, Worker) {
+    let (rig, mut seat) = Rig::new(size);
+    rig.arm(0, REPEATING, at(DUE)).unwrap();
+    rig.hand.set(at(DUE));
+    rig.tick(&mut seat, || rig.queued() == 1);
+    let worker = rig.worker();
+    (rig, worker)
+}
+
+fn step(rig: &Rig, mut worker: Worker) -> thread::JoinHandle<()> {
+    let rig = rig.clone();
+    thread::spawn(move || {
+        worker.step(rig.server.as_ref());
+    })
+}
+
+#[test]
+fn after_a_cancel_no_round_follows() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let cancelled = rig.cancel(0);
+        worker.join().unwrap();
+        let ran = rig.ledger().ran(REPEATING);
+        match cancelled {
+            // Before its round, or after it.
+            Cancelling::Cancelled { deadline, .. } => {
+                assert_eq!(deadline, if ran == 0 { at(DUE) } else { next() });
+            }
+            Cancelling::Running(_) => assert_eq!(ran, 1),
+            Cancelling::NotFound => panic!("it repeats, so it is always there"),
+        }
+        assert_eq!(rig.get(0), None);
+        assert_eq!((rig.balance().pending, rig.unclaimed()), (0, 0));
+    });
+}
+
+#[test]
+fn what_is_moved_is_due_then() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let moved = rig.touch(0, at(FAR));
+        worker.join().unwrap();
+        let Moving::Moved { before } = moved else {
+            panic!("it repeats, so it can always be moved: {moved:?}");
+        };
+        assert!(before == at(DUE) || before == next());
+        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(at(FAR)));
+        assert_eq!((rig.balance().pending, rig.unclaimed()), (1, 0));
+    });
+}
+
+#[test]
+fn nobody_takes_its_permit() {
+    check(3, || {
+        let (rig, worker) = due(&Size {
+            max_pending: Some(1),
+            ..Size::default()
+        });
+        let worker = step(&rig, worker);
+        let other = rig.arm(1, 1, at(FAR)).err();
+        worker.join().unwrap();
+        assert_eq!(other, Some(Refusal::NoPermit));
+        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(next()));
+        assert_eq!(rig.balance().pending, 1);
+        // It is free when the repetition ends.
+        assert!(matches!(rig.cancel(0), Cancelling::Cancelled { .. }));
+        assert!(rig.arm(1, 1, at(FAR)).is_ok());
+        assert_eq!(rig.balance().pending, 1);
+    });
+}

@@ -1,0 +1,149 @@
+//! What a round is told, and what it answers.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::super::firing::Firing;
+use super::super::hasher::RandomState;
+use crate::tick::Time;
+
+/// A round of a repeating task, as the task sees it: the [`Firing`] of a run, to which it
+/// dereferences, and how far the repetition is.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{Next, Period, Scheduler};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let second = Duration::from_secs(1);
+/// scheduler.handle().repeat("beat", Period::fixed_rate(second), |round| {
+///     println!("{}, round {}, {:?} late", round.key(), round.number(), round.lateness());
+///     if round.number() < 5 { Next::Again } else { Next::Stop }
+/// })?;
+/// assert_eq!(scheduler.advance(60 * second).len(), 5);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Round<'a, K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) firing: &'a Firing<'a, K, S>,
+    pub(super) number: u64,
+    pub(super) missed: u64,
+}
+
+impl<'a, K, S> Round<'a, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// The run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's handle.
+    #[must_use]
+    pub fn firing(&self) -> &'a Firing<'a, K, S> {
+        self.firing
+    }
+
+    /// Which round this is of those that ran; the first is 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many rounds of a fixed rate were left out for good since the round before, or before the
+    /// first: see [`Missed`](super::Missed). A round that is made up for is not among them. 0 for
+    /// fixed delays and schedule functions.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}
+
+impl<'a, K, S> Deref for Round<'a, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Target = Firing<'a, K, S>;
+
+    fn deref(&self) -> &Firing<'a, K, S> {
+        self.firing
+    }
+}
+
+impl<K, S> fmt::Debug for Round<'_, K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Round")
+            .field("firing", self.firing)
+            .field("number", &self.number)
+            .field("missed", &self.missed)
+            .finish()
+    }
+}
+
+/// What a round answers: what comes after it.
+///
+/// It counts only if nobody decided otherwise during the round: after a `cancel` or at shutdown no
+/// round follows, a `reschedule` or `pull_in` that answered *moved* says when the next one is due,
+/// and a timer that was armed for the key takes the place of the repetition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Next {
+    /// The next round, when the period says.
+    Again,
+    /// The next round so long after the end of this one; zero is at once. A fixed rate's grid begins
+    /// anew there.
+    After(Duration),
+    /// The next round at this moment of the scheduler's clock; one that has passed is at once. A
+    /// fixed rate's grid begins anew there.
+    At(Time),
+    /// No further round: the key is gone.
+    Stop,
+}
+
+/// What a repeating task may return: [`Next`], or `()` for [`Next::Again`], or a type of your own.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{IntoNext, Next};
+///
+/// enum Poll { Pending, Done }
+///
+/// impl IntoNext for Poll {
+///     fn into_next(self) -> Next {
+///         match self {
+///             Poll::Pending => Next::Again,
+///             Poll::Done => Next::Stop,
+///         }
+///     }
+/// }
+/// assert_eq!(Poll::Pending.into_next(), ().into_next());
+/// assert_eq!(Poll::Done.into_next(), Next::Stop);
+/// ```
+pub trait IntoNext {
+    /// What comes after the round. A panic in here is a panic of the round.
+    fn into_next(self) -> Next;
+}
+
+impl IntoNext for Next {
+    fn into_next(self) -> Next {
+        self
+    }
+}
+
+impl IntoNext for () {
+    fn into_next(self) -> Next {
+        Next::Again
+    }
+}

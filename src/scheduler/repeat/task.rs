@@ -1,0 +1,86 @@
+//! The closure with its rhythm, as an entry's payload: one box, like that of a task that runs once.
+
+use std::hash::BuildHasher;
+use std::marker::PhantomData;
+
+use super::super::firing::Firing;
+use super::super::task::Work;
+use super::rhythm::Rhythm;
+use super::round::{IntoNext, Round};
+use crate::shard::Start;
+use crate::tick::Time;
+
+/// A task that may run again.
+pub(crate) trait Rounds<K, S>: Work<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Runs a round. The rhythm knows the answer afterwards; or that there is none, if it panics.
+    fn round(&mut self, firing: &Firing<'_, K, S>);
+
+    fn rhythm(&mut self) -> &mut Rhythm;
+}
+
+pub(crate) struct Repeat<F, R> {
+    task: F,
+    rhythm: Rhythm,
+    answers: PhantomData<fn() -> R>,
+}
+
+impl<F, R> Repeat<F, R> {
+    pub(super) fn new(task: F, rhythm: Rhythm) -> Self {
+        Repeat {
+            task,
+            rhythm,
+            answers: PhantomData,
+        }
+    }
+
+    pub(super) fn into_task(self) -> F {
+        self.task
+    }
+}
+
+impl<K, S, F, R> Work<K, S> for Repeat<F, R>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    F: FnMut(&Round<'_, K, S>) -> R + Send + 'static,
+    R: IntoNext + 'static,
+{
+    fn start(&mut self, deadline: Time, now: Time) -> Start {
+        self.rhythm.start(deadline, now)
+    }
+
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, stays: &mut Option<Box<dyn Rounds<K, S>>>) {
+        stays.insert(self).round(firing);
+    }
+
+    fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>> {
+        Some(self)
+    }
+}
+
+impl<K, S, F, R> Rounds<K, S> for Repeat<F, R>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    F: FnMut(&Round<'_, K, S>) -> R + Send + 'static,
+    R: IntoNext + 'static,
+{
+    fn round(&mut self, firing: &Firing<'_, K, S>) {
+        let (number, missed) = self.rhythm.begin_round();
+        let round = Round {
+            firing,
+            number,
+            missed,
+        };
+        let answer = (self.task)(&round).into_next();
+        self.rhythm.end_round(answer);
+    }
+
+    fn rhythm(&mut self) -> &mut Rhythm {
+        &mut self.rhythm
+    }
+}

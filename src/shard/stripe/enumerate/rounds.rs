@@ -1,0 +1,164 @@
+//! What repeats, and what came with it: rounds that end, and calls that mean the next one.
+
+use super::super::{Claimed, Moving, SightPhase, Start, Stays};
+use super::SHORT;
+use super::pair::{Ended, HASH, Known, Pair, Repeats, State, at};
+
+impl Pair {
+    pub(super) fn pull_in(&mut self, key: usize, delay: u64) -> bool {
+        let deadline = self.now + delay;
+        let answer = self
+            .stripe
+            .reschedule(HASH, &key, at(deadline), at(self.now), true);
+        let (before, pulled) = match &mut self.keys[key] {
+            State::Absent => {
+                assert_eq!(answer, Moving::NotFound);
+                return false;
+            }
+            State::Armed { arming, .. }
+            | State::Running {
+                kept: Some(arming), ..
+            } => (arming.deadline, &mut arming.deadline),
+            State::Running {
+                kept: None,
+                told: false,
+                repeats: Some(repeats),
+                arming,
+                ..
+            } => match &mut repeats.next {
+                Some((next, _)) => (*next, next),
+                next => {
+                    *next = Some((deadline, true));
+                    let before = at(arming.deadline);
+                    assert_eq!(answer, Moving::Moved { before });
+                    self.after();
+                    return true;
+                }
+            },
+            State::Running { kept: None, .. } => {
+                assert_eq!(answer, Moving::Running);
+                return false;
+            }
+        };
+        if deadline >= before {
+            let deadline = at(before);
+            assert_eq!(answer, Moving::Unchanged { deadline });
+            return false;
+        }
+        *pulled = deadline;
+        let before = at(before);
+        assert_eq!(answer, Moving::Moved { before });
+        self.after();
+        true
+    }
+
+    pub(super) fn cancel_all(&mut self) -> bool {
+        let mut taken = Vec::new();
+        assert_eq!(self.stripe.take_pending(0, 10, false, &mut taken), None);
+        let mut changed = false;
+        for key in 0..2 {
+            let pending = match &mut self.keys[key] {
+                State::Absent => None,
+                State::Armed { arming, .. } => Some(*arming),
+                State::Running {
+                    kept,
+                    told,
+                    repeats,
+                    ..
+                } => {
+                    changed |= repeats.is_some() && !*told;
+                    *told |= repeats.is_some();
+                    kept.take()
+                }
+            };
+            if let State::Armed { .. } = self.keys[key] {
+                self.keys[key] = State::Absent;
+            }
+            let Some(arming) = pending else {
+                continue;
+            };
+            changed = true;
+            let found = taken.iter().position(|taken| taken.2 == arming.number);
+            let found = taken.swap_remove(found.expect("it comes out"));
+            assert_eq!(found.1, at(arming.deadline));
+            self.end(arming, Ended::Cancelled);
+        }
+        assert!(taken.is_empty());
+        self.after();
+        changed
+    }
+
+    pub(super) fn claim_late(&mut self, ticket: usize) -> bool {
+        if ticket >= self.tickets.len() {
+            return false;
+        }
+        let slot = self.tickets.remove(ticket);
+        let later = self.now + SHORT;
+        let claimed = self
+            .stripe
+            .claim_as(slot, at(self.now), |_, _, _| Start::PutOff(at(later)));
+        assert!(matches!(claimed, Claimed::Nothing));
+        for key in &mut self.keys {
+            if let State::Armed { arming, queued } = key
+                && *queued
+                && arming.id.slot == slot
+            {
+                *queued = false;
+                arming.deadline = later;
+            }
+        }
+        self.after();
+        true
+    }
+
+    /// False if there is no round to end.
+    pub(super) fn end_round(&mut self, key: usize, asked: Option<u64>) -> bool {
+        let State::Running {
+            arming,
+            told,
+            kept,
+            repeats,
+            ..
+        } = &mut self.keys[key]
+        else {
+            return false;
+        };
+        let Some(Repeats { next }) = repeats.take() else {
+            return false;
+        };
+        let wanted = match (next, asked) {
+            (None, asked) => asked,
+            (Some((next, true)), Some(asked)) => Some(next.min(asked)),
+            (Some((next, _)), _) => Some(next),
+        };
+        let number = self.ends.len();
+        let stays = Stays {
+            value: number,
+            next: asked.map(at),
+        };
+        let left = self.stripe.arm_next_round(arming.id, stays);
+        match wanted.filter(|_| !*told && kept.is_none()) {
+            None => assert_eq!(left, Some(number), "it comes out"),
+            Some(deadline) => {
+                assert_eq!(left, None);
+                let sight = self.stripe.get(HASH, &key).map(|sight| sight.phase);
+                let Some(SightPhase::Running {
+                    kept: Some((id, _)),
+                }) = sight
+                else {
+                    panic!("it is kept, not {sight:?}");
+                };
+                assert!(id.slot == arming.id.slot && id.generation > arming.id.generation);
+                *kept = Some(Known {
+                    number,
+                    id,
+                    deadline,
+                });
+                self.ends.push((id, Ended::Not));
+                self.repeating.push(true);
+            }
+        }
+        self.after();
+        true
+    }
+}
