@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let _ = events.send(Event::Beat { number, missed });
         watch(round.handle(), &events);
         if number == 4 {
-            // A long collection of garbage, a swapped-out page, a suspended laptop.
+            // A long collection of garbage, a swapped-out page, a stopped process.
             thread::sleep(STALL);
         }
         if number < BEATS {

@@ -81,8 +81,8 @@ impl std::error::Error for BuildError {
 /// Why a task was not accepted. Nothing was changed, and the very task is inside.
 #[non_exhaustive]
 pub enum ScheduleError<F> {
-    /// `max_pending` timers are pending. Passes when one of them runs or is cancelled. (Also when a
-    /// stripe holds four billion entries, its limit without a bound.)
+    /// `max_pending` timers are pending, or repeat and run just now. Passes when one that runs once
+    /// starts, or any of them is cancelled or ends. (Also when a stripe holds four billion entries, its limit without a bound.)
     Full(F),
     /// The scheduler is closing or closed, for good.
     Closed(F),

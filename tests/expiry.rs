@@ -131,16 +131,21 @@ fn the_lifetime_bounds_what_touches_can_do() {
 fn each_entry_can_have_an_expiry_of_its_own() {
     let (stepped, gone) = collecting(builder(), 1);
     let map = stepped.map();
-    assert_eq!(map.expiry(), Expiry::NEVER.idle(IDLE));
+    assert_eq!(map.expiry(), Expiry::NEVER.time_to_idle(IDLE));
     for (key, expiry) in [
-        (1, Expiry::NEVER.idle(S)),
-        (2, Expiry::NEVER.lifetime(2 * S)),
-        (3, Expiry::NEVER.idle(9 * S).lifetime(3 * S)),
-        (4, Expiry::NEVER.idle(4 * S).lifetime(9 * S)),
+        (1, Expiry::NEVER.time_to_idle(S)),
+        (2, Expiry::NEVER.time_to_live(2 * S)),
+        (3, Expiry::NEVER.time_to_idle(9 * S).time_to_live(3 * S)),
+        (4, Expiry::NEVER.time_to_idle(4 * S).time_to_live(9 * S)),
         (5, Expiry::NEVER),
-        (6, Expiry::NEVER.idle(Duration::MAX).lifetime(Duration::MAX)),
-        (7, Expiry::NEVER.idle(Duration::ZERO)),
-        (8, Expiry::NEVER.lifetime(Duration::ZERO)),
+        (
+            6,
+            Expiry::NEVER
+                .time_to_idle(Duration::MAX)
+                .time_to_live(Duration::MAX),
+        ),
+        (7, Expiry::NEVER.time_to_idle(Duration::ZERO)),
+        (8, Expiry::NEVER.time_to_live(Duration::ZERO)),
     ] {
         map.insert_with(key, text(key), expiry).unwrap();
     }
@@ -166,13 +171,13 @@ fn each_entry_can_have_an_expiry_of_its_own() {
     assert_eq!(map.len(), 2);
 
     assert_eq!(
-        map.set_expiry(&5, Expiry::NEVER.idle(S)),
+        map.set_expiry(&5, Expiry::NEVER.time_to_idle(S)),
         Touch::Touched {
             deadline: stepped.now() + S
         }
     );
     assert_eq!(
-        map.set_expiry(&6, Expiry::NEVER.lifetime(Duration::ZERO)),
+        map.set_expiry(&6, Expiry::NEVER.time_to_live(Duration::ZERO)),
         Touch::Touched {
             deadline: stepped.now()
         }
@@ -208,7 +213,7 @@ fn a_touch_by_an_older_clock_takes_nothing_back() {
 fn jitter_spreads_what_was_inserted_at_once_and_touches_keep_it() {
     let (stepped, gone) = collecting(Map::builder(), 1);
     let map = stepped.map();
-    let expiry = Expiry::NEVER.idle(30 * S).jitter(10);
+    let expiry = Expiry::NEVER.time_to_idle(30 * S).jitter(10);
     for key in 0..1_000 {
         map.insert_with(key, text(key), expiry).unwrap();
     }
@@ -326,7 +331,7 @@ fn a_key_is_free_while_its_handler_runs() {
                 assert_eq!(map.touch(&key), Touch::Unchanged { deadline });
                 let deadline = map.now() + 2 * S;
                 assert_eq!(
-                    map.set_expiry(&key, Expiry::NEVER.idle(2 * S)),
+                    map.set_expiry(&key, Expiry::NEVER.time_to_idle(2 * S)),
                     Touch::Touched { deadline }
                 );
                 if round == 3 {

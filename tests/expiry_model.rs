@@ -112,10 +112,10 @@ impl Model {
 fn expiry(spans: Spans) -> Expiry {
     let mut expiry = Expiry::NEVER;
     if let Some(idle) = spans.idle {
-        expiry = expiry.idle(Duration::from_millis(idle));
+        expiry = expiry.time_to_idle(Duration::from_millis(idle));
     }
     if let Some(lifetime) = spans.lifetime {
-        expiry = expiry.lifetime(Duration::from_millis(lifetime));
+        expiry = expiry.time_to_live(Duration::from_millis(lifetime));
     }
     expiry
 }

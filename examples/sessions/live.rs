@@ -305,7 +305,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         let delay = plan
             .producers_stop
             .mul_f64((nap + 1) as f64 / (slow + 1) as f64);
-        starter.start(sessions + nap, Expiry::NEVER.idle(delay), true);
+        starter.start(sessions + nap, Expiry::NEVER.time_to_idle(delay), true);
     }
     drop(starter);
 

@@ -47,7 +47,8 @@ pub enum Lifecycle {
 pub enum Shutdown {
     /// What has not started comes back in the report.
     HandBack,
-    /// Every pending timer still runs at its own deadline. What has not started when the limit has
+    /// Every pending timer still runs at its own deadline; of one that repeats, the round that is
+    /// pending, or the one that it is put off to. What has not started when the limit has
     /// passed is handed back.
     Drain {
         /// How long to wait for the pending ones, by the scheduler's clock.

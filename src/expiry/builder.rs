@@ -64,13 +64,13 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
 
     /// How long after its last touch, or its insertion, an entry expires; never by default.
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
-        self.expiry = self.expiry.idle(idle);
+        self.expiry = self.expiry.time_to_idle(idle);
         self
     }
 
     /// How long after its insertion an entry expires, touched or not; never by default.
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
-        self.expiry = self.expiry.lifetime(lifetime);
+        self.expiry = self.expiry.time_to_live(lifetime);
         self
     }
 

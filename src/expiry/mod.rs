@@ -64,8 +64,9 @@ use touch::luck;
 /// [`get`](Self::get) and its siblings and the closures of [`with`](Self::with),
 /// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call this or any other map or
 /// scheduler of this crate: that panics with a message instead of deadlocking. If they panic, so
-/// does the call, and the map goes on; only what an `update` had done to its value stays done.
-/// Everything else of the user's, `Hash`, drops, and the handler, runs without a lock.
+/// does the call, and the map goes on; only what an `update` or a `retain` had done by then stays done.
+/// What such a closure captures is dropped under the lock, too. Everything else of the user's, `Hash`,
+/// drops of keys and values, and the handler, runs without a lock.
 ///
 /// # Blocking
 ///
@@ -288,7 +289,7 @@ where
     ///     .build_stepped(1, |_, _| ())?;
     /// let map = stepped.map();
     /// map.insert("as the others", 1)?;
-    /// map.insert_with("for a minute more", 2, map.expiry().idle(Duration::from_secs(120)))?;
+    /// map.insert_with("for a minute more", 2, map.expiry().time_to_idle(Duration::from_secs(120)))?;
     /// map.insert_with("for good", 3, Expiry::NEVER)?;
     /// stepped.advance(Duration::from_secs(60));
     /// assert_eq!(map.len(), 2);
@@ -485,7 +486,7 @@ where
     /// # Complexity
     ///
     /// Constant; the memory is free at once.
-    #[must_use = "the value is inside"]
+    #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn remove<Q>(&self, key: &Q) -> Removed<V>
     where
         K: Borrow<Q>,

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// use tourbillon::Expiry;
 ///
 /// let hour = Duration::from_secs(3600);
-/// let expiry = Expiry::NEVER.idle(hour / 2).lifetime(12 * hour);
-/// assert_eq!(expiry.time_to_idle(), Some(hour / 2));
-/// assert_eq!(Expiry::NEVER.time_to_live(), None);
+/// let expiry = Expiry::NEVER.time_to_idle(hour / 2).time_to_live(12 * hour);
+/// assert_eq!(expiry.idle(), Some(hour / 2));
+/// assert_eq!(Expiry::NEVER.lifetime(), None);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expiry {
@@ -48,14 +48,14 @@ impl Expiry {
     /// The same with this time to idle: how long after its last touch, or its insertion, it expires.
     /// With zero it expires at once.
     #[must_use]
-    pub fn idle(mut self, idle: Duration) -> Self {
+    pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.idle = nanos(idle);
         self
     }
 
     /// The same with this time to live: how long after its insertion it expires, touched or not.
     #[must_use]
-    pub fn lifetime(mut self, lifetime: Duration) -> Self {
+    pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.lifetime = nanos(lifetime);
         self
     }
@@ -94,13 +94,13 @@ impl Expiry {
 
     /// The time to idle, if there is one.
     #[must_use]
-    pub fn time_to_idle(&self) -> Option<Duration> {
+    pub fn idle(&self) -> Option<Duration> {
         span(self.idle)
     }
 
     /// The time to live, if there is one.
     #[must_use]
-    pub fn time_to_live(&self) -> Option<Duration> {
+    pub fn lifetime(&self) -> Option<Duration> {
         span(self.lifetime)
     }
 }
@@ -119,17 +119,20 @@ mod tests {
     #[test]
     fn jitter_stays_within_its_percentage_and_uses_all_of_it() {
         let second = Duration::from_secs(1);
-        let expiry = Expiry::NEVER.idle(100 * second).jitter(10);
+        let expiry = Expiry::NEVER.time_to_idle(100 * second).jitter(10);
         assert_eq!(expiry.drawn(0), (90_000_000_000, FOR_GOOD));
         assert_eq!(expiry.drawn(u64::MAX), (110_000_000_000, FOR_GOOD));
         assert_eq!(expiry.drawn(1 << 63).0, 100_000_000_000);
-        let whole = Expiry::NEVER.lifetime(second).jitter(255);
+        let whole = Expiry::NEVER.time_to_live(second).jitter(255);
         assert_eq!(whole.drawn(0), (FOR_GOOD, 0));
         assert_eq!(whole.drawn(u64::MAX), (FOR_GOOD, 2_000_000_000));
         let longest = Expiry::NEVER
-            .idle(Duration::from_nanos(FOR_GOOD - 1))
+            .time_to_idle(Duration::from_nanos(FOR_GOOD - 1))
             .jitter(100);
         assert_eq!(longest.drawn(u64::MAX).0, FOR_GOOD);
-        assert_eq!(Expiry::NEVER.idle(second).drawn(u64::MAX).0, 1_000_000_000);
+        assert_eq!(
+            Expiry::NEVER.time_to_idle(second).drawn(u64::MAX).0,
+            1_000_000_000
+        );
     }
 }

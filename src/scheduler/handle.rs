@@ -118,8 +118,9 @@ where
         Pending::new(self)
     }
 
-    /// A guard that cancels the timer when it is dropped. Of a repeating timer it means the round with
-    /// that id alone, so it does nothing any more when that one has run.
+    /// A guard that cancels the timer when it is dropped. Of a repeating timer that ends the whole
+    /// repetition before or during the round with this id, and does nothing any more afterwards: to end
+    /// one whenever it may be, cancel by key.
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard::new(self.clone(), id)

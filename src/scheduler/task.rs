@@ -106,8 +106,9 @@ where
     }
 
     /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), and keeps
-    /// it: what was handed back goes on under another scheduler. `None` for a task that runs once;
-    /// it has not run.
+    /// it: what was handed back goes on under another scheduler, by its answer. It goes on counting its
+    /// rounds; what was missed under the other scheduler it is not told. `None` for a task that runs
+    /// once; it has not run.
     ///
     /// # Panics
     ///
@@ -134,6 +135,7 @@ where
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use = "the answer says whether and when the task wants to run again"]
     pub fn run_round(&mut self, firing: &Firing<'_, K, S>) -> Option<Next> {
         let rounds = self.0.rounds()?;
         rounds.round(firing);

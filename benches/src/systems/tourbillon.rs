@@ -72,7 +72,7 @@ impl System for Map {
 
 impl Keyed for Map {
     fn start(&self, key: u64, delay: Duration) {
-        let inserted = self.0.insert_with(key, key, Expiry::NEVER.idle(delay));
+        let inserted = self.0.insert_with(key, key, Expiry::NEVER.time_to_idle(delay));
         assert!(inserted.is_ok(), "open and without a bound");
     }
 
@@ -82,7 +82,7 @@ impl Keyed for Map {
 
     /// Delays differ from touch to touch, so each is a time to idle of its own.
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.set_expiry(&key, Expiry::NEVER.idle(delay)).is_alive()
+        self.0.set_expiry(&key, Expiry::NEVER.time_to_idle(delay)).is_alive()
     }
 }
 

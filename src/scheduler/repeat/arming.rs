@@ -35,8 +35,9 @@ where
     /// | [`cancel_all`](Self::cancel_all) | the same, for each repeating key that runs |
     /// | [`reschedule`](Self::reschedule) | *moved*: the next round is due then, whatever this one answers; a fixed rate's grid begins anew there |
     /// | [`pull_in`](Self::pull_in) | *moved*: the next round is due then, or earlier if this one's answer says so |
-    /// | [`schedule`](Self::schedule), `repeat` | kept for after the run, in place of the repetition |
+    /// | [`schedule`](Self::schedule), `repeat` | kept for after the run, in place of the repetition, which is none of [`Scheduled::replaced`]; cancelled by its id before the run ends, it leaves the repetition as it was |
     /// | [`schedule_if_absent`](Self::schedule_if_absent) | refused, [`Occupied`](ScheduleError::Occupied) |
+    /// | shutdown | the round ends and none follows: the task is dropped, and comes back only between two rounds |
     ///
     /// With `max_pending`, a repeating timer keeps its place while its rounds run, so that the next
     /// one is never refused.

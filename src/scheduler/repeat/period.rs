@@ -62,7 +62,7 @@ pub enum AfterPanic {
     /// The next round, as if it had answered [`Next::Again`](super::Next::Again).
     #[default]
     Continue,
-    /// No further round: the key is gone.
+    /// No further round: the key is gone, unless a move was answered meanwhile.
     Stop,
     /// The next round comes no earlier than after `first`, counted from the end of the one that
     /// panicked; after each further one in a row twice as much, up to `most`. A fixed rate stays on
@@ -112,8 +112,8 @@ impl Period {
     /// thread that ran it.
     ///
     /// A time that has passed is due at once. Nothing is ever missed: the function sees the present
-    /// and may leave out what it likes. If it panics, the round counts as panicked and the key is
-    /// gone.
+    /// and may leave out what it likes. If it panics, the round counts as panicked and there is no
+    /// further one. What was answered to a `reschedule` during the round holds in any case.
     ///
     /// # Examples
     ///
@@ -153,9 +153,10 @@ impl Period {
         self
     }
 
-    /// Each round is due up to `most` earlier or later, at random, than it would be otherwise. A fixed
+    /// Each round that the period asks for is due up to `most` earlier or later, at random, than it
+    /// would be otherwise; one that the task or somebody else moved is not. A fixed
     /// rate keeps its grid: this never adds up. More than half a period of a fixed rate counts as
-    /// half a period, more than the delay of a fixed delay as the delay, and no round becomes due
+    /// half a period, more than the delay of a fixed delay as the delay, and jitter makes no round due
     /// before the end of the one before it, or before the call.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;

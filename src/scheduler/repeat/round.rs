@@ -98,6 +98,7 @@ where
 /// and a timer that was armed for the key takes the place of the repetition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[must_use = "it says nothing unless the task returns it"]
 pub enum Next {
     /// The next round, when the period says.
     Again,
@@ -107,7 +108,7 @@ pub enum Next {
     /// The next round at this moment of the scheduler's clock; one that has passed is at once. A
     /// fixed rate's grid begins anew there.
     At(Time),
-    /// No further round: the key is gone.
+    /// No further round: the key is gone, unless a move was answered meanwhile.
     Stop,
 }
 

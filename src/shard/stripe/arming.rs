@@ -220,6 +220,7 @@ impl<K, V> Stripe<K, V> {
         busy.newest += 1;
         let generation = busy.newest;
         let before = self.runs[at].kept.replace(Kept {
+            is_round: false,
             generation,
             deadline,
             value,

@@ -1,6 +1,6 @@
-//! A claim that goes by a clock that was read too early.
+//! Claims by a clock that was read too early, and runs between their end and their settling.
 
-use super::{Claimed, KeyHash, Stripe};
+use super::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe};
 use crate::tick::{TickSize, Time};
 
 const fn at(nanos: u64) -> Time {
@@ -38,4 +38,40 @@ fn but_for_a_shutdown_that_runs_everything_at_once() {
     stripe.close();
     stripe.make_all_due(at(9));
     assert_eq!(started(&mut stripe, ticket, at(9)), at(9));
+}
+
+/// A run whose next round is kept, and that has not been settled.
+fn between_rounds() -> (Stripe<u32, char>, EntryId) {
+    let (mut stripe, ticket) = queued();
+    let Claimed::Run { id, value, .. } = stripe.claim_as(ticket, at(10), |_, _, _| Start::Round)
+    else {
+        panic!("it was queued");
+    };
+    let next = Some(at(20));
+    assert_eq!(stripe.arm_next_round(id, Stays { value, next }), None);
+    (stripe, id)
+}
+
+#[test]
+fn a_cancel_by_id_that_comes_after_a_round_and_before_its_settling_ends_the_repetition() {
+    let (mut stripe, id) = between_rounds();
+    assert!(matches!(
+        stripe.cancel_id(id),
+        Cancelling::Cancelled { run: Some(run), .. } if run == id
+    ));
+    stripe.settle(id, false, at(11));
+    assert!(stripe.get(KeyHash(7), &7).is_none());
+    assert_eq!(
+        (stripe.counters().pending, stripe.counters().cancelled),
+        (0, 1)
+    );
+}
+
+#[test]
+fn a_move_by_id_that_comes_after_a_round_and_before_its_settling_moves_the_next_one() {
+    let (mut stripe, id) = between_rounds();
+    let moved = stripe.reschedule_id(id, at(30), at(11), false);
+    assert_eq!(moved, Moving::Moved { before: at(20) });
+    stripe.settle(id, false, at(11));
+    assert_eq!(stripe.get(KeyHash(7), &7).unwrap().deadline, at(30));
 }

@@ -80,6 +80,8 @@ struct Run<V> {
 }
 
 struct Kept<V> {
+    /// The next round of the payload that runs, not an arming of its own.
+    is_round: bool,
     generation: u32,
     deadline: Time,
     value: V,

@@ -263,11 +263,11 @@ impl<K, V> Stripe<K, V> {
     ) -> Moving {
         match self.get_id(id) {
             None => Moving::NotFound,
-            // What is kept is another arming.
+            // What is kept is another arming, unless it is this one's next round.
             Some(Sight {
                 phase: SightPhase::Running { kept: Some(_) },
                 ..
-            }) => Moving::Running,
+            }) if !self.keeps_a_round(id.slot) => Moving::Running,
             Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
         }
     }
@@ -333,6 +333,9 @@ impl<K, V> Stripe<K, V> {
                 phase: SightPhase::Running { .. },
                 ..
             }) => {
+                if self.keeps_a_round(id.slot) {
+                    return self.cancel_kept(id.slot, true);
+                }
                 if let Some(at) = self.run_at(id.slot) {
                     self.runs[at].cancelled = true;
                 }

@@ -97,6 +97,7 @@ impl<K, V> Stripe<K, V> {
         };
         // The permit stays with it.
         run.kept = Some(Kept {
+            is_round: true,
             generation: newest + 1,
             deadline,
             value: stays.value,
@@ -108,6 +109,12 @@ impl<K, V> Stripe<K, V> {
         };
         busy.newest += 1;
         None
+    }
+
+    /// Whether the run in this slot is over but for its settling, and its next round is kept.
+    pub(super) fn keeps_a_round(&self, slot: u32) -> bool {
+        let kept = self.run_at(slot).and_then(|at| self.runs[at].kept.as_ref());
+        kept.is_some_and(|kept| kept.is_round)
     }
 
     /// A run without a kept arming is asked to move: of a repeating payload, its next round.
