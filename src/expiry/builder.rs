@@ -120,7 +120,7 @@ where
 
     /// Like [`build`](Self::build), but `handler` gets as many expired entries at once as a worker
     /// finds at hand: up to `max`, and on the map's own workers up to 32. For handlers to which a
-    /// call is dear, such as one that writes to a database; and about twice as fast where many expire at once.
+    /// call is dear, such as one that writes to a database.
     ///
     /// Entries of one batch are all taken when it begins. If the handler panics, that counts for each of
     /// them, and `on_panic` is told of the first.
