@@ -100,6 +100,7 @@ mod executor;
 mod expiry;
 mod job;
 mod options;
+mod outlet;
 mod scheduler;
 mod shard;
 mod stats;
@@ -108,12 +109,16 @@ mod sync;
 pub mod test_util;
 mod tick;
 mod timer;
+#[cfg(feature = "futures")]
+mod waker;
 pub mod wheel;
 
 pub use clock::{Clock, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
+#[cfg(feature = "futures")]
+pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
     InsertError, InsertRefusal, Inserted, Reason, Removed, Touch,
@@ -126,6 +131,8 @@ pub use scheduler::{
 };
 pub use stats::Lateness;
 pub use tick::Time;
+#[cfg(feature = "futures")]
+pub use timer::{Sleep, SleepError, TimeoutError};
 pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};
 
 /// Compiles the README's examples.

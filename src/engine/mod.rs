@@ -8,8 +8,11 @@
 //! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
 //! | `threads.rs` | threads around the steps, and their end |
 //! | `waiting.rs` | waiting for the end of a run |
+//! | `awaiting.rs` | the same as a future |
 //! | `inside.rs` | which engines' tasks the present thread is in |
 
+#[cfg(feature = "futures")]
+mod awaiting;
 mod closing;
 mod drive;
 mod inside;
@@ -18,6 +21,8 @@ mod serve;
 mod threads;
 mod waiting;
 
+#[cfg(feature = "futures")]
+pub(crate) use awaiting::Awaiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 pub(crate) use drive::{Seat, Step};
@@ -92,6 +97,9 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
 
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
+
+    /// The engine has ended. What still runs has outlasted the limit.
+    fn ended(&self) {}
 }
 
 /// Where claimed tasks run.

@@ -118,7 +118,8 @@ impl<F: Face> Server<F> {
 
     fn after_settling(&self, settled: Settled<F::Key>) {
         for (_, waiter) in settled.waiters {
-            waiter.unpark();
+            // A task's waker is its runtime's code.
+            let _ = contain(|| waiter.wake());
         }
         if settled.key.is_some() {
             // The key's `Drop` is user code. Nobody could do anything about its panic.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::job::{contain, drop_each};
+use crate::outlet::{Intake, outlet};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -133,16 +134,16 @@ impl<F: Face> Engine<F> {
         let ending = self.wind_down(mode, begun, wait);
         self.join(ending.still_running == 0);
         self.closing().finish();
+        self.face.ended();
         ending
     }
 
-    /// The whole shutdown, for whichever face. From inside a task the report comes later, from a
-    /// thread of its own.
+    /// The whole shutdown, for whichever face. From inside a task the report comes later.
     pub(crate) fn shut_down<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
         report: MakeReport<F, R>,
-    ) -> Result<R, Receiver<R>> {
+    ) -> Result<R, Intake<R>> {
         let engine = server.engine();
         // Before anybody can see that it is closing.
         let begun = engine.now();
@@ -152,8 +153,36 @@ impl<F: Face> Engine<F> {
         if !engine.is_inside() {
             return Ok(report(Some(engine.wait_and_end(mode, begun))));
         }
-        let (send, receive) = bounded(1);
-        let (for_thread, to) = (Arc::clone(server), send.clone());
+        Err(Self::end_elsewhere(server, mode, begun, report))
+    }
+
+    /// The same without waiting for it.
+    pub(crate) fn begin_shutdown<R: Send + 'static>(
+        server: &Arc<Server<F>>,
+        mode: Shutdown,
+        report: MakeReport<F, R>,
+    ) -> Intake<R> {
+        let engine = server.engine();
+        let begun = engine.now();
+        if engine.closing().begin() {
+            return Self::end_elsewhere(server, mode, begun, report);
+        }
+        let (send, receive) = outlet(1);
+        // There is room for one, and somebody to receive it.
+        let _ = send.send(report(None));
+        receive
+    }
+
+    /// The end, waited for by a thread of its own.
+    fn end_elsewhere<R: Send + 'static>(
+        server: &Arc<Server<F>>,
+        mode: Shutdown,
+        begun: Time,
+        report: MakeReport<F, R>,
+    ) -> Intake<R> {
+        let (send, receive) = outlet(1);
+        let send = Arc::new(send);
+        let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));
         let thread = thread::Builder::new()
             .name("tb-shutdown".to_owned())
             .spawn(move || {
@@ -162,10 +191,10 @@ impl<F: Face> Engine<F> {
             });
         if thread.is_err() {
             // Without a thread nothing can be waited for: what has not started comes back at once.
-            let ending = engine.end(Shutdown::HandBack, begun, &mut |_| ());
+            let ending = server.engine().end(Shutdown::HandBack, begun, &mut |_| ());
             let _ = send.send(report(Some(ending)));
         }
-        Err(receive)
+        receive
     }
 
     fn wait_and_end(&self, mode: Shutdown, begun: Time) -> Ending<F::Key, F::Payload> {
@@ -200,6 +229,7 @@ impl<F: Face> Engine<F> {
         self.stop();
         *self.threads.0.lock() = None;
         self.closing().finish();
+        self.face.ended();
         // Payloads are user code's: dropped here, with no lock held.
         drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }

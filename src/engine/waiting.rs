@@ -8,17 +8,23 @@
 
 use super::{Engine, Face, inside};
 use crate::error::WaitError;
-use crate::shard::{Cancelling, EntryId, Stripe};
+use crate::shard::{Cancelling, EntryId, Stripe, Waiter};
 use crate::sync::Parker;
 use crate::tick::Time;
 
 /// A run that somebody has told to end and wants to see ended.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    stripe: usize,
-    run: EntryId,
+pub(crate) struct Registered {
+    pub(super) stripe: usize,
+    pub(super) run: EntryId,
     /// `None`: the caller must not wait.
-    number: Option<u64>,
+    pub(super) number: Option<u64>,
+}
+
+/// The same with the thread that waits for it.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    registered: Registered,
     parker: Parker,
     until: Option<Time>,
 }
@@ -33,7 +39,25 @@ impl<F: Face> Engine<F> {
     ) -> (Cancelling<F::Key, F::Payload>, Option<Waiting>) {
         let may_wait = until.is_some() || !self.is_inside();
         let parker = Parker::new();
-        let (cancelling, registered) = self.with(stripe, |stripe| {
+        let waiter = may_wait.then(|| Waiter::Thread(parker.unparker().clone()));
+        let (cancelling, registered) = self.cancel_and_register(stripe, waiter, cancel);
+        let waiting = registered.map(|registered| Waiting {
+            registered,
+            parker,
+            until,
+        });
+        (cancelling, waiting)
+    }
+
+    /// With no waiter the caller must not wait.
+    pub(super) fn cancel_and_register(
+        &self,
+        stripe: usize,
+        waiter: Option<Waiter>,
+        cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
+    ) -> (Cancelling<F::Key, F::Payload>, Option<Registered>) {
+        let number_of_stripe = stripe;
+        self.with(stripe, |stripe| {
             let cancelling = cancel(stripe);
             let run = match &cancelling {
                 Cancelling::Cancelled { run, .. } => *run,
@@ -41,34 +65,33 @@ impl<F: Face> Engine<F> {
                 Cancelling::NotFound => None,
             };
             // In the same hold as the cancellation: nothing can be armed in between.
-            let registered = run.map(|run| {
-                let number = may_wait
-                    .then(|| stripe.wait_for(run, parker.unparker().clone()))
-                    .flatten();
-                (run, number)
+            let registered = run.map(|run| Registered {
+                stripe: number_of_stripe,
+                run,
+                number: waiter.and_then(|waiter| stripe.wait_for(run, waiter)),
             });
             (cancelling, registered)
-        });
-        let waiting = registered.map(|(run, number)| Waiting {
-            stripe,
-            run,
-            number,
-            parker,
-            until,
-        });
-        (cancelling, waiting)
+        })
+    }
+
+    /// Does not wait after all.
+    pub(crate) fn give_up(&self, waiting: &Waiting) {
+        self.give_up_waiting(&waiting.registered);
     }
 
     /// Waits for the end of the run.
     pub(crate) fn wait_for_run(&self, waiting: &Waiting) -> Result<(), WaitError> {
         let Waiting {
-            stripe,
-            run,
+            registered:
+                Registered {
+                    stripe,
+                    run,
+                    number,
+                },
             until,
             ref parker,
-            ..
         } = *waiting;
-        if waiting.number.is_none() {
+        if number.is_none() {
             return Err(WaitError::WouldDeadlock);
         }
         loop {
@@ -79,7 +102,7 @@ impl<F: Face> Engine<F> {
             // In an engine that a test steps, nothing goes on while its thread waits in a task.
             let in_vain = self.is_stepped() && self.is_inside();
             if in_vain || until.is_some_and(|until| self.now() >= until) {
-                return if self.give_up_waiting(waiting) {
+                return if self.give_up_waiting(&waiting.registered) {
                     Err(WaitError::TimedOut)
                 } else {
                     Ok(())
@@ -90,13 +113,15 @@ impl<F: Face> Engine<F> {
     }
 
     /// Takes the waiter back, so that the key can be armed again. Whether the run goes on.
-    pub(crate) fn give_up_waiting(&self, waiting: &Waiting) -> bool {
-        let Some(number) = waiting.number else {
+    pub(super) fn give_up_waiting(&self, registered: &Registered) -> bool {
+        let Some(number) = registered.number else {
             return true;
         };
-        self.with(waiting.stripe, |stripe| {
-            stripe.give_up_waiting(waiting.run, number)
-        })
+        // Dropped without the lock.
+        let waiter = self.with(registered.stripe, |stripe| {
+            stripe.give_up_waiting(registered.run, number)
+        });
+        waiter.is_some()
     }
 
     /// Whether the calling thread is in one of this engine's tasks.

@@ -13,9 +13,10 @@ use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
 use crate::error::BuildError;
 use crate::options::engine_options;
+use crate::outlet::{Intake, outlet};
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
-use crate::sync::channel::{Receiver, bounded};
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
+use crate::sync::channel::Receiver;
 
 /// Options of an [`ExpiryMap`], with defaults that fit most.
 ///
@@ -154,15 +155,42 @@ where
     /// As for [`build`](Self::build).
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub fn build_channel(
-        mut self,
+        self,
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S>, Receiver<Expired<K, V>>), BuildError> {
-        let (send, receive) = bounded(capacity);
+        let (map, intake) = self.build_outlet(capacity)?;
+        Ok((map, intake.into_receiver()))
+    }
+
+    /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task on any
+    /// runtime. With a capacity of 0 it is as with 1: a stream can't be waited for.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    #[cfg(feature = "futures")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "futures")))]
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub fn build_stream(
+        self,
+        capacity: usize,
+    ) -> Result<(ExpiryMap<K, V, S>, super::Expirations<K, V>), BuildError> {
+        let (map, intake) = self.build_outlet(capacity.max(1))?;
+        Ok((map, super::Expirations::new(intake)))
+    }
+
+    /// One worker, which sends.
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    fn build_outlet(
+        mut self,
+        capacity: usize,
+    ) -> Result<(ExpiryMap<K, V, S>, Intake<Expired<K, V>>), BuildError> {
+        let (outlet, intake) = outlet(capacity);
         self.place = Place::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
-        let map = self.start(Delivery::Channel(Mutex::new(Some(send))))?;
-        Ok((map, receive))
+        let map = self.start(Delivery::Outlet(outlet))?;
+        Ok((map, intake))
     }
 
     fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {

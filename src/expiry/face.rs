@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use super::{Expiry, ExpiryMap};
 use crate::engine::{Batched, Engine, Face, Fire};
+use crate::outlet::Outlet;
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
-use crate::sync::Mutex;
-use crate::sync::channel::{SendError, Sender};
 use crate::tick::Time;
 
 /// An entry that has expired, as it is delivered.
@@ -114,21 +113,7 @@ where
     Handler(Handler<K, V, S>),
     Batches(NonZeroUsize, BatchHandler<K, V, S>),
     /// Until the map has ended or nobody receives any more.
-    Channel(Mutex<Option<Sender<Expired<K, V>>>>),
-}
-
-impl<K, V, S> Delivery<K, V, S>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Lets the receivers see the end when they have received what was sent.
-    pub(super) fn end(&self) {
-        if let Delivery::Channel(sender) = self {
-            *sender.lock() = None;
-        }
-    }
+    Outlet(Outlet<Expired<K, V>>),
 }
 
 /// What this face needs besides the engine.
@@ -163,16 +148,10 @@ where
         match &map.engine.face.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("they are run by `run_batch`"),
-            Delivery::Channel(sender) => {
-                // Not sent under the lock: it may take long.
-                let send = sender.lock().clone();
-                let unsent = match send {
-                    Some(send) => send.send(expired).err().map(SendError::into_inner),
-                    None => Some(expired),
-                };
-                if unsent.is_some() {
+            Delivery::Outlet(outlet) => {
+                let unsent = outlet.send(expired);
+                if unsent.is_err() {
                     // Nobody wants to know of expired entries any more.
-                    *sender.lock() = None;
                     map.engine.abandon();
                 }
             }
@@ -182,7 +161,7 @@ where
     fn batch(map: &ExpiryMap<K, V, S>) -> Option<NonZeroUsize> {
         match &map.engine.face.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
-            Delivery::Handler(_) | Delivery::Channel(_) => None,
+            Delivery::Handler(_) | Delivery::Outlet(_) => None,
         }
     }
 
@@ -203,6 +182,13 @@ where
                 deadline: fire.deadline,
                 message,
             });
+        }
+    }
+
+    /// Receivers see the end when they have received what was sent.
+    fn ended(&self) {
+        if let Delivery::Outlet(outlet) = &self.delivery {
+            outlet.end();
         }
     }
 }

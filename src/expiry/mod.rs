@@ -7,6 +7,7 @@
 //! | `many.rs` | the calls for many keys or all |
 //! | `builder.rs` | options |
 //! | `span.rs` | how long an entry lives |
+//! | `stream.rs` | the expired as a stream |
 //! | `face.rs` | the payload in the engine, and how it is delivered |
 //! | `answers.rs` | what calls answer, and what a shutdown leaves |
 
@@ -15,6 +16,8 @@ mod builder;
 mod face;
 mod many;
 mod span;
+#[cfg(feature = "futures")]
+mod stream;
 mod touch;
 
 pub use answers::{
@@ -24,6 +27,8 @@ pub use builder::ExpiryMapBuilder;
 pub use face::{Expired, Reason};
 pub use many::Entries;
 pub use span::Expiry;
+#[cfg(feature = "futures")]
+pub use stream::Expirations;
 
 pub(crate) use face::Sessions;
 
@@ -233,11 +238,25 @@ where
             // Its threads are gone, which comes after its end.
             return Ok(ExpiryReport::of(None));
         };
-        let report = Engine::shut_down(&server, mode, ExpiryReport::of);
-        if report.as_ref().is_ok_and(|report| !report.already_closed) {
-            self.engine.face.delivery.end();
-        }
-        report.map_err(ReportTicket::new)
+        Engine::shut_down(&server, mode, ExpiryReport::of).map_err(ReportTicket::new)
+    }
+
+    /// Like [`shutdown`](Self::shutdown), without waiting for it; see
+    /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
+    ///
+    /// # Panics
+    ///
+    /// As [`shutdown`](Self::shutdown).
+    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<ExpiryReport<K, V>> {
+        assert!(
+            !self.engine.is_stepped(),
+            "a map that is driven by a test is shut down by its driver"
+        );
+        self.engine
+            .server()
+            .map_or_else(ReportTicket::done, |server| {
+                ReportTicket::new(Engine::begin_shutdown(&server, mode, ExpiryReport::of))
+            })
     }
 
     fn hash_of<Q>(&self, key: &Q) -> (usize, KeyHash)

@@ -528,7 +528,7 @@ where
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
             // Nobody is going to wait, so the key must not stay shut.
             if let Some(waiting) = &waiting {
-                self.engine.give_up_waiting(waiting);
+                self.engine.give_up(waiting);
             }
             resume_unwind(panic);
         }

@@ -12,6 +12,8 @@
 //! | `shutdown.rs`, `stats.rs` | reports |
 
 mod answers;
+#[cfg(feature = "futures")]
+mod awaiting;
 mod batch;
 mod builder;
 mod by_id;
@@ -127,6 +129,32 @@ where
     /// limits in `mode` and in the builder's `shutdown_limit`, both by the scheduler's clock.
     pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
+    }
+
+    /// Like [`shutdown`](Self::shutdown), without waiting for it: a thread of its own sees to it, and the
+    /// ticket yields the report, to who waits for it or, with the feature `futures`, awaits it.
+    /// From any thread, also from inside a task. It goes on when the ticket is dropped.
+    ///
+    /// The scheduler is closing when this returns. Should that thread not start, what has not started is handed
+    /// back at once, whatever `mode` says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Scheduler, Shutdown};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<u64>::builder().build()?;
+    /// scheduler.handle().schedule(7, Duration::from_secs(60), |_| ())?;
+    /// let ticket = scheduler.begin_shutdown(Shutdown::HandBack);
+    /// assert!(scheduler.handle().schedule(8, Duration::ZERO, |_| ()).is_err());
+    /// assert_eq!(ticket.wait().handed_back.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<Report<K, S>> {
+        ReportTicket::new(Engine::begin_shutdown(&self.server, mode, Report::of))
     }
 }
 

@@ -2,11 +2,16 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
+#[cfg(feature = "futures")]
+use std::pin::Pin;
+#[cfg(feature = "futures")]
+use std::task::{Context, Poll};
 
 use super::hasher::RandomState;
 use super::task::Task;
 use crate::engine::Ending;
-use crate::sync::channel::Receiver;
+use crate::outlet::{Intake, outlet};
+use crate::sync::channel::TryRecvError;
 use crate::tick::Time;
 
 /// What a shutdown left.
@@ -39,13 +44,20 @@ where
     pub task: Task<K, S>,
 }
 
-/// Yields the report of a shutdown that was called from inside a task.
+/// Yields the report of a shutdown that was called from inside a task, or that was only begun. With the feature
+/// `futures` it is a future, too.
 #[must_use = "the report holds what did not run"]
-pub struct ReportTicket<R>(Receiver<R>);
+pub struct ReportTicket<R>(Intake<R>);
 
 impl<R: Default> ReportTicket<R> {
-    pub(crate) fn new(report: Receiver<R>) -> Self {
+    pub(crate) fn new(report: Intake<R>) -> Self {
         ReportTicket(report)
+    }
+
+    /// For who comes after the end: an empty report.
+    pub(crate) fn done() -> Self {
+        let (_, nothing) = outlet(1);
+        ReportTicket(nothing)
     }
 
     /// Waits for the report.
@@ -64,7 +76,21 @@ impl<R: Default> ReportTicket<R> {
     ///
     /// The ticket, while the shutdown is under way.
     pub fn try_wait(self) -> Result<R, Self> {
-        self.0.try_recv().map_err(|_| self)
+        match self.0.try_recv() {
+            Ok(report) => Ok(report),
+            Err(TryRecvError::Empty) => Err(self),
+            Err(TryRecvError::Disconnected) => Ok(R::default()),
+        }
+    }
+}
+
+/// The report. Dropping the future changes nothing.
+#[cfg(feature = "futures")]
+impl<R: Default> Future for ReportTicket<R> {
+    type Output = R;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
+        self.0.poll(context).map(Option::unwrap_or_default)
     }
 }
 

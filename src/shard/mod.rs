@@ -26,6 +26,7 @@ mod entry;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
+mod waiter;
 
 use backlog::Backlog;
 use doorbell::Doorbell;
@@ -36,6 +37,7 @@ pub(crate) use stripe::{
     SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
+pub(crate) use waiter::Waiter;
 
 use std::cell::Cell;
 

@@ -3,8 +3,8 @@
 
 use std::any::Any;
 
+use super::super::waiter::Waiter;
 use super::EntryId;
-use crate::sync::Unparker;
 use crate::tick::Time;
 
 /// Why an arming is refused, before the task was even looked at.
@@ -133,7 +133,7 @@ pub(crate) struct Stays<V> {
 #[derive(Debug)]
 pub(crate) struct Settled<K> {
     pub(crate) key: Option<K>,
-    pub(crate) waiters: Vec<(u64, Unparker)>,
+    pub(crate) waiters: Vec<(u64, Waiter)>,
 }
 
 /// A pending arming that was taken out at the end: key, deadline, payload.

@@ -3,11 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::entry::{End, Phase, Slot, Table};
+use super::super::waiter::Waiter;
 use super::answers::{Claimed, Settled, Start};
 use super::repeating::Repeating;
 use super::{EntryId, Run, Stripe, WORN, micros};
 use crate::stats::Latenesses;
-use crate::sync::Unparker;
 use crate::tick::{Tick, Time};
 use crate::wheel::{Budget, CoreProgress};
 
@@ -243,23 +243,27 @@ impl<K, V> Stripe<K, V> {
 
     // === waiting for a run ===
 
-    /// Registers a thread that waits for the run `id`, under a number. `None`: it has ended.
-    pub(crate) fn wait_for(&mut self, id: EntryId, waiter: Unparker) -> Option<u64> {
+    /// Registers who waits for the run `id`, under a number. `None`: it has ended.
+    pub(crate) fn wait_for(&mut self, id: EntryId, waiter: Waiter) -> Option<u64> {
         let run = self.runs.iter_mut().find(|run| run.id == id)?;
         self.waiters_seen += 1;
         run.waiters.push((self.waiters_seen, waiter));
         Some(self.waiters_seen)
     }
 
-    /// A waiting thread gave up: without any left, the key can be armed again. False: the run has
+    /// Who waits for the run `id` under this number, until that ends.
+    #[cfg(feature = "futures")]
+    pub(crate) fn waiter(&mut self, id: EntryId, number: u64) -> Option<&mut Waiter> {
+        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        let mut waiters = run.waiters.iter_mut();
+        waiters.find_map(|(own, waiter)| (*own == number).then_some(waiter))
+    }
+
+    /// Somebody gave up waiting: without any left, the key can be armed again. `None`: the run has
     /// ended meanwhile.
-    pub(crate) fn give_up_waiting(&mut self, id: EntryId, number: u64) -> bool {
-        match self.runs.iter_mut().find(|run| run.id == id) {
-            Some(run) => {
-                run.waiters.retain(|(waiter, _)| *waiter != number);
-                true
-            }
-            None => false,
-        }
+    pub(crate) fn give_up_waiting(&mut self, id: EntryId, number: u64) -> Option<Waiter> {
+        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        let at = run.waiters.iter().position(|(own, _)| *own == number)?;
+        Some(run.waiters.swap_remove(at).1)
     }
 }

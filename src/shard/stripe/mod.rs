@@ -34,8 +34,9 @@ use staging::Staging;
 
 use super::entry::{End, Phase, Slot, Table};
 use super::permits::{LocalPermits, PermitPool};
+use super::waiter::Waiter;
 use crate::stats::{Counters, Latenesses};
-use crate::sync::{Arc, Unparker};
+use crate::sync::Arc;
 use crate::tick::{TickSize, Time};
 use crate::wheel::CoreWheel;
 
@@ -72,8 +73,8 @@ struct Run<V> {
     id: EntryId,
     deadline: Time,
     cancelled: bool,
-    /// Threads in `cancel_and_wait`; while there are any, the key can't be armed.
-    waiters: Vec<(u64, Unparker)>,
+    /// Who waits in `cancel_and_wait`; while there are any, the key can't be armed.
+    waiters: Vec<(u64, Waiter)>,
     kept: Option<Kept<V>>,
     /// Of a payload that may run again, until that is decided.
     repeating: Option<Repeating>,

@@ -2,6 +2,8 @@
 //! and run under the lock: each is called before anything is changed for its entry, so that its panic
 //! leaves the stripe whole.
 
+#[cfg(feature = "futures")]
+use super::EntryId;
 use super::Stripe;
 use crate::tick::Time;
 
@@ -27,6 +29,14 @@ impl<K, V> Stripe<K, V> {
         let at = self.run_at(slot)?;
         let kept = self.runs[at].kept.as_mut()?;
         Some((&mut kept.value, kept.deadline))
+    }
+
+    /// The payload of the arming `id`, if it is Pending or Queued.
+    #[inline]
+    #[cfg(feature = "futures")]
+    pub(crate) fn unclaimed_of(&mut self, id: EntryId) -> Option<&mut V> {
+        let armed = self.table.armed_mut(id.slot)?;
+        (armed.generation == id.generation).then_some(&mut armed.value)
     }
 
     /// Shows what is unclaimed in up to `limit` slots from `from` on. Returns where to go on; `None`

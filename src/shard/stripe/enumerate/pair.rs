@@ -332,7 +332,7 @@ impl Pair {
         };
         *waiter = self
             .stripe
-            .wait_for(arming.id, Parker::new().unparker().clone());
+            .wait_for(arming.id, Waiter::Thread(Parker::new().unparker().clone()));
         assert!(waiter.is_some());
         self.after();
         true
@@ -345,7 +345,7 @@ impl Pair {
         let Some(number) = waiter.take() else {
             return false;
         };
-        assert!(self.stripe.give_up_waiting(arming.id, number));
+        assert!(self.stripe.give_up_waiting(arming.id, number).is_some());
         self.after();
         true
     }

@@ -1,5 +1,11 @@
 //! The keyless face: one-shots with a handle, the `newTimeout` of Netty's `HashedWheelTimer`. No
-//! index, no hash: a thread's timers go into one stripe.
+//! index, no hash: a thread's timers go into one stripe. `sleep.rs` has the same for tasks that await.
+
+#[cfg(feature = "futures")]
+mod sleep;
+
+#[cfg(feature = "futures")]
+pub use sleep::{Sleep, SleepError, TimeoutError};
 
 use std::fmt;
 use std::time::Duration;
@@ -51,18 +57,29 @@ type Link = Arc<CachePadded<Arc<Engine<Keyless>>>>;
 
 type BoxedTask = Box<dyn FnOnce() + Send>;
 
+/// What is done when a timer is due.
+enum Due {
+    Run(BoxedTask),
+    #[cfg(feature = "futures")]
+    Wake(sleep::WakeUp),
+}
+
 #[derive(Debug)]
 struct Keyless;
 
 impl Face for Keyless {
     type Key = ();
-    type Payload = BoxedTask;
+    type Payload = Due;
     type Access = ();
 
     fn access(_: &Arc<Engine<Self>>) {}
 
-    fn run((): &(), _: &Fire<'_, ()>, task: BoxedTask) {
-        task();
+    fn run((): &(), _: &Fire<'_, ()>, due: Due) {
+        match due {
+            Due::Run(task) => task(),
+            #[cfg(feature = "futures")]
+            Due::Wake(wake_up) => wake_up.wake(),
+        }
     }
 
     fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
@@ -71,6 +88,11 @@ impl Face for Keyless {
 thread_local! {
     /// Spreads threads over stripes.
     static THREAD_NUMBER: u32 = unique_number();
+}
+
+fn stripe_of_thread(engine: &Engine<Keyless>) -> usize {
+    let number = THREAD_NUMBER.with(|number| *number);
+    number as usize % engine.shards().stripes()
 }
 
 /// Options of a [`Timer`].
@@ -169,15 +191,14 @@ impl Timer {
         let engine = self.server.engine();
         let now = engine.now();
         let deadline = now + delay;
-        let number = THREAD_NUMBER.with(|number| *number);
-        let stripe = number as usize % engine.shards().stripes();
+        let stripe = stripe_of_thread(engine);
         let mut given = Some(Box::new(task));
         let answer = engine.arm(
             stripe,
             &mut given,
             |stripe, _| stripe.admit_keyless(),
             |stripe, admission, task| {
-                stripe.arm_keyless(admission, (), task as BoxedTask, deadline, now)
+                stripe.arm_keyless(admission, (), Due::Run(task), deadline, now)
             },
         );
         match (answer, given) {
@@ -225,6 +246,12 @@ impl Timer {
     /// As [`Scheduler::shutdown`](crate::Scheduler::shutdown).
     pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
         Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
+    }
+
+    /// Like [`shutdown`](Self::shutdown), without waiting for it; see
+    /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
+    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<TimerReport> {
+        ReportTicket::new(Engine::begin_shutdown(&self.server, mode, TimerReport::of))
     }
 }
 
@@ -386,7 +413,7 @@ impl Default for TimerReport {
 }
 
 impl TimerReport {
-    fn of(ending: Option<Ending<(), BoxedTask>>) -> Self {
+    fn of(ending: Option<Ending<(), Due>>) -> Self {
         let Some(ending) = ending else {
             return TimerReport::default();
         };
@@ -394,7 +421,12 @@ impl TimerReport {
             handed_back: ending
                 .taken
                 .into_iter()
-                .map(|(_, deadline, task)| TimerHandedBack { deadline, task })
+                .filter_map(|(_, deadline, due)| match due {
+                    Due::Run(task) => Some(TimerHandedBack { deadline, task }),
+                    // Its drop wakes who sleeps, to be told that the timer is closed.
+                    #[cfg(feature = "futures")]
+                    Due::Wake(_) => None,
+                })
                 .collect(),
             still_running: ending.still_running,
             already_closed: false,

@@ -1,0 +1,72 @@
+//! Waiting for the end of a run as a future: `waiting.rs` with a waker for a parker.
+//!
+//! A poll that finds its registration leaves its waker in it; settling takes the registration out under the
+//! same lock and wakes afterwards. So a poll that does not find it knows that the run has ended, and one that
+//! does is woken.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::waiting::Registered;
+use super::{Engine, Face};
+use crate::error::WaitError;
+use crate::shard::{Cancelling, Stripe, Waiter};
+use crate::sync::Arc;
+use crate::waker::leave;
+
+/// A run that somebody has told to end and awaits the end of. Dropping it gives up.
+pub(crate) struct Awaiting<F: Face> {
+    engine: Arc<Engine<F>>,
+    /// Until the run has ended.
+    registered: Option<Registered>,
+}
+
+impl<F: Face> Awaiting<F> {
+    /// Cancels, and registers with the run that is in progress, if there is one.
+    pub(crate) fn cancel(
+        engine: &Arc<Engine<F>>,
+        stripe: usize,
+        cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
+    ) -> (Cancelling<F::Key, F::Payload>, Self) {
+        let waiter = (!engine.is_inside()).then(|| Waiter::Task(Waker::noop().clone()));
+        let (cancelling, registered) = engine.cancel_and_register(stripe, waiter, cancel);
+        let awaiting = Awaiting {
+            engine: Arc::clone(engine),
+            registered,
+        };
+        (cancelling, awaiting)
+    }
+}
+
+impl<F: Face> Future for Awaiting<F> {
+    type Output = Result<(), WaitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(registered) = &self.registered else {
+            return Poll::Ready(Ok(()));
+        };
+        let Some(number) = registered.number else {
+            return Poll::Ready(Err(WaitError::WouldDeadlock));
+        };
+        let waits = leave(context.waker(), |show| {
+            self.engine.with(registered.stripe, |stripe| {
+                if let Some(Waiter::Task(left)) = stripe.waiter(registered.run, number) {
+                    show(left);
+                }
+            });
+        });
+        if waits {
+            return Poll::Pending;
+        }
+        self.registered = None;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<F: Face> Drop for Awaiting<F> {
+    fn drop(&mut self) {
+        if let Some(registered) = &self.registered {
+            self.engine.give_up_waiting(registered);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The expired entries of a map as a stream.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+
+use super::Expired;
+use crate::outlet::Intake;
+
+/// The expired entries of an [`ExpiryMap`](crate::ExpiryMap), as they come. It ends when the map has ended and
+/// what was sent is received.
+///
+/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and no
+/// particular runtime. A poll allocates nothing. Dropping it closes the map at the next expiry, since nobody
+/// would hear of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::pin::pin;
+/// use std::time::Duration;
+/// use tokio_stream::StreamExt;
+/// use tourbillon::ExpiryMap;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let (tokens, mut expired) = ExpiryMap::<u64, &str>::builder()
+///     .time_to_live(Duration::from_millis(20))
+///     .build_stream(64)?;
+/// tokens.insert(7, "token")?;
+/// let gone = expired.next().await.expect("the map lives");
+/// assert_eq!((gone.key, gone.value), (7, "token"));
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[must_use = "dropping it closes the map"]
+pub struct Expirations<K, V>(Intake<Expired<K, V>>);
+
+impl<K, V> Expirations<K, V> {
+    pub(super) fn new(intake: Intake<Expired<K, V>>) -> Self {
+        Expirations(intake)
+    }
+}
+
+impl<K, V> Stream for Expirations<K, V> {
+    type Item = Expired<K, V>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll(context)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.len(), None)
+    }
+}
+
+impl<K, V> fmt::Debug for Expirations<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Expirations")
+            .field("waiting", &self.0.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! A bounded channel at whose end a thread can wait, or a task.
+//!
+//! The thread's side is the channel's own. A task leaves its waker in a place of which there is one:
+//! it looks, leaves the waker, and looks again. Who sends, sends first and takes the waker
+//! afterwards; so does who ends it, or drops it. Both go through the lock of that place, so either
+//! the second look finds what was sent, or the sender finds the waker. **O1**
+//!
+//! A send that waits for room holds no lock: the end can be told meanwhile, and it is disconnected
+//! when the last send is through. **O2**
+
+use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
+use crate::sync::{Arc, Mutex};
+#[cfg(feature = "futures")]
+use std::task::{Context, Poll, Waker};
+
+#[cfg(feature = "futures")]
+use crate::waker::leave;
+
+/// The sending end.
+#[derive(Debug)]
+pub(crate) struct Outlet<T> {
+    /// Until the end.
+    sender: Mutex<Option<Sender<T>>>,
+    signal: Arc<Signal>,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct Intake<T> {
+    receiver: Receiver<T>,
+    #[cfg(feature = "futures")]
+    signal: Arc<Signal>,
+}
+
+/// The place for a waker.
+#[derive(Debug)]
+struct Signal {
+    #[cfg(feature = "futures")]
+    waker: Mutex<Waker>,
+}
+
+/// A channel of this capacity.
+pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
+    let (sender, receiver) = bounded(capacity);
+    let signal = Arc::new(Signal {
+        #[cfg(feature = "futures")]
+        waker: Mutex::new(Waker::noop().clone()),
+    });
+    let intake = Intake {
+        receiver,
+        #[cfg(feature = "futures")]
+        signal: Arc::clone(&signal),
+    };
+    let outlet = Outlet {
+        sender: Mutex::new(Some(sender)),
+        signal,
+    };
+    (outlet, intake)
+}
+
+impl<T> Outlet<T> {
+    /// Sends; waits while the channel is full.
+    ///
+    /// # Errors
+    ///
+    /// The item, if nobody receives any more, or after the end.
+    pub(crate) fn send(&self, item: T) -> Result<(), T> {
+        // O2: not sent under the lock.
+        let sender = self.sender.lock().clone();
+        let Some(sender) = sender else {
+            return Err(item);
+        };
+        let sent = sender.send(item).map_err(|error| error.0);
+        // Before the signal: the end may have come meanwhile, and is to be seen then.
+        drop(sender);
+        self.signal.wake();
+        sent
+    }
+
+    /// Nothing is sent from now on. What was sent can be received.
+    pub(crate) fn end(&self) {
+        let sender = self.sender.lock().take();
+        drop(sender);
+        self.signal.wake();
+    }
+}
+
+impl<T> Drop for Outlet<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl<T> Intake<T> {
+    /// The thread's side alone.
+    pub(crate) fn into_receiver(self) -> Receiver<T> {
+        self.receiver
+    }
+
+    /// Waits for an item; `None` at the end.
+    pub(crate) fn recv(&self) -> Option<T> {
+        self.receiver.recv().ok()
+    }
+
+    /// An item, if there is one.
+    pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
+        self.receiver.try_recv()
+    }
+
+    /// How many items wait.
+    #[cfg(feature = "futures")]
+    pub(crate) fn len(&self) -> usize {
+        self.receiver.len()
+    }
+
+    /// An item, or `None` at the end; or else the task is woken when there is one of the two.
+    #[cfg(feature = "futures")]
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
+        match self.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            Ok(item) => return Poll::Ready(Some(item)),
+            Err(TryRecvError::Disconnected) => return Poll::Ready(None),
+        }
+        leave(context.waker(), |show| show(&mut self.signal.waker.lock()));
+        // O1: the second look.
+        match self.try_recv() {
+            Err(TryRecvError::Empty) => Poll::Pending,
+            Ok(item) => Poll::Ready(Some(item)),
+            Err(TryRecvError::Disconnected) => Poll::Ready(None),
+        }
+    }
+}
+
+#[cfg(feature = "futures")]
+impl Signal {
+    fn wake(&self) {
+        let waker = std::mem::replace(&mut *self.waker.lock(), Waker::noop().clone());
+        waker.wake();
+    }
+}
+
+#[cfg(not(feature = "futures"))]
+impl Signal {
+    #[allow(clippy::unused_self, reason = "with tasks there is somebody to wake")]
+    fn wake(&self) {}
+}
