@@ -27,6 +27,8 @@ mod error;
 mod executor;
 #[path = "../../src/job.rs"]
 mod job;
+#[path = "../../src/outlet.rs"]
+mod outlet;
 #[path = "../../src/shard/mod.rs"]
 mod shard;
 #[path = "../../src/stats.rs"]
@@ -35,6 +37,8 @@ mod stats;
 mod sync;
 #[path = "../../src/tick.rs"]
 mod tick;
+#[path = "../../src/waker.rs"]
+mod waker;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
 

@@ -4,7 +4,9 @@
 //! The ledger's counters are std's, not loom's: they are looked at when everything has ended, or
 //! with certainty of their own, and must not order anything that the protocols leave unordered.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool as Note, AtomicUsize as Count, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
@@ -12,9 +14,10 @@ use crate::config::Valid;
 use crate::engine::{Ended, Engine, Face, Fire, Parts, Place, Seat, Server, Step};
 use crate::executor::Worker;
 use crate::job::contain;
+use crate::outlet::Outlet;
 use crate::shard::{Arming, Cancelling, KeyHash, Moving, Refusal, Sight, Start, Stays};
 use crate::stats::Counters;
-use crate::sync::Arc;
+use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::{TickSize, Time};
 
 /// So many tasks at most; their numbers are below this.
@@ -39,12 +42,18 @@ pub(crate) struct Ledger {
     panicked: Note,
     /// When so many have run, the last one stops the engine.
     stop_after: Option<usize>,
+    /// Where their numbers go.
+    delivery: Option<Outlet<usize>>,
 }
 
 impl Ledger {
     /// How often a task ran.
     pub(crate) fn ran(&self, task: usize) -> usize {
         self.ran[task].load(Relaxed)
+    }
+
+    pub(crate) fn end_delivery(&self) {
+        self.delivery.as_ref().expect("it delivers").end();
     }
 
     /// How many tasks ran.
@@ -66,6 +75,9 @@ impl Face for Ledger {
         let ledger = &engine.face;
         ledger.early.fetch_or(fire.started < fire.deadline, Relaxed);
         ledger.ran[task].fetch_add(1, Relaxed);
+        if let Some(outlet) = &ledger.delivery {
+            outlet.send(task).expect("somebody receives");
+        }
         if ledger.stop_after == Some(ledger.ran_in_all()) {
             engine.stop();
         }
@@ -138,6 +150,15 @@ pub(crate) struct Rig {
 impl Rig {
     /// With one shard, whose ticker's seat comes along.
     pub(crate) fn new(size: &Size) -> (Rig, Seat) {
+        Self::with(size, None)
+    }
+
+    /// One whose tasks go into a channel.
+    pub(crate) fn delivering(size: &Size, outlet: Outlet<usize>) -> (Rig, Seat) {
+        Self::with(size, Some(outlet))
+    }
+
+    fn with(size: &Size, delivery: Option<Outlet<usize>>) -> (Rig, Seat) {
         let hand = ManualClock::starting_at(at(START));
         let parts = Parts {
             config: Valid {
@@ -163,6 +184,7 @@ impl Rig {
         };
         let ledger = Ledger {
             stop_after: size.stop_after,
+            delivery,
             ..Ledger::default()
         };
         let (server, mut seats) = Engine::assemble(parts, ledger);
@@ -306,4 +328,27 @@ impl Rig {
 
 pub(crate) fn hash(key: u32) -> KeyHash {
     KeyHash(u64::from(key))
+}
+
+/// Wakes a thread that waits for a future.
+struct Thread(Unparker);
+
+impl Wake for Thread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a future; who is never woken shows as a deadlock.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let parker = Parker::new();
+    let waker = Waker::from(Arc::new(Thread(parker.unparker().clone())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => parker.park(),
+        }
+    }
 }

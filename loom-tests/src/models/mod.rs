@@ -11,6 +11,7 @@ mod doorbell;
 mod growth;
 mod inline;
 mod litmus;
+mod outlet;
 mod permits;
 mod repeat;
 mod shutdown;

@@ -7,13 +7,18 @@
 //! - `teeth/waiting-settling-wakes-nobody.patch`
 //! - `teeth/waiting-registers-in-a-second-hold.patch`: the key is armed in between.
 //! - `teeth/waiting-gives-up-and-stays.patch`: who gave up keeps the key closed.
+//! - `teeth/waiting-leaves-no-waker.patch`: a task that waits is not woken.
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
 
 use loom::thread;
 
 use super::check;
+use crate::engine::Awaiting;
 use crate::error::WaitError;
 use crate::executor::Worker;
-use crate::rig::{Rig, START, Size, at, hash};
+use crate::rig::{Rig, START, Size, at, block_on, hash};
 use crate::shard::{Cancelling, Refusal};
 use crate::tick::Time;
 
@@ -74,6 +79,37 @@ fn the_end_of_the_run_wakes_the_waiter() {
         assert_eq!(rig.ledger().ran(0), usize::from(!cancelled));
         worker.join().unwrap();
         assert_eq!(rig.balance().pending, 0);
+    });
+}
+
+/// A task that awaits the end, with a poll in between by which it moved to another thread, as it were.
+#[test]
+fn the_end_of_the_run_wakes_the_task() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let (_, mut awaiting) =
+            Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        let first = Pin::new(&mut awaiting).poll(&mut Context::from_waker(Waker::noop()));
+        if first.is_pending() {
+            assert_eq!(block_on(awaiting), Ok(()));
+        }
+        assert_eq!(rig.engine().running(), 0, "it has ended");
+        worker.join().unwrap();
+        assert_eq!(rig.balance().pending, 0);
+    });
+}
+
+#[test]
+fn a_task_that_gives_up_leaves_the_key_open() {
+    check(3, || {
+        let (rig, worker) = due(&Size::default());
+        let worker = step(&rig, worker);
+        let (_, awaiting) = Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        drop(awaiting);
+        assert!(rig.arm(0, 1, at(FAR)).is_ok());
+        worker.join().unwrap();
+        assert_eq!(rig.balance().pending, 1);
     });
 }
 
