@@ -1,0 +1,42 @@
+//! Tokio's runtimes: on the calling thread and on several, with and without a time driver of its own.
+
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
+use std::future::Future;
+
+use tokio::runtime::{Builder, Runtime};
+
+fn all() -> [Runtime; 4] {
+    let one = Builder::new_current_thread;
+    let several = || {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(2);
+        builder
+    };
+    [
+        one().build(),
+        one().enable_time().build(),
+        several().build(),
+        several().enable_time().build(),
+    ]
+    .map(|runtime| runtime.expect("a runtime"))
+}
+
+/// Runs a future on each, as a task of its own, so that several workers may have it.
+pub(crate) fn on_all<F>(make: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    on_all_in_turn(|runtime| {
+        let task = runtime.spawn(make());
+        if let Err(error) = runtime.block_on(task) {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    });
+}
+
+pub(crate) fn on_all_in_turn(test: impl Fn(&Runtime)) {
+    for runtime in all() {
+        test(&runtime);
+    }
+}
