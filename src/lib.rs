@@ -129,6 +129,8 @@ pub use scheduler::{
     Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic, TimerId,
     TimerInfo, TimerState,
 };
+#[cfg(feature = "tokio")]
+pub use scheduler::{AsyncFiring, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
 #[cfg(feature = "futures")]

@@ -105,7 +105,11 @@ impl Face for Ledger {
             value: task,
             next: Some(fire.deadline + PERIOD),
         });
-        Ended { panicked, stays }
+        Ended {
+            panicked,
+            stays,
+            left: false,
+        }
     }
 
     fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | operations on stripes, and what follows them outside the lock |
 //! | `serve.rs` | claim, run, settle |
+//! | `detached.rs` | runs that go on elsewhere |
 //! | `drive.rs` | a ticker's step: collect, hand over, watch growth, promise |
 //! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
 //! | `threads.rs` | threads around the steps, and their end |
@@ -14,6 +15,8 @@
 #[cfg(feature = "futures")]
 mod awaiting;
 mod closing;
+#[cfg(feature = "tokio")]
+mod detached;
 mod drive;
 mod inside;
 mod serve;
@@ -25,6 +28,8 @@ mod waiting;
 pub(crate) use awaiting::Awaiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
+#[cfg(feature = "tokio")]
+pub(crate) use detached::Detached;
 pub(crate) use drive::{Seat, Step};
 pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
@@ -92,6 +97,7 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
         Ended {
             panicked,
             stays: None,
+            left: false,
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Ended<P> {
     pub(crate) panicked: bool,
     /// The payload, if it may run again.
     pub(crate) stays: Option<Stays<P>>,
+    /// It goes on elsewhere, and is settled there.
+    pub(crate) left: bool,
 }
 
 /// The engine as the executor sees it.
@@ -80,7 +82,7 @@ impl<F: Face> Server<F> {
             }
             done => {
                 if let Some(done) = done {
-                    self.settle(&done);
+                    engine.settle(done.stripe, done.id, done.panicked);
                 }
                 let claimed = engine.with(ticket.stripe as usize, |stripe| {
                     stripe.claim_as(ticket.slot, now, F::start)
@@ -91,17 +93,9 @@ impl<F: Face> Server<F> {
         let shard = engine.shards().shard_of(ticket.stripe as usize);
         shard.backlog.claimed(&shard.bell);
         if let Some(settled) = settled {
-            self.after_settling(settled);
+            after_settling(settled);
         }
         claimed
-    }
-
-    fn settle(&self, done: &Done) {
-        let now = self.engine.now();
-        let settled = self.engine.with(done.stripe as usize, |stripe| {
-            stripe.settle(done.id, done.panicked, now)
-        });
-        self.after_settling(settled);
     }
 
     /// The next round is kept for after the run, or the payload goes.
@@ -113,17 +107,6 @@ impl<F: Face> Server<F> {
         if left.is_some() {
             // Its drop is user code.
             let _ = contain(|| drop(left));
-        }
-    }
-
-    fn after_settling(&self, settled: Settled<F::Key>) {
-        for (_, waiter) in settled.waiters {
-            // A task's waker is its runtime's code.
-            let _ = contain(|| waiter.wake());
-        }
-        if settled.key.is_some() {
-            // The key's `Drop` is user code. Nobody could do anything about its panic.
-            let _ = contain(|| drop(settled.key));
         }
     }
 
@@ -166,11 +149,19 @@ impl<F: Face> Server<F> {
                     deadline,
                     started,
                 };
-                let Ended { panicked, stays } = F::run_to_its_end(&self.access, &fire, value);
+                let ended = F::run_to_its_end(&self.access, &fire, value);
+                let Ended {
+                    panicked,
+                    stays,
+                    left,
+                } = ended;
                 if let Some(stays) = stays {
                     self.go_on(ticket.stripe, id, stays);
                 }
                 let _ = contain(|| drop(key));
+                if left {
+                    return None;
+                }
                 Some(Done {
                     stripe: ticket.stripe,
                     id,
@@ -272,8 +263,29 @@ impl<F: Face> Server<F> {
             });
         }
         for settled in settled {
-            self.after_settling(settled);
+            after_settling(settled);
         }
+    }
+}
+
+impl<F: Face> Engine<F> {
+    /// A run has ended.
+    pub(super) fn settle(&self, stripe: u32, id: EntryId, panicked: bool) {
+        let now = self.now();
+        let settled = self.with(stripe as usize, |stripe| stripe.settle(id, panicked, now));
+        after_settling(settled);
+    }
+}
+
+/// Without a lock.
+fn after_settling<K>(settled: Settled<K>) {
+    for (_, waiter) in settled.waiters {
+        // A task's waker is its runtime's code.
+        let _ = contain(|| waiter.wake());
+    }
+    if settled.key.is_some() {
+        // The key's `Drop` is user code. Nobody could do anything about its panic.
+        let _ = contain(|| drop(settled.key));
     }
 }
 
@@ -297,7 +309,7 @@ impl<F: Face> Claim for Server<F> {
             next = more();
         }
         if let Some(done) = done {
-            self.settle(&done);
+            self.engine.settle(done.stripe, done.id, done.panicked);
         }
     }
 

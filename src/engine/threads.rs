@@ -180,6 +180,8 @@ impl<F: Face> Engine<F> {
         begun: Time,
         report: MakeReport<F, R>,
     ) -> Intake<R> {
+        // Whoever called refuses what is armed from now on.
+        server.engine().close_gates();
         let (send, receive) = outlet(1);
         let send = Arc::new(send);
         let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));

@@ -7,7 +7,7 @@ use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
 use super::repeat::Rounds;
-use super::task::Task;
+use super::task::{After, Task};
 use crate::engine::{Ended, Engine, Face, Fire};
 use crate::job::contain;
 use crate::shard::{Start, Stays};
@@ -61,12 +61,12 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs user code. A task that may run again is in `stays` afterwards, also if it panics.
+    /// Runs user code. A task that may run again is in `after` afterwards, also if it panics.
     fn run_staying(
         handle: &Handle<K, S>,
         fire: &Fire<'_, K>,
         task: Task<K, S>,
-        stays: &mut Option<Box<dyn Rounds<K, S>>>,
+        after: &mut After<K, S>,
     ) {
         let id = TimerId {
             tag: handle.engine().tag(),
@@ -89,7 +89,7 @@ where
             deadline: fire.deadline,
             started: fire.started,
         };
-        task.run_staying(&firing, stays);
+        task.run_staying(&firing, after);
     }
 
     /// After a round: when the next one is due.
@@ -111,6 +111,7 @@ where
         Ended {
             panicked,
             stays: Some(Stays { value, next }),
+            left: false,
         }
     }
 }
@@ -134,7 +135,7 @@ where
 
     /// Whatever it is, it runs once.
     fn run(handle: &Handle<K, S>, fire: &Fire<'_, K>, task: Task<K, S>) {
-        Self::run_staying(handle, fire, task, &mut None);
+        Self::run_staying(handle, fire, task, &mut After::MustEnd);
     }
 
     #[inline]
@@ -144,18 +145,25 @@ where
         task: Task<K, S>,
     ) -> Ended<Task<K, S>> {
         // Out here a panic does not take it along.
-        let mut stays = None;
-        let ended = contain(|| Self::run_staying(handle, fire, task, &mut stays));
+        let mut after = After::Ends;
+        let ended = contain(|| Self::run_staying(handle, fire, task, &mut after));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             let _ = contain(|| Self::panicked(handle, fire, &message));
         }
-        match stays {
-            None => Ended {
+        match after {
+            After::Ends | After::MustEnd => Ended {
                 panicked,
                 stays: None,
+                left: false,
             },
-            Some(rounds) => {
+            #[cfg(feature = "tokio")]
+            After::Left => Ended {
+                panicked,
+                stays: None,
+                left: true,
+            },
+            After::Stays(rounds) => {
                 let mut ended = Self::go_on(handle, fire, rounds);
                 ended.panicked |= panicked;
                 ended

@@ -6,6 +6,7 @@
 //! | `builder.rs` | options |
 //! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
 //! | `by_id.rs` | calls on one arming |
+//! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
 //! | `face.rs` | the payload, and how it is run |
@@ -22,6 +23,8 @@ mod firing;
 mod guard;
 mod handle;
 mod hasher;
+#[cfg(feature = "tokio")]
+mod on_tokio;
 mod pending;
 mod repeat;
 mod shutdown;
@@ -38,6 +41,8 @@ pub use firing::Firing;
 pub use guard::CancelGuard;
 pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
+#[cfg(feature = "tokio")]
+pub use on_tokio::{AsyncFiring, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
 pub use shutdown::{HandedBack, Report, ReportTicket};

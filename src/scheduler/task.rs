@@ -5,6 +5,8 @@ use std::hash::BuildHasher;
 
 use super::firing::Firing;
 use super::hasher::RandomState;
+#[cfg(feature = "tokio")]
+use super::on_tokio::Spawn;
 use super::repeat::{Next, Repeat, Rounds};
 use crate::shard::Start;
 use crate::tick::Time;
@@ -25,11 +27,43 @@ where
     /// How it starts. Asked under the stripe's lock, so no user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
-    /// Runs. What may run again puts itself into `stays` before: there a panic does not reach it.
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, stays: &mut Option<Box<dyn Rounds<K, S>>>);
+    /// Runs. What may run again puts itself into `after` before: there a panic does not reach it.
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>);
 
     /// Itself, if it may run again.
     fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>>;
+}
+
+/// What becomes of a run when the call that began it has returned.
+pub(crate) enum After<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// It has ended, unless it says otherwise.
+    Ends,
+    /// It has ended, whatever it says: it is part of another one.
+    MustEnd,
+    /// So has this one, and the task may run again.
+    Stays(Box<dyn Rounds<K, S>>),
+    /// It goes on, and whoever has it now settles it.
+    #[cfg(feature = "tokio")]
+    Left,
+}
+
+impl<K, S> After<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Keeps a task that may run again.
+    pub(super) fn stay(&mut self, rounds: Box<dyn Rounds<K, S>>) -> &mut dyn Rounds<K, S> {
+        *self = After::Stays(rounds);
+        match self {
+            After::Stays(rounds) => rounds.as_mut(),
+            _ => unreachable!("it was put there"),
+        }
+    }
 }
 
 /// Runs once.
@@ -45,7 +79,7 @@ where
         Start::Once
     }
 
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, _: &mut Option<Box<dyn Rounds<K, S>>>) {
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, _: &mut After<K, S>) {
         let Once(task) = *self;
         task(firing);
     }
@@ -63,6 +97,15 @@ where
     pub(super) fn once<F>(task: Box<Once<F>>) -> Self
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        Task(task)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn spawning<F>(task: Box<Spawn<F>>) -> Self
+    where
+        Spawn<F>: Work<K, S>,
+        F: 'static,
     {
         Task(task)
     }
@@ -86,13 +129,9 @@ where
         self.0.start(deadline, now)
     }
 
-    /// Runs it. What may run again is in `stays` afterwards, also if it panics.
-    pub(super) fn run_staying(
-        self,
-        firing: &Firing<'_, K, S>,
-        stays: &mut Option<Box<dyn Rounds<K, S>>>,
-    ) {
-        self.0.run(firing, stays);
+    /// Runs it. What may run again is in `after` afterwards, also if it panics.
+    pub(super) fn run_staying(self, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
+        self.0.run(firing, after);
     }
 
     /// Runs the task; for one that was handed back, from within a new one. Of a repeating task this
@@ -102,7 +141,8 @@ where
     ///
     /// If the task does.
     pub fn run(self, firing: &Firing<'_, K, S>) {
-        self.0.run(firing, &mut None);
+        // The run is that of the task around it, which ends as it likes.
+        self.0.run(firing, &mut After::MustEnd);
     }
 
     /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), and keeps

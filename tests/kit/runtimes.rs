@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of the kit")]
 
 use std::future::Future;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -38,5 +39,14 @@ where
 pub(crate) fn on_all_in_turn(test: impl Fn(&Runtime)) {
     for runtime in all() {
         test(&runtime);
+    }
+}
+
+/// Waits until `holds`, and lets other tasks run meanwhile.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "in vain: {what}");
+        tokio::task::yield_now().await;
     }
 }

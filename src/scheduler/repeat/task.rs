@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::Work;
+use super::super::task::{After, Work};
 use super::rhythm::Rhythm;
 use super::round::{IntoNext, Round};
 use crate::shard::Start;
@@ -53,8 +53,8 @@ where
         self.rhythm.start(deadline, now)
     }
 
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, stays: &mut Option<Box<dyn Rounds<K, S>>>) {
-        stays.insert(self).round(firing);
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
+        after.stay(self).round(firing);
     }
 
     fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>> {
