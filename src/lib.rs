@@ -23,7 +23,7 @@
 //! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat). Calls
 //!   go through its [`Handle`].
 //! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
-//!   handler or channel for all. For sessions.
+//!   handler, channel or stream for all. For sessions.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
 //! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
@@ -89,6 +89,8 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | the module `test_util`; no dependency |
+//! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
+//! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 

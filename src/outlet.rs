@@ -1,7 +1,7 @@
 //! A bounded channel at whose end a thread can wait, or a task.
 //!
-//! The thread's side is the channel's own. A task leaves its waker in a place of which there is one:
-//! it looks, leaves the waker, and looks again. Who sends, sends first and takes the waker
+//! The thread's side is the channel's own. A task leaves its waker in a place of which there is
+//! one: it looks, leaves the waker, and looks again. Who sends, sends first and takes the waker
 //! afterwards; so does who ends it, or drops it. Both go through the lock of that place, so either
 //! the second look finds what was sent, or the sender finds the waker. **O1**
 //!

@@ -388,8 +388,8 @@ fn a_shutdown_that_is_begun_can_be_awaited_by_all_faces() {
     });
 }
 
-/// A task that was handed back and holds a future runs as part of the one around it: it is spawned, and
-/// that one ends by itself.
+/// A task that was handed back and holds a future runs as part of the one around it: it is spawned,
+/// and that one ends by itself.
 #[test]
 fn a_future_that_was_handed_back_can_be_run_by_another_task() {
     on_all(|| async {

@@ -1,8 +1,8 @@
 //! Waiting for the end of a run as a future: `waiting.rs` with a waker for a parker.
 //!
-//! A poll that finds its registration leaves its waker in it; settling takes the registration out under the
-//! same lock and wakes afterwards. So a poll that does not find it knows that the run has ended, and one that
-//! does is woken.
+//! A poll that finds its registration leaves its waker in it; settling takes the registration out
+//! under the same lock and wakes afterwards. So a poll that does not find it knows that the run has
+//! ended, and one that does is woken.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

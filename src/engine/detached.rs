@@ -1,8 +1,8 @@
 //! A run that goes on after its worker has started it, on an async runtime.
 //!
-//! To everybody else it runs as ever: until it is settled its key is Running, with all that this means for
-//! cancelling, arming and waiting. Whoever has the [`Detached`] has the run, and settles it by dropping
-//! that: at its end, in a panic, or when its runtime throws it away.
+//! To everybody else it runs as ever: until it is settled its key is Running, with all that this
+//! means for cancelling, arming and waiting. Whoever has the [`Detached`] has the run, and settles
+//! it by dropping that: at its end, in a panic, or when its runtime throws it away.
 
 use super::{Engine, Face, inside};
 use crate::shard::EntryId;

@@ -9,12 +9,12 @@ use futures_core::Stream;
 use super::Expired;
 use crate::outlet::Intake;
 
-/// The expired entries of an [`ExpiryMap`](crate::ExpiryMap), as they come. It ends when the map has ended and
-/// what was sent is received.
+/// The expired entries of an [`ExpiryMap`](crate::ExpiryMap), as they come. It ends when the map
+/// has ended and what was sent is received.
 ///
-/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and no
-/// particular runtime. A poll allocates nothing. Dropping it closes the map at the next expiry, since nobody
-/// would hear of it.
+/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and
+/// no particular runtime. A poll allocates nothing. Dropping it closes the map at the next expiry,
+/// since nobody would hear of it.
 ///
 /// # Examples
 ///

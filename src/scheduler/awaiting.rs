@@ -14,12 +14,13 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the future is
-    /// ready when the run in progress has ended. From this call on, and until the future is ready or dropped, arming
-    /// the key is refused while that run is in progress. Needs the feature `futures`, and no
-    /// particular runtime.
+    /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the
+    /// future is ready when the run in progress has ended. From this call on, and until the future
+    /// is ready or dropped, arming the key is refused while that run is in progress. Needs the
+    /// feature `futures`, and no particular runtime.
     ///
-    /// Dropping the future gives up waiting; what is cancelled stays so. Put it into a timeout for a limit.
+    /// Dropping the future gives up waiting; what is cancelled stays so. Put it into a timeout for
+    /// a limit.
     ///
     /// # Errors
     ///
@@ -36,7 +37,8 @@ where
         let (cancelling, awaiting) =
             Awaiting::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
-        // Before anything is awaited: the run may wait for what this drop lets go. If it panics, nobody waits.
+        // Before anything is awaited: the run may wait for what this drop lets go. If it panics,
+        // nobody waits.
         drop_pair(dropped);
         async move { awaiting.await.map(|()| answer) }
     }

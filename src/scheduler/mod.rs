@@ -62,8 +62,8 @@ use crate::sync::Arc;
 ///
 /// Dropping it closes the scheduler without waiting: what has not started counts as cancelled and
 /// is dropped, tasks that run go on to their end, and handles answer
-/// [`Closed`](crate::ScheduleError::Closed) from then on. That is fine in one of its own tasks, too.
-/// To wait, or to get the pending tasks back, use [`shutdown`](Self::shutdown).
+/// [`Closed`](crate::ScheduleError::Closed) from then on. That is fine in one of its own tasks,
+/// too. To wait, or to get the pending tasks back, use [`shutdown`](Self::shutdown).
 ///
 /// # Examples
 ///
@@ -136,12 +136,12 @@ where
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }
 
-    /// Like [`shutdown`](Self::shutdown), without waiting for it: a thread of its own sees to it, and the
-    /// ticket yields the report, to who waits for it or, with the feature `futures`, awaits it.
-    /// From any thread, also from inside a task. It goes on when the ticket is dropped.
+    /// Like [`shutdown`](Self::shutdown), without waiting for it: a thread of its own sees to it,
+    /// and the ticket yields the report, to who waits for it or, with the feature `futures`, awaits
+    /// it. From any thread, also from inside a task. It goes on when the ticket is dropped.
     ///
-    /// The scheduler is closing when this returns. Should that thread not start, what has not started is handed
-    /// back at once, whatever `mode` says.
+    /// The scheduler is closing when this returns. Should that thread not start, what has not
+    /// started is handed back at once, whatever `mode` says.
     ///
     /// # Examples
     ///

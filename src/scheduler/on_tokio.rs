@@ -31,7 +31,8 @@ where
     runtime: runtime::Handle,
 }
 
-/// A run of a future, as the future sees it: a [`Firing`] that can be kept. Clones stand for the same run.
+/// A run of a future, as the future sees it: a [`Firing`] that can be kept. Clones stand for the
+/// same run.
 pub struct AsyncFiring<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -49,15 +50,17 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// This handle for tasks that are futures, which run on `runtime`. Needs the feature `tokio`; of the
-    /// runtime neither the time driver nor the other one is needed.
+    /// This handle for tasks that are futures, which run on `runtime`. Needs the feature `tokio`;
+    /// of the runtime neither the time driver nor the other one is needed.
     ///
-    /// A key *runs* from the moment that its future is spawned until that is ready, dropped by its runtime, or has
-    /// panicked, and all promises hold for that run: two of one key never overlap, `cancel_and_wait` waits for
-    /// its end, shutdown waits for it and counts it. A run that is cancelled goes on, but is told,
-    /// [`AsyncFiring::is_cancelled`]. Workers only spawn, so that few of them serve any number of futures.
+    /// A key *runs* from the moment that its future is spawned until that is ready, dropped by its
+    /// runtime, or has panicked, and all promises hold for that run: two of one key never overlap,
+    /// `cancel_and_wait` waits for its end, shutdown waits for it and counts it. A run that is
+    /// cancelled goes on, but is told, [`AsyncFiring::is_cancelled`]. Workers only spawn, so that
+    /// few of them serve any number of futures.
     ///
-    /// Keys, ids and everything else are those of this handle: both schedule into the same scheduler.
+    /// Keys, ids and everything else are those of this handle: both schedule into the same
+    /// scheduler.
     ///
     /// # Examples
     ///
@@ -94,8 +97,8 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Like [`Handle::schedule`]: spawns what `make` makes, once, at or after `delay` from now. `make`
-    /// itself runs on the runtime, too.
+    /// Like [`Handle::schedule`]: spawns what `make` makes, once, at or after `delay` from now.
+    /// `make` itself runs on the runtime, too.
     ///
     /// # Errors
     ///
@@ -236,8 +239,8 @@ where
     }
 }
 
-/// Runs the future to its end. The fields are dropped in this order: who waits for the run's end finds its
-/// future gone, in every case.
+/// Runs the future to its end. The fields are dropped in this order: who waits for the run's end
+/// finds its future gone, in every case.
 struct Carry<K, S>
 where
     K: Clone + Send + 'static,

@@ -44,8 +44,8 @@ where
     pub task: Task<K, S>,
 }
 
-/// Yields the report of a shutdown that was called from inside a task, or that was only begun. With the feature
-/// `futures` it is a future, too.
+/// Yields the report of a shutdown that was called from inside a task, or that was only begun. With
+/// the feature `futures` it is a future, too.
 #[must_use = "the report holds what did not run"]
 pub struct ReportTicket<R>(Intake<R>);
 

@@ -1,5 +1,6 @@
 //! The keyless face: one-shots with a handle, the `newTimeout` of Netty's `HashedWheelTimer`. No
-//! index, no hash: a thread's timers go into one stripe. `sleep.rs` has the same for tasks that await.
+//! index, no hash: a thread's timers go into one stripe. `sleep.rs` has the same for tasks that
+//! await.
 
 #[cfg(feature = "futures")]
 mod sleep;
@@ -291,8 +292,8 @@ impl Timeout {
                 Cancelling::Cancelled {
                     deadline, dropped, ..
                 } => {
-                    // Under the lock, like the look in `fate`: from here on the place can be used again.
-                    // Relaxed: the lock orders it.
+                    // Under the lock, like the look in `fate`: from here on the place can be used
+                    // again. Relaxed: the lock orders it.
                     self.cancelled.store(true, Ordering::Relaxed);
                     task = dropped.1;
                     Cancel::Cancelled {

@@ -1,12 +1,12 @@
 //! Sleeping on the wheel: the payload is a waker, so that a sleep allocates nothing.
 //!
-//! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its stripe's
-//! lock decides: a poll that finds the entry leaves its waker there, and whoever takes the entry out
-//! (a run, a shutdown, a drop of the timer) drops the waker, which wakes. So the waker of the last poll
-//! is woken in every case, and a poll that does not find the entry is ready. **S1**
+//! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its
+//! stripe's lock decides: a poll that finds the entry leaves its waker there, and whoever takes the
+//! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes. So the waker of
+//! the last poll is woken in every case, and a poll that does not find the entry is ready. **S1**
 //!
-//! Only the sleep itself cancels without waking. Wakers are the runtime's code: they are cloned, woken
-//! and dropped without a lock.
+//! Only the sleep itself cancels without waking. Wakers are the runtime's code: they are cloned,
+//! woken and dropped without a lock.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -44,8 +44,8 @@ impl Drop for WakeUp {
 
 /// A future that is ready at a moment; see [`Timer::sleep`].
 ///
-/// Dropping it cancels its timer. It can be [reset](Self::reset), also when it is over. A poll allocates
-/// nothing.
+/// Dropping it cancels its timer. It can be [reset](Self::reset), also when it is over. A poll
+/// allocates nothing.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     link: Link,
@@ -108,15 +108,15 @@ impl Timer {
     /// A future that is ready at or after `delay` from now. Needs the feature `futures`, and no
     /// particular runtime.
     ///
-    /// The time runs from this call on; nothing is armed before the first poll. Each sleep that is polled
-    /// counts as one pending timer. It wakes its task on the timer's workers; for very many sleeps a
-    /// timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
+    /// The time runs from this call on; nothing is armed before the first poll. Each sleep that is
+    /// polled counts as one pending timer. It wakes its task on the timer's workers; for very many
+    /// sleeps a timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
     ///
     /// # Errors
     ///
-    /// The future's: [`Full`](SleepError::Full) at `max_pending`, [`Closed`](SleepError::Closed) if the timer
-    /// is shut down or dropped before the sleep is over. With [`Shutdown::Drain`](crate::Shutdown::Drain)
-    /// the sleeps go on to their end.
+    /// The future's: [`Full`](SleepError::Full) at `max_pending`, [`Closed`](SleepError::Closed) if
+    /// the timer is shut down or dropped before the sleep is over. With
+    /// [`Shutdown::Drain`](crate::Shutdown::Drain) the sleeps go on to their end.
     ///
     /// # Examples
     ///
@@ -147,8 +147,8 @@ impl Timer {
         }
     }
 
-    /// The output of `future`, if it is ready within `limit` from now. If both are ready at the same
-    /// poll it is the output.
+    /// The output of `future`, if it is ready within `limit` from now. If both are ready at the
+    /// same poll it is the output.
     ///
     /// Cancel-safe: dropping it drops `future` and cancels the timer. So does its end by time.
     ///
@@ -208,8 +208,9 @@ impl Sleep {
         self.link.now() >= self.deadline
     }
 
-    /// Lets it begin anew: it is over at `delay` from now. Constant, and for a later moment a single write,
-    /// so a connection that is idle too late can be told by one sleep that each message resets.
+    /// Lets it begin anew: it is over at `delay` from now. Constant, and for a later moment a
+    /// single write, so a connection that is idle too late can be told by one sleep that each
+    /// message resets.
     pub fn reset(&mut self, delay: Duration) {
         self.reset_until(self.link.now() + delay);
     }

@@ -1,4 +1,5 @@
-//! Tokio's runtimes: on the calling thread and on several, with and without a time driver of its own.
+//! Tokio's runtimes: on the calling thread and on several, with and without a time driver of its
+//! own.
 
 #![allow(dead_code, reason = "each test uses a part of the kit")]
 

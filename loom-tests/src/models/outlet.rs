@@ -1,5 +1,5 @@
-//! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that was
-//! told to wait is woken, and the end is seen. `src/outlet.rs` has the protocol, O1 and O2.
+//! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that
+//! was told to wait is woken, and the end is seen. `src/outlet.rs` has the protocol, O1 and O2.
 //!
 //! What nobody wakes shows as a deadlock.
 //!
@@ -52,8 +52,8 @@ fn what_waits_for_room_is_not_lost() {
     });
 }
 
-/// A thread sends into a full channel, another one ends it, and the task gets what was sent and sees
-/// the end.
+/// A thread sends into a full channel, another one ends it, and the task gets what was sent and
+/// sees the end.
 #[test]
 fn the_end_is_told_while_a_send_waits_for_room() {
     check(2, || {

@@ -82,7 +82,8 @@ fn the_end_of_the_run_wakes_the_waiter() {
     });
 }
 
-/// A task that awaits the end, with a poll in between by which it moved to another thread, as it were.
+/// A task that awaits the end, with a poll in between by which it moved to another thread, as it
+/// were.
 #[test]
 fn the_end_of_the_run_wakes_the_task() {
     check(3, || {

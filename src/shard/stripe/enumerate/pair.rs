@@ -330,9 +330,10 @@ impl Pair {
         let State::Running { arming, waiter, .. } = &mut self.keys[key] else {
             unreachable!("it was running");
         };
-        *waiter = self
-            .stripe
-            .wait_for(arming.id, Waiter::Thread(Parker::new().unparker().clone()));
+        *waiter = self.stripe.wait_for(
+            arming.id,
+            crate::shard::Waiter::Thread(Parker::new().unparker().clone()),
+        );
         assert!(waiter.is_some());
         self.after();
         true
