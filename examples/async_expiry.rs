@@ -3,7 +3,7 @@
 //! runtime's time driver is used: all of it waits on the wheels of this crate.
 //!
 //! ```sh
-//! cargo run --release --example async_expiry
+//! cargo run --release --example async_expiry --features tokio
 //! ```
 
 use std::sync::Arc;

@@ -86,7 +86,8 @@ pub enum ScheduleError<F> {
     Full(F),
     /// The scheduler is closing or closed, for good.
     Closed(F),
-    /// Somebody waits in `cancel_and_wait` for a run of this key. Passes when that call returns.
+    /// Somebody waits in `cancel_and_wait` for a run of this key. Passes when that call returns, or
+    /// the future of `cancel_and_wait_async` is ready or dropped.
     Closing(F),
     /// The key is pending already, or repeats: only from `schedule_if_absent`.
     Occupied(F),
@@ -157,12 +158,13 @@ impl<F> fmt::Display for ScheduleError<F> {
 
 impl<F> std::error::Error for ScheduleError<F> {}
 
-/// Why `cancel_and_wait` did not wait to the end. The cancellation itself was done all the same:
+/// Why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait to the end. The cancellation itself was done all the same:
 /// what was pending is cancelled, and the run in progress is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
     /// Called from inside a task of the same scheduler, without a limit: it could wait for itself.
+    /// The future of `cancel_and_wait_async` says so of its own run alone, where that is known.
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,

@@ -125,6 +125,8 @@ pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
     InsertError, InsertRefusal, Inserted, Reason, Removed, Touch,
 };
+#[cfg(feature = "futures")]
+pub use scheduler::CancelAndWait;
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, IntoNext,
     KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
@@ -140,6 +142,6 @@ pub use timer::{Sleep, SleepError, TimeoutError};
 pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};
 
 /// Compiles the README's examples.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

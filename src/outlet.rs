@@ -14,6 +14,8 @@ use crate::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 #[cfg(feature = "futures")]
+use crate::job::{contain, drop_pair};
+#[cfg(feature = "futures")]
 use crate::waker::leave;
 
 /// The sending end.
@@ -94,7 +96,7 @@ impl<T> Drop for Outlet<T> {
 impl<T> Intake<T> {
     /// The thread's side alone.
     pub(crate) fn into_receiver(self) -> Receiver<T> {
-        self.receiver
+        self.receiver.clone()
     }
 
     /// Waits for an item; `None` at the end.
@@ -131,11 +133,24 @@ impl<T> Intake<T> {
     }
 }
 
+/// The task that was told to wait, if any, is not woken any more.
+#[cfg(feature = "futures")]
+impl<T> Drop for Intake<T> {
+    fn drop(&mut self) {
+        drop_pair(((), self.signal.take()));
+    }
+}
+
 #[cfg(feature = "futures")]
 impl Signal {
+    fn take(&self) -> Waker {
+        std::mem::replace(&mut *self.waker.lock(), Waker::noop().clone())
+    }
+
     fn wake(&self) {
-        let waker = std::mem::replace(&mut *self.waker.lock(), Waker::noop().clone());
-        waker.wake();
+        let waker = self.take();
+        // The runtime's code.
+        let _ = contain(|| waker.wake());
     }
 }
 

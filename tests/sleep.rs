@@ -10,7 +10,7 @@ mod wait;
 mod wakes;
 
 use std::future::{pending, ready};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -142,8 +142,8 @@ fn dropping_a_sleep_cancels_its_timer_and_wakes_nobody() {
 fn a_poll_after_the_deadline_is_ready_without_the_worker() {
     let (hand, builder) = manual();
     let timer = builder.workers(1).max_workers(1).build().unwrap();
-    let (held, hold) = std::sync::mpsc::channel::<()>();
-    let (runs, running) = std::sync::mpsc::channel();
+    let (held, hold) = mpsc::channel::<()>();
+    let (runs, running) = mpsc::channel();
     let _ = timer
         .after(Duration::ZERO, move || {
             runs.send(()).unwrap();
@@ -199,10 +199,10 @@ fn who_sleeps_is_told_when_the_timer_closes() {
             2 => drop(timer.begin_shutdown(Shutdown::HandBack)),
             _ => drop(timer.shutdown(Shutdown::RunNow).unwrap()),
         }
-        until("it is woken", || wakes.count() == 1);
         let closed = Poll::Ready(Err(SleepError::Closed));
+        assert_eq!(poll(&mut unpolled, &wakes), closed, "end {end}");
+        until("it is woken", || wakes.count() == 1);
         assert_eq!(poll(&mut sleep, &wakes), closed, "end {end}");
-        assert_eq!(poll(&mut unpolled, &wakes), closed);
     }
     assert_eq!(SleepError::Closed.to_string(), "the timer is closed");
 }
@@ -351,17 +351,20 @@ fn a_timeout_without_a_timer_yields_what_is_ready_and_says_why_not() {
 #[test]
 fn a_sleep_that_each_message_resets_ends_when_none_comes() {
     on_all(|| async {
-        let timer = Timer::new().unwrap();
+        let (hand, timer) = timer();
         let (send, mut messages) = tokio::sync::mpsc::channel(1);
+        let clock = hand.clone();
         let sender = tokio::spawn(async move {
             for number in 0..50 {
+                clock.advance(SECOND * 9 / 10);
                 send.send(number).await.unwrap();
-                tokio::task::yield_now().await;
+                // Until it is received, and the sleep is reset.
+                let _ = send.reserve().await.unwrap();
             }
-            // Idle from now on.
+            clock.advance(SECOND);
             send
         });
-        let mut idle = timer.sleep(MOMENT);
+        let mut idle = timer.sleep(SECOND);
         let mut count = 0;
         loop {
             tokio::select! {
@@ -369,7 +372,7 @@ fn a_sleep_that_each_message_resets_ends_when_none_comes() {
                 message = messages.recv() => {
                     assert_eq!(message, Some(count));
                     count += 1;
-                    idle.reset(MOMENT);
+                    idle.reset_until(Time::ZERO + SECOND * 9 / 10 * count + SECOND);
                 }
                 slept = &mut idle => {
                     slept.unwrap();
@@ -377,9 +380,62 @@ fn a_sleep_that_each_message_resets_ends_when_none_comes() {
                 }
             }
         }
-        assert!(count <= 50);
-        sender.abort();
+        assert_eq!(count, 50);
+        drop(sender.await.unwrap());
     });
+}
+
+/// When its entry is queued, and when it is being woken; and when there was no room.
+#[test]
+fn a_sleep_can_be_reset_when_it_is_due() {
+    struct Blocks(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>);
+    impl Wake for Blocks {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+            let _ = self.1.lock().unwrap().recv();
+        }
+    }
+    let (hand, builder) = manual();
+    let builder = builder.workers(1).max_workers(1).max_pending(2);
+    let timer = builder.build().unwrap();
+    let (wakes_up, woken) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let blocks = Waker::from(Arc::new(Blocks(wakes_up, Mutex::new(released))));
+    let wakes = Wakes::new();
+    let mut first = timer.sleep(SECOND);
+    let mut second = timer.sleep(SECOND);
+    let context = &mut Context::from_waker(&blocks);
+    assert!(std::pin::Pin::new(&mut first).poll(context).is_pending());
+    assert!(poll(&mut second, &wakes).is_pending());
+    let mut third = timer.sleep(SECOND);
+    let full = Poll::Ready(Err(SleepError::Full));
+    assert_eq!(poll(&mut third, &wakes), full);
+    hand.advance(SECOND);
+    wait::next(&woken);
+    // The only worker is about to wake the first one's task; the second one's entry waits, or was
+    // woken before.
+    until("both were collected", || {
+        let stats = timer.stats();
+        stats.ran + stats.queued == 2
+    });
+    for sleep in [&mut first, &mut second, &mut third] {
+        sleep.reset(SECOND);
+        assert!(!sleep.is_elapsed());
+    }
+    release.send(()).unwrap();
+    let before = wakes.count();
+    for sleep in [&mut first, &mut second] {
+        assert!(poll(sleep, &wakes).is_pending());
+    }
+    hand.advance(SECOND);
+    until("both wake", || wakes.count() == before + 2);
+    for sleep in [&mut first, &mut second, &mut third] {
+        assert_eq!(poll(sleep, &wakes), Poll::Ready(Ok(())));
+    }
+    timer.shutdown(Shutdown::HandBack).unwrap();
+    third.reset(SECOND);
+    let closed = Poll::Ready(Err(SleepError::Closed));
+    assert_eq!(poll(&mut third, &wakes), closed);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! An `ExpiryMap` whose expired entries are a stream.
 
+#[path = "kit/gate.rs"]
+mod gate;
+#[path = "kit/quiet.rs"]
+mod quiet;
 #[path = "kit/runtimes.rs"]
 mod runtimes;
 #[path = "kit/wait.rs"]
@@ -7,10 +11,13 @@ mod wait;
 #[path = "kit/wakes.rs"]
 mod wakes;
 
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use gate::Gate;
 use runtimes::{eventually, on_all};
 use tokio_stream::{Stream, StreamExt};
 use tourbillon::{
@@ -70,11 +77,12 @@ fn a_task_that_waits_is_woken_by_what_expires_and_by_the_end() {
     on_all(|| async {
         let (clock, map, mut gone) = with_capacity(1);
         fill(&map, [7]);
+        let wakes = Wakes::new();
+        assert!(poll(&mut Box::pin(gone.next()), &wakes).is_pending());
         let reader = tokio::spawn(async move {
             let first = gone.next().await.map(|expired| expired.key);
             (first, gone.next().await.is_none())
         });
-        tokio::task::yield_now().await;
         clock.advance(IDLE);
         eventually("it is delivered", || map.stats().ran == 1).await;
         let report = map.begin_shutdown(Shutdown::HandBack).await;
@@ -182,4 +190,129 @@ fn a_stream_can_be_sent_and_says_how_many_wait() {
     let (_clock, _map, gone) = with_capacity(1);
     check(&gone);
     assert!(format!("{gone:?}").contains("waiting: 0"));
+}
+
+/// A stream that is dropped forgets who waited for it.
+#[test]
+fn a_stream_that_is_dropped_keeps_no_waker() {
+    let (_clock, map, mut gone) = with_capacity(1);
+    let wakes = Wakes::new();
+    assert!(poll(&mut Box::pin(gone.next()), &wakes).is_pending());
+    drop(gone);
+    assert_eq!(Arc::strong_count(&wakes), 1);
+    drop(map);
+    assert_eq!(wakes.count(), 0);
+}
+
+/// A key whose clone waits at a gate, once it is closed: the second clone is made by the worker between
+/// its claim and the delivery.
+struct Slow {
+    clones: Arc<AtomicUsize>,
+    gate: Gate,
+}
+
+impl Clone for Slow {
+    fn clone(&self) -> Self {
+        if self.clones.fetch_add(1, Ordering::SeqCst) == 1 {
+            self.gate.pass();
+        }
+        Slow {
+            clones: Arc::clone(&self.clones),
+            gate: self.gate.clone(),
+        }
+    }
+}
+
+impl PartialEq for Slow {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Slow {}
+
+impl std::hash::Hash for Slow {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+/// What a worker has taken for delivery is delivered, whatever ends meanwhile.
+#[test]
+fn what_is_being_delivered_when_the_map_ends_is_not_lost() {
+    for end in 0..3 {
+        let clock = ManualClock::new();
+        let (map, gone) = ExpiryMap::<Slow, u32>::builder()
+            .time_to_idle(IDLE)
+            .clock(Clock::manual(&clock))
+            .build_channel(1)
+            .unwrap();
+        let gate = Gate::default();
+        let key = Slow {
+            clones: Arc::default(),
+            gate: gate.clone(),
+        };
+        map.insert(key, 7).unwrap();
+        clock.advance(IDLE);
+        gate.crowd(1);
+        match end {
+            0 => drop(map),
+            1 => drop(map.begin_shutdown(Shutdown::HandBack)),
+            _ => {
+                // It outlasts the limit.
+                let ticket = map.begin_shutdown(Shutdown::HandBack);
+                until("the limit passes", || {
+                    clock.advance(IDLE);
+                    map.state() == Lifecycle::Closed
+                });
+                assert_eq!(ticket.wait().still_running, 1);
+            }
+        }
+        gate.open();
+        assert_eq!(
+            gone.iter().map(|expired| expired.value).sum::<u32>(),
+            7,
+            "end {end}"
+        );
+    }
+}
+
+/// A waker of the reader's that panics takes nothing of anybody else.
+#[test]
+fn a_waker_that_panics_does_not_reach_the_map() {
+    struct Bad;
+    impl Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            panic!("{}: a waker", quiet::WANTED);
+        }
+    }
+    quiet::hush();
+    let bad = Waker::from(Arc::new(Bad));
+    let wait = |gone: &mut Gone| {
+        let mut next = Box::pin(gone.next());
+        let polled = next.as_mut().poll(&mut Context::from_waker(&bad));
+        assert!(polled.is_pending());
+    };
+    let (clock, map, mut gone) = with_capacity(2);
+    fill(&map, [1]);
+    wait(&mut gone);
+    clock.advance(IDLE);
+    until("it is delivered", || {
+        gone.size_hint().0 == 1 && map.stats().running == 0
+    });
+    assert_eq!(map.stats().panicked, 0);
+    assert!(poll(&mut Box::pin(gone.next()), &Wakes::new()).is_ready());
+    fill(&map, 2..5);
+    wait(&mut gone);
+    let report = map.begin_shutdown(Shutdown::HandBack).wait();
+    assert_eq!(
+        (report.handed_back.len(), report.already_closed),
+        (3, false)
+    );
+
+    let (_clock, map, mut gone) = with_capacity(2);
+    wait(&mut gone);
+    drop(map);
+    assert!(matches!(
+        poll(&mut Box::pin(gone.next()), &Wakes::new()),
+        Poll::Ready(None) | Poll::Pending
+    ));
 }

@@ -47,7 +47,7 @@ const LAYERS: &[Layer] = &[
     layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),
-    layer(2, "outlet", 0..=1, &[]),
+    layer(2, "outlet", 0..=1, &["job"]),
     layer(2, "stats", 0..=1, &[]),
     // Pure: no threads and no clock, so not even the facade.
     layer(3, "wheel", 1..=1, &[]),

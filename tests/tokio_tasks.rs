@@ -182,7 +182,7 @@ fn while_the_end_is_awaited_the_key_is_closed_and_giving_up_opens_it() {
 }
 
 #[test]
-fn awaiting_needs_no_run_and_from_inside_a_task_it_is_refused() {
+fn awaiting_needs_no_run_and_a_run_does_not_wait_for_itself() {
     on_all(|| async {
         let (_hand, scheduler) = scheduler();
         let timers = here(&scheduler);
@@ -202,7 +202,110 @@ fn awaiting_needs_no_run_and_from_inside_a_task_it_is_refused() {
             .unwrap();
         let told = told.await.unwrap();
         assert_eq!(told, (Err(WaitError::WouldDeadlock), true));
+        assert!(WaitError::WouldDeadlock.to_string().contains("limit"));
     });
+}
+
+/// A future blocks nobody, so it may wait for another one's run; and a thread in a task may not.
+#[test]
+fn a_run_can_await_the_end_of_another() {
+    on_all(|| async {
+        let (_hand, scheduler) = scheduler();
+        let timers = here(&scheduler);
+        let (send, began) = oneshot::channel();
+        timers
+            .schedule(7, Duration::ZERO, async move |firing| {
+                send.send(()).unwrap();
+                while !firing.is_cancelled() {
+                    tokio::task::yield_now().await;
+                }
+            })
+            .unwrap();
+        began.await.unwrap();
+        let (send, told) = oneshot::channel();
+        timers
+            .schedule(8, Duration::ZERO, async move |firing| {
+                let handle = firing.handle();
+                let _ = send.send(handle.cancel_and_wait_async(&7).await);
+            })
+            .unwrap();
+        assert_eq!(told.await.unwrap(), Ok(Cancel::Running));
+        // In a task that is a closure nobody can tell which run it is.
+        let (send, told) = oneshot::channel();
+        let (hold, held) = oneshot::channel::<()>();
+        let (begins, begun) = oneshot::channel();
+        timers
+            .schedule(7, Duration::ZERO, async move |_| {
+                begins.send(()).unwrap();
+                let _ = held.await;
+            })
+            .unwrap();
+        begun.await.unwrap();
+        let ask = move |firing: &tourbillon::Firing<'_, u32>| {
+            let mut asked = firing.handle().cancel_and_wait_async(&7);
+            let _ = send.send(poll(&mut asked, &Wakes::new()));
+        };
+        timers.handle().schedule(9, Duration::ZERO, ask).unwrap();
+        let refused = Poll::Ready(Err(WaitError::WouldDeadlock));
+        assert_eq!(told.await.unwrap(), refused);
+        hold.send(()).unwrap();
+    });
+}
+
+/// What is told of a panic, and what a future drops, is inside the run, too.
+#[test]
+fn no_part_of_a_run_waits_for_that_run() {
+    struct Waits(
+        Option<tourbillon::Handle<u32>>,
+        mpsc::Sender<Result<Cancel, WaitError>>,
+    );
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let handle = self.0.take().unwrap();
+            self.1.send(handle.cancel_and_wait(&7)).unwrap();
+            panic!("{}: in a drop", quiet::WANTED);
+        }
+    }
+    quiet::hush();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (tell, waiter) = (Arc::clone(&told), Arc::new(Mutex::new(None)));
+    let handle_of = Arc::clone(&waiter);
+    let scheduler = Scheduler::<u32>::builder()
+        .on_panic(move |panic| {
+            let handle: Option<tourbillon::Handle<u32>> = handle_of.lock().unwrap().clone();
+            let waited = handle.unwrap().cancel_and_wait(panic.key);
+            tell.lock()
+                .unwrap()
+                .push((panic.message.to_owned(), waited));
+        })
+        .build()
+        .unwrap();
+    *waiter.lock().unwrap() = Some(scheduler.handle());
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+    let (send, waited) = mpsc::channel();
+    let (begins, began) = mpsc::channel();
+    let waits = Waits(Some(scheduler.handle()), send);
+    timers
+        .schedule(7, Duration::ZERO, async move |_| {
+            let _waits = waits;
+            begins.send(()).unwrap();
+            pending::<()>().await;
+        })
+        .unwrap();
+    wait::next(&began);
+    // It drops what it has not finished.
+    drop(runtime);
+    assert_eq!(wait::next(&waited), Err(WaitError::WouldDeadlock));
+    until("its run ends", || !timers.handle().contains(&7));
+    let message = format!("{}: in a drop", quiet::WANTED);
+    let told = told.lock().unwrap().clone();
+    assert_eq!(told, [(message, Err(WaitError::WouldDeadlock))]);
+    assert_eq!(timers.handle().stats().panicked, 1);
+    *waiter.lock().unwrap() = None;
 }
 
 /// A thread that waits is woken by the end of a future, too.

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::waiting::Registered;
-use super::{Engine, Face};
+use super::{Engine, Face, inside};
 use crate::error::WaitError;
 use crate::shard::{Cancelling, Stripe, Waiter};
 use crate::sync::Arc;
@@ -28,7 +28,11 @@ impl<F: Face> Awaiting<F> {
         stripe: usize,
         cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
     ) -> (Cancelling<F::Key, F::Payload>, Self) {
-        let waiter = (!engine.is_inside()).then(|| Waiter::Task(Waker::noop().clone()));
+        // A future blocks nobody but the task that awaits it, which must not be the run itself.
+        let waiter = |run| {
+            let itself = inside::may_be_inside_run(engine.tag(), (stripe as u32, run));
+            (!itself).then(|| Waiter::Task(Waker::noop().clone()))
+        };
         let (cancelling, registered) = engine.cancel_and_register(stripe, waiter, cancel);
         let awaiting = Awaiting {
             engine: Arc::clone(engine),

@@ -123,14 +123,16 @@ impl Closing {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// C4: counts first, takes the lock afterwards.
-    pub(crate) fn stripe_emptied(&self) {
+    /// C4: counts first, takes the lock afterwards. Whether it was the last one.
+    pub(crate) fn stripe_emptied(&self) -> bool {
         // AcqRel: the last one has seen what all did before.
-        if self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last {
             for waiter in self.waiters.lock().drain(..) {
                 waiter.unpark();
             }
         }
+        last
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

@@ -29,7 +29,8 @@ impl<F: Face> Detached<F> {
 
     /// Does a part of what there is to do: it counts as inside the run.
     pub(crate) fn proceed<R>(&self, part: impl FnOnce() -> R) -> R {
-        let _inside = inside::Inside::enter(self.engine.tag());
+        let run = Some((self.stripe, self.id));
+        let _inside = inside::Inside::enter_run(self.engine.tag(), run);
         part()
     }
 

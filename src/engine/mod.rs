@@ -104,7 +104,7 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
 
-    /// The engine has ended. What still runs has outlasted the limit.
+    /// The engine is closed, and nothing is pending or runs any more. It must not panic.
     fn ended(&self) {}
 }
 
@@ -303,8 +303,8 @@ impl<F: Face> Engine<F> {
                 slot,
             });
         }
-        if after.emptied {
-            self.closing.stripe_emptied();
+        if after.emptied && self.closing.stripe_emptied() {
+            self.face.ended();
         }
     }
 

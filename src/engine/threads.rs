@@ -134,7 +134,6 @@ impl<F: Face> Engine<F> {
         let ending = self.wind_down(mode, begun, wait);
         self.join(ending.still_running == 0);
         self.closing().finish();
-        self.face.ended();
         ending
     }
 
@@ -148,6 +147,8 @@ impl<F: Face> Engine<F> {
         // Before anybody can see that it is closing.
         let begun = engine.now();
         if !engine.closing().begin() {
+            // Who began may not have come to it yet, and nothing is accepted after this call.
+            engine.close_gates();
             return Ok(report(None));
         }
         if !engine.is_inside() {
@@ -167,6 +168,7 @@ impl<F: Face> Engine<F> {
         if engine.closing().begin() {
             return Self::end_elsewhere(server, mode, begun, report);
         }
+        engine.close_gates();
         let (send, receive) = outlet(1);
         // There is room for one, and somebody to receive it.
         let _ = send.send(report(None));
@@ -192,8 +194,12 @@ impl<F: Face> Engine<F> {
                 let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode, begun))));
             });
         if thread.is_err() {
-            // Without a thread nothing can be waited for: what has not started comes back at once.
-            let ending = server.engine().end(Shutdown::HandBack, begun, &mut |_| ());
+            // Without a thread nothing can be waited for, not even threads, of which this may be
+            // one: what has not started comes back at once.
+            let engine = server.engine();
+            let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
+            *engine.threads.0.lock() = None;
+            engine.closing().finish();
             let _ = send.send(report(Some(ending)));
         }
         receive
@@ -231,7 +237,6 @@ impl<F: Face> Engine<F> {
         self.stop();
         *self.threads.0.lock() = None;
         self.closing().finish();
-        self.face.ended();
         // Payloads are user code's: dropped here, with no lock held.
         drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }

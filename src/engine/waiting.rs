@@ -39,7 +39,7 @@ impl<F: Face> Engine<F> {
     ) -> (Cancelling<F::Key, F::Payload>, Option<Waiting>) {
         let may_wait = until.is_some() || !self.is_inside();
         let parker = Parker::new();
-        let waiter = may_wait.then(|| Waiter::Thread(parker.unparker().clone()));
+        let waiter = |_| may_wait.then(|| Waiter::Thread(parker.unparker().clone()));
         let (cancelling, registered) = self.cancel_and_register(stripe, waiter, cancel);
         let waiting = registered.map(|registered| Waiting {
             registered,
@@ -49,11 +49,11 @@ impl<F: Face> Engine<F> {
         (cancelling, waiting)
     }
 
-    /// With no waiter the caller must not wait.
+    /// Without a waiter for the run the caller must not wait.
     pub(super) fn cancel_and_register(
         &self,
         stripe: usize,
-        waiter: Option<Waiter>,
+        waiter: impl FnOnce(EntryId) -> Option<Waiter>,
         cancel: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Cancelling<F::Key, F::Payload>,
     ) -> (Cancelling<F::Key, F::Payload>, Option<Registered>) {
         let number_of_stripe = stripe;
@@ -68,7 +68,7 @@ impl<F: Face> Engine<F> {
             let registered = run.map(|run| Registered {
                 stripe: number_of_stripe,
                 run,
-                number: waiter.and_then(|waiter| stripe.wait_for(run, waiter)),
+                number: waiter(run).and_then(|waiter| stripe.wait_for(run, waiter)),
             });
             (cancelling, registered)
         })

@@ -162,14 +162,18 @@ where
         Ok((map, intake.into_receiver()))
     }
 
-    /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task on any
-    /// runtime. With a capacity of 0 it is as with 1: a stream can't be waited for.
+    /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
+    /// on any runtime; needs the feature `futures`. With a capacity of 0 it is as with 1: a stream
+    /// can't be waited for.
+    ///
+    /// What waits to be sent holds up a shutdown: a task that awaits the end of
+    /// [`begin_shutdown`](ExpiryMap::begin_shutdown) should read on meanwhile, or leave that to
+    /// another one.
     ///
     /// # Errors
     ///
     /// As for [`build`](Self::build).
     #[cfg(feature = "futures")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "futures")))]
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub fn build_stream(
         self,

@@ -1,13 +1,29 @@
 //! Calls of a handle that are awaited instead of blocking.
 
 use std::borrow::Borrow;
+use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use super::answers::Cancel;
+use super::face::Keyed;
 use super::handle::Handle;
+use super::hasher::RandomState;
 use crate::engine::Awaiting;
 use crate::error::WaitError;
 use crate::job::drop_pair;
+
+/// The future of [`Handle::cancel_and_wait_async`]. Dropping it gives up waiting.
+#[must_use = "it cancels without being awaited, and does not wait"]
+pub struct CancelAndWait<K, S = RandomState>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    answer: Cancel,
+    run: Awaiting<Keyed<K, S>>,
+}
 
 impl<K, S> Handle<K, S>
 where
@@ -24,22 +40,47 @@ where
     ///
     /// # Errors
     ///
-    /// As for [`cancel_and_wait`](Self::cancel_and_wait).
-    pub fn cancel_and_wait_async<Q>(
-        &self,
-        key: &Q,
-    ) -> impl Future<Output = Result<Cancel, WaitError>> + Send + use<K, S, Q>
+    /// The future's: [`WaitError::WouldDeadlock`] from inside the run that it would wait for; and
+    /// from inside any task that is a closure, where nobody can tell. A run that waits for itself by
+    /// way of another task is not noticed.
+    pub fn cancel_and_wait_async<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (cancelling, awaiting) =
+        let (cancelling, run) =
             Awaiting::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
         // Before anything is awaited: the run may wait for what this drop lets go. If it panics,
         // nobody waits.
         drop_pair(dropped);
-        async move { awaiting.await.map(|()| answer) }
+        CancelAndWait { answer, run }
+    }
+}
+
+impl<K, S> Future for CancelAndWait<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Output = Result<Cancel, WaitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = self.answer;
+        let run = Pin::new(&mut self.run);
+        run.poll(context).map(|ended| ended.map(|()| answer))
+    }
+}
+
+impl<K, S> fmt::Debug for CancelAndWait<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelAndWait")
+            .field("answer", &self.answer)
+            .finish_non_exhaustive()
     }
 }

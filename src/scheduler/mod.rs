@@ -32,6 +32,8 @@ mod stats;
 mod task;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
+#[cfg(feature = "futures")]
+pub use awaiting::CancelAndWait;
 pub use builder::Builder;
 pub use by_id::ById;
 #[cfg(any(test, feature = "test-util"))]

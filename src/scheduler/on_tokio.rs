@@ -62,6 +62,18 @@ where
     /// Keys, ids and everything else are those of this handle: both schedule into the same
     /// scheduler.
     ///
+    /// # Blocking
+    ///
+    /// A runtime that nobody drives runs nothing. So on its own threads, and always on that of a
+    /// current-thread runtime, await the end of a run by
+    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a shutdown by
+    /// [`begin_shutdown`](crate::Scheduler::begin_shutdown): the calls that block wait for futures
+    /// that can't go on meanwhile. For the same reason a scheduler that a test steps does not wait
+    /// for them: let the runtime run between two steps.
+    ///
+    /// A runtime that has been shut down drops the future unpolled: that is an end of its run like
+    /// any other, and it counts as one that *ran*.
+    ///
     /// # Examples
     ///
     /// ```
@@ -228,7 +240,7 @@ where
         };
         let Spawn { make, runtime } = *self;
         drop(runtime.spawn(Carry {
-            future: Box::pin(async move { make(for_future).await }),
+            future: Some(Box::pin(async move { make(for_future).await })),
             told,
             run,
         }));
@@ -239,16 +251,56 @@ where
     }
 }
 
-/// Runs the future to its end. The fields are dropped in this order: who waits for the run's end
-/// finds its future gone, in every case.
+/// Runs the future to its end.
 struct Carry<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Until it is ready, or dropped.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     told: AsyncFiring<K, S>,
     run: Option<Detached<Keyed<K, S>>>,
+}
+
+impl<K, S> Carry<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Does a part of the run, which is user code.
+    fn proceed<R>(
+        &mut self,
+        part: impl FnOnce(&mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) -> R,
+    ) -> Option<R> {
+        let Carry { future, told, run } = self;
+        let part = || {
+            let ended = contain(|| part(future));
+            if let Err(message) = &ended {
+                told.panicked(message);
+            }
+            ended.ok()
+        };
+        let ended = match run {
+            Some(run) => run.proceed(part),
+            None => part(),
+        };
+        if let (None, Some(run)) = (&ended, run) {
+            run.panicked();
+        }
+        ended
+    }
+}
+
+/// The future goes before the run is settled, in every case: who waits for the run's end finds it gone.
+impl<K, S> Drop for Carry<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        self.proceed(|future| *future = None);
+    }
 }
 
 impl<K, S> Future for Carry<K, S>
@@ -259,19 +311,15 @@ where
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Carry { future, told, run } = self.get_mut();
-        let mut poll = || contain(|| future.as_mut().poll(context));
-        let polled = match run {
-            Some(run) => run.proceed(poll),
-            None => poll(),
-        };
-        polled.unwrap_or_else(|message| {
-            told.panicked(&message);
-            if let Some(run) = run {
-                run.panicked();
+        let poll = |future: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>| {
+            let polled = (future.as_mut()).map_or(Poll::Ready(()), |f| f.as_mut().poll(context));
+            if polled.is_ready() {
+                *future = None;
             }
-            Poll::Ready(())
-        })
+            polled
+        };
+        // After a panic there is nothing more to be done.
+        self.get_mut().proceed(poll).unwrap_or(Poll::Ready(()))
     }
 }
 

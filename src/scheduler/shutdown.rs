@@ -23,7 +23,8 @@ where
 {
     /// What had not started, in no order.
     pub handed_back: Vec<HandedBack<K, S>>,
-    /// How many tasks were still running when the limit had passed. Their threads end with them.
+    /// How many tasks were still running when the limit had passed. They go on, and their threads
+    /// end with them.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,
@@ -84,7 +85,7 @@ impl<R: Default> ReportTicket<R> {
     }
 }
 
-/// The report. Dropping the future changes nothing.
+/// The report. Dropping the future changes nothing. Not to be polled again when it was ready.
 #[cfg(feature = "futures")]
 impl<R: Default> Future for ReportTicket<R> {
     type Output = R;

@@ -135,7 +135,8 @@ where
     }
 
     /// Runs the task; for one that was handed back, from within a new one. Of a repeating task this
-    /// is one more round, whose answer is dropped with the task.
+    /// is one more round, whose answer is dropped with the task. A task that is a future is spawned
+    /// on its runtime, and the run around it does not wait for it.
     ///
     /// # Panics
     ///

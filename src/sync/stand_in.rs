@@ -334,7 +334,7 @@ pub(crate) mod channel {
     struct State<T> {
         items: VecDeque<T>,
         senders: usize,
-        receives: bool,
+        receivers: usize,
     }
 
     #[derive(Debug)]
@@ -381,7 +381,7 @@ pub(crate) mod channel {
             state: super::Mutex::new(State {
                 items: VecDeque::new(),
                 senders: 1,
-                receives: true,
+                receivers: 1,
             }),
             changed: loom::sync::Condvar::new(),
         });
@@ -391,10 +391,10 @@ pub(crate) mod channel {
     impl<T> Sender<T> {
         pub(crate) fn send(&self, item: T) -> Result<(), SendError<T>> {
             let mut state = self.0.state.lock();
-            while state.receives && state.items.len() == self.0.capacity {
+            while state.receivers > 0 && state.items.len() == self.0.capacity {
                 state = self.0.wait(state);
             }
-            if !state.receives {
+            if state.receivers == 0 {
                 return Err(SendError(item));
             }
             state.items.push_back(item);
@@ -450,9 +450,16 @@ pub(crate) mod channel {
         }
     }
 
+    impl<T> Clone for Receiver<T> {
+        fn clone(&self) -> Self {
+            self.0.state.lock().receivers += 1;
+            Receiver(Arc::clone(&self.0))
+        }
+    }
+
     impl<T> Drop for Receiver<T> {
         fn drop(&mut self) {
-            self.0.state.lock().receives = false;
+            self.0.state.lock().receivers -= 1;
             self.0.changed.notify_all();
         }
     }

@@ -385,7 +385,8 @@ impl fmt::Debug for Timeout {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TimerReport {
-    /// What had not started, in no order.
+    /// What had not started, in no order. A sleep is woken instead, to find the timer closed;
+    /// counters have it among what was handed back.
     pub handed_back: Vec<TimerHandedBack>,
     /// How many tasks were still running when the limit had passed.
     pub still_running: usize,

@@ -3,7 +3,7 @@
 //! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its
 //! stripe's lock decides: a poll that finds the entry leaves its waker there, and whoever takes the
 //! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes. So the waker of
-//! the last poll is woken in every case, and a poll that does not find the entry is ready. **S1**
+//! the last poll is woken in every case, and a poll that does not find the entry is ready. **T1**
 //!
 //! Only the sleep itself cancels without waking. Wakers are the runtime's code: they are cloned,
 //! woken and dropped without a lock.
@@ -44,8 +44,8 @@ impl Drop for WakeUp {
 
 /// A future that is ready at a moment; see [`Timer::sleep`].
 ///
-/// Dropping it cancels its timer. It can be [reset](Self::reset), also when it is over. A poll
-/// allocates nothing.
+/// Dropping it cancels its timer. It can be [reset](Self::reset), also when it is over. The first
+/// poll arms it; a further one neither allocates nor clones a waker, unless its task has moved.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     link: Link,
@@ -57,7 +57,8 @@ pub struct Sleep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SleepError {
-    /// `max_pending` timers are pending. Passes when one of them ends.
+    /// `max_pending` timers are pending. Passes when one of them ends. (Also when a stripe holds four
+    /// billion, its limit without a bound.)
     Full,
     /// The timer is closed, for good.
     Closed,

@@ -7,6 +7,9 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
+use tourbillon::Timer;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn all() -> [Runtime; 4] {
     let one = Builder::new_current_thread;
@@ -30,9 +33,11 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     on_all_in_turn(|runtime| {
-        let task = runtime.spawn(make());
-        if let Err(error) = runtime.block_on(task) {
-            std::panic::resume_unwind(error.into_panic());
+        let timer = Timer::new().expect("a timer");
+        let task = runtime.spawn(timer.timeout(PATIENCE, make()));
+        match runtime.block_on(task) {
+            Ok(ended) => ended.expect("what is awaited comes"),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     });
 }
@@ -47,7 +52,7 @@ pub(crate) fn on_all_in_turn(test: impl Fn(&Runtime)) {
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "in vain: {what}");
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
         tokio::task::yield_now().await;
     }
 }
