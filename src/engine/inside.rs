@@ -9,8 +9,8 @@ use crate::sync::thread_local;
 /// A run, by stripe.
 pub(super) type RunId = (u32, EntryId);
 
+// Engines by their tags, and the run where it is known: a worker enters once for many.
 thread_local! {
-    /// Engines by their tags, and the run where it is known: a worker enters once for many.
     static INSIDE: RefCell<Vec<(u32, Option<RunId>)>> = const { RefCell::new(Vec::new()) };
 }
 
