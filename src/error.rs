@@ -82,7 +82,8 @@ impl std::error::Error for BuildError {
 #[non_exhaustive]
 pub enum ScheduleError<F> {
     /// `max_pending` timers are pending, or repeat and run just now. Passes when one that runs once
-    /// starts, or any of them is cancelled or ends. (Also when a stripe holds four billion entries, its limit without a bound.)
+    /// starts, or any of them is cancelled or ends. (Also when a stripe holds four billion entries,
+    /// its limit without a bound.)
     Full(F),
     /// The scheduler is closing or closed, for good.
     Closed(F),

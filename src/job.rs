@@ -25,8 +25,8 @@ pub(crate) trait Claim: Send + Sync + 'static {
     /// in one stripe take one lock.
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
 
-    /// Brings what `tickets` stand for into the cache of this processor, all of it at once. It claims
-    /// nothing.
+    /// Brings what `tickets` stand for into the cache of this processor, all of it at once. It
+    /// claims nothing.
     fn look_ahead(&self, tickets: &[Ticket]) {
         let _ = tickets;
     }

@@ -20,8 +20,8 @@
 //!
 //! # Faces
 //!
-//! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat). Calls
-//!   go through its [`Handle`].
+//! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat).
+//!   Calls go through its [`Handle`].
 //! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
 //!   handler, channel or stream for all. For sessions.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
@@ -30,14 +30,14 @@
 //!
 //! # Vocabulary
 //!
-//! A timer is *armed* with a *deadline*; one acceptance is an *arming* and has a [`TimerId`]. When its
-//! deadline has passed it *expires*: it is taken off the wheel and *queued*. A worker *claims* it,
-//! and its task *runs*. *Lateness* is start minus deadline: until the *tick* that collected it, and
-//! in the queue.
+//! A timer is *armed* with a *deadline*; one acceptance is an *arming* and has a [`TimerId`]. When
+//! its deadline has passed it *expires*: it is taken off the wheel and *queued*. A worker *claims*
+//! it, and its task *runs*. *Lateness* is start minus deadline: until the *tick* that collected it,
+//! and in the queue.
 //!
 //! A timer that repeats has *rounds*, each of which is an arming. Those of a fixed rate lie on a
-//! *grid*; one that starts later than its *grace* allows is *missed*, and a policy says what becomes
-//! of it. [`Period`] has the options.
+//! *grid*; one that starts later than its *grace* allows is *missed*, and a policy says what
+//! becomes of it. [`Period`] has the options.
 //!
 //! ```
 //! use std::time::Duration;
@@ -59,8 +59,8 @@
 //! - A task never starts before its deadline (but for [`Shutdown::RunNow`]).
 //! - Every accepted arming has exactly one end: it ran, or was cancelled, replaced, or handed back.
 //!   A task runs at most once, a repeating one once for each arming.
-//! - *Cancelled* means that the task has not started and never will, also when it was queued. After a
-//!   cancel of a repeating key no round starts, also when one is running.
+//! - *Cancelled* means that the task has not started and never will, also when it was queued. After
+//!   a cancel of a repeating key no round starts, also when one is running.
 //! - Two runs of one key never overlap.
 //! - Tasks never hold up ticks, unless they run [inline](Builder::inline).
 //! - Nothing due means no thread wakes. Memory is bounded by what is pending at one time.

@@ -104,8 +104,8 @@ impl Tick {
 /// The length of a tick in nanoseconds; never zero.
 ///
 /// Every arming divides by it, and a division by a number known at run time only takes several
-/// times as long as the multiplication that does the same (Granlund and Montgomery 1994, figure 4.1).
-/// It is exact for all numbers.
+/// times as long as the multiplication that does the same (Granlund and Montgomery 1994, figure
+/// 4.1). It is exact for all numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickSize {
     nanos: u64,
@@ -152,7 +152,8 @@ impl TickSize {
     }
 
     /// A moment from `earliest` to `latest` that others choose, too: the start of the tick whose
-    /// number is divisible by the greatest power of two. Without a tick's start in between, `latest`.
+    /// number is divisible by the greatest power of two. Without a tick's start in between,
+    /// `latest`.
     pub(crate) fn shared_between(self, earliest: Time, latest: Time) -> Time {
         let first = self.at_or_after(earliest).0;
         let mut tick = self.begun_by(latest).0;

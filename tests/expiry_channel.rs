@@ -4,12 +4,16 @@
 #[path = "kit/wait.rs"]
 mod wait;
 
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, never, select};
 use tourbillon::{
-    Clock, Expired, Expiry, ExpiryMap, InsertRefusal, Lifecycle, ManualClock, Reason, Removed,
-    Shutdown, Touch,
+    Clock, Executor, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, InsertRefusal, Job, Lifecycle,
+    ManualClock, Reason, Removed, Shutdown, Touch,
 };
 use wait::until;
 
@@ -151,4 +155,415 @@ fn a_map_whose_receiver_is_gone_closes_at_the_next_expiry() {
         assert_eq!(error.refusal, InsertRefusal::Closed);
         assert!(map.stats().balances());
     }
+}
+
+/// However many are due and however long nobody receives, the queue is bounded; the rest waits in the
+/// wheel, and all of it can be touched.
+#[test]
+fn c150_a_storm_that_nobody_receives_is_bounded_and_can_be_saved() {
+    const BOUND: u64 = 65_536;
+    const SESSIONS: u32 = 70_000;
+    let clock = ManualClock::new();
+    let (map, gone) = ExpiryMap::<u32, u32>::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        .shards(1)
+        // One lock: the number of queued ones is read at one moment.
+        .stripes(1)
+        .build_channel(0)
+        .unwrap();
+    for key in 0..SESSIONS {
+        map.insert(key, key).unwrap();
+    }
+    clock.advance(IDLE);
+    // What is taken leaves the queue; its place may be taken after it.
+    let is_full = || {
+        let queued = map.stats().queued;
+        assert!(queued <= BOUND);
+        queued >= BOUND - 1
+    };
+    until("the queue is full", || map.stats().ran == 1 && is_full());
+    for _ in 0..20 {
+        clock.advance(Duration::from_millis(1));
+        thread::yield_now();
+        assert!(is_full());
+    }
+    let saved = (0..SESSIONS)
+        .filter(|key| map.touch(key).is_alive())
+        .count();
+    assert_eq!((saved, map.len()), (SESSIONS as usize - 1, saved));
+    let first = gone.recv_timeout(PATIENCE).unwrap();
+    assert!(gone.try_recv().is_err(), "all others live on");
+    clock.advance(IDLE);
+    let mut seen = vec![false; SESSIONS as usize];
+    seen[first.key as usize] = true;
+    for _ in 1..SESSIONS {
+        let key = gone.recv_timeout(PATIENCE).unwrap().key;
+        assert!(
+            !std::mem::replace(&mut seen[key as usize], true),
+            "{key} twice"
+        );
+    }
+    until("all are settled", || map.stats().running == 0);
+    assert!(map.is_empty() && map.stats().balances());
+}
+
+// === options that mean nothing here ===
+
+struct Counting(Arc<AtomicUsize>);
+
+impl Executor for Counting {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        job.run();
+        Ok(())
+    }
+}
+
+#[test]
+fn one_thread_sends_whatever_the_builder_was_told_of_workers() {
+    let called = Arc::new(AtomicUsize::new(0));
+    type Options =
+        fn(ExpiryMapBuilder<u32, String>, &Arc<AtomicUsize>) -> ExpiryMapBuilder<u32, String>;
+    let options: [(&str, Options); 6] = [
+        ("nothing", |builder, _| builder),
+        ("workers", |builder, _| builder.workers(3).max_workers(7)),
+        ("what no pool could have", |builder, _| {
+            builder.workers(9).max_workers(2)
+        }),
+        ("no workers", |builder, _| builder.workers(0)),
+        ("inline", |builder, _| builder.inline()),
+        ("an executor", |builder, called| {
+            builder.executor(Counting(Arc::clone(called)))
+        }),
+    ];
+    for (name, option) in options {
+        let clock = ManualClock::new();
+        let builder = Map::builder()
+            .time_to_idle(IDLE)
+            .clock(Clock::manual(&clock));
+        let (map, gone) = option(builder, &called).build_channel(0).unwrap();
+        fill(&map, 0..10);
+        clock.advance(IDLE);
+        until("one is about to be sent", || map.stats().running == 1);
+        // Time enough for a pool to grow, if it could; a ticker says that it can't.
+        until("the ticker has looked at the pool", || {
+            clock.advance(Duration::from_millis(1));
+            map.stats().saturated > 0
+        });
+        let stats = map.stats();
+        assert_eq!(
+            (stats.workers, stats.ran, stats.running),
+            (1, 1, 1),
+            "{name}"
+        );
+        // No ticker is held up by the one that is not received.
+        map.insert_with(10, "10".to_owned(), Expiry::NEVER.time_to_idle(IDLE / 2))
+            .unwrap();
+        clock.advance(IDLE / 2);
+        until("it is queued, too", || map.stats().queued == 10);
+        let mut keys: Vec<_> = (0..11).map(|_| next(&gone).key).collect();
+        keys.sort_unstable();
+        assert!(keys.into_iter().eq(0..11), "{name}");
+    }
+    assert_eq!(called.load(Ordering::SeqCst), 0);
+}
+
+// === shutting down from a drop ===
+
+type Closing = ExpiryMap<Tag, Closer>;
+
+/// What a value or a key does when it is dropped: it shuts the map down, and says what it was told.
+#[derive(Clone)]
+struct Shut {
+    map: Arc<Mutex<Option<Closing>>>,
+    told: mpsc::Sender<Told>,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Told {
+    /// So many were handed back, and so many runs had not ended.
+    Report(usize, usize),
+    AlreadyClosed,
+    /// The report comes later.
+    Later,
+}
+
+impl Shut {
+    fn shut(&self) {
+        // Not under the lock: what the report drops comes back here.
+        let map = self.map.lock().unwrap().clone();
+        let Some(map) = map else {
+            return;
+        };
+        let told = match map.shutdown(Shutdown::HandBack) {
+            Ok(report) if report.already_closed => Told::AlreadyClosed,
+            Ok(report) => Told::Report(report.handed_back.len(), report.still_running),
+            Err(_) => Told::Later,
+        };
+        let _ = self.told.send(told);
+    }
+}
+
+struct Closer(Shut);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
+}
+
+/// A key that may shut the map down when a clone of it is dropped.
+struct Tag(u32, Option<Shut>);
+
+impl Clone for Tag {
+    fn clone(&self) -> Self {
+        Tag(self.0, self.1.clone())
+    }
+}
+
+impl PartialEq for Tag {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Tag {}
+
+impl Hash for Tag {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Tag {
+    fn drop(&mut self) {
+        if let Some(shut) = &self.1 {
+            shut.shut();
+        }
+    }
+}
+
+struct Setting {
+    clock: ManualClock,
+    map: Closing,
+    gone: Receiver<Expired<Tag, Closer>>,
+    shut: Shut,
+    told: mpsc::Receiver<Told>,
+}
+
+/// A map of four values that shut it down; they can from the moment on at which they are `armed`.
+fn of_closers(capacity: usize) -> Setting {
+    let clock = ManualClock::new();
+    let (map, gone) = Closing::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        .build_channel(capacity)
+        .unwrap();
+    let (tell, told) = mpsc::channel();
+    let shut = Shut {
+        map: Arc::default(),
+        told: tell,
+    };
+    for key in 0..4 {
+        let inserted = map.insert(Tag(key, None), Closer(shut.clone()));
+        assert!(inserted.is_ok());
+    }
+    Setting {
+        clock,
+        map,
+        gone,
+        shut,
+        told,
+    }
+}
+
+impl Setting {
+    fn arm(&self) {
+        *self.shut.map.lock().unwrap() = Some(self.map.clone());
+    }
+
+    /// The end, as everybody sees it.
+    fn has_ended(self) {
+        let Setting {
+            map, gone, shut, ..
+        } = self;
+        until("the map is closed", || map.state() == Lifecycle::Closed);
+        // Values that come now are dropped in peace.
+        let kept = shut.map.lock().unwrap().take();
+        // The map is still there, and all the same the channel has its end.
+        while gone.recv_timeout(PATIENCE).is_ok() {}
+        let end = gone.recv_timeout(PATIENCE).err();
+        assert_eq!(end, Some(RecvTimeoutError::Disconnected));
+        until("nothing runs", || map.stats().running == 0);
+        assert!(map.is_empty() && map.stats().balances());
+        drop((map, kept));
+    }
+}
+
+/// A deadlock is a failed test and no test that hangs.
+fn within_patience(scenario: fn()) {
+    let (send, ended) = mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        let _send = send;
+        scenario();
+    });
+    assert!(wait::all(&ended).is_empty());
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_value_that_is_taken_out_and_dropped_may_shut_the_map_down() {
+    for take_out in [
+        |map| drop(map.remove(&Tag(1, None)).value()),
+        |map| assert_eq!(map.retain(|key, _| key.0 != 1), 1),
+        |map| {
+            let peace = Arc::default();
+            let (told, _) = mpsc::channel();
+            drop(map.insert(Tag(1, None), Closer(Shut { map: peace, told })));
+        },
+    ] as [fn(&Closing); 3]
+    {
+        let setting = of_closers(1);
+        setting.arm();
+        take_out(&setting.map);
+        // The other three, or four with the one that replaced it, came back, and were dropped with
+        // the report: by then the map had been closed.
+        let mut told: Vec<_> = setting.told.try_iter().collect();
+        let Some(Told::Report(back, 0)) = told.pop() else {
+            panic!("{told:?}");
+        };
+        assert!((3..=4).contains(&back));
+        assert_eq!(told, [const { Told::AlreadyClosed }; 3]);
+        setting.has_ended();
+    }
+}
+
+#[test]
+fn a_value_that_was_received_and_is_dropped_may_shut_the_map_down_with_room_in_the_channel() {
+    within_patience(|| {
+        let setting = of_closers(3);
+        setting.clock.advance(IDLE);
+        until("three are sent, and one is about to be", || {
+            setting.map.stats().ran == 4
+        });
+        let first = setting.gone.recv().unwrap();
+        until("all are sent", || setting.map.stats().running == 0);
+        setting.arm();
+        drop(first);
+        assert_eq!(wait::next(&setting.told), Told::Report(0, 0));
+        setting.has_ended();
+    });
+}
+
+#[test]
+fn with_a_full_channel_a_shutdown_waits_for_another_receiver() {
+    within_patience(|| {
+        let setting = of_closers(0);
+        setting.clock.advance(IDLE);
+        let first = setting.gone.recv().unwrap();
+        until("one is about to be sent", || {
+            setting.map.stats().running == 1
+        });
+        setting.arm();
+        thread::scope(|scope| {
+            // Its drop waits for what is about to be sent, which takes somebody else.
+            let dropping = scope.spawn(move || drop(first));
+            until("it is closing", || {
+                setting.map.state() != Lifecycle::Running
+            });
+            // One or more: what was claimed before the gates were closed is sent, too.
+            assert!(setting.gone.iter().count() >= 1);
+            dropping.join().unwrap();
+        });
+        let told: Vec<_> = setting.told.try_iter().collect();
+        let reports = told.iter().filter(|told| **told != Told::AlreadyClosed);
+        let reports: Vec<_> = reports.collect();
+        assert_eq!((told.len(), reports.len()), (4, 1), "{told:?}");
+        assert!(matches!(reports[0], Told::Report(0..=2, 0)), "{told:?}");
+        setting.has_ended();
+    });
+}
+
+#[test]
+fn with_a_full_channel_the_only_receiver_waits_until_the_limit() {
+    within_patience(|| {
+        let setting = of_closers(0);
+        setting.clock.advance(IDLE);
+        let first = setting.gone.recv().unwrap();
+        until("one is about to be sent", || {
+            setting.map.stats().running == 1
+        });
+        setting.arm();
+        thread::scope(|scope| {
+            let clock = &setting.clock;
+            let told = &setting.told;
+            let dropping = scope.spawn(|| drop(first));
+            until("it is closing", || {
+                setting.map.state() != Lifecycle::Running
+            });
+            until("the limit has passed", || {
+                clock.advance(Duration::from_secs(1));
+                dropping.is_finished()
+            });
+            let told = told.try_iter().last();
+            assert!(matches!(told, Some(Told::Report(_, 1))), "{told:?}");
+        });
+        setting.has_ended();
+    });
+}
+
+#[test]
+fn values_that_go_with_the_receiver_may_shut_the_map_down() {
+    for capacity in [0, 1, 3] {
+        let scenario: fn() = match capacity {
+            0 => || receiver_goes(0),
+            1 => || receiver_goes(1),
+            _ => || receiver_goes(3),
+        };
+        within_patience(scenario);
+    }
+}
+
+fn receiver_goes(capacity: usize) {
+    let setting = of_closers(capacity);
+    setting.clock.advance(IDLE);
+    until("the channel is full, and one is about to be sent", || {
+        setting.map.stats().ran == capacity as u64 + 1
+    });
+    setting.arm();
+    // What lies in the channel is dropped here, the one about to be sent and the rest over there.
+    drop(setting.gone);
+    until("the map is closed", || {
+        setting.map.state() == Lifecycle::Closed
+    });
+    until("all is dropped", || {
+        setting.map.is_empty() && setting.map.stats().running == 0
+    });
+    let mut told = Vec::new();
+    until("each has been told", || {
+        told.extend(setting.told.try_iter());
+        told.len() == 4
+    });
+    assert!(!told.contains(&Told::Later), "{told:?}");
+    assert!(setting.map.stats().balances());
+}
+
+/// On the thread that sends nothing can be waited for; the report comes later, and the receiver sees
+/// the end all the same.
+#[test]
+fn a_key_that_is_dropped_after_its_delivery_may_shut_the_map_down() {
+    within_patience(|| {
+        let setting = of_closers(10);
+        let key = Tag(9, Some(setting.shut.clone()));
+        let expiry = Expiry::NEVER.time_to_idle(IDLE / 2);
+        let inserted = setting
+            .map
+            .insert_with(key, Closer(setting.shut.clone()), expiry);
+        assert!(inserted.is_ok());
+        setting.arm();
+        setting.clock.advance(IDLE / 2);
+        assert_eq!(wait::next(&setting.told), Told::Later);
+        setting.has_ended();
+    });
 }

@@ -18,7 +18,8 @@ use quiet::{WANTED, hush};
 use rounds::{Beat, Beats, at, beating, ticks};
 use steps::{SEEDS, T, runs, stepped};
 use tourbillon::{
-    AfterPanic, IntoNext, Missed, Next, Period, ScheduleError, Scheduler, Time, TimerState,
+    AfterPanic, Clock, IntoNext, ManualClock, Missed, Next, Period, ScheduleError, Scheduler, Time,
+    TimerState,
 };
 
 // === when rounds are due ===
@@ -520,6 +521,79 @@ fn huge_periods_are_ordinary() {
             assert!(beats.len() <= 1);
             assert_eq!(scheduler.handle().len(), 1);
             assert!(scheduler.handle().cancel(&1).is_cancelled());
+        }
+    }
+}
+
+// === where the numbers turn ===
+
+/// Periods of a level's span and one tick beside it, from moments at which levels turn or 32 bits end;
+/// and time that passes in steps that are no ticks.
+#[test]
+fn rounds_at_the_borders_of_levels_come_in_their_ticks() {
+    let starts = [
+        0,
+        (1 << 12) - 1,
+        (1 << 18) - 3,
+        (1 << 30) - 70,
+        (1 << 31) - 100,
+        (1_u64 << 32) - 100,
+        (1 << 36) - 5,
+    ];
+    for start in starts {
+        for span in [64_u32, 2 * 64, 4_096, 3 * 4_096, 262_144] {
+            for period in [span - 1, span, span + 1] {
+                let hand = ManualClock::new();
+                hand.set(Time::ZERO + Duration::from_millis(start));
+                let scheduler = Scheduler::<u64>::builder()
+                    .shards(1)
+                    .stripes(1)
+                    .clock(Clock::manual(&hand))
+                    .build_stepped(start + u64::from(period))
+                    .unwrap();
+                let timers = scheduler.handle();
+                // A far one beside it.
+                timers.schedule(2, T * u32::MAX, |_| ()).unwrap();
+                let beats = Beats::default();
+                let noted = beats.clone();
+                let armed = timers.repeat(1, Period::fixed_rate(T * period), move |round| {
+                    noted.note(round);
+                });
+                armed.unwrap();
+                scheduler.advance(5 * period * T);
+                let expected: Vec<u64> = (1..=5).map(|n| start + n * u64::from(period)).collect();
+                let told: Vec<_> = beats.take();
+                let at: Vec<u64> = told.iter().map(|beat| beat.at).collect();
+                assert_eq!(at, expected, "{start} {period}");
+                assert!(
+                    told.iter()
+                        .all(|beat| beat.due == beat.at && beat.missed == 0)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn polled_at_another_pace_no_round_is_missed() {
+    for seed in SEEDS {
+        for pace in [9, 18] {
+            let (scheduler, beats) = beating(seed, Period::fixed_rate(10 * T), |_| ());
+            let mut now = Time::ZERO;
+            while now < at(1_000) {
+                now = now + T * pace / 10;
+                scheduler.jump_to(now);
+            }
+            let beats = beats.take();
+            assert_eq!(beats.len(), 100);
+            for (beat, number) in beats.iter().zip(1..) {
+                assert_eq!(
+                    (beat.number, beat.due, beat.missed),
+                    (number, 10 * number, 0)
+                );
+                // At the first look at or after its time.
+                assert!((beat.due..beat.due + 2).contains(&beat.at));
+            }
         }
     }
 }

@@ -186,6 +186,26 @@ fn a_task_that_stops_is_not_made_up_for() {
     assert!(!scheduler.handle().contains(&1));
 }
 
+/// What a pause of years costs is arithmetic, whatever the number of points.
+#[test]
+fn after_years_the_points_are_counted_and_not_walked() {
+    let years = Duration::from_secs(30 * 365 * 86_400);
+    let missed = u64::try_from(years.as_millis() / u128::from(P)).unwrap();
+    for (policy, late) in [(Missed::Skip, 0), (Missed::Once, 1), (Missed::AtMost(3), 3)] {
+        let (scheduler, beats) = beating(1, rate().missed(policy), |_| ());
+        scheduler.advance_to(at(100));
+        beats.take();
+        scheduler.jump_to(at(100) + years);
+        assert_eq!(beats.take().len(), late);
+        scheduler.advance(P * T);
+        let told: u64 = scheduler.handle().stats().ran;
+        assert_eq!(told, 10 + late as u64 + 1);
+        let told: u64 = beats.take().iter().map(|beat| beat.missed).sum();
+        // Those that ran late were told of theirs.
+        assert_eq!(told, if late == 0 { missed } else { 0 });
+    }
+}
+
 /// A clock that is set back: nothing is missed, and nothing runs before its time.
 #[test]
 fn a_clock_that_goes_back_misses_nothing() {

@@ -13,6 +13,8 @@ mod generate;
 mod live;
 #[path = "../examples/sessions/log.rs"]
 mod log;
+#[path = "kit/program.rs"]
+mod program;
 #[path = "../examples/sessions/progress.rs"]
 mod progress;
 #[path = "../examples/sessions/replay.rs"]
@@ -334,7 +336,7 @@ fn a_reader_that_leaves_is_no_fault() {
 
 #[test]
 fn the_program_itself_replays_and_exits() {
-    let program = program();
+    let program = program::example("sessions");
     let run = |args: &[&str]| {
         let output = Command::new(&program)
             .args(args)
@@ -360,35 +362,6 @@ fn the_program_itself_replays_and_exits() {
         assert_eq!((code, out.len()), (Some(2), 0), "{args:?}");
         assert!(!err.is_empty());
     }
-}
-
-/// The example's program, which `cargo test` builds beside the directory of this test's program;
-/// `cargo test --test sessions` does not.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .expect("target/debug/deps/sessions-..");
-    let program = profile
-        .join("examples")
-        .join(format!("sessions{}", std::env::consts::EXE_SUFFIX));
-    if !program.exists() {
-        let target = profile.parent().expect("target/debug");
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args(["build", "--quiet", "--example", "sessions", "--target-dir"])
-            .arg(target);
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(
-            built.is_ok_and(|status| status.success()),
-            "the example builds"
-        );
-    }
-    program
 }
 
 /// Writes a file for one test; returns its path.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon::{Clock, Firing, Handle, ManualClock, Scheduler, Time};
+use tourbillon::{Clock, ExpiryMap, Firing, Handle, ManualClock, Scheduler, Time, Touch};
 use wait::{next, until};
 
 const TICK: Duration = Duration::from_millis(1);
@@ -276,6 +276,51 @@ fn c146_a_later_insert_wakes_nobody() {
         }
         assert!(naps("tb-tick-0") - ticker >= 200);
         drop(scheduler.shutdown(tourbillon::Shutdown::HandBack));
+    }
+}
+
+/// A touch that only puts an entry off is one write: it wakes nobody, and the wheel looks at the entry
+/// no more often than the old deadlines and its levels ask for.
+#[cfg(target_os = "linux")]
+#[test]
+fn c148_touches_are_no_work_for_a_ticker() {
+    use naps::naps;
+    const ENTRIES: u32 = 2_000;
+    let _alone = alone();
+    for stripes in [1, 128] {
+        let hand = ManualClock::new();
+        let map = ExpiryMap::<u32, u32>::builder()
+            .time_to_idle(HOUR)
+            .clock(Clock::manual(&hand))
+            .shards(1)
+            .stripes(stripes)
+            .workers(1)
+            .max_workers(1)
+            .build(|_, _| ())
+            .unwrap();
+        for key in 0..ENTRIES {
+            map.insert(key, key).unwrap();
+        }
+        let (ticker, worker) = (naps("tb-tick-0"), naps("tb-work-0"));
+        // Within one interval: unchanged, and no work at all.
+        for key in 0..ENTRIES {
+            assert!(matches!(map.touch(&key), Touch::Unchanged { .. }));
+        }
+        // Put off, one by one and many at once.
+        for _ in 0..20 {
+            hand.advance(TICK / 100);
+            for key in 0..ENTRIES {
+                assert!(matches!(map.touch(&key), Touch::Touched { .. }));
+            }
+            hand.advance(TICK / 100);
+            let all: Vec<u32> = (0..ENTRIES).collect();
+            assert!(map.touch_many(&all).iter().all(|touch| touch.is_alive()));
+        }
+        let woken = naps("tb-tick-0") - ticker;
+        assert!(woken <= NOISE, "{woken} times with {stripes} stripes");
+        let woken = naps("tb-work-0") - worker;
+        assert!(woken <= NOISE, "a worker was woken {woken} times");
+        drop(map.shutdown(tourbillon::Shutdown::HandBack));
     }
 }
 

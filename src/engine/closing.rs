@@ -9,8 +9,8 @@
 //!    accounted for below) or after it (refused). **C1**
 //! 3. By mode: `HandBack` takes everything out at once; `Drain` waits until the stripes are empty;
 //!    `RunNow` makes everything due, then waits.
-//! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before, and
-//!    runs, or is handed back: never both. **C2**
+//! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before,
+//!    and runs, or is handed back: never both. **C2**
 //! 5. Running tasks are waited for, up to the limit.
 //! 6. *stop*: tickers and workers leave at their next look; they look after they announced their
 //!    sleep, so none sleeps through it. **C3**
@@ -151,8 +151,8 @@ impl Closing {
 const TAKEN_PER_HOLD: usize = 256;
 
 impl<F: Face> Engine<F> {
-    /// Steps 2 to 6, for the caller who began, at the moment `begun`, from which the limit of a drain
-    /// counts. `wait` waits until the engine is quiet or the moment has come.
+    /// Steps 2 to 6, for the caller who began, at the moment `begun`, from which the limit of a
+    /// drain counts. `wait` waits until the engine is quiet or the moment has come.
     pub(crate) fn wind_down(
         &self,
         mode: Shutdown,

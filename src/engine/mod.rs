@@ -104,7 +104,8 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
 
-    /// The engine is closed, and nothing is pending or runs any more. It must not panic.
+    /// The engine is closed, and nothing is pending or runs any more. User code may run in here:
+    /// without a lock, and its panic is contained.
     fn ended(&self) {}
 }
 
@@ -304,7 +305,7 @@ impl<F: Face> Engine<F> {
             });
         }
         if after.emptied && self.closing.stripe_emptied() {
-            self.face.ended();
+            let _ = contain(|| self.face.ended());
         }
     }
 
@@ -350,7 +351,8 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// Hands a batch to a foreign executor. What it refuses or drops comes back by the job's `Drop`.
+    /// Hands a batch to a foreign executor. What it refuses or drops comes back by the job's
+    /// `Drop`.
     fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
         let Some(server) = self.server() else {
             self.take_back(&tickets);

@@ -20,13 +20,13 @@ use crate::sync::Arc;
 /// # Blocking
 ///
 /// `execute` is called on a shard's thread, which does nothing else meanwhile: a call that blocks
-/// holds up every timer of the shard. Don't wait for room in a queue, return the job instead. A panic
-/// in `execute` is caught.
+/// holds up every timer of the shard. Don't wait for room in a queue, return the job instead. A
+/// panic in `execute` is caught.
 ///
 /// # Examples
 ///
-/// A thread for every batch. If no thread can be had, the closure is dropped and the job in it gives
-/// its tasks back.
+/// A thread for every batch. If no thread can be had, the closure is dropped and the job in it
+/// gives its tasks back.
 ///
 /// ```
 /// use tourbillon::{Executor, Job};
@@ -41,8 +41,8 @@ use crate::sync::Arc;
 /// }
 /// ```
 ///
-/// A bounded queue that another thread serves. A full queue refuses, and so does one whose other end
-/// is gone.
+/// A bounded queue that another thread serves. A full queue refuses, and so does one whose other
+/// end is gone.
 ///
 /// ```
 /// use std::sync::mpsc::{SyncSender, sync_channel};
@@ -83,7 +83,8 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
 
 /// A batch of expired tasks on its way to a thread of an [`Executor`].
 ///
-/// [`run`](Job::run) runs them. A job that is dropped instead gives its tasks back to the scheduler.
+/// [`run`](Job::run) runs them. A job that is dropped instead gives its tasks back to the
+/// scheduler.
 #[must_use = "a job that is dropped without having run goes back to the scheduler"]
 pub struct Job {
     claim: Arc<dyn Claim>,

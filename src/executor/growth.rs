@@ -1,10 +1,10 @@
 //! When to start more workers: pure logic over times and counters.
 //!
-//! A ticker whose tickets wait asks at least once per limit. If no ticket at all was claimed for the
-//! limit, every worker is stuck in a task: one more is started, then two, then four, until claims
-//! move again. Workers that were just started claim one ticket each and may get stuck in it like the
-//! others, so as many claims as that don't count as movement: with a hundred blocking tasks the
-//! number doubles instead of growing one by one.
+//! A ticker whose tickets wait asks at least once per limit. If no ticket at all was claimed for
+//! the limit, every worker is stuck in a task: one more is started, then two, then four, until
+//! claims move again. Workers that were just started claim one ticket each and may get stuck in it
+//! like the others, so as many claims as that don't count as movement: with a hundred blocking
+//! tasks the number doubles instead of growing one by one.
 
 use std::time::Duration;
 

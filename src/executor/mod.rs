@@ -1,8 +1,8 @@
-//! Where expired timers run: a pool of workers that steal tickets from the tickers' deques, from one
-//! shared injector and from each other; or an executor of the user's own.
+//! Where expired timers run: a pool of workers that steal tickets from the tickers' deques, from
+//! one shared injector and from each other; or an executor of the user's own.
 //!
-//! Nothing in here knows what a timer is. What travels is a [`Ticket`](crate::job::Ticket), and what
-//! a worker does with one is [`Claim::serve`](crate::job::Claim::serve).
+//! Nothing in here knows what a timer is. What travels is a [`Ticket`](crate::job::Ticket), and
+//! what a worker does with one is [`Claim::serve`](crate::job::Claim::serve).
 //!
 //! | file | what it says |
 //! |---|---|

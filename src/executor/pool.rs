@@ -86,8 +86,8 @@ impl Pool {
         (pool, feeders)
     }
 
-    /// Hands a ticket to whichever worker comes first, and wakes one. Gives it back when the injector
-    /// is full.
+    /// Hands a ticket to whichever worker comes first, and wakes one. Gives it back when the
+    /// injector is full.
     ///
     /// After `stop` it is accepted still, and served if a worker is there.
     pub(crate) fn inject(&self, ticket: Ticket) -> Result<(), Ticket> {
@@ -205,7 +205,8 @@ impl Pool {
     }
 
     /// Ends the pool: no seat is given out any more, sleepers are woken, and every worker leaves as
-    /// soon as it finds nothing. What was pushed before this is served as long as a worker is there.
+    /// soon as it finds nothing. What was pushed before this is served as long as a worker is
+    /// there.
     pub(crate) fn stop(&self) {
         {
             // Under the lock, so that no seat is given out once this has returned.

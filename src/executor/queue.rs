@@ -8,19 +8,20 @@
 //!
 //! 1. at every 32nd ticket the injector, so that steady expiry does not starve what was injected;
 //! 2. the worker's own deque;
-//! 3. the tickers' deques, beginning with the worker's own, or with one whose worker is in a long task;
+//! 3. the tickers' deques, beginning with the worker's own, or with one whose worker is in a long
+//!    task;
 //! 4. the injector;
 //! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
-//! Whoever puts tickets into a deque has to fence and to wake a sleeper afterwards. That holds for a
-//! thief too, whose steal moves a batch into its own deque; [`Found::stolen`] tells it.
+//! Whoever puts tickets into a deque has to fence and to wake a sleeper afterwards. That holds for
+//! a thief too, whose steal moves a batch into its own deque; [`Found::stolen`] tells it.
 
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::deque::{Injector, Steal, Stealer, Worker as Deque};
 
-/// How often a steal that another thief disturbed is tried again before the next queue is looked at.
-/// Nobody takes that for empty: only [`Queues::any`] lets a worker sleep.
+/// How often a steal that another thief disturbed is tried again before the next queue is looked
+/// at. Nobody takes that for empty: only [`Queues::any`] lets a worker sleep.
 const TRIES: usize = 4;
 
 /// How much a worker takes from the injector at once. Less than from a ticker, since what is

@@ -9,12 +9,13 @@
 //!     '-------------------+-- Chosen (no longer in the list; its token is set or will be) --> Awake
 //! ```
 //!
-//! - **Awake**: not in the list. Looks for tickets, serves them, and looks again; nobody has to wake
-//!   it.
+//! - **Awake**: not in the list. Looks for tickets, serves them, and looks again; nobody has to
+//!   wake it.
 //! - **Announced**, **Parked**: in the list and counted. Whoever has a reason to wake somebody may
 //!   choose it.
-//! - **Chosen**: a waker took it off the list, lowered the count and unparks it after the list's lock
-//!   is released. It looks at all queues once more before it announces itself again, leaves or ends.
+//! - **Chosen**: a waker took it off the list, lowered the count and unparks it after the list's
+//!   lock is released. It looks at all queues once more before it announces itself again, leaves or
+//!   ends.
 //!
 //! What each side does, in this order:
 //!
@@ -33,36 +34,38 @@
 //! # Why nothing is lost
 //!
 //! - **P1** For a push and an announcement, F1 and F2 have an order. F1 first: the waker's read of
-//!   the count sees the announcement, or a later value of the count. F2 first: the worker's look sees
-//!   the push, or that the ticket has been taken meanwhile.
-//! - **P2** The count is only written under the list's lock, next to the list. A count that no longer
-//!   contains an announcement therefore means that its worker was chosen or has retracted: it is
-//!   awake, and whatever it announces next comes with an F1 of its own, to which P1 applies. So when
-//!   all workers are parked for good, every push was seen by a look or has chosen somebody.
-//! - **P3** A chosen worker learns of it through the list's lock (in `retract`), after the waker took
-//!   the lock, after the push: its next look sees the ticket or that it has been taken. So a chosen
-//!   worker never leaves and never ends before it looked again (`Worker::rest` says so), and a wake-up
-//!   that meets a worker which had found work by itself is used up rightly: it looks at everything
-//!   when that work is done, and the steal of that work wakes the next if there was more.
+//!   the count sees the announcement, or a later value of the count. F2 first: the worker's look
+//!   sees the push, or that the ticket has been taken meanwhile.
+//! - **P2** The count is only written under the list's lock, next to the list. A count that no
+//!   longer contains an announcement therefore means that its worker was chosen or has retracted:
+//!   it is awake, and whatever it announces next comes with an F1 of its own, to which P1 applies.
+//!   So when all workers are parked for good, every push was seen by a look or has chosen somebody.
+//! - **P3** A chosen worker learns of it through the list's lock (in `retract`), after the waker
+//!   took the lock, after the push: its next look sees the ticket or that it has been taken. So a
+//!   chosen worker never leaves and never ends before it looked again (`Worker::rest` says so), and
+//!   a wake-up that meets a worker which had found work by itself is used up rightly: it looks at
+//!   everything when that work is done, and the steal of that work wakes the next if there was
+//!   more.
 //! - **P4** A token that stays behind in a parker (its worker was chosen and did not need to park)
 //!   ends one later park early: one look for nothing, no harm.
-//! - **P5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so the next
-//!   waker takes another one. When the list is empty, nobody sleeps.
+//! - **P5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so the
+//!   next waker takes another one. When the list is empty, nobody sleeps.
 //! - **P6** `stop` sets its flag before F2 and empties the list; the look reads the flag after F1.
 //!
 //! # Why nothing waits beside a sleeper
 //!
-//! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies ten
-//! workers, each wakes the next:
+//! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies
+//! ten workers, each wakes the next:
 //!
-//! - **P7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or awake,
-//!   and in no task. A looking worker either finds nothing anywhere, or steals, and then wakes a
-//!   sleeper if there is a ticket left *anywhere*. It does not do to look at the queue it stole from
-//!   and its own deque alone. Three tickets: A steals two of them, keeps one in its deque, wakes B and
-//!   starts. B steals the third, sees nothing left there, wakes nobody; the ticket in A's deque waits
-//!   for A's task while C sleeps. A wake-up stands for all that waits at that moment, so it has to be
-//!   passed on for all of it. This costs a look at every queue, and only while somebody sleeps.
-//!   Popping the own deque needs no wake-up: its tickets came with a steal.
+//! - **P7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or
+//!   awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
+//!   wakes a sleeper if there is a ticket left *anywhere*. It does not do to look at the queue it
+//!   stole from and its own deque alone. Three tickets: A steals two of them, keeps one in its
+//!   deque, wakes B and starts. B steals the third, sees nothing left there, wakes nobody; the
+//!   ticket in A's deque waits for A's task while C sleeps. A wake-up stands for all that waits at
+//!   that moment, so it has to be passed on for all of it. This costs a look at every queue, and
+//!   only while somebody sleeps. Popping the own deque needs no wake-up: its tickets came with a
+//!   steal.
 //!
 //! The lowest number is chosen first. Extra workers have the highest numbers: they sleep while the
 //! others suffice, and leave.
@@ -105,7 +108,8 @@ impl Sleep {
     }
 
     /// Says that the worker on this seat is awake. True if a waker has chosen it meanwhile: then
-    /// there is something that only this worker may know of, and it must look again before it leaves.
+    /// there is something that only this worker may know of, and it must look again before it
+    /// leaves.
     pub(super) fn retract(&self, seat: usize) -> bool {
         let mut idle = self.idle.lock();
         if idle[seat / BITS] & bit(seat) == 0 {

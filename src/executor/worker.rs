@@ -55,8 +55,9 @@ impl Worker {
 
     /// Which ticker to begin with. Its own: workers that take from one ticker get tickets of the
     /// same stripe, and meet at its lock. But a ticker whose own worker has claimed nothing since
-    /// this one last asked, for that is in a long task, must not be the last for everybody. And where
-    /// there are fewer workers than tickers, which then don't have one each, all have their turn.
+    /// this one last asked, for that is in a long task, must not be the last for everybody. And
+    /// where there are fewer workers than tickers, which then don't have one each, all have their
+    /// turn.
     fn start(&mut self) -> usize {
         let own = self.seat().number;
         if self.pool.has_fewer_workers_than_tickers() {
@@ -123,8 +124,8 @@ impl Worker {
         true
     }
 
-    /// Serves tickets and sleeps in between, until the pool is stopped and nothing is found any more;
-    /// an extra worker also leaves when it has found nothing for the quiet period.
+    /// Serves tickets and sleeps in between, until the pool is stopped and nothing is found any
+    /// more; an extra worker also leaves when it has found nothing for the quiet period.
     pub(crate) fn run<C: Claim + ?Sized>(mut self, claim: &C, clock: &Clock) {
         let patience = self.pool.patience(self.number());
         let mut idle_since = None;

@@ -82,8 +82,8 @@ pub enum Cancel {
         /// that run's end. The run is told, see `Firing::is_cancelled`.
         running: bool,
     },
-    /// It has started and nothing else is pending for the key. The run is told, and no further round
-    /// of a repeating timer follows it.
+    /// It has started and nothing else is pending for the key. The run is told, and no further
+    /// round of a repeating timer follows it.
     Running,
     /// Nothing is known of it.
     NotFound,

@@ -72,7 +72,8 @@ where
     }
 
     /// Whether somebody cancelled the key since this run started. A long task may look at it and
-    /// end early; of a repeating one no further round follows. Takes one stripe's lock for a moment.
+    /// end early; of a repeating one no further round follows. Takes one stripe's lock for a
+    /// moment.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let engine = self.handle.engine();

@@ -35,10 +35,10 @@ use crate::tick::Time;
 ///
 /// # Panics
 ///
-/// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that panics with
-/// a message. If they panic themselves, the call that needed them panics and has changed nothing.
-/// Tasks and keys are dropped without a lock and may call the scheduler; if such a drop panics, the
-/// call that dropped them panics when its work is done.
+/// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that
+/// panics with a message. If they panic themselves, the call that needed them panics and has
+/// changed nothing. Tasks and keys are dropped without a lock and may call the scheduler; if such a
+/// drop panics, the call that dropped them panics when its work is done.
 ///
 /// # Ordering
 ///
@@ -93,8 +93,8 @@ where
         self.engine.closing().state()
     }
 
-    /// How many timers are pending: not started and not cancelled, queued ones included. A repeating
-    /// timer is pending between its rounds.
+    /// How many timers are pending: not started and not cancelled, queued ones included. A
+    /// repeating timer is pending between its rounds.
     ///
     /// # Complexity
     ///
@@ -110,17 +110,17 @@ where
         self.engine.is_empty()
     }
 
-    /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does not
-    /// count), in no order. Portions are copied under
-    /// one stripe's lock at a time, so timers that come, go or move meanwhile may or may not show.
+    /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does
+    /// not count), in no order. Portions are copied under one stripe's lock at a time, so timers
+    /// that come, go or move meanwhile may or may not show.
     #[must_use]
     pub fn pending(&self) -> Pending<'_, K, S> {
         Pending::new(self)
     }
 
     /// A guard that cancels the timer when it is dropped. Of a repeating timer that ends the whole
-    /// repetition before or during the round with this id, and does nothing any more afterwards: to end
-    /// one whenever it may be, cancel by key.
+    /// repetition before or during the round with this id, and does nothing any more afterwards: to
+    /// end one whenever it may be, cancel by key.
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard::new(self.clone(), id)
@@ -209,8 +209,8 @@ where
     /// # Errors
     ///
     /// The task comes back in the error, the key is dropped: [`Full`](ScheduleError::Full) at
-    /// `max_pending`, [`Closed`](ScheduleError::Closed) after shutdown, [`Closing`](ScheduleError::Closing) while
-    /// `cancel_and_wait` waits for this key.
+    /// `max_pending`, [`Closed`](ScheduleError::Closed) after shutdown,
+    /// [`Closing`](ScheduleError::Closing) while `cancel_and_wait` waits for this key.
     ///
     /// # Complexity
     ///
@@ -278,11 +278,11 @@ where
         self.arm(key, now + delay, now, Upsert::IfAbsent, task)
     }
 
-    /// Like [`schedule`](Self::schedule), for some moment between the ends of `window`, counted from
-    /// now. The moment is chosen so that timers with windows that overlap run at the same one, which
-    /// saves wake-ups: the wider the windows, the fewer. Never before the start of the window, and
-    /// late only as every timer may be. A window that ends before it starts is its start alone; of a
-    /// wide one the moment may well be late in it.
+    /// Like [`schedule`](Self::schedule), for some moment between the ends of `window`, counted
+    /// from now. The moment is chosen so that timers with windows that overlap run at the same one,
+    /// which saves wake-ups: the wider the windows, the fewer. Never before the start of the
+    /// window, and late only as every timer may be. A window that ends before it starts is its
+    /// start alone; of a wide one the moment may well be late in it.
     ///
     /// For whatever need not be exact: a cache refresh "in 30 s, or 5 s later".
     ///
@@ -387,8 +387,8 @@ where
     /// arms anything.
     ///
     /// A timer that was due and queued but has not started is moved, too: a touch wins over an
-    /// expiry whose task has not started. While a round of a repeating timer runs, this decides when
-    /// the next one is due; see [`repeat`](Self::repeat).
+    /// expiry whose task has not started. While a round of a repeating timer runs, this decides
+    /// when the next one is due; see [`repeat`](Self::repeat).
     ///
     /// # Complexity
     ///

@@ -146,10 +146,10 @@ where
         self.0.run(firing, &mut After::MustEnd);
     }
 
-    /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), and keeps
-    /// it: what was handed back goes on under another scheduler, by its answer. It goes on counting its
-    /// rounds; what was missed under the other scheduler it is not told. `None` for a task that runs
-    /// once; it has not run.
+    /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), and
+    /// keeps it: what was handed back goes on under another scheduler, by its answer. It goes on
+    /// counting its rounds; what was missed under the other scheduler it is not told. `None` for a
+    /// task that runs once; it has not run.
     ///
     /// # Panics
     ///

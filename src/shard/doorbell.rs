@@ -41,7 +41,8 @@ impl Doorbell {
         }
     }
 
-    /// P2, P3: rings if the ticker sleeps past `due`. To be called after publishing, without a lock.
+    /// P2, P3: rings if the ticker sleeps past `due`. To be called after publishing, without a
+    /// lock.
     pub(crate) fn ring_for(&self, due: Time) {
         // Pairs with the fence in `promise`.
         fence(Ordering::SeqCst);

@@ -16,11 +16,15 @@
 //!
 //! Invariants:
 //!
-//! - **E1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim clears it.
-//! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it there.
-//! - **E3** Generations of a slot only grow; a slot whose generations are used up is not used again.
+//! - **E1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim
+//!   clears it.
+//! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it
+//!   there.
+//! - **E3** Generations of a slot only grow; a slot whose generations are used up is not used
+//!   again.
 //! - **E4** A Running slot has no ticket and one line in the stripe's list of runs.
-//! - **E5** Pending entries are staged, or filed in the wheel, unless their deadline is `Time::MAX`; others never are.
+//! - **E5** Pending entries are staged, or filed in the wheel, unless their deadline is
+//!   `Time::MAX`; others never are.
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
@@ -42,7 +46,8 @@ pub(super) struct Armed<K, V> {
     pub(super) deadline: Time,
     pub(super) hash: u32,
     pub(super) generation: u32,
-    /// Where in its slot of the wheel, or among the staged; while Queued: how late it was collected, in microseconds.
+    /// Where in its slot of the wheel, or among the staged; while Queued: how late it was
+    /// collected, in microseconds.
     pub(super) position: u32,
     pub(super) place: Place,
     pub(super) phase: Phase,

@@ -11,9 +11,9 @@
 //! shards. Rules that hold everywhere above:
 //!
 //! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics.
-//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says that
-//!   it calls there. Those must not call the scheduler; a thread-local flag turns that into a panic with
-//!   a message.
+//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says
+//!   that it calls there. Those must not call the scheduler; a thread-local flag turns that into a
+//!   panic with a message.
 //! - **S3** `next_due` is written under the stripe's lock only: lowered by whoever files something
 //!   earlier, raised by the ticker alone.
 //! - **S4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is rung,

@@ -48,8 +48,8 @@
 //! - **W4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
 //!   when the sink sees it.
 //! - **W5** When `now` enters a slot of a level, all levels below it are empty.
-//! - **W6** What is far is not due before the turn of the top level that `far_min` lies in, and that
-//!   turn has not begun.
+//! - **W6** What is far is not due before the turn of the top level that `far_min` lies in, and
+//!   that turn has not begun.
 //! - **W7** While a drain is unfinished, `now` does not move.
 
 use super::drain::Drain;
@@ -227,8 +227,8 @@ impl CoreWheel {
         }
     }
 
-    /// Moves to `now`, if that is later and there is nothing to do on the way: what is inserted next
-    /// is placed against it.
+    /// Moves to `now`, if that is later and there is nothing to do on the way: what is inserted
+    /// next is placed against it.
     #[inline]
     pub(crate) fn catch_up(&mut self, now: Tick) {
         if now > self.now && self.drain.live == 0 && self.next_event(now).is_none() {

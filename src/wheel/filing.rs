@@ -21,7 +21,8 @@ impl Place {
     pub(super) const DRAINING: Place = Place(NonZeroU16::new(u16::MAX - 1).unwrap());
     /// Beyond the top level.
     pub(super) const FAR: Place = Place(NonZeroU16::new(u16::MAX - 2).unwrap());
-    /// Kept by the owner, and not in the wheel: for owners that file later. The wheel never sees it.
+    /// Kept by the owner, and not in the wheel: for owners that file later. The wheel never sees
+    /// it.
     pub(crate) const STAGED: Place = Place(NonZeroU16::new(u16::MAX - 3).unwrap());
 
     #[inline]
@@ -43,7 +44,8 @@ impl Place {
 /// What the wheel reads and writes of its owner's entries.
 pub(crate) trait Entries {
     /// When the entry is due now. It may have been pushed out since it was filed, without telling
-    /// the wheel; after pulling it in before [`super::CoreWheel::filed_floor`] it must be filed anew.
+    /// the wheel; after pulling it in before [`super::CoreWheel::filed_floor`] it must be filed
+    /// anew.
     fn due(&self, id: u32) -> Tick;
     /// What `set_place` wrote last, or [`Place::NONE`] and anything.
     fn place(&self, id: u32) -> (Place, u32);

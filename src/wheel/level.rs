@@ -5,8 +5,8 @@
 pub(super) const SLOTS: usize = 64;
 
 /// A slot emptied with room for more numbers than this does not keep its buffer. Six levels of
-/// such slots hold at most 400 kB when nothing is filed (and the wheel 32 kB for all), and growing anew to a larger size costs
-/// less than a nanosecond per entry filed there.
+/// such slots hold at most 400 kB when nothing is filed (and the wheel 32 kB for all), and growing
+/// anew to a larger size costs less than a nanosecond per entry filed there.
 pub(super) const KEPT_CAPACITY: usize = 256;
 
 /// A buffer larger than this gives memory back when three quarters of it have been removed, so

@@ -1,7 +1,7 @@
 //! A hierarchical timing wheel for those who drive their own event loop.
 //!
-//! [`Wheel<T>`] keeps values until they are due. It has no threads, no clock and no locks: time is a
-//! [`Tick`] that the caller passes in, and says itself how long a tick is. (For timers from many
+//! [`Wheel<T>`] keeps values until they are due. It has no threads, no clock and no locks: time is
+//! a [`Tick`] that the caller passes in, and says itself how long a tick is. (For timers from many
 //! threads see the crate's front page.)
 //!
 //! ```
@@ -53,8 +53,8 @@
 //! session is, only writes the new tick: the value moves when its old slot comes up.
 //! [`advance`](Wheel::advance) takes time in proportion to what expires and moves and to the
 //! occupied slots on the way, whatever the distance; [`next_wake`](Wheel::next_wake) looks at six
-//! bitmaps. A value costs its own size and about 32 bytes. Memory for values is kept at its peak and
-//! used again; emptied slots keep at most 1 KiB each, and a wheel 32 KiB for the next ones.
+//! bitmaps. A value costs its own size and about 32 bytes. Memory for values is kept at its peak
+//! and used again; emptied slots keep at most 1 KiB each, and a wheel 32 KiB for the next ones.
 
 mod core;
 mod drain;

@@ -18,14 +18,14 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Runs `task` again and again, as `period` says, until it answers
-    /// [`Next::Stop`](crate::Next::Stop), the key is cancelled or armed anew, or the scheduler ends. A
-    /// task that returns nothing just goes on. What is pending under the same key is replaced, as by
-    /// [`schedule`](Self::schedule).
+    /// [`Next::Stop`](crate::Next::Stop), the key is cancelled or armed anew, or the scheduler
+    /// ends. A task that returns nothing just goes on. What is pending under the same key is
+    /// replaced, as by [`schedule`](Self::schedule).
     ///
-    /// Each round is an arming of its own: it is counted as one, has a [`TimerId`](crate::TimerId) of
-    /// its own (the answer names the first; [`get`](Self::get) tells the present one) and can be
-    /// moved or cancelled while it is pending. Rounds of one key never overlap; they run on whichever
-    /// worker is free.
+    /// Each round is an arming of its own: it is counted as one, has a [`TimerId`](crate::TimerId)
+    /// of its own (the answer names the first; [`get`](Self::get) tells the present one) and can be
+    /// moved or cancelled while it is pending. Rounds of one key never overlap; they run on
+    /// whichever worker is free.
     ///
     /// Between two rounds every call does what it does to any pending timer. While a round runs:
     ///
@@ -45,8 +45,8 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod); and
-    /// [`NoRound`](ScheduleError::NoRound) if the schedule function knows no first time. The task comes
-    /// back in the error, and nothing was changed; key and period are dropped.
+    /// [`NoRound`](ScheduleError::NoRound) if the schedule function knows no first time. The task
+    /// comes back in the error, and nothing was changed; key and period are dropped.
     ///
     /// # Panics
     ///

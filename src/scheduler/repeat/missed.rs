@@ -1,8 +1,8 @@
 //! What becomes of a round of a fixed rate that is late: a pure function of the grid, the deadline,
 //! the present, the policy and the grace.
 //!
-//! The grid is `point`, `point + period`, and so on. Of a late round all points that have come by now
-//! are looked at together; the first of them is the round's own.
+//! The grid is `point`, `point + period`, and so on. Of a late round all points that have come by
+//! now are looked at together; the first of them is the round's own.
 //!
 //! | policy | of ten points that have come | the next one after that |
 //! |---|---|---|
@@ -27,10 +27,11 @@ use crate::tick::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {
-    /// No late round: the next one is the next point of the grid that lies ahead. After a pause of ten
-    /// periods it is told that ten were missed, and the period after the pause sees one round.
+    /// No late round: the next one is the next point of the grid that lies ahead. After a pause of
+    /// ten periods it is told that ten were missed, and the period after the pause sees one round.
     ///
-    /// On a machine that is always late by more than the grace every fourth round runs all the same.
+    /// On a machine that is always late by more than the grace every fourth round runs all the
+    /// same.
     #[default]
     Skip,
     /// One late round at once, whatever the number of those that were missed.

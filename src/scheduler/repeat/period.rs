@@ -89,16 +89,17 @@ impl Period {
         }
     }
 
-    /// Rounds on a grid: each is due one period after the point of the one before, however long that
-    /// took to start and to run. So there is no drift. The first is due one period from the call.
+    /// Rounds on a grid: each is due one period after the point of the one before, however long
+    /// that took to start and to run. So there is no drift. The first is due one period from the
+    /// call.
     ///
     /// A period of zero is refused by [`Handle::repeat`](crate::Handle::repeat).
     pub fn fixed_rate(period: Duration) -> Self {
         Period::of(Kind::Rate(period))
     }
 
-    /// Each round is due so long after the end of the one before; the first, so long after the call.
-    /// There is no grid, so nothing is ever missed: a round that is late runs late.
+    /// Each round is due so long after the end of the one before; the first, so long after the
+    /// call. There is no grid, so nothing is ever missed: a round that is late runs late.
     ///
     /// A delay of zero is refused by [`Handle::repeat`](crate::Handle::repeat).
     pub fn fixed_delay(delay: Duration) -> Self {
@@ -108,8 +109,8 @@ impl Period {
     /// Each round is due when `next` says; after `None` there is none, and the key is gone. It is
     /// called once in [`Handle::repeat`](crate::Handle::repeat) (unless
     /// [`first_after`](Self::first_after) says when the first round is due) and after each round
-    /// that answers [`Next::Again`](super::Next::Again) or panics and goes on, without a lock, on the
-    /// thread that ran it.
+    /// that answers [`Next::Again`](super::Next::Again) or panics and goes on, without a lock, on
+    /// the thread that ran it.
     ///
     /// A time that has passed is due at once. Nothing is ever missed: the function sees the present
     /// and may leave out what it likes. If it panics, the round counts as panicked and there is no
@@ -146,8 +147,8 @@ impl Period {
     }
 
     /// The first round is due at a random moment within one period from the call, or from
-    /// [`first_after`](Self::first_after): what was started together does not beat together for ever.
-    /// A fixed rate's grid begins there. Means nothing for a schedule function.
+    /// [`first_after`](Self::first_after): what was started together does not beat together for
+    /// ever. A fixed rate's grid begins there. Means nothing for a schedule function.
     pub fn random_phase(mut self) -> Self {
         self.random_phase = true;
         self
@@ -156,8 +157,8 @@ impl Period {
     /// Each round that the period asks for is due up to `most` earlier or later, at random, than it
     /// would be otherwise; one that the task or somebody else moved is not. A fixed
     /// rate keeps its grid: this never adds up. More than half a period of a fixed rate counts as
-    /// half a period, more than the delay of a fixed delay as the delay, and jitter makes no round due
-    /// before the end of the one before it, or before the call.
+    /// half a period, more than the delay of a fixed delay as the delay, and jitter makes no round
+    /// due before the end of the one before it, or before the call.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self

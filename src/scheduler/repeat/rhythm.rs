@@ -167,8 +167,8 @@ impl Rhythm {
         self.answer.take()
     }
 
-    /// After the round that was due at `deadline` and ended at `ended`: when the next one is due, if
-    /// there is one. Calls a schedule function, so this is user code.
+    /// After the round that was due at `deadline` and ended at `ended`: when the next one is due,
+    /// if there is one. Calls a schedule function, so this is user code.
     pub(crate) fn next(&mut self, deadline: Time, ended: Time) -> Option<Time> {
         self.expected = None;
         let mut no_earlier = Time::ZERO;

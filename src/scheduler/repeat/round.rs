@@ -102,8 +102,8 @@ where
 pub enum Next {
     /// The next round, when the period says.
     Again,
-    /// The next round so long after the end of this one; zero is at once. A fixed rate's grid begins
-    /// anew there.
+    /// The next round so long after the end of this one; zero is at once. A fixed rate's grid
+    /// begins anew there.
     After(Duration),
     /// The next round at this moment of the scheduler's clock; one that has passed is at once. A
     /// fixed rate's grid begins anew there.

@@ -9,7 +9,8 @@ use crate::tick::Time;
 use crate::wheel::Place;
 
 impl<K, V> Stripe<K, V> {
-    /// Whether `key` may be armed. Takes a permit where one is needed, so an admission must be used.
+    /// Whether `key` may be armed. Takes a permit where one is needed, so an admission must be
+    /// used.
     pub(crate) fn admit<Q>(
         &mut self,
         hash: KeyHash,

@@ -1,8 +1,8 @@
-//! A stripe that had nothing to do for long.
+//! A stripe that has nothing to do: for long, or but for touches.
 
 use super::{KeyHash, Stripe};
 use crate::tick::{TickSize, Time};
-use crate::wheel::{Budget, CoreProgress};
+use crate::wheel::{Budget, CoreProgress, Place};
 use std::time::Duration;
 
 #[test]
@@ -56,5 +56,40 @@ fn a_wheel_with_nothing_to_do_on_the_way_is_at_the_present() {
         let progress = stripe.collect(now + ms * 10, &mut budget, &mut tickets);
         assert_eq!(progress, CoreProgress::Done);
         assert_eq!(tickets.len(), 1);
+    }
+}
+
+/// A touch, which puts an entry off, is one write: the entry stays where it is filed or staged, and
+/// the ticker hears nothing of it.
+#[test]
+fn c148_a_touch_leaves_an_entry_where_it_is() {
+    let ms = Duration::from_millis(1);
+    for origin in [0, 12_345] {
+        let size = TickSize::from_nanos(1_000_000);
+        let mut stripe = Stripe::new(size, Time::ZERO, origin, None);
+        let idle = ms * 60_000;
+        for key in 0..100_u32 {
+            let hash = KeyHash(u64::from(key));
+            let admission = stripe.admit(hash, &key, false).unwrap();
+            stripe.arm(admission, hash, key, (), Time::ZERO + idle, Time::ZERO);
+        }
+        let lies = |stripe: &Stripe<u32, ()>, slot| {
+            let armed = stripe.table.armed(slot).unwrap();
+            (armed.place, armed.position)
+        };
+        let before: Vec<_> = (0..100).map(|slot| lies(&stripe, slot)).collect();
+        assert!(before.iter().any(|(place, _)| *place == Place::STAGED));
+        assert!(before.iter().any(|(place, _)| *place != Place::STAGED));
+        stripe.take_aftermath();
+        let due = stripe.next_due();
+        for touch in 1..50 {
+            let now = Time::ZERO + ms * touch;
+            for slot in 0..100 {
+                let _ = stripe.reschedule_slot(slot, now + idle, now, false);
+                assert_eq!(lies(&stripe, slot), before[slot as usize]);
+            }
+        }
+        assert_eq!(stripe.take_aftermath().lowered, None);
+        assert_eq!(stripe.next_due(), due);
     }
 }

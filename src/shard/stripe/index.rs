@@ -10,10 +10,11 @@
 //! A line (bits and slot) lies in the first row with room, from its home row on; the row after the
 //! last is the first. `passed` counts the lines that went by a row because it was full, as the
 //! overflow counts of Folly's F14 do: a lookup goes on only where somebody went on before it. So
-//! most lookups, vain ones too, read one cache line, where control bytes beside their cells cost two.
+//! most lookups, vain ones too, read one cache line, where control bytes beside their cells cost
+//! two.
 //!
-//! Removing counts the way back down, and a line that went by the freed cell moves up into it, as in
-//! linear probing without tombstones. F14 leaves it where it is; here ways would grow with every
+//! Removing counts the way back down, and a line that went by the freed cell moves up into it, as
+//! in linear probing without tombstones. F14 leaves it where it is; here ways would grow with every
 //! timer that comes and goes: at a load of 79 % a vain lookup reads 2.0 rows after the fill, and 16
 //! once all lines have been replaced five times. With lines moved up it stays at 2.0.
 //!
@@ -342,7 +343,8 @@ mod tests {
         }
     }
 
-    /// Random operations against a map from slots to bits, which `bits_of` makes of a random number.
+    /// Random operations against a map from slots to bits, which `bits_of` makes of a random
+    /// number.
     fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> u32) {
         let mut rng = Rng(seed);
         let mut index = Index::new();

@@ -1,8 +1,8 @@
 //! One stripe: an index, the entries and a wheel behind one lock. Everything here is a plain
 //! function of its arguments: no clock, no thread, no waiting. User code that runs in here is `Eq`
-//! of the key (before anything is changed), `Clone` of the key (guarded), and what looks at payloads in
-//! `payload.rs`; values and keys leave through the return values, so that they are dropped outside the
-//! lock.
+//! of the key (before anything is changed), `Clone` of the key (guarded), and what looks at
+//! payloads in `payload.rs`; values and keys leave through the return values, so that they are
+//! dropped outside the lock.
 
 mod answers;
 mod arming;

@@ -176,14 +176,15 @@ impl<K, V> Stripe<K, V> {
         self.file_at(slot, begun);
     }
 
-    /// The wheel comes to `now` if it has nothing to do on the way, and not after what is staged and
-    /// overdue.
+    /// The wheel comes to `now` if it has nothing to do on the way, and not after what is staged
+    /// and overdue.
     pub(super) fn catch_up(&mut self, now: Tick) {
         let staged = self.table.tick().at_or_after(self.staging.earliest());
         self.wheel.catch_up(now.min(staged));
     }
 
-    /// Files an entry that is nowhere, and lowers what the ticker sees if the wheel looks there earlier.
+    /// Files an entry that is nowhere, and lowers what the ticker sees if the wheel looks there
+    /// earlier.
     #[inline]
     pub(super) fn file_at(&mut self, slot: u32, due: Tick) {
         let floor = self.wheel.insert(slot, due, &mut self.table);
@@ -324,7 +325,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// By an id whose slot holds nothing armed: the run in progress, or the arming kept for after it.
+    /// By an id whose slot holds nothing armed: the run in progress, or the arming kept for after
+    /// it.
     #[inline(never)]
     fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
@@ -359,8 +361,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// The usual case of [`cancel_slot`](Self::cancel_slot), on its own: joined with the other one the
-    /// answer would be copied on its way.
+    /// The usual case of [`cancel_slot`](Self::cancel_slot), on its own: joined with the other one
+    /// the answer would be copied on its way.
     #[inline]
     pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
         let taken = self.take_armed(slot, End::Cancelled)?;
@@ -369,7 +371,8 @@ impl<K, V> Stripe<K, V> {
         Some(taken)
     }
 
-    /// The other case: a key that runs. Cancels the arming kept for after the run, and tells the run.
+    /// The other case: a key that runs. Cancels the arming kept for after the run, and tells the
+    /// run.
     pub(crate) fn cancel_running(&mut self, slot: u32) -> Cancelling<K, V> {
         self.cancel_kept(slot, true)
     }

@@ -1,6 +1,6 @@
 //! Looking at payloads in place, for the face whose payload is a value. The closures are user code
-//! and run under the lock: each is called before anything is changed for its entry, so that its panic
-//! leaves the stripe whole.
+//! and run under the lock: each is called before anything is changed for its entry, so that its
+//! panic leaves the stripe whole.
 
 #[cfg(feature = "futures")]
 use super::EntryId;
@@ -8,8 +8,8 @@ use super::Stripe;
 use crate::tick::Time;
 
 impl<K, V> Stripe<K, V> {
-    /// The payload in `slot` that no run has taken, and its deadline: that of the armed entry, or of
-    /// the arming kept for after a run.
+    /// The payload in `slot` that no run has taken, and its deadline: that of the armed entry, or
+    /// of the arming kept for after a run.
     #[inline]
     pub(crate) fn unclaimed(&self, slot: u32) -> Option<(&V, Time)> {
         if let Some(armed) = self.table.armed(slot) {

@@ -10,13 +10,13 @@
 //!
 //! - **S1** An entry whose place is [`Place::STAGED`](crate::wheel::Place::STAGED) lies at its
 //!   position here, and only such entries do.
-//! - **S2** The deadline kept here is not later than the entry's: a later one is only written to the
-//!   entry, as in the wheel.
+//! - **S2** The deadline kept here is not later than the entry's: a later one is only written to
+//!   the entry, as in the wheel.
 
 use crate::tick::Time;
 
-/// As many bits as a mask has. With 128 stripes, enough for some 4,000 keyed requests under way at a
-/// time; of keyless timers each thread has 32.
+/// As many bits as a mask has. With 128 stripes, enough for some 4,000 keyed requests under way at
+/// a time; of keyless timers each thread has 32.
 const PLACES: usize = 32;
 
 #[repr(C)]

@@ -1,4 +1,5 @@
-//! Slots whose generations are used up. It takes weeks to get there, so the tests set the generation.
+//! Slots whose generations are used up. It takes weeks to get there, so the tests set the
+//! generation.
 
 use super::super::entry::End;
 use super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe, WORN};

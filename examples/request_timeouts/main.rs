@@ -1,0 +1,100 @@
+//! A client sends ten thousand requests to a server that answers nearly all of them in time. Every
+//! request has a timeout, and nearly every timeout is cancelled; a request that gets no answer is sent
+//! again, and given up after three attempts. A timer decides between an answer and a timeout that
+//! come at the same moment, so each request ends exactly once.
+//!
+//! ```sh
+//! cargo run --release --example request_timeouts
+//! ```
+//!
+//! `client.rs` is what such a client may look like; `server.rs` stands for the rest of the world.
+
+mod client;
+mod server;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::sync::{Arc, atomic::Ordering};
+use std::thread;
+
+use tourbillon::{Scheduler, Shutdown};
+
+use client::Client;
+
+const REQUESTS: u64 = 10_000;
+
+/// Sends all requests and waits until the last answer is in. What does not add up.
+fn run() -> Result<Vec<String>, Box<dyn Error>> {
+    let scheduler = Scheduler::<u64>::builder().build()?;
+    let client = Arc::new(Client::new(scheduler.handle(), REQUESTS));
+    let (network, requests) = mpsc::channel();
+    let (answers, arrived) = mpsc::channel();
+    let server = thread::spawn(move || server::serve(&requests, &answers));
+    let reader = thread::spawn({
+        let client = Arc::clone(&client);
+        move || {
+            for id in arrived {
+                client.answered(id);
+            }
+        }
+    });
+
+    for id in 0..REQUESTS {
+        client.send(&network, id);
+    }
+    // Each pending timeout has a clone, to send its request again. With the last of them the server
+    // sees that nobody asks any more, and with its last answer the reader sees the end.
+    drop(network);
+    let served = server.join().map_err(|_| "the server panicked")??;
+    reader.join().map_err(|_| "the reader panicked")?;
+
+    let report = scheduler
+        .shutdown(Shutdown::HandBack)
+        .map_err(|_| "called from a task")?;
+    let stats = client.timers.stats();
+    let summary = client.summary();
+    println!("{summary}");
+
+    // Relaxed: the threads that counted have ended.
+    let late = client.late_answers.load(Ordering::Relaxed);
+    let mut wrong = summary.complaints();
+    let mut hold = |what: &str, holds: bool| {
+        if !holds {
+            wrong.push(what.to_owned());
+        }
+    };
+    hold("no timeout is left", report.handed_back.is_empty());
+    hold("nothing runs", report.still_running == 0);
+    hold("the counters balance", stats.balances());
+    // Each attempt has one timeout, which is cancelled by an answer or runs.
+    let attempts = REQUESTS + summary.retries;
+    hold("each attempt has a timeout", stats.scheduled == attempts);
+    hold(
+        "each answer in time cancels one",
+        stats.cancelled == summary.answered,
+    );
+    hold("no task panicked", stats.panicked == 0);
+    hold("each attempt reaches the server", served.asked == attempts);
+    hold(
+        "each answer is counted",
+        served.answered == summary.answered + late,
+    );
+    Ok(wrong)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(wrong) if wrong.is_empty() => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            for what in wrong {
+                eprintln!("request_timeouts: it does not hold that {what}");
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("request_timeouts: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
