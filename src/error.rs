@@ -29,6 +29,8 @@ pub enum BuildError {
     },
     /// A bound of zero pending timers, which nothing could ever pass.
     MaxPending,
+    /// A bound of zero entries in a group.
+    MaxPerGroup,
     /// Batches of no entry at all.
     Batch,
     /// A thread could not be started. Those that had been are stopped again.
@@ -63,6 +65,9 @@ impl fmt::Display for BuildError {
             BuildError::MaxPending => {
                 f.write_str("at most 0 pending timers: choose at least 1, or leave it unbounded")
             }
+            BuildError::MaxPerGroup => f.write_str(
+                "at most 0 entries in a group: choose at least 1, or leave it unbounded",
+            ),
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
@@ -203,6 +208,7 @@ mod tests {
                 workers: 2,
             },
             BuildError::MaxPending,
+            BuildError::MaxPerGroup,
             BuildError::Batch,
             BuildError::Spawn(std::io::Error::other("no thread left")),
         ];
@@ -213,13 +219,14 @@ mod tests {
             "2000",
             "at most 1",
             "at most 0 pending",
-            "at most 0 entries",
+            "at most 0 entries in a group",
+            "batches of at most 0 entries",
             "no thread",
         ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
-        let source = std::error::Error::source(&errors[7]);
+        let source = std::error::Error::source(&errors[8]);
         assert!(source.is_some_and(|inner| inner.to_string().contains("no thread left")));
     }
 

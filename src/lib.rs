@@ -23,7 +23,8 @@
 //! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat).
 //!   Calls go through its [`Handle`].
 //! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
-//!   handler, channel or stream for all. For sessions.
+//!   handler, channel or stream for all. For sessions, in [groups](ExpiryMapBuilder::groups) if
+//!   wanted.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
 //! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
@@ -123,7 +124,7 @@ pub use executor::{Executor, Job};
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
-    InsertError, InsertRefusal, Inserted, Reason, Removed, Touch,
+    Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, Removed, Touch,
 };
 #[cfg(feature = "futures")]
 pub use scheduler::CancelAndWait;

@@ -1,4 +1,4 @@
-//! Random calls on an `ExpiryMap`, each answer compared with a plain model of it.
+//! Random calls on an `ExpiryMap` with groups, each answer compared with a plain model of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{Expired, Expiry, ExpiryMap, Inserted, Reason, Removed, Shutdown, Time, Touch};
+use tourbillon::{
+    Expired, Expiry, ExpiryMap, Groups, InsertRefusal, Inserted, RandomState, Reason, Removed,
+    Shutdown, Time, Touch,
+};
 
 const KEYS: u8 = 12;
+const GROUPS: u8 = 3;
 
 /// Spans in milliseconds; `None` is for good.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,9 @@ enum Call {
     Insert(u8),
     InsertWith(u8, Spans),
     InsertIfAbsent(u8),
+    InsertIn(u8, u8, Spans),
+    TouchGroup(u8),
+    RemoveGroup(u8),
     SetExpiry(u8, Spans),
     Touch(u8),
     TouchMany(Vec<u8>),
@@ -39,6 +46,7 @@ enum Call {
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     value: u32,
+    group: Option<u8>,
     idle: u64,
     end: u64,
     deadline: u64,
@@ -63,6 +71,7 @@ impl Model {
         let end = self.now.saturating_add(nanos(spans.lifetime));
         Entry {
             value,
+            group: None,
             idle,
             end,
             deadline: self.now.saturating_add(idle).min(end),
@@ -90,6 +99,13 @@ impl Model {
         } else {
             Touch::Touched { deadline }
         }
+    }
+
+    /// The keys of a group, those included that are too old.
+    fn group(&self, group: u8) -> Vec<u8> {
+        let entries = self.entries.iter();
+        let of_group = entries.filter(|(_, entry)| entry.group == Some(group));
+        of_group.map(|(key, _)| *key).collect()
     }
 
     /// What is delivered when all is settled, sorted.
@@ -131,12 +147,14 @@ fn delivered(gone: &Gone) -> Vec<(u8, u32, u64, Reason)> {
     gone
 }
 
-fn run(seed: u64, default: Spans, calls: &[Call]) {
+fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
     let gone = Gone::default();
     let collect = Arc::clone(&gone);
-    let stepped: SteppedMap<u8, u32> = ExpiryMap::builder()
+    let stepped: SteppedMap<u8, u32, RandomState, Groups<u8>> = ExpiryMap::builder()
         .shards(2)
         .stripes(4)
+        .groups()
+        .max_per_group(most)
         .build_stepped(seed, move |_, expired| {
             collect.lock().unwrap().push(expired);
         })
@@ -170,6 +188,37 @@ fn run(seed: u64, default: Spans, calls: &[Call]) {
                 let answer = map.insert_if_absent(key, number);
                 assert_eq!(answer.map(Inserted::replaced).map_err(|_| ()), replaced);
             }
+            Call::InsertIn(group, key, spans) => {
+                let mut entry = model.entry(number, spans);
+                entry.group = Some(group);
+                let members = model.group(group);
+                let expected = if members.len() >= most && !members.contains(&key) {
+                    Err(InsertRefusal::GroupFull)
+                } else {
+                    Ok(model.entries.insert(key, entry).map(|old| old.value))
+                };
+                let answer = map.insert_in_with(&group, key, number, expiry(spans));
+                assert_eq!(
+                    answer
+                        .map(Inserted::replaced)
+                        .map_err(|error| error.refusal),
+                    expected
+                );
+            }
+            Call::TouchGroup(group) => {
+                let touches = model.group(group).into_iter().map(|key| model.touch(key));
+                let alive = touches.filter(|touch| touch.is_alive()).count();
+                assert_eq!(map.touch_group(&group), alive);
+            }
+            Call::RemoveGroup(group) => {
+                let members = model.group(group).into_iter();
+                let expected: Vec<_> = members
+                    .map(|key| (key, model.entries.remove(&key).unwrap().value))
+                    .collect();
+                let mut removed = map.remove_group(&group);
+                removed.sort_unstable();
+                assert_eq!(removed, expected);
+            }
             Call::SetExpiry(key, spans) => {
                 let fresh = model.entry(0, spans);
                 let known = model.entries.contains_key(&key);
@@ -178,8 +227,12 @@ fn run(seed: u64, default: Spans, calls: &[Call]) {
                     None => Touch::NotFound,
                     Some(entry) => {
                         let before = entry.deadline;
-                        let value = entry.value;
-                        *entry = Entry { value, ..fresh };
+                        let (value, group) = (entry.value, entry.group);
+                        *entry = Entry {
+                            value,
+                            group,
+                            ..fresh
+                        };
                         let deadline = Time::from_nanos(entry.deadline);
                         if entry.deadline == before {
                             Touch::Unchanged { deadline }
@@ -252,6 +305,19 @@ fn run(seed: u64, default: Spans, calls: &[Call]) {
             let expected = model.living(key).map(|entry| entry.deadline);
             let deadline = map.deadline(&key).map(Time::as_nanos);
             assert_eq!(deadline, expected, "{key} after {call:?}");
+            let expected = model.living(key).and_then(|entry| entry.group);
+            assert_eq!(map.group_of(&key), expected, "{key} after {call:?}");
+        }
+        for group in 0..GROUPS {
+            let members = model.group(group);
+            assert_eq!(map.group_len(&group), members.len(), "after {call:?}");
+            let mut entries = map.group_entries(&group);
+            entries.sort_unstable();
+            let living = members.into_iter().filter_map(|key| {
+                let entry = model.living(key)?;
+                Some((key, entry.value))
+            });
+            assert_eq!(entries, living.collect::<Vec<_>>(), "after {call:?}");
         }
     }
     let stats = map.stats();
@@ -276,6 +342,9 @@ fn run(seed: u64, default: Spans, calls: &[Call]) {
         .collect();
     back.sort_unstable();
     assert_eq!(back, left);
+    for group in 0..GROUPS {
+        assert_eq!(map.group_len(&group), 0);
+    }
     assert_eq!(map.stats().ran, ends);
 }
 
@@ -286,7 +355,11 @@ fn spans() -> impl Strategy<Value = Spans> {
 
 fn call() -> impl Strategy<Value = Call> {
     let key = || 0..KEYS;
+    let group = || 0..GROUPS;
     prop_oneof![
+        8 => (group(), key(), spans()).prop_map(|(group, key, spans)| Call::InsertIn(group, key, spans)),
+        2 => group().prop_map(Call::TouchGroup),
+        1 => group().prop_map(Call::RemoveGroup),
         6 => key().prop_map(Call::Insert),
         4 => (key(), spans()).prop_map(|(key, spans)| Call::InsertWith(key, spans)),
         2 => key().prop_map(Call::InsertIfAbsent),
@@ -311,8 +384,9 @@ proptest! {
     fn the_map_answers_as_its_model(
         seed in any::<u64>(),
         spans in spans(),
+        most in 1_usize..8,
         calls in prop::collection::vec(call(), 1..80),
     ) {
-        run(seed, spans, &calls);
+        run(seed, spans, most, &calls);
     }
 }

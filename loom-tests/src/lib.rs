@@ -25,6 +25,8 @@ mod engine;
 mod error;
 #[path = "../../src/executor/mod.rs"]
 mod executor;
+#[path = "../../src/expiry/groups.rs"]
+mod groups;
 #[path = "../../src/job.rs"]
 mod job;
 #[path = "../../src/outlet.rs"]

@@ -144,6 +144,36 @@ impl Default for Size {
     }
 }
 
+impl Size {
+    /// For an engine of one shard, and the hand of its clock.
+    pub(crate) fn parts(&self) -> (Parts, ManualClock) {
+        let hand = ManualClock::starting_at(at(START));
+        let parts = Parts {
+            config: Valid {
+                tick: TickSize::from_nanos(1),
+                shards: 1,
+                stripes: self.stripes,
+                workers: self.workers,
+                max_workers: self.workers + self.extra,
+                max_pending: self.max_pending,
+                shutdown_limit: Duration::MAX,
+                quiet: Duration::MAX,
+                backlog: self.backlog,
+                injector: 4,
+            },
+            clock: Clock::manual(&hand),
+            place: if self.inline {
+                Place::Inline
+            } else {
+                Place::Pool
+            },
+            seed: Some(0),
+            stepped: false,
+        };
+        (parts, hand)
+    }
+}
+
 /// An engine without threads, for the model's threads to share.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
@@ -163,29 +193,7 @@ impl Rig {
     }
 
     fn with(size: &Size, delivery: Option<Outlet<usize>>) -> (Rig, Seat) {
-        let hand = ManualClock::starting_at(at(START));
-        let parts = Parts {
-            config: Valid {
-                tick: TickSize::from_nanos(1),
-                shards: 1,
-                stripes: size.stripes,
-                workers: size.workers,
-                max_workers: size.workers + size.extra,
-                max_pending: size.max_pending,
-                shutdown_limit: Duration::MAX,
-                quiet: Duration::MAX,
-                backlog: size.backlog,
-                injector: 4,
-            },
-            clock: Clock::manual(&hand),
-            place: if size.inline {
-                Place::Inline
-            } else {
-                Place::Pool
-            },
-            seed: Some(0),
-            stepped: false,
-        };
+        let (parts, hand) = size.parts();
         let ledger = Ledger {
             stop_after: size.stop_after,
             delivery,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::face::Session;
 use crate::engine::Ending;
+use crate::shard::Refusal;
 use crate::tick::Time;
 
 /// What an insertion did.
@@ -58,8 +59,8 @@ pub enum Touch {
         deadline: Time,
     },
     /// There is an entry, and the touch does not move its deadline: it is the end of its lifetime
-    /// already, or it was touched at the same moment or by somebody else a moment later, or it never
-    /// expires.
+    /// already, or it was touched at the same moment or by somebody else a moment later, or it
+    /// never expires.
     Unchanged {
         /// Its deadline.
         deadline: Time,
@@ -120,13 +121,27 @@ pub struct InsertError<K, V> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InsertRefusal {
-    /// There are `max_pending` entries. Passes when one of them ends. (Also when a stripe holds four
-    /// billion entries, its limit without a bound.)
+    /// There are `max_pending` entries. Passes when one of them ends. (Also when a stripe holds
+    /// four billion entries, its limit without a bound.)
     Full,
     /// The map is closing or closed, for good.
     Closed,
     /// There is an entry for the key: only from `insert_if_absent`.
     Occupied,
+    /// The group has `max_per_group` entries: only from `insert_in` and `insert_in_with`. Passes
+    /// when one of them ends.
+    GroupFull,
+}
+
+impl InsertRefusal {
+    pub(super) fn of(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Closed => InsertRefusal::Closed,
+            Refusal::Occupied => InsertRefusal::Occupied,
+            Refusal::NoPermit | Refusal::NoSlot => InsertRefusal::Full,
+            Refusal::Closing => unreachable!("nobody waits for a run of a map"),
+        }
+    }
 }
 
 impl<K, V> fmt::Display for InsertError<K, V> {
@@ -137,6 +152,9 @@ impl<K, V> fmt::Display for InsertError<K, V> {
             }
             InsertRefusal::Closed => "the map is closed",
             InsertRefusal::Occupied => "there is an entry for the key already",
+            InsertRefusal::GroupFull => {
+                "the group has as many entries as max_per_group allows; try again when one has ended"
+            }
         })
     }
 }
@@ -187,11 +205,11 @@ impl<K, V> Default for ExpiryReport<K, V> {
 }
 
 impl<K, V> ExpiryReport<K, V> {
-    pub(crate) fn of(ending: Option<Ending<K, Session<V>>>) -> Self {
+    pub(crate) fn of<T>(ending: Option<Ending<K, Session<V, T>>>) -> Self {
         let Some(ending) = ending else {
             return ExpiryReport::default();
         };
-        let hand_back = |(key, deadline, session): (Option<K>, Time, Session<V>)| {
+        let hand_back = |(key, deadline, session): (Option<K>, Time, Session<V, T>)| {
             key.map(|key| ExpiryHandedBack {
                 key,
                 value: session.value,

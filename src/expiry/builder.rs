@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::face::{Delivery, Expired, Sessions};
-use super::{Expiry, ExpiryMap};
+use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
@@ -38,13 +38,14 @@ use crate::sync::channel::Receiver;
 /// # }
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct ExpiryMapBuilder<K, V, S = RandomState> {
+pub struct ExpiryMapBuilder<K, V, S = RandomState, G = NoGroups> {
     config: Config,
     place: Place,
     hasher: S,
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
-    entries: PhantomData<fn(K, V)>,
+    max_per_group: Option<usize>,
+    entries: PhantomData<fn(K, V, G)>,
 }
 
 impl<K, V> ExpiryMapBuilder<K, V> {
@@ -55,12 +56,13 @@ impl<K, V> ExpiryMapBuilder<K, V> {
             hasher: RandomState::default(),
             expiry: Expiry::NEVER,
             on_panic: None,
+            max_per_group: None,
             entries: PhantomData,
         }
     }
 }
 
-impl<K, V, S> ExpiryMapBuilder<K, V, S> {
+impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     engine_options!();
 
     /// How long after its last touch, or its insertion, an entry expires; never by default.
@@ -76,13 +78,18 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     }
 
     /// What hashes the keys.
-    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2> {
+    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2, G> {
+        self.of_kind(|_| hasher)
+    }
+
+    fn of_kind<S2, G2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2, G2> {
         ExpiryMapBuilder {
             config: self.config,
             place: self.place,
-            hasher,
+            hasher: hasher(self.hasher),
             expiry: self.expiry,
             on_panic: self.on_panic,
+            max_per_group: self.max_per_group,
             entries: PhantomData,
         }
     }
@@ -95,13 +102,30 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     }
 }
 
-type Built<K, V, S> = (Arc<Server<Sessions<K, V, S>>>, Vec<Seat>);
+impl<K, V, S> ExpiryMapBuilder<K, V, S> {
+    /// Lets entries belong to groups that a `G` names; see [`insert_in`](ExpiryMap::insert_in).
+    pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, S, Groups<G>> {
+        self.of_kind(|hasher| hasher)
+    }
+}
 
-impl<K, V, S> ExpiryMapBuilder<K, V, S>
+impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
+    /// How many entries a group may have at most; unbounded by default. One more is refused, with
+    /// [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
+    pub fn max_per_group(mut self, max_per_group: usize) -> Self {
+        self.max_per_group = Some(max_per_group);
+        self
+    }
+}
+
+type Built<K, V, S, G> = (Arc<Server<Sessions<K, V, S, G>>>, Vec<Seat>);
+
+impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     /// Starts the threads. Every expired entry goes to `handler`, on one of the map's workers, each
     /// once; two of one key never at the same time, others in no order and side by side.
@@ -114,8 +138,8 @@ where
     /// [`BuildError`] names the value that can't be, or why a thread did not start.
     pub fn build(
         self,
-        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
         self.start(Delivery::Handler(Box::new(handler)))
     }
 
@@ -123,8 +147,8 @@ where
     /// finds at hand: up to `max`, and on the map's own workers up to 32. For handlers to which a
     /// call is dear, such as one that writes to a database.
     ///
-    /// Entries of one batch are all taken when it begins. If the handler panics, that counts for each of
-    /// them, and `on_panic` is told of the first.
+    /// Entries of one batch are all taken when it begins. If the handler panics, that counts for
+    /// each of them, and `on_panic` is told of the first.
     ///
     /// # Errors
     ///
@@ -132,8 +156,8 @@ where
     pub fn build_batched(
         self,
         max: usize,
-        handler: impl Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync + 'static,
-    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S, G>, Vec<Expired<K, V>>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
         let max = NonZeroUsize::new(max).ok_or(BuildError::Batch)?;
         self.start(Delivery::Batches(max, Box::new(handler)))
     }
@@ -142,13 +166,14 @@ where
     /// receiver works in crossbeam's `select!`, and may be cloned.
     ///
     /// One thread takes expired entries and sends them. While the channel is full they wait in the
-    /// map: they count, and can be touched and removed, all but the one that it is about to send. No
-    /// ticker ever waits. With a capacity of 0 each waits for a receiver.
+    /// map: they count, and can be touched and removed, all but the one that it is about to send.
+    /// No ticker ever waits. With a capacity of 0 each waits for a receiver.
     ///
-    /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is itself
-    /// the only one to receive. The channel is disconnected when the map has ended and what was sent is received. When the last receiver is
-    /// dropped the map closes, at the next expiry: nobody would hear of it. `workers`, `max_workers`, `executor` and `inline`
-    /// mean nothing here.
+    /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is
+    /// itself the only one to receive. The channel is disconnected when the map has ended and what
+    /// was sent is received. When the last receiver is dropped the map closes, at the next expiry:
+    /// nobody would hear of it. `workers`, `max_workers`, `executor` and `inline` mean nothing
+    /// here.
     ///
     /// # Errors
     ///
@@ -157,7 +182,7 @@ where
     pub fn build_channel(
         self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S>, Receiver<Expired<K, V>>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S, G>, Receiver<Expired<K, V>>), BuildError> {
         let (map, intake) = self.build_outlet(capacity)?;
         Ok((map, intake.into_receiver()))
     }
@@ -178,7 +203,7 @@ where
     pub fn build_stream(
         self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S>, super::Expirations<K, V>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S, G>, super::Expirations<K, V>), BuildError> {
         let (map, intake) = self.build_outlet(capacity.max(1))?;
         Ok((map, super::Expirations::new(intake)))
     }
@@ -188,7 +213,7 @@ where
     fn build_outlet(
         mut self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S>, Intake<Expired<K, V>>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S, G>, Intake<Expired<K, V>>), BuildError> {
         let (outlet, intake) = outlet(capacity);
         self.place = Place::Pool;
         self.config.workers = Some(1);
@@ -197,7 +222,7 @@ where
         Ok((map, intake))
     }
 
-    fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
+    fn start(self, delivery: Delivery<K, V, S, G>) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = self.parts(clock, delivery, None)?;
         Engine::start(&server, seats).map_err(BuildError::Spawn)?;
@@ -218,8 +243,8 @@ where
     pub fn build_stepped(
         mut self,
         seed: u64,
-        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<crate::test_util::SteppedMap<K, V, S>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<crate::test_util::SteppedMap<K, V, S, G>, BuildError> {
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
@@ -237,9 +262,12 @@ where
     fn parts(
         self,
         clock: Clock,
-        delivery: Delivery<K, V, S>,
+        delivery: Delivery<K, V, S, G>,
         seed: Option<u64>,
-    ) -> Result<Built<K, V, S>, BuildError> {
+    ) -> Result<Built<K, V, S, G>, BuildError> {
+        if self.max_per_group == Some(0) {
+            return Err(BuildError::MaxPerGroup);
+        }
         Ok(Engine::assemble(
             Parts {
                 config: self.config.validate(num_cpus::get())?,
@@ -253,12 +281,13 @@ where
                 expiry: self.expiry,
                 delivery,
                 on_panic: self.on_panic,
+                groups: G::index(self.max_per_group),
             },
         ))
     }
 }
 
-impl<K, V, S> fmt::Debug for ExpiryMapBuilder<K, V, S> {
+impl<K, V, S, G> fmt::Debug for ExpiryMapBuilder<K, V, S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpiryMapBuilder")
             .field("config", &self.config)

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::{Expiry, ExpiryMap};
+use super::{Expiry, ExpiryMap, Grouping};
 use crate::engine::{Batched, Engine, Face, Fire};
 use crate::outlet::Outlet;
 use crate::scheduler::{OnPanic, TaskPanic};
@@ -41,7 +41,9 @@ pub enum Reason {
 }
 
 /// What an entry holds beside its key.
-pub(crate) struct Session<V> {
+pub(crate) struct Session<V, T> {
+    /// What it holds of its group, which it leaves before the value is dropped.
+    pub(super) tag: T,
     pub(super) value: V,
     /// Nanoseconds; `u64::MAX` is for good.
     idle: u64,
@@ -49,14 +51,21 @@ pub(crate) struct Session<V> {
     end: Time,
 }
 
-impl<V> Session<V> {
-    /// `luck` decides on the jitter.
+impl<V, T: Default> Session<V, T> {
+    /// In no group. `luck` decides on the jitter.
     pub(super) fn new(value: V, expiry: Expiry, luck: u64, now: Time) -> Self {
         let (idle, lifetime) = expiry.drawn(luck);
         let end = after(now, lifetime);
-        Session { value, idle, end }
+        Session {
+            tag: T::default(),
+            value,
+            idle,
+            end,
+        }
     }
+}
 
+impl<V, T> Session<V, T> {
     pub(super) fn set_expiry(&mut self, expiry: Expiry, luck: u64, now: Time) {
         let (idle, lifetime) = expiry.drawn(luck);
         self.idle = idle;
@@ -69,8 +78,9 @@ impl<V> Session<V> {
         now < self.end
     }
 
-    /// What is delivered of it.
+    /// What is delivered of it. It has left its group by then.
     fn expire<K>(self, key: K, deadline: Time, started: Time) -> Expired<K, V> {
+        drop(self.tag);
         Expired {
             key,
             value: self.value,
@@ -98,52 +108,57 @@ fn after(now: Time, nanos: u64) -> Time {
     Time::from_nanos(now.as_nanos().saturating_add(nanos))
 }
 
-pub(super) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;
+pub(super) type Handler<K, V, S, G> =
+    Box<dyn Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync>;
 
-pub(super) type BatchHandler<K, V, S> =
-    Box<dyn Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync>;
+pub(super) type BatchHandler<K, V, S, G> =
+    Box<dyn Fn(&ExpiryMap<K, V, S, G>, Vec<Expired<K, V>>) + Send + Sync>;
 
 /// Where expired entries go.
-pub(super) enum Delivery<K, V, S>
+pub(super) enum Delivery<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    Handler(Handler<K, V, S>),
-    Batches(NonZeroUsize, BatchHandler<K, V, S>),
+    Handler(Handler<K, V, S, G>),
+    Batches(NonZeroUsize, BatchHandler<K, V, S, G>),
     /// Until the map has ended or nobody receives any more.
     Outlet(Outlet<Expired<K, V>>),
 }
 
 /// What this face needs besides the engine.
-pub(crate) struct Sessions<K, V, S>
+pub(crate) struct Sessions<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     pub(super) hasher: S,
     pub(super) expiry: Expiry,
-    pub(super) delivery: Delivery<K, V, S>,
+    pub(super) delivery: Delivery<K, V, S, G>,
     pub(super) on_panic: Option<OnPanic<K>>,
+    pub(super) groups: G::Index,
 }
 
-impl<K, V, S> Face for Sessions<K, V, S>
+impl<K, V, S, G> Face for Sessions<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     type Key = K;
-    type Payload = Session<V>;
-    type Access = ExpiryMap<K, V, S>;
+    type Payload = Session<V, G::Tag>;
+    type Access = ExpiryMap<K, V, S, G>;
 
-    fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S> {
+    fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S, G> {
         ExpiryMap::of(Arc::clone(engine))
     }
 
-    fn run(map: &ExpiryMap<K, V, S>, fire: &Fire<'_, K>, session: Session<V>) {
+    fn run(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, session: Session<V, G::Tag>) {
         let expired = session.expire(fire.key.clone(), fire.deadline, fire.started);
         match &map.engine.face.delivery {
             Delivery::Handler(handle) => handle(map, expired),
@@ -158,14 +173,14 @@ where
         }
     }
 
-    fn batch(map: &ExpiryMap<K, V, S>) -> Option<NonZeroUsize> {
+    fn batch(map: &ExpiryMap<K, V, S, G>) -> Option<NonZeroUsize> {
         match &map.engine.face.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
             Delivery::Handler(_) | Delivery::Outlet(_) => None,
         }
     }
 
-    fn run_batch(map: &ExpiryMap<K, V, S>, batch: Vec<Batched<K, Session<V>>>) {
+    fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, Session<V, G::Tag>>>) {
         let Delivery::Batches(_, handle) = &map.engine.face.delivery else {
             unreachable!("`batch` said none");
         };
@@ -175,7 +190,7 @@ where
         handle(map, expired.collect());
     }
 
-    fn panicked(map: &ExpiryMap<K, V, S>, fire: &Fire<'_, K>, message: &str) {
+    fn panicked(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, message: &str) {
         if let Some(tell) = &map.engine.face.on_panic {
             tell(&TaskPanic {
                 key: fire.key,
@@ -193,7 +208,7 @@ where
     }
 }
 
-impl<V> fmt::Debug for Session<V> {
+impl<V, T> fmt::Debug for Session<V, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("end", &self.end)

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::touch::touch_slot;
-use super::{ExpiryMap, Touch};
+use super::{ExpiryMap, Grouping, NoGroups, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
@@ -14,16 +14,17 @@ use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
 /// So many entries are looked at under one hold of a lock.
 const PORTION: u32 = 256;
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    /// [`touch`](Self::touch) for many keys: answers per key, in the caller's order, all counted from
-    /// one reading of the clock. The keys are sorted by stripe, so that one lock serves all keys of a stripe.
-    /// Not atomic: each key is settled on its own, and others may act in between. If a key's `Eq`
-    /// panics, some of the keys have been touched, and the others have not.
+    /// [`touch`](Self::touch) for many keys: answers per key, in the caller's order, all counted
+    /// from one reading of the clock. The keys are sorted by stripe, so that one lock serves all
+    /// keys of a stripe. Not atomic: each key is settled on its own, and others may act in between.
+    /// If a key's `Eq` panics, some of the keys have been touched, and the others have not.
     ///
     /// # Examples
     ///
@@ -67,22 +68,23 @@ where
     }
 }
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     /// Removes the entries of which `keep` says no, and returns how many. They are not delivered.
     /// Entries whose lifetime is over are left to their delivery.
     ///
-    /// `keep` runs under a lock, see [above](Self#user-code-under-a-lock), for up to 256 entries at a
-    /// time. If it panics, so does this call; what it had refused by then is removed.
+    /// `keep` runs under a lock, see [above](Self#user-code-under-a-lock), for up to 256 entries at
+    /// a time. If it panics, so does this call; what it had refused by then is removed.
     ///
     /// # Complexity
     ///
-    /// Linear in the greatest number of entries there ever were. What is inserted during the call may
-    /// or may not be shown.
+    /// Linear in the greatest number of entries there ever were. What is inserted during the call
+    /// may or may not be shown.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
         let now = self.now();
@@ -123,10 +125,10 @@ where
         count
     }
 
-    /// Walks over clones of all entries, in no order. Portions are cloned under one stripe's lock at a
-    /// time, so entries that come or go meanwhile may or may not show.
+    /// Walks over clones of all entries, in no order. Portions are cloned under one stripe's lock
+    /// at a time, so entries that come or go meanwhile may or may not show.
     #[must_use]
-    pub fn iter(&self) -> Entries<'_, K, V, S>
+    pub fn iter(&self) -> Entries<'_, K, V, S, G>
     where
         V: Clone,
     {
@@ -138,38 +140,41 @@ where
     }
 }
 
-impl<'a, K, V, S> IntoIterator for &'a ExpiryMap<K, V, S>
+impl<'a, K, V, S, G> IntoIterator for &'a ExpiryMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     type Item = (K, V);
-    type IntoIter = Entries<'a, K, V, S>;
+    type IntoIter = Entries<'a, K, V, S, G>;
 
-    fn into_iter(self) -> Entries<'a, K, V, S> {
+    fn into_iter(self) -> Entries<'a, K, V, S, G> {
         self.iter()
     }
 }
 
 /// Walks over clones of a map's entries; see [`ExpiryMap::iter`].
-pub struct Entries<'a, K, V, S = RandomState>
+pub struct Entries<'a, K, V, S = RandomState, G = NoGroups>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    map: &'a ExpiryMap<K, V, S>,
+    map: &'a ExpiryMap<K, V, S, G>,
     /// Stripe and slot to go on at.
     at: (usize, u32),
     portion: std::vec::IntoIter<(K, V)>,
 }
 
-impl<K, V, S> Iterator for Entries<'_, K, V, S>
+impl<K, V, S, G> Iterator for Entries<'_, K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     type Item = (K, V);
 
@@ -198,11 +203,12 @@ where
     }
 }
 
-impl<K, V, S> fmt::Debug for Entries<'_, K, V, S>
+impl<K, V, S, G> fmt::Debug for Entries<'_, K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entries")

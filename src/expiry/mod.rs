@@ -5,6 +5,8 @@
 //! | `mod.rs` | `ExpiryMap`; putting in, looking, taking out |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
+//! | `grouped.rs` | the calls for groups |
+//! | `groups.rs` | which entries belong to which group |
 //! | `builder.rs` | options |
 //! | `span.rs` | how long an entry lives |
 //! | `stream.rs` | the expired as a stream |
@@ -14,6 +16,8 @@
 mod answers;
 mod builder;
 mod face;
+mod grouped;
+mod groups;
 mod many;
 mod span;
 #[cfg(feature = "futures")]
@@ -25,6 +29,7 @@ pub use answers::{
 };
 pub use builder::ExpiryMapBuilder;
 pub use face::{Expired, Reason};
+pub use grouped::{Grouping, Groups, NoGroups};
 pub use many::Entries;
 pub use span::Expiry;
 #[cfg(feature = "futures")]
@@ -38,7 +43,7 @@ use std::hash::{BuildHasher, Hash};
 
 use crate::engine::{Engine, Lifecycle, Shutdown};
 use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
-use crate::shard::{Arming, Cancelling, KeyHash, Refusal};
+use crate::shard::{Arming, Cancelling, KeyHash};
 use crate::sync::Arc;
 use crate::tick::Time;
 use face::Session;
@@ -52,31 +57,34 @@ use touch::luck;
 /// itself, without an allocation for each; a touch is one probe and one write.
 ///
 /// Clones are cheap and stand for the same map. When the last one is dropped, or after
-/// [`shutdown`](Self::shutdown), the map is closed: dropping it drops the entries that are left without delivering them.
+/// [`shutdown`](Self::shutdown), the map is closed: dropping it drops the entries that are left
+/// without delivering them.
 ///
 /// # When is an entry gone?
 ///
 /// An entry is in the map until its delivery begins, at or after its deadline. Until then a touch
-/// saves it, also when it is due and waits for a worker: [`Touch::Touched`] means that it
-/// lives on. The end of its lifetime is never moved; from that moment on no call finds the entry, delivered or not, but
-/// for [`remove`](Self::remove) and what replaces it, which take it out. While the handler runs for a key, the key
-/// is free: what is inserted then is a new entry, which is delivered after that run at the earliest.
-/// A delivery needs a clone of the key; if that panics, the entry is dropped undelivered and counts as one that panicked.
+/// saves it, also when it is due and waits for a worker: [`Touch::Touched`] means that it lives on.
+/// The end of its lifetime is never moved; from that moment on no call finds the entry, delivered
+/// or not, but for [`remove`](Self::remove) and what replaces it, which take it out. While the
+/// handler runs for a key, the key is free: what is inserted then is a new entry, which is
+/// delivered after that run at the earliest. A delivery needs a clone of the key; if that panics,
+/// the entry is dropped undelivered and counts as one that panicked.
 ///
 /// # User code under a lock
 ///
-/// A key's `Eq` and `Clone` run under the lock of one stripe of the map, and so do a value's `Clone` in
-/// [`get`](Self::get) and its siblings and the closures of [`with`](Self::with),
-/// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call this or any other map or
-/// scheduler of this crate: that panics with a message instead of deadlocking. If they panic, so
-/// does the call, and the map goes on; only what an `update` or a `retain` had done by then stays done.
-/// What such a closure captures is dropped under the lock, too. Everything else of the user's, `Hash`,
-/// drops of keys and values, and the handler, runs without a lock.
+/// A key's `Eq` and `Clone` run under the lock of one stripe of the map, and so do a value's
+/// `Clone` in [`get`](Self::get) and its siblings and the closures of [`with`](Self::with),
+/// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call
+/// this or any other map or scheduler of this crate: that panics with a message instead of
+/// deadlocking. If they panic, so does the call, and the map goes on; only what an `update` or a
+/// `retain` had done by then stays done. What such a closure captures is dropped under the lock,
+/// too. Everything else of the user's, `Hash`, drops of keys and values, and the handler, runs
+/// without a lock. [Groups](Self::insert_in) have locks of their own, and say what runs under them.
 ///
 /// # Blocking
 ///
-/// Each call takes the lock of one stripe for well under a microsecond, or of one after the other; and
-/// for as long as user code takes that runs under it. None waits for a handler, but
+/// Each call takes the lock of one stripe for well under a microsecond, or of one after the other;
+/// and for as long as user code takes that runs under it. None waits for a handler, but
 /// [`shutdown`](Self::shutdown).
 ///
 /// # Examples
@@ -99,29 +107,32 @@ use touch::luck;
 /// # Ok(())
 /// # }
 /// ```
-pub struct ExpiryMap<K, V, S = RandomState>
+pub struct ExpiryMap<K, V, S = RandomState, G = NoGroups>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    engine: Arc<Engine<Sessions<K, V, S>>>,
+    engine: Arc<Engine<Sessions<K, V, S, G>>>,
     /// The handler's map has none: it must not keep the map open.
-    owner: Option<Arc<Owner<K, V, S>>>,
+    owner: Option<Arc<Owner<K, V, S, G>>>,
 }
 
 /// Closes the map when the last clone is dropped.
-struct Owner<K, V, S>(Arc<Engine<Sessions<K, V, S>>>)
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static;
-
-impl<K, V, S> Drop for Owner<K, V, S>
+struct Owner<K, V, S, G>(Arc<Engine<Sessions<K, V, S, G>>>)
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping;
+
+impl<K, V, S, G> Drop for Owner<K, V, S, G>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     fn drop(&mut self) {
         self.0.abandon();
@@ -140,14 +151,15 @@ where
     }
 }
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     /// Closes the engine with its last clone.
-    fn owning(engine: Arc<Engine<Sessions<K, V, S>>>) -> Self {
+    fn owning(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
         ExpiryMap {
             owner: Some(Arc::new(Owner(Arc::clone(&engine)))),
             engine,
@@ -155,7 +167,7 @@ where
     }
 
     /// A clone that does not keep the map open.
-    pub(crate) fn of(engine: Arc<Engine<Sessions<K, V, S>>>) -> Self {
+    pub(crate) fn of(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
         ExpiryMap {
             engine,
             owner: None,
@@ -236,7 +248,7 @@ where
         );
         let Some(server) = self.engine.server() else {
             // Its threads are gone, which comes after its end.
-            return Ok(ExpiryReport::of(None));
+            return Ok(ExpiryReport::default());
         };
         Engine::shut_down(&server, mode, ExpiryReport::of).map_err(ReportTicket::new)
     }
@@ -269,14 +281,15 @@ where
     }
 }
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    /// Inserts an entry that lives as long as the builder says. What is there under this key, due or not, is
-    /// replaced in the same step: it comes back, and is not delivered.
+    /// Inserts an entry that lives as long as the builder says. What is there under this key, due
+    /// or not, is replaced in the same step: it comes back, and is not delivered.
     ///
     /// # Errors
     ///
@@ -365,12 +378,7 @@ where
             (Err(refusal), Some((key, session))) => Err(InsertError {
                 key,
                 value: session.value,
-                refusal: match refusal {
-                    Refusal::Closed => InsertRefusal::Closed,
-                    Refusal::Occupied => InsertRefusal::Occupied,
-                    Refusal::NoPermit | Refusal::NoSlot => InsertRefusal::Full,
-                    Refusal::Closing => unreachable!("nobody waits for a run of a map"),
-                },
+                refusal: InsertRefusal::of(refusal),
             }),
             (Err(_), None) => unreachable!("what is refused is not taken"),
         }
@@ -387,10 +395,12 @@ where
     }
 
     /// A clone of the value of `key`; if there is none, the one that `make` makes, which is
-    /// inserted. Of two calls at the same time both may make one; both get the one that was inserted.
+    /// inserted. Of two calls at the same time both may make one; both get the one that was
+    /// inserted.
     ///
-    /// `make` runs without a lock and may call the map, for a value that is looked up elsewhere; a value
-    /// that was made in vain is dropped. The value's `Clone` runs under a lock if there is one.
+    /// `make` runs without a lock and may call the map, for a value that is looked up elsewhere; a
+    /// value that was made in vain is dropped. The value's `Clone` runs under a lock if there is
+    /// one.
     ///
     /// # Errors
     ///
@@ -529,11 +539,12 @@ where
     }
 }
 
-impl<K, V, S> Clone for ExpiryMap<K, V, S>
+impl<K, V, S, G> Clone for ExpiryMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     fn clone(&self) -> Self {
         ExpiryMap {
@@ -543,11 +554,12 @@ where
     }
 }
 
-impl<K, V, S> fmt::Debug for ExpiryMap<K, V, S>
+impl<K, V, S, G> fmt::Debug for ExpiryMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpiryMap")

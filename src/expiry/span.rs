@@ -45,8 +45,8 @@ impl Expiry {
         jitter: 0,
     };
 
-    /// The same with this time to idle: how long after its last touch, or its insertion, it expires.
-    /// With zero it expires at once.
+    /// The same with this time to idle: how long after its last touch, or its insertion, it
+    /// expires. With zero it expires at once.
     #[must_use]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.idle = nanos(idle);
@@ -60,9 +60,9 @@ impl Expiry {
         self
     }
 
-    /// The same with jitter: each entry's times are up to so many percent longer or shorter, by chance, so that
-    /// entries that were inserted at the same time don't all expire at once. An entry keeps its own
-    /// times through all its touches. More than 100 means 100.
+    /// The same with jitter: each entry's times are up to so many percent longer or shorter, by
+    /// chance, so that entries that were inserted at the same time don't all expire at once. An
+    /// entry keeps its own times through all its touches. More than 100 means 100.
     #[must_use]
     pub fn jitter(mut self, percent: u8) -> Self {
         self.jitter = percent.min(100);

@@ -4,15 +4,16 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
 use super::face::Session;
-use super::{Expiry, ExpiryMap, Touch};
+use super::{Expiry, ExpiryMap, Grouping, Touch};
 use crate::shard::{KeyHash, Stripe, mix};
 use crate::tick::Time;
 
-impl<K, V, S> ExpiryMap<K, V, S>
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     /// Starts the time to idle of `key` anew.
     ///
@@ -86,7 +87,11 @@ pub(super) fn luck(hash: KeyHash, now: Time) -> u64 {
 
 /// A touch of whatever is in `slot`.
 #[inline]
-pub(super) fn touch_slot<K, V>(stripe: &mut Stripe<K, Session<V>>, slot: u32, now: Time) -> Touch {
+pub(super) fn touch_slot<K, V, T>(
+    stripe: &mut Stripe<K, Session<V, T>>,
+    slot: u32,
+    now: Time,
+) -> Touch {
     match stripe.unclaimed(slot) {
         Some((session, before)) if session.lives(now) => {
             // Who read the clock first may get the lock last; what the other one was told stands.

@@ -10,7 +10,8 @@
 //! A shard is what one ticker serves: the stripes whose number is the shard's modulo the number of
 //! shards. Rules that hold everywhere above:
 //!
-//! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics.
+//! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics. A
+//!   face may hold one of its own around it, and never takes that inside.
 //! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says
 //!   that it calls there. Those must not call the scheduler; a thread-local flag turns that into a
 //!   panic with a message.
@@ -33,8 +34,8 @@ use doorbell::Doorbell;
 pub(crate) use entry::End;
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Aftermath, Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Settled, Sight,
-    SightPhase, Start, Stays, Stripe, Taken,
+    Aftermath, Arming, Cancelling, Claimed, EntryId, Index, KeyHash, Moving, Refusal, Settled,
+    Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use waiter::Waiter;
@@ -93,30 +94,43 @@ pub(crate) struct Layout {
 }
 
 thread_local! {
-    static UNDER_A_STRIPES_LOCK: Cell<bool> = const { Cell::new(false) };
+    static UNDER_A_LOCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the thread is where user code must not call the scheduler: holding a stripe's
+/// lock, or another one that a face has.
+pub(crate) struct NoCalls(());
+
+impl NoCalls {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        // If it was set it stays so, until the lock that it stands for is released.
+        let was_set = UNDER_A_LOCK.with(|flag| flag.replace(true));
+        assert!(
+            !was_set,
+            "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
+             a value in its place called the scheduler or the map; they run under a lock and must \
+             not"
+        );
+        NoCalls(())
+    }
+}
+
+impl Drop for NoCalls {
+    #[inline]
+    fn drop(&mut self) {
+        UNDER_A_LOCK.with(|flag| flag.set(false));
+    }
 }
 
 /// Holds a stripe's lock and the thread's flag.
-struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>);
+struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, NoCalls);
 
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline]
     fn new(stripe: &'a Mutex<Stripe<K, V>>) -> Self {
-        // If it was set it stays so, until the lock that it stands for is released.
-        let was_set = UNDER_A_STRIPES_LOCK.with(|flag| flag.replace(true));
-        assert!(
-            !was_set,
-            "a key's `Eq` or `Clone`, a value's `Clone`, or a closure that looks at a value in its \
-             place called the scheduler or the map; they run under a lock and must not"
-        );
-        Locked(stripe.lock())
-    }
-}
-
-impl<K, V> Drop for Locked<'_, K, V> {
-    #[inline]
-    fn drop(&mut self) {
-        UNDER_A_STRIPES_LOCK.with(|flag| flag.set(false));
+        let no_calls = NoCalls::begin();
+        Locked(stripe.lock(), no_calls)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::driver::Driver;
 use crate::clock::ManualClock;
 use crate::engine::{Seat, Server, Shutdown};
-use crate::expiry::{ExpiryMap, ExpiryReport, Sessions};
+use crate::expiry::{ExpiryMap, ExpiryReport, Grouping, NoGroups, Sessions};
 use crate::scheduler::RandomState;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -34,24 +34,26 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct SteppedMap<K, V, S = RandomState>
+pub struct SteppedMap<K, V, S = RandomState, G = NoGroups>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
-    driver: Driver<Sessions<K, V, S>>,
-    map: ExpiryMap<K, V, S>,
+    driver: Driver<Sessions<K, V, S, G>>,
+    map: ExpiryMap<K, V, S, G>,
 }
 
-impl<K, V, S> SteppedMap<K, V, S>
+impl<K, V, S, G> SteppedMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     pub(crate) fn new(
-        server: Arc<Server<Sessions<K, V, S>>>,
+        server: Arc<Server<Sessions<K, V, S, G>>>,
         tickers: Vec<Seat>,
         hand: ManualClock,
         seed: u64,
@@ -64,7 +66,7 @@ where
 
     /// The map, for any thread. It is closed when this driver is dropped.
     #[must_use]
-    pub fn map(&self) -> ExpiryMap<K, V, S> {
+    pub fn map(&self) -> ExpiryMap<K, V, S, G> {
         self.map.clone()
     }
 
@@ -144,11 +146,12 @@ where
     }
 }
 
-impl<K, V, S> fmt::Debug for SteppedMap<K, V, S>
+impl<K, V, S, G> fmt::Debug for SteppedMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SteppedMap")

@@ -8,6 +8,7 @@ mod backlog;
 mod claim;
 mod close;
 mod doorbell;
+mod groups;
 mod growth;
 mod inline;
 mod litmus;

@@ -87,7 +87,7 @@ impl Row {
 }
 
 #[derive(Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     rows: Box<[Row]>,
     /// There are no more lines than slots have numbers.
     lines: u32,
@@ -97,7 +97,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Nothing is allocated for an empty index: most stripes of a small scheduler stay so.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Index::default()
     }
 
@@ -108,7 +108,7 @@ impl Index {
 
     /// The slot with these bits that `is_it` says is the one.
     #[inline]
-    pub(super) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
         // With a row at all the way ends before: by I3 some row is not full, so nobody went by it.
         for _ in 0..self.rows.len() {
@@ -137,7 +137,7 @@ impl Index {
     }
 
     /// Adds a line. `slot` must not be in one (I4).
-    pub(super) fn insert(&mut self, bits: u32, slot: u32) {
+    pub(crate) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
             self.grow();
         }
@@ -147,7 +147,7 @@ impl Index {
 
     /// Takes the line of `slot` out, if there is one. A line behind that went by the freed cell
     /// moves up into it, and so on (I2).
-    pub(super) fn remove(&mut self, bits: u32, slot: u32) {
+    pub(crate) fn remove(&mut self, bits: u32, slot: u32) {
         let Some((mut row, mut cell)) = self.position(bits, slot) else {
             return;
         };

@@ -28,7 +28,7 @@ pub(crate) use answers::{
 
 use std::borrow::Borrow;
 
-use index::Index;
+pub(crate) use index::Index;
 use repeating::Repeating;
 use staging::Staging;
 
@@ -46,7 +46,7 @@ pub(crate) struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
     /// What the index keeps.
-    fn bits(self) -> u32 {
+    pub(crate) fn bits(self) -> u32 {
         self.0 as u32
     }
 }

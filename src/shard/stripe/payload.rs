@@ -2,9 +2,8 @@
 //! and run under the lock: each is called before anything is changed for its entry, so that its
 //! panic leaves the stripe whole.
 
-#[cfg(feature = "futures")]
-use super::EntryId;
-use super::Stripe;
+use super::{EntryId, Stripe};
+use crate::job::contain;
 use crate::tick::Time;
 
 impl<K, V> Stripe<K, V> {
@@ -37,6 +36,46 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn unclaimed_of(&mut self, id: EntryId) -> Option<&mut V> {
         let armed = self.table.armed_mut(id.slot)?;
         (armed.generation == id.generation).then_some(&mut armed.value)
+    }
+
+    /// The slot of the arming `id`, if no run has taken it.
+    #[inline]
+    pub(crate) fn unclaimed_id(&self, id: EntryId) -> Option<u32> {
+        (self.id_of_unclaimed(id.slot)? == id).then_some(id.slot)
+    }
+
+    /// The key in a slot that is not free.
+    pub(crate) fn key(&self, slot: u32) -> Option<&K> {
+        self.table.key(slot)
+    }
+
+    /// The id of what is unclaimed in `slot`.
+    #[inline]
+    pub(crate) fn id_of_unclaimed(&self, slot: u32) -> Option<EntryId> {
+        let generation = match self.table.armed(slot) {
+            Some(armed) => armed.generation,
+            None => self.runs[self.run_at(slot)?].kept.as_ref()?.generation,
+        };
+        Some(EntryId { slot, generation })
+    }
+
+    /// Cancels the arming `id`, if no run has taken it. If it was kept for after a run, the key is
+    /// a clone, since the run needs it, too: none if that panicked.
+    pub(crate) fn take_unclaimed(&mut self, id: EntryId) -> Option<(Option<K>, V)>
+    where
+        K: Clone,
+    {
+        let slot = self.unclaimed_id(id)?;
+        if let Some((_, key, value)) = self.cancel_armed(slot) {
+            return Some((Some(key), value));
+        }
+        let at = self.run_at(slot)?;
+        let key = self.table.key(slot);
+        let key = key.and_then(|key| contain(|| key.clone()).ok());
+        let kept = self.runs[at].kept.take()?;
+        self.counters.cancelled += 1;
+        self.kept_is_gone(at);
+        Some((key, kept.value))
     }
 
     /// Shows what is unclaimed in up to `limit` slots from `from` on. Returns where to go on; `None`
