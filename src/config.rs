@@ -1,5 +1,6 @@
 //! Options after validation: every bound with its default and its reason.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -29,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) max_workers: Option<usize>,
     pub(crate) max_pending: Option<usize>,
+    /// Expirations in a second.
+    pub(crate) pace: Option<u32>,
     pub(crate) clock: Option<Clock>,
     pub(crate) shutdown_limit: Duration,
     pub(crate) quiet: Duration,
@@ -45,6 +48,7 @@ impl Config {
             workers: None,
             max_workers: None,
             max_pending: None,
+            pace: None,
             clock: None,
             shutdown_limit: Duration::from_secs(30),
             // Long enough not to start threads for every burst.
@@ -89,6 +93,10 @@ impl Config {
         if self.max_pending == Some(0) {
             return Err(BuildError::MaxPending);
         }
+        let pace = match self.pace.map(NonZeroU32::new) {
+            Some(None) => return Err(BuildError::Pace),
+            pace => pace.flatten(),
+        };
         let nanos = u64::try_from(self.tick.as_nanos()).map_err(|_| BuildError::Tick(self.tick))?;
         Ok(Valid {
             tick: TickSize::from_nanos(nanos),
@@ -97,6 +105,7 @@ impl Config {
             workers,
             max_workers,
             max_pending: self.max_pending,
+            pace,
             shutdown_limit: self.shutdown_limit,
             quiet: self.quiet,
             backlog: self.backlog,
@@ -114,6 +123,7 @@ pub(crate) struct Valid {
     pub(crate) workers: usize,
     pub(crate) max_workers: usize,
     pub(crate) max_pending: Option<usize>,
+    pub(crate) pace: Option<NonZeroU32>,
     pub(crate) shutdown_limit: Duration,
     pub(crate) quiet: Duration,
     pub(crate) backlog: usize,
@@ -151,5 +161,6 @@ mod tests {
         assert!(with(|c| c.workers = Some(0)).contains("0 workers"));
         assert!(with(|c| c.max_workers = Some(1)).contains("at most 1 workers"));
         assert!(with(|c| c.max_pending = Some(0)).contains("at most 0 pending"));
+        assert!(with(|c| c.pace = Some(0)).contains("pace of 0"));
     }
 }

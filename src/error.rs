@@ -31,6 +31,8 @@ pub enum BuildError {
     MaxPending,
     /// A bound of zero entries in a group.
     MaxPerGroup,
+    /// A pace of zero expirations a second, at which nothing ever would.
+    Pace,
     /// Batches of no entry at all.
     Batch,
     /// A thread could not be started. Those that had been are stopped again.
@@ -68,6 +70,9 @@ impl fmt::Display for BuildError {
             BuildError::MaxPerGroup => f.write_str(
                 "at most 0 entries in a group: choose at least 1, or leave it unbounded",
             ),
+            BuildError::Pace => {
+                f.write_str("a pace of 0 expirations a second: choose at least 1, or set none")
+            }
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
@@ -164,8 +169,8 @@ impl<F> fmt::Display for ScheduleError<F> {
 
 impl<F> std::error::Error for ScheduleError<F> {}
 
-/// Why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait to the end. The cancellation itself was done all the same:
-/// what was pending is cancelled, and the run in progress is told.
+/// Why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait to the end. The cancellation
+/// itself was done all the same: what was pending is cancelled, and the run in progress is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -209,6 +214,7 @@ mod tests {
             },
             BuildError::MaxPending,
             BuildError::MaxPerGroup,
+            BuildError::Pace,
             BuildError::Batch,
             BuildError::Spawn(std::io::Error::other("no thread left")),
         ];
@@ -220,13 +226,14 @@ mod tests {
             "at most 1",
             "at most 0 pending",
             "at most 0 entries in a group",
+            "pace of 0",
             "batches of at most 0 entries",
             "no thread",
         ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
-        let source = std::error::Error::source(&errors[8]);
+        let source = std::error::Error::source(&errors[9]);
         assert!(source.is_some_and(|inner| inner.to_string().contains("no thread left")));
     }
 

@@ -49,6 +49,65 @@ macro_rules! engine_options {
             self
         }
 
+        /// How many timers, or entries of a map, may expire in a second at most, over all shards;
+        /// unbounded by default. For masses that are due at one moment, after an outage or for
+        /// being made in one go: what their tasks load, a database perhaps, is to get it bit by
+        /// bit.
+        ///
+        /// What is due beyond that is *held back*. It stays where it is: it can be cancelled, moved
+        /// and touched like what is not due yet, it is pending and not queued. It runs late, and
+        /// lateness says by how much; [`Stats::held_back`](crate::Stats::held_back) says that it
+        /// happens.
+        ///
+        /// **The bound.** In any window of a length of `T`, by the scheduler's clock, no more
+        /// expire than the pace allows in `T` and a millisecond, and one *share*, and one share for
+        /// each shard. A share is `per_second / 1_000 / shards`, rounded down, but at least 1: what
+        /// the pace allows in a millisecond, divided by the shards. Nothing else is saved up in
+        /// quiet times. Bounded is the hand-over to the workers, to the executor, or to the ticker
+        /// itself when it runs tasks inline. Tasks that then wait, since all workers are blocked,
+        /// may start close together. Tasks that hold up a ticker make it slower than this: what it
+        /// is behind by more than a millisecond is lost. So are turns that pass while 65,536
+        /// tickets of a shard wait for workers.
+        ///
+        /// **Whose turn it is.** Shards that hold something back take turns, a share each, however
+        /// much each of them has; a shard with few timers waits for a share of each other one.
+        /// Within a shard the same goes for stripes, and within a stripe the earliest deadline
+        /// comes first.
+        ///
+        /// **Nothing evades it.** What is due when it is armed, moved or settled (a zero delay)
+        /// goes through its ticker, with the next tick, instead of to the workers at once. A
+        /// [`Shutdown`](crate::Shutdown) keeps the pace as well, `RunNow` too: the limit should
+        /// leave time for what is pending, divided by `per_second`; the rest is handed back. A
+        /// batch that an executor refuses expires once more. A round of a timer that
+        /// [repeats](crate::Handle::repeat) is as late as it is, for whatever reason: beyond its
+        /// grace it is missed. Only a clock that is set back lets the pace begin anew, rather than
+        /// stop.
+        ///
+        /// Zero is refused. Without a pace nothing costs more than it did.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tourbillon::Scheduler;
+        ///
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let scheduler = Scheduler::<u32>::builder().pace(1_000).build()?;
+        /// let timers = scheduler.handle();
+        /// for session in 0..60_000 {
+        ///     // All at one moment, and then a thousand in a second: the last one a minute later.
+        ///     timers.schedule(session, Duration::from_secs(30), |_| { /* a query */ })?;
+        /// }
+        /// // Also when it was held back, it has not started and never will.
+        /// assert!(timers.cancel(&59_999).is_cancelled());
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn pace(mut self, per_second: u32) -> Self {
+            self.config.pace = Some(per_second);
+            self
+        }
+
         /// For how long shutdown waits for tasks that run, by the scheduler's clock; 30 s by
         /// default.
         pub fn shutdown_limit(mut self, limit: std::time::Duration) -> Self {

@@ -4,6 +4,7 @@
 //! The ledger's counters are std's, not loom's: they are looked at when everything has ended, or
 //! with certainty of their own, and must not order anything that the protocols leave unordered.
 
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool as Note, AtomicUsize as Count, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
@@ -126,6 +127,8 @@ pub(crate) struct Size {
     pub(crate) extra: usize,
     pub(crate) backlog: usize,
     pub(crate) max_pending: Option<usize>,
+    /// Expirations in a second.
+    pub(crate) pace: Option<NonZeroU32>,
     pub(crate) inline: bool,
     pub(crate) stop_after: Option<usize>,
 }
@@ -138,6 +141,7 @@ impl Default for Size {
             extra: 0,
             backlog: 4,
             max_pending: None,
+            pace: None,
             inline: false,
             stop_after: None,
         }
@@ -156,6 +160,7 @@ impl Size {
                 workers: self.workers,
                 max_workers: self.workers + self.extra,
                 max_pending: self.max_pending,
+                pace: self.pace,
                 shutdown_limit: Duration::MAX,
                 quiet: Duration::MAX,
                 backlog: self.backlog,
@@ -299,6 +304,11 @@ impl Rig {
     /// When the ticker is to look at its stripes again.
     pub(crate) fn least_due(&self) -> Time {
         self.engine().shards().shard(0).least_due()
+    }
+
+    /// When a stripe has something to do, in truth.
+    pub(crate) fn next_due_of(&self, stripe: usize) -> Time {
+        (self.engine().shards()).peek(stripe, |stripe| stripe.next_due())
     }
 
     /// How many tickets nobody has claimed.

@@ -51,11 +51,13 @@ pub enum Shutdown {
     /// pending, or the one that it is put off to. What has not started when the limit has
     /// passed is handed back.
     Drain {
-        /// How long to wait for the pending ones, by the scheduler's clock.
+        /// How long to wait for the pending ones, by the scheduler's clock. With a
+        /// [`pace`](crate::Builder::pace) they take longer.
         limit: Duration,
     },
     /// Every pending timer runs at once, whatever its deadline: the one case where a task starts
-    /// early. What has not started after `shutdown_limit` is handed back.
+    /// early. What has not started after `shutdown_limit` is handed back. A
+    /// [`pace`](crate::Builder::pace) holds here, too: leave it the time.
     RunNow,
 }
 

@@ -2,15 +2,24 @@
 //!
 //! 1. Awake: the promise is 0, nobody rings.
 //! 2. Collect one batch, unless the backlog is at its bound, and hand it over. Worked: once more.
+//!    With a pace, no more than is left of the share that is reserved. If that holds something
+//!    back, reserve the next share; if it has begun: once more.
 //! 3. Nothing due: look whether tickets wait and nothing is claimed, and let the pool grow.
-//! 4. Promise to wake at the earlier of the least due moment and the next look at the pool.
+//! 4. Promise to wake at the earlier of the least due moment and the next look at the pool. What is
+//!    held back is due when the share begins.
 //! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
-//!    Something new: awake, once more. Else sleep until the promise. A ticker that hands
-//!    injected tickets over itself also looks at the queues: a ticket is counted before it is pushed, so a backlog that was seen
-//!    before the promise says nothing of what could be served.
+//!    Something new: awake, once more. Else sleep until the promise. A ticker that hands injected
+//!    tickets over itself also looks at the queues: a ticket is counted before it is pushed, so a
+//!    backlog that was seen before the promise says nothing of what could be served.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
+//!
+//! A stripe that is held counts with the beginning of the share in both of them, whatever is
+//! published for it: nothing of this shard can expire before, so there is nothing to be slept
+//! through. All other stripes count as always. So a ticker that holds something back wakes for
+//! another stripe's cascade, or to find that the other stripe is to be held, too; and sleeps then.
 
+use super::pace::Share;
 use super::{Engine, Face, Place, Server};
 use crate::executor::{Feeder, Growth, GrowthWatch, Worker};
 use crate::shard::{Collected, Ticker};
@@ -35,6 +44,14 @@ pub(crate) enum Step {
     Stop,
 }
 
+/// What a look at the stripes brought.
+enum Looked {
+    Batch,
+    /// What is due may not expire before this moment.
+    HeldUntil(Time),
+    Nothing,
+}
+
 /// Everything that one ticker owns.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -44,6 +61,8 @@ pub(crate) struct Seat {
     /// With inline execution the ticker is a worker too.
     inline: Option<Worker>,
     growth: GrowthWatch,
+    /// Of the pace, if there is one.
+    share: Share,
     stalled: bool,
     saturated: bool,
 }
@@ -62,6 +81,7 @@ impl Seat {
             feeder,
             inline,
             growth: GrowthWatch::new(limit),
+            share: Share::default(),
             stalled: false,
             saturated: false,
         }
@@ -77,7 +97,8 @@ impl Seat {
 }
 
 impl<F: Face> Engine<F> {
-    /// One step of the ticker in `seat`; `start_workers` starts that many and says how many it could.
+    /// One step of the ticker in `seat`; `start_workers` starts that many and says how many it
+    /// could.
     pub(crate) fn ticker_step(
         &self,
         server: &Arc<Server<F>>,
@@ -95,12 +116,17 @@ impl<F: Face> Engine<F> {
         } else {
             shard.backlog.room() == 0
         };
+        let mut held_until = None;
         if !seat.stalled {
-            let room = shard.backlog.room();
-            if seat.ticker.collect(self.shards(), now, room) == Collected::Batch {
-                self.hand_over(seat);
-                self.serve_inline(server, seat);
-                return Step::Worked;
+            match self.collect(seat, now, shard.backlog.room()) {
+                Looked::Batch => {
+                    self.hand_over(seat);
+                    self.serve_inline(server, seat);
+                    return Step::Worked;
+                }
+                Looked::HeldUntil(begin) if begin <= now => return Step::Worked,
+                Looked::HeldUntil(begin) => held_until = Some(begin),
+                Looked::Nothing => {}
             }
         }
         if self.serve_inline(server, seat) || self.submit_injected() {
@@ -108,11 +134,11 @@ impl<F: Face> Engine<F> {
         }
         let waiting = shard.backlog.unclaimed() > 0;
         let look_again = self.watch(seat, now, waiting, start_workers);
-        let due = if seat.stalled {
-            Time::MAX
-        } else {
-            shard.least_due()
+        let least_due = || match held_until {
+            None => shard.least_due(),
+            Some(begin) => seat.ticker.least_due(self.shards(), begin),
         };
+        let due = if seat.stalled { Time::MAX } else { least_due() };
         let at = due.min(look_again);
         shard.bell.promise(at);
         let news = self.closing().is_stopped()
@@ -121,7 +147,7 @@ impl<F: Face> Engine<F> {
             || if seat.stalled {
                 shard.backlog.recovered()
             } else {
-                shard.least_due() < at
+                least_due() < at
             };
         if news {
             shard.bell.awake();
@@ -129,6 +155,26 @@ impl<F: Face> Engine<F> {
         }
         self.shards().relax_permits();
         Step::SleepUntil(at)
+    }
+
+    /// Collects one batch from one stripe, or says what there is to wait for.
+    fn collect(&self, seat: &mut Seat, now: Time, room: usize) -> Looked {
+        let Some(pace) = &self.pace else {
+            let mut all = usize::MAX;
+            return match seat.ticker.collect(self.shards(), now, room, &mut all) {
+                Collected::Batch => Looked::Batch,
+                Collected::Held | Collected::Nothing => Looked::Nothing,
+            };
+        };
+        let allowed = pace.allowed(&mut seat.share, now);
+        let mut left = allowed;
+        let collected = seat.ticker.collect(self.shards(), now, room, &mut left);
+        seat.share.take(allowed - left);
+        match collected {
+            Collected::Batch => Looked::Batch,
+            Collected::Held => Looked::HeldUntil(pace.reserve(&mut seat.share, now)),
+            Collected::Nothing => Looked::Nothing,
+        }
     }
 
     fn hand_over(&self, seat: &mut Seat) {

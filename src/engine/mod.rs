@@ -6,6 +6,7 @@
 //! | `serve.rs` | claim, run, settle |
 //! | `detached.rs` | runs that go on elsewhere |
 //! | `drive.rs` | a ticker's step: collect, hand over, watch growth, promise |
+//! | `pace.rs` | how many may expire in a second, and the turns of the tickers |
 //! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
 //! | `threads.rs` | threads around the steps, and their end |
 //! | `waiting.rs` | waiting for the end of a run |
@@ -19,6 +20,7 @@ mod closing;
 mod detached;
 mod drive;
 mod inside;
+mod pace;
 mod serve;
 #[cfg(not(loom))]
 mod threads;
@@ -44,6 +46,7 @@ use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
+use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -128,6 +131,7 @@ pub(crate) struct Engine<F: Face> {
     place: Place,
     pool: Arc<Pool>,
     closing: Closing,
+    pace: Option<Pace>,
     tick: TickSize,
     shutdown_limit: Duration,
     workers: usize,
@@ -181,6 +185,7 @@ impl<F: Face> Engine<F> {
             now: clock.now(),
             backlog: config.backlog,
             max_pending: config.max_pending,
+            paced: config.pace.is_some(),
             seed: seed.unwrap_or_else(random_seed),
         });
         let (workers, max_workers) = match &place {
@@ -218,6 +223,7 @@ impl<F: Face> Engine<F> {
             tag,
             clock,
             closing: Closing::new(config.stripes),
+            pace: (config.pace).map(|per_second| Pace::new(per_second, config.shards)),
             shards,
             place,
             pool,
@@ -259,6 +265,11 @@ impl<F: Face> Engine<F> {
 
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    /// How often something due was held back for the pace.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.pace.as_ref().map_or(0, Pace::held_back)
     }
 
     pub(crate) fn is_inline(&self) -> bool {
@@ -343,7 +354,8 @@ impl<F: Face> Engine<F> {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);
         match self.pool.inject(ticket) {
-            // Their tickers hand over what is injected: a task never runs in the call that armed it.
+            // Their tickers hand over what is injected: a task never runs in the call that armed
+            // it.
             Ok(()) if !matches!(self.place, Place::Pool) => shard.bell.ring_for(Time::ZERO),
             // All workers may be blocked, and the ticker asleep for long: it is woken to watch.
             Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),

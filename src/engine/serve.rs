@@ -1,8 +1,9 @@
 //! Claim, run, settle.
 //!
-//! A claim turns a ticket into a run under the stripe's lock, or finds that there is nothing to run.
-//! It is made right before the task starts: nothing is ever claimed in advance, so what waits can be
-//! cancelled. Settling one run and claiming the next ticket of the same stripe take one lock.
+//! A claim turns a ticket into a run under the stripe's lock, or finds that there is nothing to
+//! run. It is made right before the task starts: nothing is ever claimed in advance, so what waits
+//! can be cancelled. Settling one run and claiming the next ticket of the same stripe take one
+//! lock.
 //!
 //! A payload that runs again is kept for after its run, before that is settled and under a lock of
 //! its own: so one that does not go on is dropped while the key still runs, and who waits for the

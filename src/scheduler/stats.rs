@@ -44,6 +44,9 @@ pub struct Stats {
     /// Counter: batches that the executor given to the builder refused or dropped. Their timers
     /// come again with the next tick.
     pub refused: u64,
+    /// Counter: how often a ticker held back what was due for the [`pace`](crate::Builder::pace), until
+    /// its next share. Counted once for all that waited for that share.
+    pub held_back: u64,
     /// Counter: panics on a ticker thread, after each of which it went on. Always 0, unless there
     /// is a bug in this crate.
     pub ticker_panics: u64,
@@ -133,6 +136,7 @@ pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
     stats.lateness = all.total.summary();
     stats.workers = engine.pool().workers() as u64;
     stats.idle_workers = engine.pool().sleeping() as u64;
+    stats.held_back = engine.held_back();
     let faults = engine.faults();
     // Relaxed: counts.
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

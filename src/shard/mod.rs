@@ -89,6 +89,8 @@ pub(crate) struct Layout {
     pub(crate) now: Time,
     pub(crate) backlog: usize,
     pub(crate) max_pending: Option<usize>,
+    /// No ticket evades the tickers.
+    pub(crate) paced: bool,
     /// Makes hashes and origins differ from process to process, or repeats them in simulations.
     pub(crate) seed: u64,
 }
@@ -155,12 +157,9 @@ impl<K, V> Shards<K, V> {
                 // Cascades of the stripes fall on different moments, those of level 1 too: all at
                 // once they held up what was due in the next milliseconds.
                 let origin = mix(layout.seed ^ (number as u64 + 1));
-                CachePadded::new(Mutex::new(Stripe::new(
-                    layout.tick,
-                    layout.now,
-                    origin,
-                    permits.clone(),
-                )))
+                let stripe = Stripe::new(layout.tick, layout.now, origin, permits.clone());
+                let stripe = if layout.paced { stripe.paced() } else { stripe };
+                CachePadded::new(Mutex::new(stripe))
             })
             .collect();
         let parkers: Vec<Parker> = (0..layout.shards).map(|_| Parker::new()).collect();

@@ -19,6 +19,8 @@ pub(super) struct Driver<F: Face> {
 
 struct Actors {
     tickers: Vec<Seat>,
+    /// Until when each of them would sleep, by its last step.
+    asleep: Vec<Time>,
     workers: Vec<Worker>,
     random: u64,
 }
@@ -37,6 +39,7 @@ impl<F: Face> Driver<F> {
         Driver {
             hand,
             actors: RefCell::new(Actors {
+                asleep: vec![Time::MAX; tickers.len()],
                 tickers,
                 workers,
                 random: mix(seed),
@@ -92,6 +95,7 @@ impl<F: Face> Driver<F> {
             .expect("a stepped scheduler can't be driven from inside one of its tasks");
         let Actors {
             tickers,
+            asleep,
             workers,
             random,
         } = &mut *actors;
@@ -107,6 +111,9 @@ impl<F: Face> Driver<F> {
             let worked = if at < tickers.len() {
                 let engine = self.server.engine();
                 let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
+                if let Step::SleepUntil(until) = step {
+                    asleep[at] = until;
+                }
                 step == Step::Worked
             } else {
                 workers[at - tickers.len()].step(self.server.as_ref())
@@ -132,11 +139,16 @@ impl<F: Face> Driver<F> {
         if no_earlier.min().is_none_or(|time| time > limit) {
             return None;
         }
-        engine
+        let mut next = engine
             .stripes_of(None)
             .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
-            .min()
-            .filter(|time| *time <= limit && *time != Time::MAX)
+            .min()?;
+        if next <= self.now() {
+            // All is settled, so that is held back, and its ticker knows until when. For ever, if nobody
+            // claims what was handed to somebody else's threads.
+            next = self.actors.borrow().asleep.iter().copied().min()?;
+        }
+        (next <= limit && next != Time::MAX).then_some(next)
     }
 
     /// Shuts down, letting the time pass where the mode waits for it. `None`: it was done before.

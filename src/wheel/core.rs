@@ -243,6 +243,9 @@ impl CoreWheel {
     /// none in particular. The sink must not change the due tick of other entries. It may panic:
     /// the entry it was called with is out of the wheel, all others are where they were.
     ///
+    /// Where less is allowed to expire than looked at, what was pushed out is filed again and
+    /// higher slots cascade until the first entry that would expire comes up.
+    ///
     /// A `target` before `now` does nothing.
     pub(crate) fn advance<E: Entries>(
         &mut self,
@@ -259,7 +262,9 @@ impl CoreWheel {
                 if budget.expired == 0 {
                     return Progress::Expired;
                 }
-                self.drain_chunk(budget, entries, sink);
+                if !self.drain_chunk(budget, entries, sink) {
+                    return Progress::Held;
+                }
             }
             match self.next_event(target) {
                 None => break,
@@ -420,20 +425,19 @@ impl CoreWheel {
         self.drain.ids = ids;
     }
 
+    /// Looks at up to a chunk of the slot. False: the next one is not allowed to expire.
     fn drain_chunk<E: Entries>(
         &mut self,
         budget: &mut Budget,
         entries: &mut E,
         sink: &mut impl FnMut(&mut E, u32),
-    ) {
+    ) -> bool {
         let mut due = [Tick::ZERO; CHUNK];
-        let left = &self.drain.ids[self.drain.next..];
-        let count = left.len().min(CHUNK).min(budget.expired);
-        for (due, &id) in due.iter_mut().zip(&left[..count]) {
-            if id != NO_ENTRY {
-                *due = entries.due(id);
-            }
+        let count = self.drain.read(&mut due, self.now, budget, entries);
+        if count == 0 {
+            return false;
         }
+        let filed = self.len;
         for &due in &due[..count] {
             let id = self.drain.ids[self.drain.next];
             self.drain.next += 1;
@@ -453,9 +457,12 @@ impl CoreWheel {
                 sink(entries, id);
             }
         }
+        // What was pushed out is filed again, so only what expired has left.
+        budget.allowed -= filed - self.len;
         if self.drain.live == 0 {
             self.finish_drain();
         }
+        true
     }
 
     /// Files up to a chunk from the end of a slot again.

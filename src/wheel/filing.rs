@@ -58,6 +58,9 @@ pub(crate) trait Entries {
 pub(crate) struct Budget {
     /// Entries taken from due slots: expired, or found pushed out and filed again.
     pub(crate) expired: usize,
+    /// Of those, the ones that may expire. What is due beyond that is held back: it stays where it
+    /// is, and what comes after it waits.
+    pub(crate) allowed: usize,
     /// Entries filed again on their way down.
     pub(crate) cascaded: usize,
 }
@@ -70,6 +73,8 @@ pub(crate) enum Progress {
     Done,
     /// More slots are due.
     Expired,
+    /// What is due next is not allowed to expire.
+    Held,
     /// No slot is due, but there are entries to cascade, which may be due.
     Cascade,
 }

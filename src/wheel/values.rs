@@ -394,6 +394,7 @@ impl<T> Wheel<T> {
     ) -> Progress {
         let mut left = Budget {
             expired: budget,
+            allowed: usize::MAX,
             cascaded: budget,
         };
         let mut count = 0;

@@ -1,6 +1,6 @@
 //! A ticker at its ticket bound: it stops collecting, sleeps, and the claim that brings the number
-//! down to half wakes it. `shard/backlog.rs` has the protocol, `ticker_step` in `engine/drive.rs` the
-//! ticker's half of it.
+//! down to half wakes it. `shard/backlog.rs` has the protocol, `ticker_step` in `engine/drive.rs`
+//! the ticker's half of it.
 //!
 //! The clock stands still, so nothing but the bell wakes the ticker: what it leaves in the wheel
 //! stays there for ever, which shows as a deadlock.

@@ -1,5 +1,5 @@
-//! The doorbell: an earlier deadline is never slept through. `shard/doorbell.rs` has the protocol and
-//! the argument; the ticker's half is `ticker_step` in `engine/drive.rs`.
+//! The doorbell: an earlier deadline is never slept through. `shard/doorbell.rs` has the protocol
+//! and the argument; the ticker's half is `ticker_step` in `engine/drive.rs`.
 //!
 //! A producer moves the clock to its own deadline and no further, so a ticker that sleeps towards
 //! anything later sleeps for ever, which shows as a deadlock.

@@ -1,10 +1,10 @@
-//! The growth watch: a ticket is injected while all workers are blocked and the ticker sleeps, and a
-//! worker is started all the same. `inject` in `engine/mod.rs` rings for a look at the growth limit;
-//! `ticker_step` in `engine/drive.rs` looks whether tickets wait after it promised.
+//! The growth watch: a ticket is injected while all workers are blocked and the ticker sleeps, and
+//! a worker is started all the same. `inject` in `engine/mod.rs` rings for a look at the growth
+//! limit; `ticker_step` in `engine/drive.rs` looks whether tickets wait after it promised.
 //!
 //! Short sleeps are taken for slept: the ticker moves the clock itself when it is to look again at
-//! the growth limit. From a longer one only the bell wakes it, so a ticket that it does not learn of
-//! shows as a deadlock, and one that it learns of late shows on the clock.
+//! the growth limit. From a longer one only the bell wakes it, so a ticket that it does not learn
+//! of shows as a deadlock, and one that it learns of late shows on the clock.
 //!
 //! Teeth:
 //! - `teeth/growth-injecting-does-not-ring.patch`: the ticker sleeps already.

@@ -13,6 +13,7 @@ mod growth;
 mod inline;
 mod litmus;
 mod outlet;
+mod pace;
 mod permits;
 mod repeat;
 mod shutdown;

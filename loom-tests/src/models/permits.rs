@@ -1,6 +1,6 @@
 //! The permits of `max_pending`: never more armings than permits, and a refusal means that at one
-//! moment none was unused. `shard/permits.rs` has the protocol, P1 and P2; on the pool itself, since
-//! an engine with a small bound never hands permits out in blocks.
+//! moment none was unused. `shard/permits.rs` has the protocol, P1 and P2; on the pool itself,
+//! since an engine with a small bound never hands permits out in blocks.
 //!
 //! Teeth:
 //! - `teeth/permits-collecting-without-scarcity.patch`: a stripe that was visited gets one back and
@@ -29,7 +29,8 @@ struct Permits {
 }
 
 impl Permits {
-    /// `plentiful`: scarcity may end at once after each collection, the worst case for the next one.
+    /// `plentiful`: scarcity may end at once after each collection, the worst case for the next
+    /// one.
     fn new(limit: usize, block: usize, plentiful: bool) -> Arc<Self> {
         // Plenty is a multiple of the number of stripes.
         let stripes = if plentiful { 0 } else { 2 };

@@ -1,5 +1,6 @@
-//! Shutdown versus hand-off: tickers and workers go on while everything is taken out, the last stripe
-//! wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`; C2, C3, C4.
+//! Shutdown versus hand-off: tickers and workers go on while everything is taken out, the last
+//! stripe wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`; C2, C3,
+//! C4.
 //!
 //! A waiter that nobody wakes and a thread that does not end show as deadlocks.
 //!

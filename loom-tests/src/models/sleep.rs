@@ -10,8 +10,8 @@
 //!   `teeth/sleep-look-forgets-the-injector.patch`: a ticket pushed while workers go to sleep.
 //! - `teeth/sleep-waker-empties-the-list.patch`: a second waker finds nobody although one sleeps.
 //! - `teeth/sleep-thief-keeps-its-batch.patch`, `teeth/sleep-thief-looks-nearby-only.patch`,
-//!   `teeth/sleep-look-ahead-keeps-the-batch.patch`: the rest of a stolen batch waits for a long task,
-//!   or for good.
+//!   `teeth/sleep-look-ahead-keeps-the-batch.patch`: the rest of a stolen batch waits for a long
+//!   task, or for good.
 //! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-after-look.patch`: the end.
 //! - `teeth/sleep-chosen-one-leaves.patch`: an extra worker takes a wake-up with it.
 

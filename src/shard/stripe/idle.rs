@@ -50,6 +50,7 @@ fn a_wheel_with_nothing_to_do_on_the_way_is_at_the_present() {
         arm(&mut stripe, 100, now + ms * 10, now);
         let mut budget = Budget {
             expired: 10,
+            allowed: usize::MAX,
             cascaded: 0,
         };
         let mut tickets = Vec::new();

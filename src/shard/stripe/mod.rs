@@ -118,6 +118,8 @@ pub(crate) struct Stripe<K, V> {
     left: bool,
     gate: Gate,
     emptied: bool,
+    /// What is due at once is the ticker's, too, which goes by the pace.
+    paced: bool,
     bound: Option<Arc<PermitPool>>,
     staging: Staging,
     counters: Counters,
@@ -153,8 +155,17 @@ impl<K, V> Stripe<K, V> {
             left: false,
             gate: Gate::Open,
             emptied: false,
+            paced: false,
             bound,
             permits: LocalPermits::default(),
+        }
+    }
+
+    /// Every ticket is the ticker's from here on.
+    pub(crate) fn paced(self) -> Self {
+        Stripe {
+            paced: true,
+            ..self
         }
     }
 

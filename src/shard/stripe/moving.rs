@@ -7,7 +7,7 @@ use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
 use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
 use crate::tick::{Tick, Time};
-use crate::wheel::Place;
+use crate::wheel::{Entries, Place};
 
 impl<K, V> Stripe<K, V> {
     /// Stages an entry that is nowhere, or queues it if it is due.
@@ -51,8 +51,8 @@ impl<K, V> Stripe<K, V> {
             least = least.min(due);
         }
         if staged != 0 {
-            // A wheel that had nothing to do meets them at the present, not where it stopped; but not
-            // after what is overdue, which is to expire in order.
+            // A wheel that had nothing to do meets them at the present, not where it stopped; but
+            // not after what is overdue, which is to expire in order.
             self.wheel.catch_up(tick.begun_by(now).min(least));
         }
         let mut floor = Tick::MAX;
@@ -91,8 +91,8 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        // W3: it is looked at no later than at its old deadline, or at the wheel's present. So for one
-        // that is not earlier, the usual touch, the wheel need not be asked.
+        // W3: it is looked at no later than at its old deadline, or at the wheel's present. So for
+        // one that is not earlier, the usual touch, the wheel need not be asked.
         let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
         if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
             armed.deadline = deadline;
@@ -148,14 +148,16 @@ impl<K, V> Stripe<K, V> {
         self.file(slot, deadline, now);
     }
 
-    /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick.
+    /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick. Unless
+    /// that would evade the pace.
     #[inline(never)]
     fn queue(&mut self, slot: u32, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
         };
-        if !armed.ticket && self.after.ticket.is_some() {
-            // One hold of the lock hands over one ticket. The rest of a batch is the ticker's.
+        if !armed.ticket && (self.paced || self.after.ticket.is_some()) {
+            // One hold of the lock hands over one ticket. The rest of a batch is the ticker's, and
+            // with a pace all is: only a ticket that is out already may be used once more.
             self.file_as_due(slot, now);
             return;
         }
@@ -169,11 +171,12 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Files a due entry that is nowhere: the ticker collects it as soon as it looks.
+    /// Files a due entry that is nowhere: the ticker collects it when it looks in its tick, the
+    /// next one at the latest.
     fn file_as_due(&mut self, slot: u32, now: Time) {
         let begun = self.table.tick().begun_by(now);
         self.catch_up(begun);
-        self.file_at(slot, begun);
+        self.file_at(slot, begun.max(self.table.due(slot)));
     }
 
     /// The wheel comes to `now` if it has nothing to do on the way, and not after what is staged

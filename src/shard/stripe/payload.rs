@@ -78,8 +78,8 @@ impl<K, V> Stripe<K, V> {
         Some((key, kept.value))
     }
 
-    /// Shows what is unclaimed in up to `limit` slots from `from` on. Returns where to go on; `None`
-    /// when through.
+    /// Shows what is unclaimed in up to `limit` slots from `from` on. Returns where to go on;
+    /// `None` when through.
     pub(crate) fn walk(
         &self,
         from: u32,

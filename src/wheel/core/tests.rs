@@ -52,6 +52,7 @@ fn cases() -> impl Iterator<Item = (u64, u64, u64)> {
 
 const ALL: Budget = Budget {
     expired: usize::MAX,
+    allowed: usize::MAX,
     cascaded: usize::MAX,
 };
 
@@ -149,6 +150,7 @@ impl Rig {
             fired.len() <= before.expired - budget.expired,
             "expiry is budgeted"
         );
+        assert_eq!(fired.len(), before.allowed - budget.allowed);
         self.check();
         (fired, progress)
     }
@@ -336,6 +338,7 @@ fn c015_what_is_armed_for_now_is_the_next_rounds() {
     }
     let mut one = Budget {
         expired: 2,
+        allowed: usize::MAX,
         cascaded: 0,
     };
     let (fired, progress) = rig.advance_within(100, &mut one);
@@ -560,6 +563,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
         ] {
             let mut left = Budget {
                 expired: budget,
+                allowed: usize::MAX,
                 cascaded: 0,
             };
             let (fired, got) = rig.advance_within(50, &mut left);
@@ -577,6 +581,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
         50,
         &mut Budget {
             expired: 1,
+            allowed: usize::MAX,
             cascaded: 0,
         },
     );
@@ -596,6 +601,7 @@ fn c039_a_budget_across_slots_keeps_their_order() {
             30,
             &mut Budget {
                 expired: 2,
+                allowed: usize::MAX,
                 cascaded: 0,
             },
         );
@@ -617,6 +623,7 @@ fn what_is_found_pushed_out_counts_against_the_budget() {
     }
     let mut budget = Budget {
         expired: 2,
+        allowed: usize::MAX,
         cascaded: 0,
     };
     assert_eq!(
@@ -632,6 +639,49 @@ fn what_is_found_pushed_out_counts_against_the_budget() {
 }
 
 #[test]
+fn what_is_not_allowed_to_expire_stays_and_all_else_goes_on() {
+    let mut rig = Rig::new(0, 0);
+    let within = |rig: &mut Rig, target, allowed| {
+        let mut budget = Budget {
+            expired: 100,
+            allowed,
+            cascaded: 100,
+        };
+        rig.advance_within(target, &mut budget)
+    };
+    let pushed_out = rig.insert(5);
+    let due = [5, 5, 5].map(|due| rig.insert(due));
+    rig.insert(200);
+    rig.reschedule(pushed_out, 40);
+    // What was pushed out is filed again by a look that expires nothing.
+    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
+    assert_eq!(rig.wheel.now().get(), 5);
+    assert_eq!(rig.arena.filed[pushed_out as usize].get(), 40);
+    assert_eq!(rig.wake(), Some(5));
+    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
+    assert_eq!(within(&mut rig, 10, 1), (vec![5], Progress::Held));
+    // What is held back can be cancelled and moved.
+    rig.remove(due[1]);
+    rig.reschedule(due[2], 7);
+    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
+    assert_eq!(rig.wheel.now().get(), 7);
+    assert_eq!(within(&mut rig, 10, 1), (vec![7], Progress::Done));
+    // A slot that is all pushed out does not hold, and a cascade goes on to what is due.
+    rig.reschedule(pushed_out, 199);
+    assert_eq!(within(&mut rig, 150, 0), (vec![], Progress::Done));
+    assert_eq!(within(&mut rig, 250, 0), (vec![], Progress::Held));
+    assert_eq!(rig.wheel.now().get(), 199);
+    assert_eq!(within(&mut rig, 250, 2), (vec![199, 200], Progress::Done));
+    // Whatever the due ticks say.
+    for due in [300, 400, 5_000] {
+        rig.insert(due);
+    }
+    rig.wheel.make_all_due(&mut rig.arena);
+    assert_eq!(within(&mut rig, 250, 2), (vec![300, 400], Progress::Held));
+    assert_eq!(within(&mut rig, 250, 2), (vec![5_000], Progress::Done));
+}
+
+#[test]
 fn due_slots_come_before_cascades() {
     let mut rig = Rig::new(0, 0);
     for n in 0..200 {
@@ -641,6 +691,7 @@ fn due_slots_come_before_cascades() {
     // Without a budget for it, the wheel stops at the border of the slot to cascade.
     let mut budget = Budget {
         expired: 1_000,
+        allowed: usize::MAX,
         cascaded: 0,
     };
     assert_eq!(
@@ -652,6 +703,7 @@ fn due_slots_come_before_cascades() {
     // stays in the slot that the debt is in.
     let mut budget = Budget {
         expired: 1_000,
+        allowed: usize::MAX,
         cascaded: 50,
     };
     let (fired, progress) = rig.advance_within(100, &mut budget);
@@ -662,6 +714,7 @@ fn due_slots_come_before_cascades() {
     rig.insert(soon);
     let mut budget = Budget {
         expired: 1_000,
+        allowed: usize::MAX,
         cascaded: 0,
     };
     let (fired, progress) = rig.advance_within(1_000, &mut budget);
@@ -683,6 +736,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     }
     let mut budget = Budget {
         expired: 10,
+        allowed: usize::MAX,
         cascaded: 10,
     };
     assert_eq!(
@@ -693,6 +747,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     rig.insert(4_096 + 70);
     let mut budget = Budget {
         expired: 10,
+        allowed: usize::MAX,
         cascaded: 1,
     };
     let (fired, progress) = rig.advance_within(4_096 + 70, &mut budget);
@@ -701,6 +756,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     rig.insert(8_192);
     let mut budget = Budget {
         expired: 1_000,
+        allowed: usize::MAX,
         cascaded: 0,
     };
     assert_eq!(
@@ -726,6 +782,7 @@ fn entries_far_away_are_looked_at_within_a_budget() {
         while fired.len() < 30 {
             let mut budget = Budget {
                 expired: 100,
+                allowed: usize::MAX,
                 cascaded: 7,
             };
             let (batch, progress) = rig.advance_within(4 * turn - 1, &mut budget);
@@ -795,6 +852,7 @@ fn everything_made_due_expires_at_once() {
         // With a drain half done.
         let half = Budget {
             expired: 1,
+            allowed: usize::MAX,
             cascaded: 0,
         };
         rig.insert(1_000);
@@ -830,6 +888,7 @@ fn an_unfinished_drain_can_be_removed_from() {
         3,
         &mut Budget {
             expired: 2,
+            allowed: usize::MAX,
             cascaded: 0,
         },
     );
@@ -854,6 +913,7 @@ fn an_unfinished_drain_can_be_removed_from() {
         4,
         &mut Budget {
             expired: 1,
+            allowed: usize::MAX,
             cascaded: 0,
         },
     );
@@ -950,6 +1010,7 @@ fn c145_random_calls_keep_every_invariant() {
                 _ => {
                     let mut budget = Budget {
                         expired: random.below(4) as usize,
+                        allowed: random.below(6) as usize,
                         cascaded: random.below(4) as usize,
                     };
                     let to = now.saturating_add(random.distance());

@@ -355,6 +355,7 @@ impl Pair {
         self.now += by;
         let mut budget = Budget {
             expired: 1_000,
+            allowed: usize::MAX,
             cascaded: 1_000,
         };
         let mut tickets = Vec::new();
