@@ -190,8 +190,13 @@ fn a_touch_saves_what_is_due_until_its_delivery_begins() {
         let stepped = builder()
             .workers(1)
             .build_stepped(seed, move |map, expired| {
-                let others = (1..=5).filter(|key| *key != expired.key);
-                let alive = others.filter(|key| map.touch(key).is_alive()).count();
+                let others: Vec<u32> = (1..=5).filter(|key| *key != expired.key).collect();
+                let answers = if seed % 2 == 0 {
+                    map.touch_many(&others)
+                } else {
+                    others.iter().map(|key| map.touch(key)).collect()
+                };
+                let alive = answers.iter().filter(|touch| touch.is_alive()).count();
                 count.fetch_add(alive, Ordering::Relaxed);
                 assert_eq!(map.touch(&expired.key), Touch::Expired);
             })

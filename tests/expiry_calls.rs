@@ -3,8 +3,10 @@
 #[path = "kit/map.rs"]
 mod map;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use map::{IDLE, S, at, builder, collecting, fill, keys, take, text};
 use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Inserted, Removed, Touch};
@@ -74,6 +76,35 @@ fn a_borrowed_key_will_do() {
 }
 
 // === many keys ===
+
+/// One call holds several locks; others take them meanwhile, in the order of their keys.
+#[test]
+fn many_touches_of_many_threads_don_t_wait_for_each_other_for_ever() {
+    const KEYS: u32 = 2_000;
+    let map = builder().build(|_, _| ()).unwrap();
+    fill(&map, 0..KEYS);
+    let (done, ended) = mpsc::channel();
+    for thread in 0..4_u32 {
+        let (map, done) = (map.clone(), done.clone());
+        thread::spawn(move || {
+            let mut alive = 0;
+            for round in 0..50 {
+                let turn = |key: u32| (key * 7 + thread * 500 + round) % KEYS;
+                let some: Vec<u32> = (0..600).map(turn).collect();
+                alive += (map.touch_many(&some).iter())
+                    .filter(|t| t.is_alive())
+                    .count();
+                alive += usize::from(map.touch(&some[0]).is_alive());
+                map.update(&some[1], |value| value.push('!'));
+            }
+            done.send(alive).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        let alive = ended.recv_timeout(Duration::from_secs(60));
+        assert_eq!(alive, Ok(50 * 601), "all are there");
+    }
+}
 
 #[test]
 fn many_touches_answer_in_the_order_of_the_keys() {

@@ -22,15 +22,12 @@ pub(crate) struct Child {
 pub(crate) fn serve(order: &Order) -> io::Result<()> {
     machine::end_with_the_parent();
     let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
-    let system = systems::find(&order.system).ok_or_else(|| unknown("system"))?;
     let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
     let mut child = Child {
         workload,
         keys: order.keys,
     };
-    let serve = system
-        .serves(workload)
-        .ok_or_else(|| unknown("workload for this system"))?;
+    let serve = systems::find(&order.system, workload).ok_or_else(|| unknown("system for it"))?;
     serve(&mut child)
 }
 

@@ -118,7 +118,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             }
             "--system" => {
                 for wanted in value()?.split(',') {
-                    let system = systems::find(wanted)
+                    let system = systems::named(wanted)
+                        .next()
                         .ok_or_else(|| format!("no system is called {wanted:?}; see --help"))?;
                     named.push(system.name.to_owned());
                 }

@@ -80,10 +80,11 @@ pub(crate) fn versions() -> Vec<Version> {
     versions
 }
 
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "tourbillon",
     "ahash",
     "hierarchical_hash_wheel_timer",
+    "moka",
     "tokio",
     "tokio-util",
     "rustc-hash",

@@ -1,4 +1,5 @@
-//! What the engine is held to, P1 to P12, and what a report says of each.
+//! What the engine is held to, P1 to P12, and what maps of sessions and sleeps are held to, S-P1 to
+//! S-P4; and what a report says of each.
 
 use crate::report::{Figure, Report};
 use crate::workloads::Form;
@@ -18,6 +19,9 @@ const PEERS: usize = 4;
 const BOXED: &str = "tourbillon";
 const INLINE: &str = "tourbillon-map";
 const KEYLESS: &str = "tourbillon-timer";
+const TOKIO_SLEEP: &str = "tokio-sleep";
+/// What is told to take for very many of them.
+const SLEEP: &str = "tourbillon-sleep-inline";
 
 /// Those of which the report has the figures: what the peers are must have been run, and in the full
 /// form, since the others do less.
@@ -94,6 +98,26 @@ pub(crate) fn standings(report: &Report) -> Vec<Standing> {
             "P12",
             "churn: after 50 touches as after one (within 2 %)",
             look.churn(),
+        ),
+        of(
+            "S-P1",
+            "S1, 2 threads, 10 M: 3x the best peer",
+            look.session_touch(),
+        ),
+        of(
+            "S-P2",
+            "S2 at 10 M, 256 in a call: 1.5x one by one",
+            look.session_touch_many(),
+        ),
+        of(
+            "S-P3",
+            "S3: 80 bytes, at 1 M and at 10 M",
+            look.session_memory(),
+        ),
+        of(
+            "S-P4",
+            "S4: inline at most the CPU time of tokio's own sleep, on both runtimes (by workers: stated)",
+            look.sleeps(),
         ),
     ]
     .into_iter()
@@ -293,6 +317,57 @@ impl Look<'_> {
         }
         (!words.is_empty()).then(|| (words.join("; "), reached))
     }
+
+    fn session_touch(&self) -> Option<(String, bool)> {
+        let ours = self.one("S1", "2 threads", 10_000_000, INLINE)?;
+        let (over, peer) = self.over_best(ours, 0)?;
+        let moka = ours.over(self.one("S1", "2 threads", 10_000_000, "moka")?, 0)?;
+        let today = format!("{over:.2}x {peer}, {moka:.2}x moka");
+        Some((today, over >= 3.0))
+    }
+
+    fn session_touch_many(&self) -> Option<(String, bool)> {
+        let ours = self.one("S2", "1 thread", 10_000_000, INLINE)?;
+        let single = ours.named("one by one")?.0.typical;
+        let over = |metric| Some(ours.named(metric)?.0.typical / single);
+        let least = over("256 in a call")?;
+        let today = format!(
+            "{least:.2}x; 1,024 in a call {:.2}x, 4,096 {:.2}x",
+            over("1,024 in a call")?,
+            over("4,096 in a call")?
+        );
+        Some((today, least >= 1.5))
+    }
+
+    fn session_memory(&self) -> Option<(String, bool)> {
+        let of = |keys| {
+            let ours = self.one("S3", "30 min to idle", keys, INLINE)?;
+            Some(ours.spread(0)?.typical)
+        };
+        let (million, ten) = (of(1_000_000)?, of(10_000_000)?);
+        Some((
+            format!("{million:.1} bytes at 1 M, {ten:.1} at 10 M"),
+            million <= 80.0 && ten <= 80.0,
+        ))
+    }
+
+    fn sleeps(&self) -> Option<(String, bool)> {
+        let mut words = Vec::new();
+        let mut reached = self.0.figures.iter().any(|figure| figure.system == SLEEP);
+        for ours in &self.0.figures {
+            if ours.workload != "S4" || !ours.is_ours() {
+                continue;
+            }
+            let tokio = self.one("S4", &ours.case, ours.keys, TOKIO_SLEEP)?;
+            let (cpu, of_tokio) = (ours.spread(0)?.typical, tokio.spread(0)?.typical);
+            words.push(format!(
+                "{}, {}: {cpu:.0} ms, tokio {of_tokio:.0} ms",
+                ours.system, ours.case
+            ));
+            reached &= ours.system != SLEEP || cpu <= of_tokio;
+        }
+        (!words.is_empty()).then(|| (words.join("; "), reached))
+    }
 }
 
 #[cfg(test)]
@@ -350,6 +425,37 @@ mod tests {
         let mut quick = report(vec![touches("heap", 10_000_000, 1.0)]);
         quick.form = "quick".to_owned();
         assert!(standings(&quick).is_empty(), "less was done");
+    }
+
+    #[test]
+    fn many_in_a_call_are_compared_with_one_by_one() {
+        let at = |many| {
+            let mut figure = figure("S2", INLINE, 2.0);
+            figure.keys = 10_000_000;
+            figure.rounds[0].figures = [2.0, many, 5.0, 6.0].map(Some).to_vec();
+            standing(vec![figure], "S-P2").expect("it is measured")
+        };
+        assert!(at(3.0).reached && !at(2.9).reached);
+        assert_eq!(at(3.0).today, "1.50x; 1,024 in a call 2.50x, 4,096 3.00x");
+    }
+
+    #[test]
+    fn sleeps_are_held_to_those_of_tokio_on_each_runtime() {
+        let both = |system, one, two| {
+            let mut figures = [figure("S4", system, one), figure("S4", system, two)];
+            figures[1].case = "runtime of 2 workers".to_owned();
+            figures
+        };
+        let with = |one, two| {
+            let figures = [
+                both(SLEEP, one, two),
+                both("tourbillon-sleep", 5.0, 5.0),
+                both(TOKIO_SLEEP, 2.0, 4.0),
+            ];
+            let standing = standing(figures.into_iter().flatten().collect(), "S-P4");
+            standing.expect("both are there").reached
+        };
+        assert!(with(2.0, 4.0) && !with(2.1, 3.0) && !with(1.0, 4.1));
     }
 
     #[test]

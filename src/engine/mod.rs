@@ -41,6 +41,7 @@ use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
+use crate::shard::batch::{self, Group};
 use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
@@ -305,6 +306,16 @@ impl<F: Face> Engine<F> {
     ) -> R {
         self.shards
             .with(stripe, operate, |after| self.act(stripe, after))
+    }
+
+    /// The same for places that are sorted by stripe, under the locks of several stripes at a time.
+    pub(crate) fn with_groups<'k, Q: ?Sized>(
+        &self,
+        places: &[batch::Place<'k, Q>],
+        serve: impl FnMut(&mut Group<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
+    ) {
+        let act = |stripe, after: &Aftermath| self.act(stripe, after);
+        self.shards.with_groups(places, serve, act);
     }
 
     #[inline(never)]

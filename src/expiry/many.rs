@@ -9,7 +9,7 @@ use super::touch::touch_slot;
 use super::{ExpiryMap, Grouping, NoGroups, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
-use crate::shard::batch::{KEYS_PER_HOLD, by_stripe, find_all, portions};
+use crate::shard::batch::{KEYS_PER_HOLD, by_stripe};
 
 /// So many entries are looked at under one hold of a lock.
 const PORTION: u32 = 256;
@@ -22,9 +22,15 @@ where
     G: Grouping,
 {
     /// [`touch`](Self::touch) for many keys: answers per key, in the caller's order, all counted
-    /// from one reading of the clock. The keys are sorted by stripe, so that one lock serves all
-    /// keys of a stripe. Not atomic: each key is settled on its own, and others may act in between.
-    /// If a key's `Eq` panics, some of the keys have been touched, and the others have not.
+    /// from one reading of the clock. The keys are sorted by stripe, and the locks of several
+    /// stripes are held at a time, so that waits for memory overlap: for large maps about half of
+    /// the time of single touches, or less. Not atomic: each key is settled on its own, and others
+    /// may act in between. If a key's `Eq` panics, some of the keys have been touched, and the
+    /// others have not.
+    ///
+    /// # Blocking
+    ///
+    /// Up to 16 locks are held for some microseconds, but never while waiting for another one.
     ///
     /// # Examples
     ///
@@ -51,16 +57,17 @@ where
         Q: Hash + Eq + ?Sized + 'a,
     {
         let now = self.now();
-        let places = by_stripe(keys, |key| self.hash_of(key));
+        let places = by_stripe(self.engine.shards().stripes(), keys, |key| {
+            self.hash_of(key)
+        });
         let mut answers = vec![Touch::NotFound; places.len()];
         let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
-        portions(&places, KEYS_PER_HOLD, |stripe, places| {
-            self.engine.with(stripe, |stripe| {
-                find_all(stripe, places, &mut slots);
-                for (place, slot) in places.iter().zip(&slots) {
-                    if let Some(slot) = *slot {
-                        answers[place.index as usize] = touch_slot(stripe, slot, now);
-                    }
+        self.engine.with_groups(&places, |group| {
+            group.find_all(&mut slots);
+            let mut slots = slots.iter();
+            group.each(|stripe, place| {
+                if let Some(Some(slot)) = slots.next() {
+                    answers[place.index as usize] = touch_slot(stripe, *slot, now);
                 }
             });
         });

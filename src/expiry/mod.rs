@@ -83,8 +83,9 @@ use touch::luck;
 ///
 /// # Blocking
 ///
-/// Each call takes the lock of one stripe for well under a microsecond, or of one after the other;
-/// and for as long as user code takes that runs under it. None waits for a handler, but
+/// Each call takes the lock of one stripe for well under a microsecond, or of one after the other
+/// ([`touch_many`](Self::touch_many): of a few at a time); and
+/// for as long as user code takes that runs under it. None waits for a handler, but
 /// [`shutdown`](Self::shutdown).
 ///
 /// # Examples

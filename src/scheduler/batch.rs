@@ -51,7 +51,9 @@ where
     {
         let now = self.now();
         let deadline = now + delay;
-        let places = by_stripe(keys, |key| self.hash_of(key));
+        let places = by_stripe(self.engine().shards().stripes(), keys, |key| {
+            self.hash_of(key)
+        });
         let mut answers = vec![Reschedule::NotFound; places.len()];
         // What is due at once is handed over key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
@@ -77,7 +79,9 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        let places = by_stripe(keys, |key| self.hash_of(key));
+        let places = by_stripe(self.engine().shards().stripes(), keys, |key| {
+            self.hash_of(key)
+        });
         let mut answers = vec![Cancel::NotFound; places.len()];
         let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
         let mut garbage = Vec::new();

@@ -10,8 +10,9 @@
 //! A shard is what one ticker serves: the stripes whose number is the shard's modulo the number of
 //! shards. Rules that hold everywhere above:
 //!
-//! - **S1** One stripe's lock at a time; no other lock inside it but the permit pool's atomics. A
-//!   face may hold one of its own around it, and never takes that inside.
+//! - **S1** Nobody waits for a lock while holding a stripe's; a call for many keys holds several,
+//!   of which it waits for the first and tries the others. Inside are the permit pool's atomics
+//!   only. A face may hold a lock of its own around it, and never takes that inside.
 //! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says
 //!   that it calls there. Those must not call the scheduler; a thread-local flag turns that into a
 //!   panic with a message.
@@ -242,15 +243,28 @@ impl<K, V> Shards<K, V> {
     /// Unlocks and rings.
     #[inline(never)]
     fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> Aftermath {
-        let after = locked.0.take_aftermath();
+        let after = self.publish_due(stripe, &mut locked.0);
+        drop(locked);
+        self.ring(stripe, &after);
+        after
+    }
+
+    /// The first half, under the lock.
+    fn publish_due(&self, number: usize, stripe: &mut Stripe<K, V>) -> Aftermath {
+        let after = stripe.take_aftermath();
         if let Some(due) = after.lowered {
-            let shard = self.shard_of(stripe);
+            let next_due = &self.shard_of(number).next_due[number / self.shards.len()];
             // Relaxed: S3 makes writes ordered by the lock; the ticker's look by the doorbell.
-            shard.next_due[stripe / self.shards.len()].store(due.as_nanos(), Ordering::Relaxed);
-            drop(locked);
-            shard.bell.ring_for(due);
+            next_due.store(due.as_nanos(), Ordering::Relaxed);
         }
         after
+    }
+
+    /// The second half, without it.
+    fn ring(&self, stripe: usize, after: &Aftermath) {
+        if let Some(due) = after.lowered {
+            self.shard_of(stripe).bell.ring_for(due);
+        }
     }
 
     /// A look that changes nothing.

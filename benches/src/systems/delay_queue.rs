@@ -1,6 +1,7 @@
 //! What users build today: a `tokio_util` `DelayQueue` and a map from the caller's key to the
 //! queue's, behind one mutex; a task on a runtime of one thread polls the queue. Or the queue alone,
-//! for callers that keep its key.
+//! for callers that keep its key. Or, as the queue's own documentation shows it, a map of values beside
+//! their keys in the queue.
 //!
 //! The eight bytes that a timer keeps are the key alone, which the task needs anyway to clean up
 //! the map: less than what ours keeps. The queue itself wakes the task when a new timer is the
@@ -18,35 +19,70 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
-use super::{Handles, Keyed, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// With the map.
-pub(crate) struct WithMap(Polled);
+pub(crate) struct WithMap(Polled<()>);
 
 /// Without.
-pub(crate) struct Bare(Polled);
+pub(crate) struct Bare(Polled<()>);
 
-struct Polled {
-    shared: Arc<Shared>,
+/// With values in the map.
+pub(crate) struct SessionMap {
+    polled: Polled<u64>,
+    idle: Duration,
+}
+
+struct Polled<V> {
+    shared: Arc<Shared<V>>,
     runtime: Handle,
 }
 
-struct Shared {
-    inner: Mutex<Inner>,
+struct Shared<V> {
+    inner: Mutex<Inner<V>>,
     keyed: bool,
     tasks: Tasks,
 }
 
 #[derive(Default)]
-struct Inner {
+struct Inner<V> {
     /// Empty without keys.
-    keys: FxHashMap<u64, Key>,
+    keys: FxHashMap<u64, (Key, V)>,
     queue: DelayQueue<u64>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+impl<V> Inner<V> {
+    /// In the place of what is there.
+    fn insert(&mut self, key: u64, value: V, delay: Duration) {
+        match self.keys.entry(key) {
+            Entry::Vacant(vacant) => {
+                vacant.insert((self.queue.insert(key, delay), value));
+            }
+            Entry::Occupied(mut occupied) => {
+                self.queue.reset(&occupied.get().0, delay);
+                occupied.get_mut().1 = value;
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u64) -> Option<V> {
+        let (queued, value) = self.keys.remove(&key)?;
+        self.queue.remove(&queued);
+        Some(value)
+    }
+
+    fn touch(&mut self, key: u64, delay: Duration) -> bool {
+        let Some((queued, _)) = self.keys.get(&key) else {
+            return false;
+        };
+        self.queue.reset(queued, delay);
+        true
+    }
+}
+
+impl<V: Payload> Shared<V> {
+    fn lock(&self) -> MutexGuard<'_, Inner<V>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,11 +112,12 @@ impl Shared {
             let Poll::Ready(Some(expired)) = inner.queue.poll_expired(context) else {
                 return;
             };
-            let value = expired.into_inner();
-            if self.keyed {
-                inner.keys.remove(&value);
+            let queued = expired.into_inner();
+            if !self.keyed {
+                values.push(queued);
+            } else if let Some((_, value)) = inner.keys.remove(&queued) {
+                values.push(value.value(queued));
             }
-            values.push(value);
         }
     }
 }
@@ -88,7 +125,7 @@ impl Shared {
 /// So many are taken out at a time.
 const BATCH: usize = 256;
 
-impl Polled {
+impl<V: Payload> Polled<V> {
     fn new(keyed: bool, tasks: Tasks) -> Self {
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -129,10 +166,6 @@ impl System for WithMap {
     const NAME: &'static str = "DelayQueue";
     const ABOUT: &'static str = "tokio_util DelayQueue + FxHash map in a mutex, a polling task";
 
-    fn new(tasks: Tasks) -> Self {
-        WithMap(Polled::new(true, tasks))
-    }
-
     fn pending(&self) -> usize {
         self.0.shared.lock().queue.len()
     }
@@ -147,44 +180,26 @@ impl System for WithMap {
 }
 
 impl Keyed for WithMap {
+    fn new(tasks: Tasks) -> Self {
+        WithMap(Polled::new(true, tasks))
+    }
+
     fn start(&self, key: u64, delay: Duration) {
-        let mut inner = self.0.shared.lock();
-        let Inner { keys, queue } = &mut *inner;
-        match keys.entry(key) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(queue.insert(key, delay));
-            }
-            Entry::Occupied(occupied) => queue.reset(occupied.get(), delay),
-        }
+        self.0.shared.lock().insert(key, (), delay);
     }
 
     fn stop(&self, key: u64) -> bool {
-        let mut inner = self.0.shared.lock();
-        let Some(queued) = inner.keys.remove(&key) else {
-            return false;
-        };
-        inner.queue.remove(&queued);
-        true
+        self.0.shared.lock().remove(key).is_some()
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        let mut inner = self.0.shared.lock();
-        let Inner { keys, queue } = &mut *inner;
-        let Some(queued) = keys.get(&key) else {
-            return false;
-        };
-        queue.reset(queued, delay);
-        true
+        self.0.shared.lock().touch(key, delay)
     }
 }
 
 impl System for Bare {
     const NAME: &'static str = "DelayQueue-bare";
     const ABOUT: &'static str = "tokio_util DelayQueue in a mutex, by its own keys";
-
-    fn new(tasks: Tasks) -> Self {
-        Bare(Polled::new(false, tasks))
-    }
 
     fn pending(&self) -> usize {
         self.0.shared.lock().queue.len()
@@ -202,6 +217,10 @@ impl System for Bare {
 impl Handles for Bare {
     type Timeout = Key;
 
+    fn new(tasks: Tasks) -> Self {
+        Bare(Polled::new(false, tasks))
+    }
+
     fn start(&self, value: u64, delay: Duration) -> Key {
         self.0.shared.lock().queue.insert(value, delay)
     }
@@ -210,5 +229,55 @@ impl Handles for Bare {
     /// to know that by itself; here nothing that is stopped has fired but by a rare accident.
     fn stop(&self, timeout: Key) -> bool {
         self.0.shared.lock().queue.try_remove(&timeout).is_some()
+    }
+}
+
+impl System for SessionMap {
+    const NAME: &'static str = WithMap::NAME;
+    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
+
+    fn pending(&self) -> usize {
+        self.polled.shared.lock().queue.len()
+    }
+
+    fn settle(&self) {
+        self.polled.settle();
+    }
+
+    fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.polled.on_thread(work)
+    }
+}
+
+impl Sessions for SessionMap {
+    fn new(idle: Duration) -> Self {
+        SessionMap {
+            polled: Polled::new(true, Tasks::Short),
+            idle,
+        }
+    }
+
+    fn insert(&self, key: u64, value: u64) {
+        (self.polled.shared.lock()).insert(key, value, self.idle);
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        let inner = self.polled.shared.lock();
+        inner.keys.get(&key).map(|(_, value)| *value)
+    }
+
+    fn touch(&self, key: u64) -> bool {
+        self.polled.shared.lock().touch(key, self.idle)
+    }
+
+    /// Under one hold of the mutex; the queue reads the clock for each all the same.
+    fn touch_many(&self, keys: &[u64]) -> usize {
+        let mut inner = self.polled.shared.lock();
+        let touched = keys.iter().filter(|key| inner.touch(**key, self.idle));
+        touched.count()
+    }
+
+    fn remove(&self, key: u64) -> Option<u64> {
+        self.polled.shared.lock().remove(key)
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Tasks run on the ticking thread, outside the mutex, also those that may block. The eight bytes
 //! that a timer keeps are its key. Without keys the map goes by a number that the caller gets back,
-//! and keeps the eight bytes.
+//! and keeps the eight bytes. Sessions have a value of their own in the map.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::QuadWheelWithOverflow;
 use rustc_hash::FxHashMap;
 
-use super::{Handles, Keyed, Payload, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 const NAME: &str = "hash-wheel";
@@ -31,6 +31,12 @@ pub(crate) struct ByKey(Arc<Shared<()>>);
 
 /// By a number.
 pub(crate) struct ById(Arc<Shared<u64>>);
+
+/// With values in the map.
+pub(crate) struct SessionMap {
+    shared: Arc<Shared<u64>>,
+    idle: Duration,
+}
 
 struct Shared<V> {
     base: Instant,
@@ -145,10 +151,6 @@ impl System for ByKey {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
 
-    fn new(_: Tasks) -> Self {
-        ByKey(Shared::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.lock().armed.len()
     }
@@ -158,6 +160,10 @@ impl System for ByKey {
 }
 
 impl Keyed for ByKey {
+    fn new(_: Tasks) -> Self {
+        ByKey(Shared::new())
+    }
+
     fn start(&self, key: u64, delay: Duration) {
         let due = self.0.due(delay);
         self.0.lock().start(key, due, ());
@@ -177,10 +183,6 @@ impl System for ById {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
 
-    fn new(_: Tasks) -> Self {
-        ById(Shared::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.lock().armed.len()
     }
@@ -190,6 +192,10 @@ impl System for ById {
 
 impl Handles for ById {
     type Timeout = u64;
+
+    fn new(_: Tasks) -> Self {
+        ById(Shared::new())
+    }
 
     fn start(&self, value: u64, delay: Duration) -> u64 {
         let due = self.0.due(delay);
@@ -202,5 +208,50 @@ impl Handles for ById {
 
     fn stop(&self, timeout: u64) -> bool {
         self.0.stop(timeout)
+    }
+}
+
+impl System for SessionMap {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
+
+    fn pending(&self) -> usize {
+        self.shared.lock().armed.len()
+    }
+
+    fn settle(&self) {}
+}
+
+impl Sessions for SessionMap {
+    fn new(idle: Duration) -> Self {
+        SessionMap {
+            shared: Shared::new(),
+            idle,
+        }
+    }
+
+    fn insert(&self, key: u64, value: u64) {
+        let due = self.shared.due(self.idle);
+        self.shared.lock().start(key, due, value);
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.shared.lock().armed.get(&key).map(|armed| armed.value)
+    }
+
+    fn touch(&self, key: u64) -> bool {
+        self.touch_many(&[key]) == 1
+    }
+
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, keys: &[u64]) -> usize {
+        let due = self.shared.due(self.idle);
+        let mut inner = self.shared.lock();
+        keys.iter().filter(|key| inner.touch(**key, due)).count()
+    }
+
+    fn remove(&self, key: u64) -> Option<u64> {
+        let removed = self.shared.lock().armed.remove(&key);
+        removed.map(|armed| armed.value)
     }
 }

@@ -222,10 +222,6 @@ impl System for ByKey {
     const ABOUT: &'static str = ABOUT;
     const MAY_BE_EARLY: bool = true;
 
-    fn new(_: Tasks) -> Self {
-        ByKey(Timers::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.pending()
     }
@@ -236,6 +232,10 @@ impl System for ByKey {
 }
 
 impl Keyed for ByKey {
+    fn new(_: Tasks) -> Self {
+        ByKey(Timers::new())
+    }
+
     fn start(&self, key: u64, delay: Duration) {
         self.0.with(|producer| {
             if delay < Duration::from_millis(1) {
@@ -263,10 +263,6 @@ impl System for ById {
     const ABOUT: &'static str = ABOUT;
     const MAY_BE_EARLY: bool = true;
 
-    fn new(_: Tasks) -> Self {
-        ById(Timers::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.pending()
     }
@@ -278,6 +274,10 @@ impl System for ById {
 
 impl Handles for ById {
     type Timeout = u64;
+
+    fn new(_: Tasks) -> Self {
+        ById(Timers::new())
+    }
 
     fn start(&self, value: u64, delay: Duration) -> u64 {
         self.0.with(|producer| {

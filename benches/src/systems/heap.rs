@@ -9,7 +9,8 @@
 //!
 //! Tasks run on the timer's own thread, outside the mutex, also those that may block: who wants a
 //! pool has to write one more. The eight bytes that a timer keeps are its key. Without keys the map
-//! goes by a number that the caller gets back, and keeps the eight bytes.
+//! goes by a number that the caller gets back, and keeps the eight bytes. Sessions have a value of
+//! their own in the map.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::{Handles, Keyed, Payload, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// So many items of the heap are looked at before callers get at the mutex again.
@@ -35,6 +36,12 @@ pub(crate) struct ByKey(Arc<Shared<()>>);
 
 /// By a number.
 pub(crate) struct ById(Arc<Shared<u64>>);
+
+/// With values in the map.
+pub(crate) struct SessionMap {
+    shared: Arc<Shared<u64>>,
+    idle: Duration,
+}
 
 struct Shared<V> {
     base: Instant,
@@ -213,10 +220,6 @@ impl System for ByKey {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
 
-    fn new(_: Tasks) -> Self {
-        ByKey(Shared::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.lock().armed.len()
     }
@@ -226,6 +229,10 @@ impl System for ByKey {
 }
 
 impl Keyed for ByKey {
+    fn new(_: Tasks) -> Self {
+        ByKey(Shared::new())
+    }
+
     fn start(&self, key: u64, delay: Duration) {
         let deadline = self.0.after(delay);
         let wake = self.0.lock().start(key, deadline, ());
@@ -248,10 +255,6 @@ impl System for ById {
     const NAME: &'static str = NAME;
     const ABOUT: &'static str = ABOUT;
 
-    fn new(_: Tasks) -> Self {
-        ById(Shared::new())
-    }
-
     fn pending(&self) -> usize {
         self.0.lock().armed.len()
     }
@@ -261,6 +264,10 @@ impl System for ById {
 
 impl Handles for ById {
     type Timeout = u64;
+
+    fn new(_: Tasks) -> Self {
+        ById(Shared::new())
+    }
 
     fn start(&self, value: u64, delay: Duration) -> u64 {
         let deadline = self.0.after(delay);
@@ -275,5 +282,60 @@ impl Handles for ById {
 
     fn stop(&self, timeout: u64) -> bool {
         self.0.stop(timeout)
+    }
+}
+
+impl System for SessionMap {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "the same with values of 8 bytes in the map";
+
+    fn pending(&self) -> usize {
+        self.shared.lock().armed.len()
+    }
+
+    fn settle(&self) {}
+}
+
+impl Sessions for SessionMap {
+    fn new(idle: Duration) -> Self {
+        SessionMap {
+            shared: Shared::new(),
+            idle,
+        }
+    }
+
+    fn insert(&self, key: u64, value: u64) {
+        let deadline = self.shared.after(self.idle);
+        let wake = self.shared.lock().start(key, deadline, value);
+        self.shared.wake(wake);
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.shared.lock().armed.get(&key).map(|armed| armed.value)
+    }
+
+    fn touch(&self, key: u64) -> bool {
+        self.touch_many(&[key]) == 1
+    }
+
+    /// Under one hold of the mutex, and by one reading of the clock.
+    fn touch_many(&self, keys: &[u64]) -> usize {
+        let deadline = self.shared.after(self.idle);
+        let mut inner = self.shared.lock();
+        let mut wake = false;
+        let mut touched = 0;
+        for key in keys {
+            let (found, earlier) = inner.touch(*key, deadline);
+            touched += usize::from(found);
+            wake |= earlier;
+        }
+        drop(inner);
+        self.shared.wake(wake);
+        touched
+    }
+
+    fn remove(&self, key: u64) -> Option<u64> {
+        let removed = self.shared.lock().armed.remove(&key);
+        removed.map(|armed| armed.value)
     }
 }

@@ -20,9 +20,6 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// fail a round in which that happens; here it is counted and stands in the table.
     const MAY_BE_EARLY: bool = false;
 
-    /// Empty.
-    fn new(tasks: Tasks) -> Self;
-
     /// How many timers are pending.
     fn pending(&self) -> usize;
 
@@ -47,6 +44,9 @@ pub(crate) enum Tasks {
 
 /// Keyed timers, as a service would use them: the caller knows a key and nothing else.
 pub(crate) trait Keyed: System {
+    /// Empty.
+    fn new(tasks: Tasks) -> Self;
+
     /// Arms the timer of `key`, in the place of one that is pending. The eight bytes that it keeps
     /// are the key.
     fn start(&self, key: u64, delay: Duration);
@@ -62,11 +62,51 @@ pub(crate) trait Keyed: System {
 pub(crate) trait Handles: System {
     type Timeout;
 
+    /// Empty.
+    fn new(tasks: Tasks) -> Self;
+
     /// Starts a timer that keeps `value`.
     fn start(&self, value: u64, delay: Duration) -> Self::Timeout;
 
     /// Cancels. Whether it had not fired.
     fn stop(&self, timeout: Self::Timeout) -> bool;
+}
+
+/// A map whose entries expire when nobody has touched them for a while: sessions. Keys and values are
+/// eight bytes each; what expires calls [`fired`](crate::recorder::fired) with its value.
+pub(crate) trait Sessions: System {
+    /// Empty, for entries that live as long as nobody leaves them alone for `idle`.
+    fn new(idle: Duration) -> Self;
+
+    /// In the place of the entry that is there, which does not expire then.
+    fn insert(&self, key: u64, value: u64);
+
+    /// The value; for some systems that is a touch.
+    fn get(&self, key: u64) -> Option<u64>;
+
+    /// The entry of `key` lives for `idle` from now on. Whether there is one.
+    fn touch(&self, key: u64) -> bool;
+
+    /// A touch of each; how many there are. A system with a way of its own for many keys takes it.
+    fn touch_many(&self, keys: &[u64]) -> usize {
+        keys.iter().filter(|key| self.touch(**key)).count()
+    }
+
+    /// Takes the entry out. It does not expire then.
+    fn remove(&self, key: u64) -> Option<u64>;
+}
+
+/// Futures that are done after a while, for the tasks of a tokio runtime.
+pub(crate) trait Sleeps: Sync + Sized + 'static {
+    const NAME: &'static str;
+    const ABOUT: &'static str;
+    /// Whether the runtime brings its own timers along.
+    const RUNTIME_WITH_TIME: bool;
+
+    fn new() -> Self;
+
+    /// Not before `delay` has passed.
+    fn sleep(&'static self, delay: Duration) -> impl Future<Output = ()> + Send + 'static;
 }
 
 /// What a peer stores for a timer beside its id: nothing where the id is the caller's key, which is
@@ -94,6 +134,8 @@ pub(crate) struct Entry {
     pub(crate) about: &'static str,
     keyed: Option<Serve>,
     handles: Option<Serve>,
+    sessions: Option<Serve>,
+    sleeps: Option<Serve>,
     /// What every system must do.
     #[cfg(test)]
     checks: [Option<tests::Check>; 2],
@@ -108,29 +150,40 @@ impl Entry {
         match workload.by {
             By::Key => self.keyed,
             By::Handle => self.handles,
+            By::Session => self.sessions,
+            By::Sleep => self.sleeps,
+        }
+    }
+
+    const fn of(name: &'static str, about: &'static str) -> Self {
+        Entry {
+            name,
+            about,
+            keyed: None,
+            handles: None,
+            sessions: None,
+            sleeps: None,
+            #[cfg(test)]
+            checks: [None; 2],
         }
     }
 }
 
 const fn keyed<S: Keyed>() -> Entry {
     Entry {
-        name: S::NAME,
-        about: S::ABOUT,
         keyed: Some(workloads::serve_keyed::<S>),
-        handles: None,
         #[cfg(test)]
         checks: [Some(tests::keyed::<S>), None],
+        ..Entry::of(S::NAME, S::ABOUT)
     }
 }
 
 const fn handles<S: Handles>() -> Entry {
     Entry {
-        name: S::NAME,
-        about: S::ABOUT,
-        keyed: None,
         handles: Some(workloads::serve_handles::<S>),
         #[cfg(test)]
-        checks: [None, Some(tests::handles::<S>)],
+        checks: [Some(tests::handles::<S>), None],
+        ..Entry::of(S::NAME, S::ABOUT)
     }
 }
 
@@ -141,6 +194,24 @@ const fn both<K: Keyed, H: Handles>() -> Entry {
         #[cfg(test)]
         checks: [Some(tests::keyed::<K>), Some(tests::handles::<H>)],
         ..keyed::<K>()
+    }
+}
+
+const fn sessions<S: Sessions>() -> Entry {
+    Entry {
+        sessions: Some(workloads::serve_sessions::<S>),
+        #[cfg(test)]
+        checks: [Some(tests::sessions::<S>), None],
+        ..Entry::of(S::NAME, S::ABOUT)
+    }
+}
+
+const fn sleeps<S: Sleeps>() -> Entry {
+    Entry {
+        sleeps: Some(workloads::serve_sleeps::<S>),
+        #[cfg(test)]
+        checks: [Some(tests::sleeps::<S>), None],
+        ..Entry::of(S::NAME, S::ABOUT)
     }
 }
 
@@ -155,14 +226,24 @@ macro_rules! systems {
 }
 
 systems! {
-    tourbillon: keyed(Boxed), keyed(Map), handles(Keyless);
-    delay_queue: keyed(WithMap), handles(Bare);
-    heap: both(ByKey, ById);
-    hash_wheel: both(ByKey, ById);
+    tourbillon: keyed(Boxed), keyed(Map), handles(Keyless), sessions(SessionMap),
+        sleeps(SleepInline), sleeps(SleepByWorkers);
+    delay_queue: keyed(WithMap), handles(Bare), sessions(SessionMap);
+    heap: both(ByKey, ById), sessions(SessionMap);
+    hash_wheel: both(ByKey, ById), sessions(SessionMap);
     hash_wheel_thread: both(ByKey, ById);
+    moka: sessions(SessionMap);
+    tokio_sleep: sleeps(Sleep);
 }
 
-pub(crate) fn find(name: &str) -> Option<&'static Entry> {
+/// The entries of that name: a system has one for each kind of workload that it is set up for in
+/// another way.
+pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Entry> {
     ALL.iter()
-        .find(|system| system.name.eq_ignore_ascii_case(name))
+        .filter(move |system| system.name.eq_ignore_ascii_case(name))
+}
+
+/// The one of them that does this workload.
+pub(crate) fn find(name: &str, workload: &Workload) -> Option<Serve> {
+    named(name).find_map(|system| system.serves(workload))
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Handles, Keyed, System, Tasks};
+use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
 use crate::recorder::observed;
 use crate::rng::Rng;
 
@@ -322,6 +322,126 @@ fn pending_counts_handles<S: Handles>(_: Promise) {
     });
 }
 
+/// Waits until sessions that are due within `idle` have expired, if they do: until a witness has that
+/// came after them.
+fn pass_idle<S: Sessions>(system: &S, idle: Duration) {
+    thread::sleep(idle);
+    let witness = fresh();
+    system.insert(witness, witness);
+    wait_fired(witness);
+    system.settle();
+}
+
+fn a_session_expires_once_and_not_early<S: Sessions>() {
+    let idle = millis(20);
+    let system = S::new(idle);
+    system.on_thread(|| {
+        let (key, value) = (fresh(), fresh());
+        let began = Instant::now();
+        system.insert(key, value);
+        wait_fired(value);
+        pass_idle(&system, idle);
+        assert!(fired_at(value) >= began + idle);
+        assert!(observed::times(key).is_empty(), "the value fires");
+        assert!(!system.touch(key), "it has expired");
+        assert_eq!((system.get(key), system.remove(key)), (None, None));
+        wait("none is left", || system.pending() == 0);
+    });
+}
+
+fn a_touched_session_lives_on<S: Sessions>() {
+    let idle = millis(20);
+    let system = S::new(idle);
+    system.on_thread(|| {
+        for many in [false, true] {
+            let key = fresh();
+            system.insert(key, key);
+            let inserted = Instant::now();
+            let mut touched = inserted;
+            // On a machine that is busy with other things it may expire in between.
+            while touched < inserted + 3 * idle {
+                let before = Instant::now();
+                let alive = if many {
+                    system.touch_many(&[key, key]) == 2
+                } else {
+                    system.touch(key)
+                };
+                if !alive {
+                    break;
+                }
+                touched = before;
+                thread::sleep(millis(1));
+            }
+            wait_fired(key);
+            pass_idle(&system, idle);
+            assert!(fired_at(key) >= touched + idle);
+        }
+    });
+}
+
+fn what_is_removed_or_replaced_never_expires<S: Sessions>() {
+    let idle = millis(20);
+    let system = S::new(idle);
+    system.on_thread(|| {
+        let (removed, key, first, second) = in_time(EXACT, idle, || {
+            let (removed, key, first, second) = (fresh(), fresh(), fresh(), fresh());
+            system.insert(removed, removed);
+            system.insert(key, first);
+            system.insert(key, second);
+            let gone = [system.remove(removed), system.remove(removed)];
+            (gone.map(|value| (removed, value)), key, first, second)
+        });
+        let [(removed, gone), (_, again)] = removed;
+        assert_eq!((gone, again), (Some(removed), None));
+        wait_fired(second);
+        pass_idle(&system, idle);
+        assert!(observed::times(removed).is_empty() && observed::times(first).is_empty());
+        assert_eq!(observed::times(second).len(), 1);
+        assert_eq!(system.get(key), None);
+    });
+}
+
+fn a_map_has_its_values<S: Sessions>() {
+    let system = S::new(HOUR);
+    system.on_thread(|| {
+        let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
+        let absent = fresh();
+        keys.iter().for_each(|key| system.insert(*key, key + 1));
+        system.settle();
+        assert_eq!(system.pending(), keys.len());
+        assert!(keys.iter().all(|key| system.get(*key) == Some(key + 1)));
+        assert!(system.touch(keys[0]) && !system.touch(absent));
+        let some: Vec<u64> = keys.iter().copied().chain([absent, keys[7]]).collect();
+        assert_eq!(system.touch_many(&some), keys.len() + 1);
+        system.insert(keys[1], 7);
+        assert_eq!((system.get(keys[1]), system.get(absent)), (Some(7), None));
+        assert_eq!(system.remove(keys[1]), Some(7));
+        assert_eq!(system.pending(), keys.len() - 1);
+    });
+}
+
+/// On a runtime of one thread, and on one with a worker.
+fn sleeps_are_not_early<S: Sleeps>() {
+    use tokio::runtime::Builder;
+    let system: &'static S = Box::leak(Box::new(S::new()));
+    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        if S::RUNTIME_WITH_TIME {
+            builder.enable_time();
+        }
+        let runtime = builder.worker_threads(1).build().expect("a runtime");
+        runtime.block_on(async {
+            for delay in [millis(0), Duration::from_micros(2_700), millis(20)] {
+                let slept = tokio::spawn(async move {
+                    let began = Instant::now();
+                    system.sleep(delay).await;
+                    began.elapsed()
+                });
+                assert!(slept.await.expect("it ends") >= delay);
+            }
+        });
+    }
+}
+
 pub(super) type Check = fn();
 
 /// What an entry of the table checks of a system with keys.
@@ -347,6 +467,23 @@ pub(super) fn handles<S: Handles>() {
     }
 }
 
+/// The same of a map of sessions.
+pub(super) fn sessions<S: Sessions>() {
+    for check in [
+        a_session_expires_once_and_not_early::<S>,
+        a_touched_session_lives_on::<S>,
+        what_is_removed_or_replaced_never_expires::<S>,
+        a_map_has_its_values::<S>,
+    ] {
+        check();
+    }
+}
+
+/// The same of sleeps.
+pub(super) fn sleeps<S: Sleeps>() {
+    sleeps_are_not_early::<S>();
+}
+
 const fn promise_of<S: System>() -> Promise {
     if S::MAY_BE_EARLY { ROUGH } else { EXACT }
 }
@@ -363,7 +500,15 @@ fn every_system_of_the_table_does_what_the_workloads_take_for_granted() {
 }
 
 #[test]
-fn names_are_unique() {
-    let names: HashSet<&str> = super::ALL.iter().map(|system| system.name).collect();
-    assert_eq!(names.len(), super::ALL.len());
+fn a_name_has_one_entry_for_a_workload() {
+    for workload in crate::workloads::ALL {
+        let names = super::ALL
+            .iter()
+            .filter(|system| system.serves(workload).is_some())
+            .map(|system| system.name);
+        let (all, different): (Vec<&str>, HashSet<&str>) =
+            (names.clone().collect(), names.collect());
+        assert_eq!(all.len(), different.len(), "{}", workload.name);
+        assert!(!all.is_empty(), "{}", workload.name);
+    }
 }

@@ -1,11 +1,13 @@
 //! Ours, with its defaults, by face: `Scheduler<u64>` with a boxed closure per key that captures
-//! eight bytes; `ExpiryMap<u64, u64>` with one handler for all; and `Timer` without keys.
+//! eight bytes; `ExpiryMap<u64, u64>` with one handler for all, as timers with delays of their own and
+//! as sessions that are idle for equally long; and `Timer` without keys, whose sleeps wake their tasks
+//! on its workers or, built inline, on its tickers.
 
 use std::time::Duration;
 
 use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{Handles, Keyed, System, Tasks};
+use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
 
 pub(crate) struct Boxed {
@@ -17,15 +19,6 @@ impl System for Boxed {
     const NAME: &'static str = "tourbillon";
     const ABOUT: &'static str = "Scheduler<u64>, a boxed closure of 8 bytes per key";
 
-    /// The pool takes tasks of either kind.
-    fn new(_: Tasks) -> Self {
-        let scheduler = Scheduler::builder().build().expect("the defaults are fine");
-        Boxed {
-            timers: scheduler.handle(),
-            _scheduler: scheduler,
-        }
-    }
-
     fn pending(&self) -> usize {
         self.timers.len()
     }
@@ -35,6 +28,15 @@ impl System for Boxed {
 }
 
 impl Keyed for Boxed {
+    /// The pool takes tasks of either kind.
+    fn new(_: Tasks) -> Self {
+        let scheduler = Scheduler::builder().build().expect("the defaults are fine");
+        Boxed {
+            timers: scheduler.handle(),
+            _scheduler: scheduler,
+        }
+    }
+
     fn start(&self, key: u64, delay: Duration) {
         let scheduled = self.timers.schedule(key, delay, move |_| fired(key));
         assert!(scheduled.is_ok(), "open and without a bound");
@@ -58,11 +60,6 @@ impl System for Map {
     const NAME: &'static str = "tourbillon-map";
     const ABOUT: &'static str = "ExpiryMap<u64, u64>, values of 8 bytes in its entries";
 
-    fn new(_: Tasks) -> Self {
-        let map = ExpiryMap::builder().build(|_, expired| fired(expired.value));
-        Map(map.expect("the defaults are fine"))
-    }
-
     fn pending(&self) -> usize {
         self.0.len()
     }
@@ -71,6 +68,11 @@ impl System for Map {
 }
 
 impl Keyed for Map {
+    fn new(_: Tasks) -> Self {
+        let map = ExpiryMap::builder().build(|_, expired| fired(expired.value));
+        Map(map.expect("the defaults are fine"))
+    }
+
     fn start(&self, key: u64, delay: Duration) {
         let inserted = self.0.insert_with(key, key, Expiry::NEVER.time_to_idle(delay));
         assert!(inserted.is_ok(), "open and without a bound");
@@ -86,15 +88,54 @@ impl Keyed for Map {
     }
 }
 
+pub(crate) struct SessionMap(ExpiryMap<u64, u64>);
+
+impl System for SessionMap {
+    const NAME: &'static str = Map::NAME;
+    const ABOUT: &'static str = "the same with one time to idle for all";
+
+    fn pending(&self) -> usize {
+        self.0.len()
+    }
+
+    fn settle(&self) {}
+}
+
+impl Sessions for SessionMap {
+    fn new(idle: Duration) -> Self {
+        let map = ExpiryMap::builder().time_to_idle(idle);
+        let map = map.build(|_, expired| fired(expired.value));
+        SessionMap(map.expect("the defaults are fine"))
+    }
+
+    fn insert(&self, key: u64, value: u64) {
+        let inserted = self.0.insert(key, value);
+        assert!(inserted.is_ok(), "open and without a bound");
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        self.0.get(&key)
+    }
+
+    fn touch(&self, key: u64) -> bool {
+        self.0.touch(&key).is_alive()
+    }
+
+    fn touch_many(&self, keys: &[u64]) -> usize {
+        let answers = self.0.touch_many(keys);
+        answers.iter().filter(|touch| touch.is_alive()).count()
+    }
+
+    fn remove(&self, key: u64) -> Option<u64> {
+        self.0.remove(&key).value()
+    }
+}
+
 pub(crate) struct Keyless(Timer);
 
 impl System for Keyless {
     const NAME: &'static str = "tourbillon-timer";
     const ABOUT: &'static str = "Timer, a boxed closure of 8 bytes per timer";
-
-    fn new(_: Tasks) -> Self {
-        Keyless(Timer::new().expect("the defaults are fine"))
-    }
 
     fn pending(&self) -> usize {
         self.0.stats().pending as usize
@@ -106,6 +147,10 @@ impl System for Keyless {
 impl Handles for Keyless {
     type Timeout = Timeout;
 
+    fn new(_: Tasks) -> Self {
+        Keyless(Timer::new().expect("the defaults are fine"))
+    }
+
     fn start(&self, value: u64, delay: Duration) -> Timeout {
         let started = self.0.after(delay, move || fired(value));
         started.expect("open and without a bound")
@@ -113,5 +158,42 @@ impl Handles for Keyless {
 
     fn stop(&self, timeout: Timeout) -> bool {
         timeout.cancel().is_cancelled()
+    }
+}
+
+/// A sleep that ended well.
+async fn slept(sleep: tourbillon::Sleep) {
+    sleep.await.expect("open and without a bound");
+}
+
+pub(crate) struct SleepByWorkers(Timer);
+
+impl Sleeps for SleepByWorkers {
+    const NAME: &'static str = "tourbillon-sleep";
+    const ABOUT: &'static str = "Timer::sleep, tasks are woken by its workers";
+    const RUNTIME_WITH_TIME: bool = false;
+
+    fn new() -> Self {
+        SleepByWorkers(Timer::new().expect("the defaults are fine"))
+    }
+
+    fn sleep(&'static self, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
+        slept(self.0.sleep(delay))
+    }
+}
+
+pub(crate) struct SleepInline(Timer);
+
+impl Sleeps for SleepInline {
+    const NAME: &'static str = "tourbillon-sleep-inline";
+    const ABOUT: &'static str = "the same of a timer built inline: its tickers wake";
+    const RUNTIME_WITH_TIME: bool = false;
+
+    fn new() -> Self {
+        SleepInline(Timer::builder().inline().build().expect("the defaults are fine"))
+    }
+
+    fn sleep(&'static self, delay: Duration) -> impl Future<Output = ()> + Send + 'static {
+        slept(self.0.sleep(delay))
     }
 }

@@ -8,6 +8,10 @@ mod long_tasks;
 mod mass;
 mod memory;
 mod paced;
+mod session_memory;
+mod session_touch;
+mod session_touch_many;
+mod sleeps;
 mod start_stop;
 mod timeouts;
 mod touch;
@@ -20,7 +24,7 @@ use std::time::{Duration, Instant};
 use crate::child::Child;
 use crate::recorder::{Lateness, take_lateness};
 use crate::rng::Rng;
-use crate::systems::{Handles, Keyed, System};
+use crate::systems::{Handles, Keyed, Sessions, Sleeps, System};
 
 /// A workload in the table.
 #[derive(Debug)]
@@ -146,6 +150,10 @@ pub(crate) enum By {
     Key,
     /// By what the system returned when it was started.
     Handle,
+    /// They are entries of a map, by key.
+    Session,
+    /// They are futures.
+    Sleep,
 }
 
 pub(crate) const ALL: &[Workload] = &[
@@ -161,6 +169,10 @@ pub(crate) const ALL: &[Workload] = &[
     inserts::ABOUT,
     cascade::ABOUT,
     churn::ABOUT,
+    session_touch::ABOUT,
+    session_touch_many::ABOUT,
+    session_memory::ABOUT,
+    sleeps::ABOUT,
 ];
 
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
@@ -217,12 +229,51 @@ pub(crate) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
     }
 }
 
+/// Serves the child's workload with sessions in `S`.
+pub(crate) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
+    match child.workload.name {
+        "S1" => session_touch::serve::<S>(child),
+        "S2" => session_touch_many::serve::<S>(child),
+        "S3" => session_memory::serve::<S>(child),
+        other => unreachable!("{other} is not in the table, or not of sessions"),
+    }
+}
+
+/// Serves the child's workload with the sleeps of `S`.
+pub(crate) fn serve_sleeps<S: Sleeps>(child: &mut Child) -> io::Result<()> {
+    match child.workload.name {
+        "S4" => sleeps::serve::<S>(child),
+        other => unreachable!("{other} is not in the table, or not of sleeps"),
+    }
+}
+
 /// Arms keys below `keys` from one thread, each `delay` from now.
 fn fill<S: Keyed>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
     let mut rng = Rng::new(0xf111);
     system.on_thread(|| {
         for key in 0..keys {
             system.start(key, delay(&mut rng));
+        }
+    });
+    filled(system, keys);
+}
+
+/// How long a session may be idle: none expires while it is measured.
+const IDLE: Duration = minutes(30);
+/// So many of the sessions are looked at after a fill.
+const LOOKS: u64 = 16;
+
+/// Inserts sessions with keys below `keys` from one thread; their values are the keys.
+fn fill_sessions<S: Sessions>(system: &S, keys: u64) {
+    system.on_thread(|| {
+        for key in 0..keys {
+            system.insert(key, key);
+        }
+        for key in 0..LOOKS.min(keys) {
+            assert_eq!(system.get(key), Some(key), "it was inserted");
+            assert_eq!(system.remove(key), Some(key), "it was there a moment ago");
+            assert_eq!(system.get(key), None, "it was taken out");
+            system.insert(key, key);
         }
     });
     filled(system, keys);

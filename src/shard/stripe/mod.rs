@@ -220,6 +220,12 @@ impl<K, V> Stripe<K, V> {
         })
     }
 
+    /// Reads of the index what [`find`](Self::find) reads first, mostly.
+    #[inline]
+    pub(crate) fn glance(&self, hash: KeyHash) -> u32 {
+        self.index.glance(hash.bits())
+    }
+
     fn run_at(&self, slot: u32) -> Option<usize> {
         self.runs.iter().position(|run| run.id.slot == slot)
     }
