@@ -7,5 +7,6 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(feature, values(\"test-util\", \"futures\", \"tokio\"))");
     // What tasks wait at is checked, too.
     println!("cargo::rustc-cfg=feature=\"futures\"");
+    println!("cargo::rustc-cfg=feature=\"tokio\"");
     println!("cargo::rerun-if-changed=build.rs");
 }

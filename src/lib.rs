@@ -135,7 +135,7 @@ pub use scheduler::{
     TimerInfo, TimerState,
 };
 #[cfg(feature = "tokio")]
-pub use scheduler::{AsyncFiring, OnTokio};
+pub use scheduler::{AsyncFiring, Cancelled, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
 #[cfg(feature = "futures")]

@@ -19,8 +19,8 @@ use runtimes::{eventually, on_all, on_all_in_turn};
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot};
 use tourbillon::{
-    Cancel, Clock, ExpiryMap, ManualClock, OnTokio, ScheduleError, Scheduler, Shutdown, Time,
-    Timer, TimerState, WaitError,
+    AsyncFiring, Cancel, Clock, ExpiryMap, ManualClock, OnTokio, ScheduleError, Scheduler,
+    Shutdown, Time, Timer, TimerState, WaitError,
 };
 use wait::until;
 use wakes::{Wakes, poll};
@@ -203,6 +203,73 @@ fn awaiting_needs_no_run_and_a_run_does_not_wait_for_itself() {
         let told = told.await.unwrap();
         assert_eq!(told, (Err(WaitError::WouldDeadlock), true));
         assert!(WaitError::WouldDeadlock.to_string().contains("limit"));
+    });
+}
+
+#[test]
+fn a_run_can_select_on_its_cancellation() {
+    on_all(|| async {
+        let (_hand, scheduler) = scheduler();
+        let timers = here(&scheduler);
+        let (send, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let long = async move |firing: AsyncFiring<u32>| {
+            let wakes = Wakes::new();
+            let mut dropped = firing.cancelled();
+            assert!(poll(&mut dropped, &wakes).is_pending());
+            drop(dropped);
+            assert_eq!(Arc::strong_count(&wakes), 1);
+            let mut polled_elsewhere = firing.cancelled();
+            assert!(poll(&mut polled_elsewhere, &wakes).is_pending());
+            send.send("began").unwrap();
+            tokio::select! {
+                () = pending() => {}
+                () = firing.cancelled() => {}
+            }
+            assert!(firing.is_cancelled());
+            polled_elsewhere.await;
+            assert_eq!(wakes.count(), 1);
+            // From now on it is ready at once.
+            firing.cancelled().await;
+            send.send("told").unwrap();
+        };
+        timers.schedule(7, Duration::ZERO, long).unwrap();
+        assert_eq!(told.recv().await, Some("began"));
+        let waited = timers.handle().cancel_and_wait_async(&7).await;
+        assert_eq!(waited, Ok(Cancel::Running));
+        assert_eq!(told.recv().await, Some("told"));
+        assert_eq!(timers.handle().stats().panicked, 0);
+    });
+}
+
+/// A clone that outlives the run is told of its end; and cancelling what is kept for after a run by its
+/// id tells nobody.
+#[test]
+fn who_watches_a_run_hears_of_its_end() {
+    on_all(|| async {
+        let (_hand, scheduler) = scheduler();
+        let timers = here(&scheduler);
+        let (send, began) = oneshot::channel();
+        let (release, released) = oneshot::channel::<()>();
+        timers
+            .schedule(7, Duration::ZERO, async move |firing| {
+                send.send(firing.clone()).unwrap();
+                let _ = released.await;
+            })
+            .unwrap();
+        let firing = began.await.unwrap();
+        let wakes = Wakes::new();
+        let mut over = firing.cancelled();
+        assert!(poll(&mut over, &wakes).is_pending());
+        let kept = timers.schedule(7, SECOND, async |_| ()).unwrap();
+        assert!(timers.handle().by_id(kept.id).cancel().is_cancelled());
+        assert!(poll(&mut over, &wakes).is_pending());
+        assert_eq!(wakes.count(), 0);
+        release.send(()).unwrap();
+        eventually("it is told", || wakes.count() == 1).await;
+        assert!(poll(&mut over, &wakes).is_ready());
+        assert!(poll(&mut firing.cancelled(), &wakes).is_ready());
+        assert!(!firing.is_cancelled());
+        assert_eq!(format!("{over:?}"), "Cancelled(..)");
     });
 }
 

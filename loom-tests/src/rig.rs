@@ -12,17 +12,20 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
-use crate::engine::{Ended, Engine, Face, Fire, Parts, Place, Seat, Server, Step};
+use crate::engine::{Detached, Ended, Engine, Face, Fire, Parts, Place, Seat, Server, Step};
 use crate::executor::Worker;
 use crate::job::contain;
 use crate::outlet::Outlet;
-use crate::shard::{Arming, Cancelling, KeyHash, Moving, Refusal, Sight, Start, Stays};
+use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Moving, Refusal, Sight, Start, Stays};
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::{TickSize, Time};
 
 /// So many tasks at most; their numbers are below this.
 const TASKS: usize = 5;
+
+/// The task that leaves its worker, and is settled by who takes it from the ledger.
+pub(crate) const LEAVING: usize = 3;
 
 /// The task that repeats, so long after each deadline.
 pub(crate) const REPEATING: usize = 4;
@@ -43,6 +46,8 @@ pub(crate) struct Ledger {
     panicked: Note,
     /// When so many have run, the last one stops the engine.
     stop_after: Option<usize>,
+    /// Runs that have left their worker, with their places. A lock that the checker does not see.
+    left: std::sync::Mutex<Vec<(Detached<Ledger>, u32, EntryId)>>,
     /// Where their numbers go.
     delivery: Option<Outlet<usize>>,
 }
@@ -55,6 +60,11 @@ impl Ledger {
 
     pub(crate) fn end_delivery(&self) {
         self.delivery.as_ref().expect("it delivers").end();
+    }
+
+    /// A run that has left its worker.
+    pub(crate) fn take_left(&self) -> Option<(Detached<Ledger>, u32, EntryId)> {
+        self.left.lock().expect("nobody panics").pop()
     }
 
     /// How many tasks ran.
@@ -106,10 +116,16 @@ impl Face for Ledger {
             value: task,
             next: Some(fire.deadline + PERIOD),
         });
+        let left = task == LEAVING;
+        if left {
+            let run = Detached::new(engine, fire.stripe, fire.id);
+            let mut runs = engine.face.left.lock().expect("nobody panics");
+            runs.push((run, fire.stripe, fire.id));
+        }
         Ended {
             panicked,
             stays,
-            left: false,
+            left,
         }
     }
 

@@ -45,3 +45,12 @@ impl<F: Face> Drop for Detached<F> {
         self.engine.settle(self.stripe, self.id, self.panicked);
     }
 }
+
+impl<F: Face> std::fmt::Debug for Detached<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Detached")
+            .field("stripe", &self.stripe)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}

@@ -11,6 +11,7 @@
 //! | `threads.rs` | threads around the steps, and their end |
 //! | `waiting.rs` | waiting for the end of a run |
 //! | `awaiting.rs` | the same as a future |
+//! | `watching.rs` | waiting until a run is cancelled, as a future |
 //! | `inside.rs` | which engines' tasks the present thread is in |
 
 #[cfg(feature = "futures")]
@@ -25,6 +26,8 @@ mod serve;
 #[cfg(not(loom))]
 mod threads;
 mod waiting;
+#[cfg(feature = "tokio")]
+mod watching;
 
 #[cfg(feature = "futures")]
 pub(crate) use awaiting::Awaiting;
@@ -36,6 +39,8 @@ pub(crate) use drive::{Seat, Step};
 pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
+#[cfg(feature = "tokio")]
+pub(crate) use watching::Watching;
 
 use crate::clock::Clock;
 use crate::config::Valid;
@@ -325,6 +330,11 @@ impl<F: Face> Engine<F> {
                 stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
                 slot,
             });
+        }
+        #[cfg(feature = "tokio")]
+        for (_, waiter) in &after.told {
+            // A task's waker is its runtime's code.
+            let _ = contain(|| waiter.clone().wake());
         }
         if after.emptied && self.closing.stripe_emptied() {
             let _ = contain(|| self.face.ended());

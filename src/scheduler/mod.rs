@@ -44,7 +44,7 @@ pub use guard::CancelGuard;
 pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
 #[cfg(feature = "tokio")]
-pub use on_tokio::{AsyncFiring, OnTokio};
+pub use on_tokio::{AsyncFiring, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
 pub use shutdown::{HandedBack, Report, ReportTicket};

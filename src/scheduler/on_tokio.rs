@@ -15,7 +15,7 @@ use super::handle::{Handle, Upsert, refused};
 use super::hasher::RandomState;
 use super::repeat::Rounds;
 use super::task::{After, Task, Work};
-use crate::engine::Detached;
+use crate::engine::{Detached, Watching};
 use crate::error::ScheduleError;
 use crate::job::contain;
 use crate::shard::Start;
@@ -56,8 +56,8 @@ where
     /// A key *runs* from the moment that its future is spawned until that is ready, dropped by its
     /// runtime, or has panicked, and all promises hold for that run: two of one key never overlap,
     /// `cancel_and_wait` waits for its end, shutdown waits for it and counts it. A run that is
-    /// cancelled goes on, but is told, [`AsyncFiring::is_cancelled`]. Workers only spawn, so that
-    /// few of them serve any number of futures.
+    /// cancelled goes on, but is told: [`AsyncFiring::cancelled`] is what to select on. Workers only
+    /// spawn, so that few of them serve any number of futures.
     ///
     /// Keys, ids and everything else are those of this handle: both schedule into the same
     /// scheduler.
@@ -200,6 +200,35 @@ where
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         &self.handle
+    }
+}
+
+/// The future of [`AsyncFiring::cancelled`].
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Cancelled<K, S = RandomState>(Watching<Keyed<K, S>>)
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static;
+
+impl<K, S> Future for Cancelled<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<K, S> fmt::Debug for Cancelled<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cancelled(..)")
     }
 }
 
@@ -366,6 +395,39 @@ where
         let id = self.id;
         let engine = self.handle.engine();
         (engine.shards()).peek(id.stripe as usize, |stripe| stripe.is_cancelled(id.entry))
+    }
+
+    /// Ready when somebody has cancelled the key since this run started, or when the run has ended:
+    /// what a run that may take long selects on, beside whatever it awaits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let scheduler = Scheduler::<u64>::builder().build()?;
+    /// let timers = scheduler.handle().on_tokio(tokio::runtime::Handle::current());
+    /// let (send, began) = tokio::sync::oneshot::channel();
+    /// timers.schedule(7, Duration::ZERO, async move |firing| {
+    ///     let _ = send.send(());
+    ///     tokio::select! {
+    ///         () = std::future::pending() => {} // an answer that never comes
+    ///         () = firing.cancelled() => {}
+    ///     }
+    /// })?;
+    /// began.await?;
+    /// assert!(timers.handle().cancel_and_wait_async(&7).await.is_ok());
+    /// # Ok(())
+    /// # })
+    /// # }
+    /// ```
+    pub fn cancelled(&self) -> Cancelled<K, S> {
+        let id = self.id;
+        Cancelled(Watching::new(self.handle.engine(), id.stripe, id.entry))
     }
 
     /// The scheduler that runs the task.

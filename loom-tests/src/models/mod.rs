@@ -7,6 +7,7 @@
 mod backlog;
 mod claim;
 mod close;
+mod detached;
 mod doorbell;
 mod groups;
 mod growth;

@@ -140,6 +140,8 @@ impl<K, V> Stripe<K, V> {
             deadline,
             cancelled: false,
             waiters: Vec::new(),
+            #[cfg(feature = "tokio")]
+            watchers: Vec::new(),
             kept: None,
             repeating,
         });
@@ -187,7 +189,10 @@ impl<K, V> Stripe<K, V> {
         let Some(at) = self.run_at(id.slot) else {
             unreachable!("E4: a run is settled once");
         };
-        let run = self.runs.swap_remove(at);
+        #[allow(unused_mut, reason = "with tasks there is somebody to tell")]
+        let mut run = self.runs.swap_remove(at);
+        #[cfg(feature = "tokio")]
+        run.waiters.append(&mut run.watchers);
         if run.holds_permit() {
             self.put_permit_back();
         }

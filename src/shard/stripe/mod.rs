@@ -19,6 +19,8 @@ mod moving;
 mod payload;
 mod repeating;
 mod staging;
+#[cfg(feature = "tokio")]
+mod watching;
 #[cfg(all(test, not(loom)))]
 mod worn;
 
@@ -75,6 +77,9 @@ struct Run<V> {
     cancelled: bool,
     /// Who waits in `cancel_and_wait`; while there are any, the key can't be armed.
     waiters: Vec<(u64, Waiter)>,
+    /// Who waits to be told that it was cancelled.
+    #[cfg(feature = "tokio")]
+    watchers: Vec<(u64, Waiter)>,
     kept: Option<Kept<V>>,
     /// Of a payload that may run again, until that is decided.
     repeating: Option<Repeating>,
@@ -104,6 +109,9 @@ pub(crate) struct Aftermath {
     pub(crate) ticket: Option<u32>,
     /// A closed stripe has nothing pending and nothing running any more. Said once.
     pub(crate) emptied: bool,
+    /// Who is to hear that a run was cancelled.
+    #[cfg(feature = "tokio")]
+    pub(crate) told: Vec<(u64, Waiter)>,
 }
 
 /// In the order of use, what every call reads first: between two producers each cache line that one

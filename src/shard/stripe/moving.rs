@@ -342,7 +342,7 @@ impl<K, V> Stripe<K, V> {
                     return self.cancel_kept(id.slot, true);
                 }
                 if let Some(at) = self.run_at(id.slot) {
-                    self.runs[at].cancelled = true;
+                    self.tell(at);
                 }
                 Cancelling::Running(id)
             }
@@ -380,13 +380,26 @@ impl<K, V> Stripe<K, V> {
         self.cancel_kept(slot, true)
     }
 
+    /// Tells a run that it was cancelled.
+    fn tell(&mut self, at: usize) {
+        let run = &mut self.runs[at];
+        run.cancelled = true;
+        #[cfg(feature = "tokio")]
+        if !run.watchers.is_empty() {
+            self.after.told.append(&mut run.watchers);
+            self.left = true;
+        }
+    }
+
     #[inline(never)]
     fn cancel_kept(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
         let Some(at) = self.run_at(slot) else {
             return Cancelling::NotFound;
         };
+        if tell_the_run {
+            self.tell(at);
+        }
         let run = &mut self.runs[at];
-        run.cancelled |= tell_the_run;
         let id = run.id;
         match run.kept.take() {
             Some(kept) => {

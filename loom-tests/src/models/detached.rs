@@ -1,0 +1,99 @@
+//! Runs that leave their worker: whoever has one settles it, once; who waits for its end is woken by that,
+//! and the run itself hears of being cancelled. `engine/detached.rs` and `engine/watching.rs` have the
+//! protocols.
+//!
+//! Who is not woken shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/detached-is-settled-by-its-worker-too.patch`
+//! - `teeth/detached-cancel-tells-nobody.patch`
+//! - `teeth/detached-watches-what-was-told.patch`: a cancel before the first look is not heard of.
+
+use loom::thread;
+
+use super::check;
+use crate::engine::Watching;
+use crate::executor::Worker;
+use crate::rig::{LEAVING, Rig, START, Size, at, block_on, hash};
+use crate::shard::Cancelling;
+use crate::tick::Time;
+
+const DUE: u64 = START + 1;
+const FAR: u64 = START + 1_000;
+
+/// Key 0's task is due, and its ticket is on its way to the worker.
+fn due() -> (Rig, Worker) {
+    let (rig, mut seat) = Rig::new(&Size::default());
+    rig.arm(0, LEAVING, at(DUE)).unwrap();
+    rig.hand.set(at(DUE));
+    rig.tick(&mut seat, || rig.queued() == 1);
+    let worker = rig.worker();
+    (rig, worker)
+}
+
+/// The worker starts the run, and its thread goes on with it elsewhere, as it were.
+fn run(rig: &Rig, mut worker: Worker, until_it_is_told: bool) -> thread::JoinHandle<()> {
+    let rig = rig.clone();
+    thread::spawn(move || {
+        worker.step(rig.server.as_ref());
+        let Some((run, stripe, id)) = rig.ledger().take_left() else {
+            return;
+        };
+        if until_it_is_told {
+            block_on(Watching::new(rig.engine(), stripe, id));
+        }
+        drop(run);
+    })
+}
+
+#[test]
+fn the_end_of_a_run_that_left_wakes_who_waits() {
+    check(3, || {
+        let (rig, worker) = due();
+        let runs = run(&rig, worker, false);
+        let (answer, waiting) = rig
+            .engine()
+            .cancel_to_wait(0, None::<Time>, |stripe| stripe.cancel(hash(0), &0));
+        if let Some(waiting) = waiting {
+            assert_eq!(rig.engine().wait_for_run(&waiting), Ok(()));
+        }
+        assert_eq!(rig.engine().running(), 0, "it has ended");
+        let cancelled = matches!(answer, Cancelling::Cancelled { .. });
+        assert_eq!(rig.ledger().ran(LEAVING), usize::from(!cancelled));
+        runs.join().unwrap();
+        assert_eq!(rig.balance().pending, 0);
+    });
+}
+
+#[test]
+fn what_is_armed_meanwhile_waits_for_the_end_of_a_run_that_left() {
+    check(3, || {
+        let (rig, worker) = due();
+        let runs = run(&rig, worker, false);
+        let armed = rig.arm(0, 1, at(FAR)).unwrap();
+        runs.join().unwrap();
+        assert_eq!(rig.engine().running(), 0);
+        // In place of the first one, or beside it.
+        assert_eq!(
+            rig.ledger().ran(LEAVING),
+            usize::from(armed.replaced.is_none())
+        );
+        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(at(FAR)));
+        assert_eq!(rig.balance().pending, 1);
+    });
+}
+
+/// It goes on until it hears of the cancel.
+#[test]
+fn a_run_that_is_cancelled_hears_of_it() {
+    check(3, || {
+        let (rig, worker) = due();
+        let runs = run(&rig, worker, true);
+        let answer = rig.cancel(0);
+        runs.join().unwrap();
+        let ran = rig.ledger().ran(LEAVING) == 1;
+        assert_eq!(ran, matches!(answer, Cancelling::Running(_)));
+        assert_eq!(rig.engine().running(), 0);
+        assert_eq!(rig.balance().pending, 0);
+    });
+}
