@@ -172,7 +172,7 @@ impl<F: Face> Engine<F> {
         seat.share.take(allowed - left);
         match collected {
             Collected::Batch => Looked::Batch,
-            Collected::Held => Looked::HeldUntil(pace.reserve(&mut seat.share, now)),
+            Collected::Held => Looked::HeldUntil(pace.reserve(&mut seat.share, || self.now())),
             Collected::Nothing => Looked::Nothing,
         }
     }

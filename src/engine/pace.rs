@@ -19,6 +19,9 @@
 //!   much they have.
 //! - **G3** What is left of a share is kept until it is used: few timers, now and then, need not
 //!   wait for a turn each.
+//! - **G4** Of shares that have not begun each ticker has one at most, so at any moment they are no
+//!   farther ahead than one share for each shard. What is farther is of before the clock was set
+//!   back, and the pace begins anew.
 //!
 //! What expires in a window of length T, both ends included, is of a share that a ticker has had
 //! since before, one for each by G2 and G3, or of those reserved in the window. They begin in it,
@@ -46,8 +49,7 @@ pub(super) struct Pace {
     share: usize,
     /// How long a share takes, in nanoseconds.
     length: u64,
-    /// Reservations are never farther ahead than one share for each shard. But with a clock that
-    /// was set back.
+    /// How far ahead the end of what is reserved may be: G4, and one that is reserved just now.
     horizon: u64,
     /// When the next share begins at the earliest, in nanoseconds of the clock.
     next: AtomicU64,
@@ -85,11 +87,16 @@ impl Pace {
     }
 
     /// None may expire now, and something is held back: until when, at the least.
-    pub(super) fn reserve(&self, share: &mut Share, now: Time) -> Time {
+    ///
+    /// The clock is read in here, after what others have reserved: by a reading of before, a ticker
+    /// that was held up in between would take their progress for a clock that was set back (G4).
+    pub(super) fn reserve(&self, share: &mut Share, clock: impl Fn() -> Time) -> Time {
         if share.left == 0 {
-            let least = now.as_nanos().saturating_sub(CATCH_UP);
-            let mut begin = least;
+            let mut begin = 0;
+            let mut now = Time::ZERO;
             let next = |next| {
+                now = clock();
+                let least = now.as_nanos().saturating_sub(CATCH_UP);
                 begin = if self.is_far(next, now) {
                     least
                 } else {
@@ -97,8 +104,9 @@ impl Pace {
                 };
                 Some(begin.saturating_add(self.length))
             };
-            // Relaxed: the number guards no data, only itself.
-            let _ = (self.next).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+            // AcqRel, Acquire: pairs with itself, so that who sees a reservation reads the clock no
+            // earlier than who made it.
+            let _ = (self.next).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
             *share = Share {
                 begin: Time::from_nanos(begin),
                 left: self.share,
@@ -116,7 +124,7 @@ impl Pace {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// Whether a moment is of before the clock was set back.
+    /// Whether a moment is of before the clock was set back. G4.
     fn is_far(&self, begin: u64, now: Time) -> bool {
         begin.saturating_sub(now.as_nanos()) > self.horizon
     }
@@ -133,6 +141,7 @@ impl Share {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::cell::{Cell, RefCell};
     use std::time::Duration;
 
     const SECOND: u64 = 1_000_000_000;
@@ -145,11 +154,15 @@ mod tests {
         Pace::new(NonZeroU32::new(per_second).unwrap(), shards)
     }
 
+    fn reserve(pace: &Pace, share: &mut Share, now: Time) -> Time {
+        pace.reserve(share, || now)
+    }
+
     /// Uses the whole of its share, which has begun, and reserves the next one.
     fn next(pace: &Pace, share: &mut Share, now: Time) -> Time {
         let left = pace.allowed(share, now);
         share.take(left);
-        pace.reserve(share, now)
+        reserve(pace, share, now)
     }
 
     #[test]
@@ -188,7 +201,7 @@ mod tests {
         let pace = pace(3_000, 1);
         let mut share = Share::default();
         assert_eq!(pace.allowed(&mut share, at(0)), 0);
-        assert_eq!(pace.reserve(&mut share, at(0)), at(0));
+        assert_eq!(reserve(&pace, &mut share, at(0)), at(0));
         for left in [3, 2] {
             assert_eq!(pace.allowed(&mut share, at(9)), left);
             share.take(1);
@@ -196,8 +209,8 @@ mod tests {
         assert_eq!(pace.allowed(&mut share, at(5 * SECOND)), 1, "it is kept");
         share.take(1);
         let now = at(9);
-        assert_eq!(pace.reserve(&mut share, now), at(1_000_000));
-        assert_eq!(pace.reserve(&mut share, at(99)), at(1_000_000), "once");
+        assert_eq!(reserve(&pace, &mut share, now), at(1_000_000));
+        assert_eq!(reserve(&pace, &mut share, at(99)), at(1_000_000), "once");
         assert_eq!(pace.allowed(&mut share, at(999_999)), 0);
         assert_eq!(pace.allowed(&mut share, at(1_000_000)), 3);
     }
@@ -206,7 +219,7 @@ mod tests {
     fn the_pace_may_be_slower_than_the_shards_are_many_and_as_fast_as_can_be() {
         let slow = pace(1, 8);
         let mut share = Share::default();
-        assert_eq!(slow.reserve(&mut share, at(0)), at(0));
+        assert_eq!(reserve(&slow, &mut share, at(0)), at(0));
         assert_eq!(next(&slow, &mut share, at(0)), at(SECOND));
         assert_eq!(slow.share, 1);
         let fast = pace(u32::MAX, 1);
@@ -216,24 +229,46 @@ mod tests {
         assert_eq!(thirds.length, 333_333_334);
     }
 
+    /// Held up while it reserves, until the others are far ahead of what its clock showed.
+    #[test]
+    fn the_progress_of_others_is_not_taken_for_a_clock_that_was_set_back() {
+        let pace = pace(1_000, 2);
+        let clock = Cell::new(SECOND);
+        let others = RefCell::new((Share::default(), Time::ZERO));
+        let mut share = Share::default();
+        let begin = pace.reserve(&mut share, || {
+            let read = at(clock.get());
+            if clock.get() == SECOND {
+                let (other, last) = &mut *others.borrow_mut();
+                for _ in 0..50 {
+                    *last = next(&pace, other, at(clock.get()));
+                    clock.set(last.as_nanos().max(clock.get()));
+                }
+            }
+            read
+        });
+        let last = others.borrow().1;
+        assert_eq!(begin, last + Duration::from_nanos(pace.length));
+    }
+
     #[test]
     fn a_clock_that_is_set_back_does_not_stop_it() {
         let pace = pace(1_000, 1);
         let (mut one, mut other) = (Share::default(), Share::default());
         let behind = |time: Time| time - Duration::from_nanos(CATCH_UP);
         let late = at(9 * SECOND);
-        assert_eq!(pace.reserve(&mut one, late), behind(late));
+        assert_eq!(reserve(&pace, &mut one, late), behind(late));
         let early = at(SECOND);
         assert_eq!(pace.allowed(&mut one, early), 0);
-        assert_eq!(pace.reserve(&mut one, early), behind(early));
+        assert_eq!(reserve(&pace, &mut one, early), behind(early));
         assert_eq!(pace.allowed(&mut one, early), 1);
-        assert_eq!(pace.reserve(&mut other, early), early);
+        assert_eq!(reserve(&pace, &mut other, early), early);
         // By so little that waiting is as well.
         let little = at(SECOND - 100);
         assert_eq!(pace.allowed(&mut other, little), 0);
-        assert_eq!(pace.reserve(&mut other, little), early);
+        assert_eq!(reserve(&pace, &mut other, little), early);
         for _ in 0..5 {
-            let begin = pace.reserve(&mut Share::default(), Time::MAX);
+            let begin = reserve(&pace, &mut Share::default(), Time::MAX);
             assert!(begin >= behind(Time::MAX));
         }
     }
