@@ -13,6 +13,9 @@ impl Pair {
             lowered,
             ticket,
             emptied,
+            // Nobody watches in here.
+            #[cfg(feature = "tokio")]
+                told: _,
         } = self.stripe.take_aftermath();
         assert!(!emptied, "it is open");
         if let Some(lowered) = lowered {
