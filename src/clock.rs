@@ -180,8 +180,10 @@ impl ManualClock {
     pub fn set(&self, now: Time) {
         // Release pairs with the Acquire in `now`. A waiter looks at the time under the lock that
         // is taken below, so it sees the new time or is seen.
-        self.0.now.store(now.as_nanos(), Ordering::Release);
-        self.wake(now);
+        let before = self.0.now.swap(now.as_nanos(), Ordering::Release);
+        // Set back, everybody looks again: what they wait for may be another moment now.
+        let all = now.as_nanos() < before;
+        self.wake(if all { Time::MAX } else { now });
     }
 
     fn wake(&self, now: Time) {

@@ -72,7 +72,7 @@ macro_rules! engine_options {
         /// **Whose turn it is.** Shards that hold something back take turns, a share each, however
         /// much each of them has; a shard with few timers waits for a share of each other one.
         /// Within a shard the same goes for stripes, and within a stripe the earliest deadline
-        /// comes first.
+        /// comes first, but for what is armed for the past while others are held back.
         ///
         /// **Nothing evades it.** What is due when it is armed, moved or settled (a zero delay)
         /// goes through its ticker, with the next tick, instead of to the workers at once. A

@@ -518,3 +518,85 @@ fn a_values_drop_that_panics_costs_no_other_entry() {
         assert!(map.stats().balances());
     }
 }
+
+/// The last handle of another map, dropped where no call may be made: that map closes all the same.
+#[test]
+fn a_map_that_is_dropped_under_the_lock_of_another_one_closes() {
+    let inner = ExpiryMap::<u32, u32>::builder().build(|_, _| ()).unwrap();
+    let dropped = Arc::new(());
+    let held = Arc::clone(&dropped);
+    let watched = ExpiryMap::<u32, Arc<()>>::builder()
+        .build(|_, _| ())
+        .unwrap();
+    watched.insert(1, held).unwrap();
+    type Inner = (ExpiryMap<u32, u32>, ExpiryMap<u32, Arc<()>>);
+    let outer = ExpiryMap::<u32, Option<Inner>>::builder()
+        .build(|_, _| ())
+        .unwrap();
+    outer.insert(7, Some((inner, watched))).unwrap();
+    outer.update(&7, |value| *value = None).unwrap();
+    // What it held is dropped when it is closed.
+    until("it is closed", || Arc::strong_count(&dropped) == 1);
+    assert_eq!(outer.with(&7, Option::is_none), Some(true));
+}
+
+/// A value whose clone panics, behind a key whose drop calls the map.
+#[test]
+fn what_was_cloned_before_a_clone_panics_is_dropped_without_a_lock() {
+    struct Calls {
+        number: u32,
+        map: Arc<Mutex<Option<ExpiryMap<Calls, Refuses>>>>,
+        dropped: Arc<AtomicUsize>,
+    }
+    impl Clone for Calls {
+        fn clone(&self) -> Self {
+            Calls {
+                number: self.number,
+                map: Arc::clone(&self.map),
+                dropped: Arc::clone(&self.dropped),
+            }
+        }
+    }
+    impl PartialEq for Calls {
+        fn eq(&self, other: &Self) -> bool {
+            self.number == other.number
+        }
+    }
+    impl Eq for Calls {}
+    impl std::hash::Hash for Calls {
+        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+            self.number.hash(state);
+        }
+    }
+    impl Drop for Calls {
+        fn drop(&mut self) {
+            let map = self.map.lock().unwrap().clone();
+            if let Some(map) = map {
+                // Under a lock this would panic in a panic.
+                assert_eq!(map.len(), 1);
+                self.dropped.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+    struct Refuses;
+    impl Clone for Refuses {
+        fn clone(&self) -> Self {
+            panic!("{WANTED}: a clone");
+        }
+    }
+    hush();
+    let map = ExpiryMap::<Calls, Refuses>::builder()
+        .build(|_, _| ())
+        .unwrap();
+    let (handle, dropped) = (Arc::new(Mutex::new(None)), Arc::default());
+    let key = Calls {
+        number: 1,
+        map: Arc::clone(&handle),
+        dropped: Arc::clone(&dropped),
+    };
+    assert!(map.insert(key, Refuses).is_ok());
+    *handle.lock().unwrap() = Some(map.clone());
+    assert!(panics(|| map.iter().count()).contains(WANTED));
+    *handle.lock().unwrap() = None;
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+}

@@ -907,6 +907,7 @@ fn keys_that_can_not_be_cloned_leave_their_group() {
     assert!(map.stats().balances());
 }
 
+/// And so have all that the same call took out.
 #[test]
 fn a_values_drop_finds_that_it_has_left_its_group() {
     struct Leaving(Arc<Mutex<Vec<usize>>>, Option<Values>);
@@ -921,16 +922,20 @@ fn a_values_drop_finds_that_it_has_left_its_group() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let stepped = ExpiryMap::<u32, Leaving>::builder()
         .groups::<u32>()
+        .shards(1)
+        .stripes(1)
         .build_stepped(1, |_, _| ())
         .unwrap();
     let map = stepped.map();
-    for key in 0..3 {
+    for key in 0..5 {
         let value = Leaving(Arc::clone(&seen), Some(map.clone()));
         map.insert_in(&1, key, value).unwrap();
     }
-    assert_eq!(map.retain(|key, _| *key > 0), 1);
-    assert_eq!(map.clear(), 2);
-    assert_eq!(*seen.lock().unwrap(), [2, 1, 0]);
+    assert_eq!(map.retain(|key, _| *key > 1), 2);
+    let first = std::mem::take(&mut *seen.lock().unwrap());
+    assert_eq!(first, [3, 3]);
+    assert_eq!(map.clear(), 3);
+    assert_eq!(*seen.lock().unwrap(), [0, 0, 0]);
 }
 
 // === threads ===

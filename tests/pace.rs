@@ -6,7 +6,7 @@ mod steps;
 mod wait;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use steps::{SEEDS, T};
@@ -508,6 +508,30 @@ fn a_clock_that_is_set_back_does_not_stop_it() {
         let fired = scheduler.advance(110 * S);
         assert!((98..=102).contains(&fired.len()), "{}", fired.len());
         assert_paced(starts(&fired), 1, 1);
+    }
+}
+
+/// Its ticker sleeps until a moment that a clock set back is far from.
+#[test]
+fn a_clock_that_is_set_back_wakes_the_ticker_that_waits_for_its_share() {
+    let hand = ManualClock::new();
+    let scheduler = builder(1, 1).clock(Clock::manual(&hand)).build().unwrap();
+    let timers = scheduler.handle();
+    let (send, ran) = mpsc::channel();
+    for key in 0..10 {
+        let send = send.clone();
+        timers
+            .schedule(key, S, move |_| send.send(key).unwrap())
+            .unwrap();
+    }
+    let next = || ran.recv_timeout(Duration::from_secs(60)).unwrap();
+    hand.set(Time::ZERO + 1_000 * S);
+    next();
+    until("it is held back", || timers.stats().held_back > 0);
+    hand.set(Time::ZERO + 500 * S);
+    for _ in 0..5 {
+        hand.advance(S);
+        next();
     }
 }
 

@@ -319,12 +319,12 @@ impl<F: Face> Engine<F> {
         places: &[batch::Place<'k, Q>],
         serve: impl FnMut(&mut Group<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
     ) {
-        let act = |stripe, after: &Aftermath| self.act(stripe, after);
+        let act = |stripe, after: Aftermath| self.act(stripe, after);
         self.shards.with_groups(places, serve, act);
     }
 
     #[inline(never)]
-    fn act(&self, stripe: usize, after: &Aftermath) {
+    fn act(&self, stripe: usize, after: Aftermath) {
         if let Some(slot) = after.ticket {
             self.inject(Ticket {
                 stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
@@ -332,9 +332,9 @@ impl<F: Face> Engine<F> {
             });
         }
         #[cfg(feature = "tokio")]
-        for (_, waiter) in &after.told {
+        for (_, waiter) in after.told {
             // A task's waker is its runtime's code.
-            let _ = contain(|| waiter.clone().wake());
+            let _ = contain(|| waiter.wake());
         }
         if after.emptied && self.closing.stripe_emptied() {
             let _ = contain(|| self.face.ended());

@@ -102,7 +102,8 @@ impl Pace {
                 } else {
                     least.max(next)
                 };
-                Some(begin.saturating_add(self.length))
+                // The end of the clock is never, and nothing waits for that.
+                Some(begin.saturating_add(self.length).min(u64::MAX - 1))
             };
             // AcqRel, Acquire: pairs with itself, so that who sees a reservation reads the clock no
             // earlier than who made it.

@@ -131,8 +131,9 @@ impl<F: Face> Server<F> {
                     started: self.engine.now(),
                 };
                 let message = message.unwrap_or_default();
-                let _ = contain(|| F::panicked(&self.access, &fire, &message));
+                // It is out, with all that belongs to it, before anybody is told.
                 let _ = contain(|| drop(value));
+                let _ = contain(|| F::panicked(&self.access, &fire, &message));
                 let _ = contain(|| drop(key));
                 None
             }

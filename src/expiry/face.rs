@@ -3,10 +3,12 @@
 use std::fmt;
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, Grouping};
 use crate::engine::{Batched, Engine, Face, Fire};
+use crate::job::contain;
 use crate::outlet::Outlet;
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
@@ -159,7 +161,15 @@ where
     }
 
     fn run(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, session: Session<V, G::Tag>) {
-        let expired = session.expire(fire.key.clone(), fire.deadline, fire.started);
+        let key = match catch_unwind(AssertUnwindSafe(|| fire.key.clone())) {
+            Ok(key) => key,
+            Err(panic) => {
+                // Not while this panics: the value's drop is user code, too.
+                let _ = contain(|| drop(session));
+                resume_unwind(panic);
+            }
+        };
+        let expired = session.expire(key, fire.deadline, fire.started);
         match &map.engine.face.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("they are run by `run_batch`"),

@@ -75,7 +75,7 @@ const MEMBERS_PER_HOLD: usize = 64;
 /// Calls of a map that was built with [`groups`](crate::ExpiryMapBuilder::groups). An entry is in
 /// the group that it was [inserted in](Self::insert_in), or in none, until it ends or is replaced;
 /// a touch or an update changes nothing about that. Groups need not be made or dropped: one is
-/// there while it has an entry, and takes no memory otherwise.
+/// there while it has an entry, and its place is used again afterwards.
 ///
 /// **What is exact.** An insertion in a group and a call for all of that group are one before the
 /// other: what was inserted before is in the call's reach, what is inserted after is not. No group
@@ -84,9 +84,9 @@ const MEMBERS_PER_HOLD: usize = 64;
 /// counted any more.
 ///
 /// **What is not, for a moment.** An entry that is replaced by one in another group may count in
-/// both while the insertion has not returned, and one whose delivery has begun may count until its
-/// handler is called. An entry that is due and waits for its delivery is in its group, as it is in
-/// the map.
+/// both while the insertion has not returned; one whose delivery has begun may count until its
+/// handler is called; and one of many that a call takes out, while it goes on. An entry that is due
+/// and waits for its delivery is in its group, as it is in the map.
 ///
 /// **Locks.** Groups have locks of their own, apart from those of entries. A group's is held during
 /// an insertion in it, and by the other calls while they find the group and copy where its entries
@@ -177,18 +177,19 @@ where
         let deadline = session.deadline(now);
         // Out here, so that it outlives the group's lock also if something panics under it: drops
         // of keys and values are user code, and a membership leaves under that lock.
-        let mut given = Some((key, session));
+        // The session first: its membership leaves before the key, user code, is dropped.
+        let mut given = Some((session, key));
         let no_room = Cell::new(false);
         let answer = self
             .groups()
             .enter(group_hash, group, |membership, is_full| {
-                if let Some((_, session)) = &mut given {
+                if let Some((session, _)) = &mut given {
                     session.tag = Some(membership);
                 }
                 let armed = self.engine.arm(
                     stripe,
                     &mut given,
-                    |stripe, (key, session)| {
+                    |stripe, (session, key)| {
                         if is_full && !replaces_its_like(stripe, hash, key, session) {
                             no_room.set(true);
                             // Nobody else says so here.
@@ -196,7 +197,7 @@ where
                         }
                         stripe.admit(hash, key, false)
                     },
-                    |stripe, admission, (key, session)| {
+                    |stripe, admission, (session, key)| {
                         let arming = stripe.arm(admission, hash, key, session, deadline, now);
                         (arming.id, arming.dropped)
                     },
@@ -208,7 +209,7 @@ where
                         (Entered::Armed(member, left), Ok((key, old)))
                     }
                     Err(refusal) => {
-                        let session = given.as_mut().map(|(_, session)| session);
+                        let session = given.as_mut().map(|(session, _)| session);
                         let membership = session.and_then(|session| session.tag.take());
                         (Entered::Refused(membership), Err(refusal))
                     }
@@ -222,7 +223,7 @@ where
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,
             _ => InsertRefusal::GroupFull,
         };
-        let Some((key, session)) = given else {
+        let Some((session, key)) = given else {
             unreachable!("what is refused is not taken");
         };
         Err(InsertError {
@@ -283,19 +284,24 @@ where
     {
         let now = self.now();
         let members = self.groups().members(self.group_hash(group), group);
-        let mut entries = Vec::with_capacity(members.len());
+        // Apart, and out here: see `iter`.
+        let mut keys = Vec::with_capacity(members.len());
+        let mut values = Vec::with_capacity(members.len());
         for (number, portion) in portions(&members) {
             self.engine.shards().peek(number, |stripe| {
-                let slots = portion.iter().filter_map(|member| {
-                    let slot = stripe.unclaimed_id(member.id)?;
-                    let (session, _) = stripe.unclaimed(slot)?;
-                    let key = stripe.key(slot).filter(|_| session.lives(now))?;
-                    Some((key.clone(), session.value.clone()))
-                });
-                entries.extend(slots);
+                for member in portion {
+                    if let Some(slot) = stripe.unclaimed_id(member.id)
+                        && let Some((session, _)) = stripe.unclaimed(slot)
+                        && let Some(key) = stripe.key(slot)
+                        && session.lives(now)
+                    {
+                        keys.push(key.clone());
+                        values.push(session.value.clone());
+                    }
+                }
             });
         }
-        entries
+        keys.into_iter().zip(values).collect()
     }
 
     /// [`touch`](Self::touch) for all of the group, counted from one reading of the clock. Returns

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::face::Session;
 use super::touch::touch_slot;
 use super::{ExpiryMap, Grouping, NoGroups, Touch};
 use crate::job::drop_each;
@@ -112,6 +113,11 @@ where
                     })
                 }));
                 removed += garbage.len();
+                leave_groups(
+                    garbage
+                        .iter_mut()
+                        .filter_map(|(_, session)| session.as_mut()),
+                );
                 drop_each(garbage.drain(..));
                 next = portion.unwrap_or_else(|panic| resume_unwind(panic));
             }
@@ -126,7 +132,8 @@ where
     /// As for [`retain`](Self::retain).
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn clear(&self) -> usize {
-        let taken = self.engine.take_pending(false);
+        let mut taken = self.engine.take_pending(false);
+        leave_groups(taken.iter_mut().map(|(.., session)| session));
         let count = taken.len();
         drop_each(taken.into_iter().map(|(key, _, session)| (key, session)));
         count
@@ -142,8 +149,16 @@ where
         Entries {
             map: self,
             at: (0, 0),
-            portion: Vec::new().into_iter(),
+            portion: Vec::new().into_iter().zip(Vec::new()),
         }
+    }
+}
+
+/// What has been taken out counts in no group any more, before any of it is dropped: that is user
+/// code, and may take long or call the map.
+fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut Session<V, T>>) {
+    for session in taken {
+        drop(std::mem::take(&mut session.tag));
     }
 }
 
@@ -173,7 +188,7 @@ where
     map: &'a ExpiryMap<K, V, S, G>,
     /// Stripe and slot to go on at.
     at: (usize, u32),
-    portion: std::vec::IntoIter<(K, V)>,
+    portion: std::iter::Zip<std::vec::IntoIter<K>, std::vec::IntoIter<V>>,
 }
 
 impl<K, V, S, G> Iterator for Entries<'_, K, V, S, G>
@@ -196,16 +211,19 @@ where
                 return None;
             }
             let now = self.map.now();
-            let mut seen = Vec::new();
+            // Keys and values apart, and out here: should a clone panic under the lock, what was
+            // cloned before is dropped without it.
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
             let on = shards.peek(stripe, |stripe| {
                 stripe.walk(from, PORTION, |key, session, _| {
                     if session.lives(now) {
-                        seen.push((key.clone(), session.value.clone()));
+                        keys.push(key.clone());
+                        values.push(session.value.clone());
                     }
                 })
             });
             self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
-            self.portion = seen.into_iter();
+            self.portion = keys.into_iter().zip(values);
         }
     }
 }

@@ -136,7 +136,7 @@ where
     G: Grouping,
 {
     fn drop(&mut self) {
-        self.0.abandon();
+        Engine::abandon_anywhere(&self.0);
     }
 }
 

@@ -171,7 +171,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        self.server.engine().abandon();
+        Engine::abandon_anywhere(self.server.engine());
     }
 }
 

@@ -158,7 +158,7 @@ impl<K, V> Shards<K, V> {
         &self,
         places: &[Place<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
-        mut act: impl FnMut(usize, &Aftermath),
+        mut act: impl FnMut(usize, Aftermath),
     ) {
         let mut left = Vec::new();
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
@@ -198,7 +198,7 @@ impl<K, V> Shards<K, V> {
             drop(flag);
             for (number, after) in left.drain(..) {
                 self.ring(number, &after);
-                act(number, &after);
+                act(number, after);
             }
         }
     }

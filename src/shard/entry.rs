@@ -66,6 +66,8 @@ pub(super) struct Busy<K> {
     pub(super) hash: u32,
     /// The newest generation given out: the kept arming's, or the running one's.
     pub(super) newest: u32,
+    /// Its line in the stripe's list of runs.
+    pub(super) run: u32,
 }
 
 pub(super) struct Vacant {
@@ -215,8 +217,8 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Armed -> Running. Returns the payload and the armed part's plain fields.
-    pub(super) fn start(&mut self, slot: u32) -> Option<(V, Time, u32, u32)> {
+    /// Armed -> Running, with this line in the list of runs. Returns the payload and the armed part's plain fields.
+    pub(super) fn start(&mut self, slot: u32, run: u32) -> Option<(V, Time, u32, u32)> {
         // The slot is empty for a moment; nothing in between can panic.
         let hole = Slot::Free(Vacant {
             next: NIL,
@@ -230,6 +232,7 @@ impl<K, V> Table<K, V> {
                     key: armed.key,
                     hash: armed.hash,
                     newest: armed.generation,
+                    run,
                 });
                 Some((
                     armed.value,

@@ -119,6 +119,11 @@ impl NoCalls {
     }
 }
 
+/// Whether this is user code under a lock, from which every call panics.
+pub(crate) fn is_under_a_lock() -> bool {
+    UNDER_A_LOCK.with(Cell::get)
+}
+
 impl Drop for NoCalls {
     #[inline]
     fn drop(&mut self) {
@@ -229,13 +234,13 @@ impl<K, V> Shards<K, V> {
         &self,
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<K, V>) -> R,
-        act: impl FnOnce(&Aftermath),
+        act: impl FnOnce(Aftermath),
     ) -> R {
         let mut locked = Locked::new(&self.stripes[stripe]);
         // Not moved any more: an answer may be large.
         let answer = operate(&mut locked.0);
         if locked.0.has_aftermath() {
-            act(&self.publish(stripe, locked));
+            act(self.publish(stripe, locked));
         }
         answer
     }

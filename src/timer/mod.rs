@@ -258,7 +258,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.server.engine().abandon();
+        Engine::abandon_anywhere(self.server.engine());
     }
 }
 

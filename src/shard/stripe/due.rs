@@ -120,7 +120,8 @@ impl<K, V> Stripe<K, V> {
         if repeating.is_none() {
             self.put_permit_back();
         }
-        let Some((value, deadline, generation, tick_lag)) = self.table.start(slot) else {
+        let line = u32::try_from(self.runs.len()).unwrap_or(u32::MAX);
+        let Some((value, deadline, generation, tick_lag)) = self.table.start(slot, line) else {
             unreachable!("it was armed a moment ago");
         };
         // The clock may have been read before the entry was moved, or it was set back.
@@ -160,7 +161,11 @@ impl<K, V> Stripe<K, V> {
             .lateness
             .get_or_insert_with(|| Box::new(Latenesses::new()));
         // Kept in microseconds: never more than the whole.
-        let until_queued = late.min(u64::from(tick_lag) * 1_000);
+        // What is more than its field holds is how late it was collected, too.
+        let until_queued = match tick_lag {
+            u32::MAX => late,
+            micros => late.min(u64::from(micros) * 1_000),
+        };
         lateness.total.record(late);
         lateness.tick.record(until_queued);
         lateness.queue.record(late - until_queued);
@@ -191,6 +196,11 @@ impl<K, V> Stripe<K, V> {
         };
         #[allow(unused_mut, reason = "with tasks there is somebody to tell")]
         let mut run = self.runs.swap_remove(at);
+        if let Some(moved) = self.runs.get(at).map(|run| run.id.slot)
+            && let Some(busy) = self.table.busy_mut(moved)
+        {
+            busy.run = at as u32;
+        }
         #[cfg(feature = "tokio")]
         run.waiters.append(&mut run.watchers);
         if run.holds_permit() {
@@ -250,7 +260,8 @@ impl<K, V> Stripe<K, V> {
 
     /// Registers who waits for the run `id`, under a number. `None`: it has ended.
     pub(crate) fn wait_for(&mut self, id: EntryId, waiter: Waiter) -> Option<u64> {
-        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        let at = self.run_of(id)?;
+        let run = &mut self.runs[at];
         self.waiters_seen += 1;
         run.waiters.push((self.waiters_seen, waiter));
         Some(self.waiters_seen)
@@ -259,7 +270,8 @@ impl<K, V> Stripe<K, V> {
     /// Who waits for the run `id` under this number, until that ends.
     #[cfg(feature = "futures")]
     pub(crate) fn waiter(&mut self, id: EntryId, number: u64) -> Option<&mut Waiter> {
-        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        let at = self.run_of(id)?;
+        let run = &mut self.runs[at];
         let mut waiters = run.waiters.iter_mut();
         waiters.find_map(|(own, waiter)| (*own == number).then_some(waiter))
     }
@@ -267,7 +279,8 @@ impl<K, V> Stripe<K, V> {
     /// Somebody gave up waiting: without any left, the key can be armed again. `None`: the run has
     /// ended meanwhile.
     pub(crate) fn give_up_waiting(&mut self, id: EntryId, number: u64) -> Option<Waiter> {
-        let run = self.runs.iter_mut().find(|run| run.id == id)?;
+        let at = self.run_of(id)?;
+        let run = &mut self.runs[at];
         let at = run.waiters.iter().position(|(own, _)| *own == number)?;
         Some(run.waiters.swap_remove(at).1)
     }

@@ -235,7 +235,14 @@ impl<K, V> Stripe<K, V> {
     }
 
     fn run_at(&self, slot: u32) -> Option<usize> {
-        self.runs.iter().position(|run| run.id.slot == slot)
+        match self.table.slot(slot) {
+            Some(Slot::Running(busy)) => Some(busy.run as usize),
+            _ => None,
+        }
+    }
+
+    fn run_of(&self, id: EntryId) -> Option<usize> {
+        self.run_at(id.slot).filter(|at| self.runs[*at].id == id)
     }
 
     pub(crate) fn get<Q>(&self, hash: KeyHash, key: &Q) -> Option<Sight>
@@ -307,12 +314,12 @@ impl<K, V> Stripe<K, V> {
 
     /// Whether the run `id` was asked to stop.
     pub(crate) fn is_cancelled(&self, id: EntryId) -> bool {
-        self.runs.iter().any(|run| run.id == id && run.cancelled)
+        (self.run_of(id)).is_some_and(|at| self.runs[at].cancelled)
     }
 
     /// Whether the run `id` has not been settled.
     pub(crate) fn is_running(&self, id: EntryId) -> bool {
-        self.runs.iter().any(|run| run.id == id)
+        self.run_of(id).is_some()
     }
 }
 

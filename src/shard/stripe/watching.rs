@@ -39,6 +39,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     fn watched(&mut self, id: EntryId) -> Option<&mut Run<V>> {
-        self.runs.iter_mut().find(|run| run.id == id)
+        let at = self.run_of(id)?;
+        Some(&mut self.runs[at])
     }
 }
