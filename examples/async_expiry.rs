@@ -1,6 +1,6 @@
-//! A chat server without its network, on tokio: clients that say something now and then and fall silent,
-//! sessions that expire as a stream, requests with timeouts, and clean-up as a task per key. No
-//! runtime's time driver is used: all of it waits on the wheels of this crate.
+//! A chat server without its network, on tokio: clients that say something now and then and fall
+//! silent, sessions that expire as a stream, requests with timeouts, and clean-up as a task per
+//! key. No runtime's time driver is used: all of it waits on the wheels of this crate.
 //!
 //! ```sh
 //! cargo run --release --example async_expiry --features tokio

@@ -79,8 +79,8 @@ impl<T> Outlet<T> {
         sent
     }
 
-    /// Nothing is sent from now on. What was sent can be received. Without receivers it goes with the
-    /// last sender: not under the lock, since its drop is user code.
+    /// Nothing is sent from now on. What was sent can be received. Without receivers it goes with
+    /// the last sender: not under the lock, since its drop is user code.
     pub(crate) fn end(&self) {
         let sender = self.sender.lock().take();
         drop(sender);

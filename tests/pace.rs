@@ -1,4 +1,5 @@
-//! `pace`: at most so many expirations in a second, with turns for the shards, and nothing that evades it.
+//! `pace`: at most so many expirations in a second, with turns for the shards, and nothing that
+//! evades it.
 
 #[path = "kit/steps.rs"]
 mod steps;
@@ -32,15 +33,15 @@ fn share(per_second: u32, shards: usize) -> usize {
     (per_second as usize / 1_000 / shards).max(1)
 }
 
-/// Looks at every window: it holds no more than its time and a millisecond allow, one share, and one for
-/// each shard.
+/// Looks at every window: it holds no more than its time and a millisecond allow, one share, and
+/// one for each shard.
 #[track_caller]
 fn assert_paced(starts: impl IntoIterator<Item = Time>, per_second: u32, shards: usize) {
     let second = 1_000_000_000_i128;
     let shares = (share(per_second, shards) * (shards + 1)) as i128;
     let more = shares * second + i128::from(per_second) * 1_000_000;
-    // From the i-th start to the j-th: (j - i + 1) * second <= pace * (t_j - t_i) + more, so that it is
-    // enough to know the greatest pace * t_i - i * second of those before.
+    // From the i-th start to the j-th: (j - i + 1) * second <= pace * (t_j - t_i) + more, so that
+    // it is enough to know the greatest pace * t_i - i * second of those before.
     let mut greatest = i128::MIN;
     let mut before = Time::ZERO;
     for (number, start) in starts.into_iter().enumerate() {
@@ -160,8 +161,8 @@ fn without_a_pace_a_mass_runs_at_once() {
     assert_eq!(timers.stats().held_back, 0);
 }
 
-/// One each second at a pace of one in a second: every one is punctual, although others cascade, and
-/// are found pushed out, by the hundred.
+/// One each second at a pace of one in a second: every one is punctual, although others cascade,
+/// and are found pushed out, by the hundred.
 #[test]
 fn cascades_and_touches_neither_wait_nor_count() {
     for seed in 0..2 {
@@ -177,8 +178,8 @@ fn cascades_and_touches_neither_wait_nor_count() {
         }
         let mut fired = Vec::new();
         for _ in 0..100 {
-            // Those of the next second cascade, and the touched ones as far as the lowest level: there
-            // their old places come up after the touch.
+            // Those of the next second cascade, and the touched ones as far as the lowest level:
+            // there their old places come up after the touch.
             fired.extend(scheduler.advance(400 * MS));
             for _ in 0..5 {
                 timers.reschedule_many(&touched, 30 * MS);
@@ -267,7 +268,8 @@ fn stripes_of_a_shard_take_turns_and_in_a_stripe_it_goes_by_time() {
         }
         let fired = one.advance(60 * S);
         assert!(fired.iter().map(|fired| fired.key).eq((0..50).rev()));
-        // Two masses of a second each; the later one does not wait for the whole of the earlier one.
+        // Two masses of a second each; the later one does not wait for the whole of the earlier
+        // one.
         let many = build(16).unwrap();
         for key in 0..1_600 {
             let delay = S * (key as u32 % 2 + 1);

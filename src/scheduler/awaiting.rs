@@ -41,8 +41,8 @@ where
     /// # Errors
     ///
     /// The future's: [`WaitError::WouldDeadlock`] from inside the run that it would wait for; and
-    /// from inside any task that is a closure, where nobody can tell. A run that waits for itself by
-    /// way of another task is not noticed.
+    /// from inside any task that is a closure, where nobody can tell. A run that waits for itself
+    /// by way of another task is not noticed.
     pub fn cancel_and_wait_async<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,

@@ -90,6 +90,18 @@ where
     }
 }
 
+impl<K, S> Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Whether a run of ours is told to end; false when it has ended.
+    pub(super) fn is_run_cancelled(&self, run: TimerId) -> bool {
+        let shards = self.engine().shards();
+        shards.peek(run.stripe as usize, |stripe| stripe.is_cancelled(run.entry))
+    }
+}
+
 impl<K, S> fmt::Debug for ById<'_, K, S>
 where
     K: Clone + Send + 'static,

@@ -92,6 +92,17 @@ where
         task.run_staying(&firing, after);
     }
 
+    /// Tells `on_panic`, which is user code.
+    pub(super) fn tell_panic(handle: &Handle<K, S>, key: &K, deadline: Time, message: &str) {
+        if let Some(tell) = &handle.engine().face.on_panic {
+            tell(&TaskPanic {
+                key,
+                deadline,
+                message,
+            });
+        }
+    }
+
     /// After a round: when the next one is due.
     #[inline(never)]
     fn go_on(
@@ -172,12 +183,6 @@ where
     }
 
     fn panicked(handle: &Handle<K, S>, fire: &Fire<'_, K>, message: &str) {
-        if let Some(tell) = &handle.engine().face.on_panic {
-            tell(&TaskPanic {
-                key: fire.key,
-                deadline: fire.deadline,
-                message,
-            });
-        }
+        Self::tell_panic(handle, fire.key, fire.deadline, message);
     }
 }

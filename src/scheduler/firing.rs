@@ -76,10 +76,7 @@ where
     /// moment.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let engine = self.handle.engine();
-        engine.shards().peek(self.id.stripe as usize, |stripe| {
-            stripe.is_cancelled(self.id.entry)
-        })
+        self.handle.is_run_cancelled(self.id)
     }
 
     /// The scheduler that runs the task.

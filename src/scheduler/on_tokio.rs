@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime;
 
 use super::answers::{Scheduled, TimerId};
-use super::face::{Keyed, TaskPanic};
+use super::face::Keyed;
 use super::firing::Firing;
 use super::handle::{Handle, Upsert, refused};
 use super::hasher::RandomState;
@@ -56,8 +56,8 @@ where
     /// A key *runs* from the moment that its future is spawned until that is ready, dropped by its
     /// runtime, or has panicked, and all promises hold for that run: two of one key never overlap,
     /// `cancel_and_wait` waits for its end, shutdown waits for it and counts it. A run that is
-    /// cancelled goes on, but is told: [`AsyncFiring::cancelled`] is what to select on. Workers only
-    /// spawn, so that few of them serve any number of futures.
+    /// cancelled goes on, but is told: [`AsyncFiring::cancelled`] is what to select on. Workers
+    /// only spawn, so that few of them serve any number of futures.
     ///
     /// Keys, ids and everything else are those of this handle: both schedule into the same
     /// scheduler.
@@ -280,6 +280,8 @@ where
     }
 }
 
+type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Runs the future to its end.
 struct Carry<K, S>
 where
@@ -287,7 +289,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Until it is ready, or dropped.
-    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    future: Option<Boxed>,
     told: AsyncFiring<K, S>,
     run: Option<Detached<Keyed<K, S>>>,
 }
@@ -298,15 +300,18 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Does a part of the run, which is user code.
-    fn proceed<R>(
-        &mut self,
-        part: impl FnOnce(&mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) -> R,
-    ) -> Option<R> {
+    fn proceed<R>(&mut self, part: impl FnOnce(&mut Option<Boxed>) -> R) -> Option<R> {
         let Carry { future, told, run } = self;
         let part = || {
             let ended = contain(|| part(future));
             if let Err(message) = &ended {
-                told.panicked(message);
+                let AsyncFiring {
+                    handle,
+                    key,
+                    deadline,
+                    ..
+                } = told;
+                let _ = contain(|| Keyed::tell_panic(handle, key, *deadline, message));
             }
             ended.ok()
         };
@@ -321,7 +326,8 @@ where
     }
 }
 
-/// The future goes before the run is settled, in every case: who waits for the run's end finds it gone.
+/// The future goes before the run is settled, in every case: who waits for the run's end finds it
+/// gone.
 impl<K, S> Drop for Carry<K, S>
 where
     K: Clone + Send + 'static,
@@ -340,7 +346,7 @@ where
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let poll = |future: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>| {
+        let poll = |future: &mut Option<Boxed>| {
             let polled = (future.as_mut()).map_or(Poll::Ready(()), |f| f.as_mut().poll(context));
             if polled.is_ready() {
                 *future = None;
@@ -392,9 +398,7 @@ where
     /// Like [`Firing::is_cancelled`]. False when the run has ended.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let id = self.id;
-        let engine = self.handle.engine();
-        (engine.shards()).peek(id.stripe as usize, |stripe| stripe.is_cancelled(id.entry))
+        self.handle.is_run_cancelled(self.id)
     }
 
     /// Ready when somebody has cancelled the key since this run started, or when the run has ended:
@@ -434,18 +438,6 @@ where
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         &self.handle
-    }
-
-    fn panicked(&self, message: &str) {
-        if let Some(tell) = &self.handle.engine().face.on_panic {
-            let (key, deadline) = (&self.key, self.deadline);
-            let panic = TaskPanic {
-                key,
-                deadline,
-                message,
-            };
-            let _ = contain(|| tell(&panic));
-        }
     }
 }
 

@@ -44,8 +44,8 @@ pub struct Stats {
     /// Counter: batches that the executor given to the builder refused or dropped. Their timers
     /// come again with the next tick.
     pub refused: u64,
-    /// Counter: how often a ticker held back what was due for the [`pace`](crate::Builder::pace), until
-    /// its next share. Counted once for all that waited for that share.
+    /// Counter: how often a ticker held back what was due for the [`pace`](crate::Builder::pace),
+    /// until its next share. Counted once for all that waited for that share.
     pub held_back: u64,
     /// Counter: panics on a ticker thread, after each of which it went on. Always 0, unless there
     /// is a bug in this crate.

@@ -217,7 +217,8 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Armed -> Running, with this line in the list of runs. Returns the payload and the armed part's plain fields.
+    /// Armed -> Running, with this line in the list of runs. Returns the payload and the armed
+    /// part's plain fields.
     pub(super) fn start(&mut self, slot: u32, run: u32) -> Option<(V, Time, u32, u32)> {
         // The slot is empty for a moment; nothing in between can panic.
         let hole = Slot::Free(Vacant {

@@ -144,8 +144,8 @@ impl<F: Face> Driver<F> {
             .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
             .min()?;
         if next <= self.now() {
-            // All is settled, so that is held back, and its ticker knows until when. For ever, if nobody
-            // claims what was handed to somebody else's threads.
+            // All is settled, so that is held back, and its ticker knows until when. For ever, if
+            // nobody claims what was handed to somebody else's threads.
             next = self.actors.borrow().asleep.iter().copied().min()?;
         }
         (next <= limit && next != Time::MAX).then_some(next)

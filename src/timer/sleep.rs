@@ -1,4 +1,4 @@
-//! Sleeping on the wheel: the payload is a waker, so that a sleep allocates nothing.
+//! Sleeping on the wheel: the payload is the waker itself, and nothing is boxed.
 //!
 //! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its
 //! stripe's lock decides: a poll that finds the entry leaves its waker there, and whoever takes the
@@ -57,8 +57,8 @@ pub struct Sleep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SleepError {
-    /// `max_pending` timers are pending. Passes when one of them ends. (Also when a stripe holds four
-    /// billion, its limit without a bound.)
+    /// `max_pending` timers are pending. Passes when one of them ends. (Also when a stripe holds
+    /// four billion, its limit without a bound.)
     Full,
     /// The timer is closed, for good.
     Closed,

@@ -1,6 +1,6 @@
-//! Runs that leave their worker: whoever has one settles it, once; who waits for its end is woken by that,
-//! and the run itself hears of being cancelled. `engine/detached.rs` and `engine/watching.rs` have the
-//! protocols.
+//! Runs that leave their worker: whoever has one settles it, once; who waits for its end is woken
+//! by that, and the run itself hears of being cancelled. `engine/detached.rs` and
+//! `engine/watching.rs` have the protocols.
 //!
 //! Who is not woken shows as a deadlock.
 //!

@@ -1,7 +1,7 @@
 //! Who wants to know when a run is told that it was cancelled.
 //!
-//! Unlike those who wait for its end they keep nobody from arming the key. All of them are let go at
-//! once: by the cancellation, or by the end of the run.
+//! Unlike those who wait for its end they keep nobody from arming the key. All of them are let go
+//! at once: by the cancellation, or by the end of the run.
 
 use super::super::waiter::Waiter;
 use super::{EntryId, Run, Stripe};
