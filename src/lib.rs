@@ -102,6 +102,7 @@ mod error;
 mod executor;
 mod expiry;
 mod job;
+pub mod leases;
 mod options;
 mod outlet;
 mod scheduler;

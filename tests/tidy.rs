@@ -62,6 +62,8 @@ const LAYERS: &[Layer] = &[
     // The kit drives a scheduler, and the builder builds it for the kit.
     layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
     layer(6, "expiry", 0..=5, &["scheduler", "test_util"]),
+    // A client of the faces below it.
+    layer(7, "leases", 0..=6, &[]),
 ];
 
 /// What a file outside of `src/sync` may name all the same: file, path, reason.

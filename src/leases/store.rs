@@ -1,0 +1,242 @@
+//! What a backend is asked for.
+
+use std::fmt;
+use std::task::Waker;
+use std::time::Duration;
+
+/// Where leases live: who holds which name, and until when.
+///
+/// [`MemoryStore`](super::MemoryStore) is the embedded one, and shows how to write another.
+///
+/// # What a backend promises
+///
+/// - A name is granted to one owner at a time. The lease begins when the backend executes the call,
+///   which lies after the moment at which the caller sent it: by the caller's reckoning a lease
+///   never ends later than by the backend's.
+/// - Tokens of a name strictly increase from grant to grant.
+/// - Acquiring by the owner that holds the name already is granted once more, for a full lease: a
+///   call whose answer was lost is repeated with the same owner.
+/// - Renewing and releasing touch nothing but what the named owner holds.
+/// - A call sends nothing after its `limit`, and returns not much later. One that does return later
+///   delays nobody else, but it keeps a thread.
+///
+/// Owners are never used twice: every acquire of a [`Leases`](super::Leases) has one of its own.
+///
+/// # Panics
+///
+/// A panic of a call counts as [`StoreError::Unavailable`].
+pub trait LeaseStore: Send + Sync + 'static {
+    /// What `name` shares its fate with: names of one destination are renewed together, and a
+    /// destination that is slow or gone delays no other. Always the same for a name.
+    fn destination(&self, name: &str) -> Destination {
+        let _ = name;
+        Destination::default()
+    }
+
+    /// The longest lease that may be asked for.
+    fn longest_lease(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Takes a name, if nobody holds it.
+    ///
+    /// # Errors
+    ///
+    /// After an error it is unknown whether the name was granted.
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
+
+    /// Prolongs leases of one destination, each for its full length from now on. One outcome for
+    /// each of `batch`, in the same order; those that are missing count as failed.
+    ///
+    /// # Errors
+    ///
+    /// If all have failed. After [`StoreError::Refused`] each is tried alone.
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError>;
+
+    /// Gives a name back, if this owner holds it, and wakes who [watches](Self::watch) it.
+    ///
+    /// # Errors
+    ///
+    /// After an error it is unknown whether the name was given back.
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError>;
+
+    /// Wakes `waker` when `name` may be free, until the answer is dropped. `None`, the default, if
+    /// the backend can't tell. It may wake for nothing, and it may miss something: who waits asks
+    /// again every now and then, and when the lease that is in the way has run out.
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        let _ = (name, waker);
+        None
+    }
+}
+
+/// Somebody who waits for a name. Dropping it ends that, and leaves nothing behind; who was woken and
+/// has not [looked](Self::looks) since passes that on to the next one who waits.
+pub trait Watch: Send + Sync {
+    /// The waiter is about to ask for the name: what woke it before has been heard, and it may be
+    /// woken again from now on.
+    fn looks(&self);
+}
+
+/// What leases share their fate with: a node, a shard, a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Destination(u64);
+
+impl Destination {
+    /// The destination of this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Destination(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a name is acquired with.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Claim<'a> {
+    /// What is to be held.
+    pub name: &'a str,
+    /// Who is to hold it.
+    pub owner: &'a str,
+    /// For how long, from the moment of the grant.
+    pub lease: Duration,
+    /// Whether the caller will wait if somebody holds it, so that the release is to be announced.
+    pub waits: bool,
+}
+
+impl<'a> Claim<'a> {
+    /// A claim that does not wait.
+    #[must_use]
+    pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
+        Claim {
+            name,
+            owner,
+            lease,
+            waits: false,
+        }
+    }
+
+    /// The same, and the caller will wait.
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Claim {
+            waits: true,
+            ..self
+        }
+    }
+}
+
+/// What became of an acquire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquired {
+    /// It is the owner's for a full lease.
+    Granted {
+        /// Greater than that of every earlier grant of the name.
+        token: u64,
+    },
+    /// Somebody else has it.
+    Held {
+        /// What is left of that lease, unless it is prolonged.
+        remaining: Duration,
+    },
+}
+
+/// One lease of a batch of renewals.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Renewal<'a> {
+    /// What is held.
+    pub name: &'a str,
+    /// Who holds it.
+    pub owner: &'a str,
+    /// How long the lease is to be from now on.
+    pub lease: Duration,
+    /// How many guards hold it; for whoever looks at the backend, it decides nothing.
+    pub holds: u32,
+}
+
+impl<'a> Renewal<'a> {
+    /// The renewal of a lease that one guard holds.
+    #[must_use]
+    pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
+        Renewal {
+            name,
+            owner,
+            lease,
+            holds: 1,
+        }
+    }
+}
+
+/// What became of one renewal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It lasts for a full lease again, from a moment after the call was sent.
+    Renewed,
+    /// This owner does not hold it, and never will again.
+    NotHeld,
+    /// Nobody knows. It is tried again for as long as the lease lasts.
+    Failed(StoreError),
+}
+
+/// What became of a release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// It is free.
+    Released,
+    /// This owner did not hold it any more.
+    NotHeld,
+}
+
+/// Why a backend did not do what it was asked for.
+///
+/// None of them ends a lease: a renewal is tried again until the lease has run out by the local
+/// clock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It can't be reached, is busy, loading, or failing over, or did not answer in time. May pass.
+    Unavailable(String),
+    /// It does not do that: a batch that it can't take as a whole, a permission, a key of another
+    /// type. The same call will be refused again.
+    Refused(String),
+    /// It grants nothing yet, since leases of before its restart may still be believed in.
+    Restarted {
+        /// For how long.
+        wait: Duration,
+    },
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        !matches!(self, StoreError::Refused(_))
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
+            StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+            StoreError::Restarted { wait } => write!(
+                f,
+                "the store has restarted and grants nothing for another {wait:?}: leases of before \
+                 may still be believed in"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
