@@ -192,12 +192,11 @@ impl Server {
             .arg("server")
             .query(&mut connection)
             .ok()?;
-        // It answers this while it loads its data.
-        let ready = redis::cmd("GET")
+        // It answers that while it loads its data, and this not.
+        let found = redis::cmd("GET")
             .arg("x")
             .query::<Option<String>>(&mut connection);
-        let secured = matches!(&ready, Err(error) if error.code() == Some("NOAUTH"));
-        if ready.is_err() && !secured {
+        if matches!(&found, Err(error) if error.code() == Some("LOADING")) {
             return None;
         }
         let mut lines = info.lines();
