@@ -15,11 +15,15 @@ mod guard;
 mod hub;
 mod locks;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod store;
 mod watchdog;
 
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
 pub use acquire::Acquisition;
 pub use builder::LeasesBuilder;
 pub use error::{LockError, ReleaseError};

@@ -1,0 +1,18 @@
+-- KEYS: lock, token. ARGV: owner, lease in ms, life of the token in ms, longest lease in us, or 0
+-- for a server that forgets nothing, and 1 if the caller waits.
+-- Answers {0, ms left}: held; {1, token}: granted; {2, us}: nothing is granted yet after a restart.
+local owner = redis.call('HGET', KEYS[1], 'owner')
+if owner and owner ~= ARGV[1] then
+  if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'waited', 1) end
+  return {0, redis.call('PTTL', KEYS[1])}
+end
+local time = redis.call('TIME')
+local rest = rest_of_guard(tonumber(ARGV[4]), tonumber(time[2]))
+if rest > 0 then return {2, rest} end
+local last = redis.call('GET', KEYS[2]) or 0
+local token = math.max(last + 1, time[1] * 1000000 + time[2])
+local written = string.format('%.0f', token)
+redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'count', 1, 'token', written)
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {1, token}

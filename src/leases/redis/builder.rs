@@ -1,0 +1,287 @@
+//! The options of a store on Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+
+use super::keys::Keys;
+use super::link::Server;
+use super::{Options, RedisStore};
+
+const PREFIX: &str = "tourbillon";
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
+const TOKEN_LIFE: Duration = Duration::from_secs(7 * DAY);
+const CONNECTIONS: usize = 16;
+const DAY: u64 = 24 * 3_600;
+/// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
+const LONGEST: Duration = Duration::from_secs(365 * DAY);
+/// Redis expires keys to the millisecond.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// More would be as many threads that wait for one server.
+const MOST_CONNECTIONS: usize = 1_024;
+
+/// Builds a [`RedisStore`].
+#[derive(Clone)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    url: String,
+    prefix: String,
+    longest_lease: Duration,
+    durable: bool,
+    token_life: Duration,
+    connections: usize,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        RedisStoreBuilder {
+            url: url.to_owned(),
+            prefix: PREFIX.to_owned(),
+            longest_lease: LONGEST_LEASE,
+            durable: false,
+            token_life: TOKEN_LIFE,
+            connections: CONNECTIONS,
+        }
+    }
+
+    /// What all keys and the channel begin with; `tourbillon` by default. Stores of different
+    /// prefixes know nothing of each other.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The longest lease that may be asked for, and for how long nothing is granted after the server
+    /// has started; 30 s by default. **The same for all that use this prefix**: who waits for less
+    /// after a restart may grant what somebody else still believes to hold.
+    pub fn longest_lease(mut self, longest: Duration) -> Self {
+        self.longest_lease = longest;
+        self
+    }
+
+    /// The server forgets nothing when it is killed: it has `appendonly yes` and
+    /// `appendfsync always`. Then it grants at once after a restart.
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// For how long the last token of a name is kept after its last grant; 7 days by default. Tokens
+    /// grow also without it as long as the server's clock is not set back, so it has to be longer
+    /// than any mistake of that clock lasts.
+    pub fn token_life(mut self, life: Duration) -> Self {
+        self.token_life = life;
+        self
+    }
+
+    /// How many acquires and releases may be under way at one time, each on a connection of its own;
+    /// 16 by default. More of them wait for their turn, within their limits. As many connections are
+    /// kept when nobody uses them. Renewals wait for nobody, and have connections beside these, as
+    /// many as there are passes at one time.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// The store. This does not connect: a server that is away just now is no error here.
+    ///
+    /// # Errors
+    ///
+    /// If an option is not what it may be; the error names the value.
+    pub fn build(self) -> Result<RedisStore, RedisBuildError> {
+        let info = self.url.as_str().into_connection_info();
+        let info = info.map_err(|error| RedisBuildError::Url {
+            url: without_password(&self.url),
+            why: match error.detail() {
+                Some(detail) => format!("{} ({detail})", described(&error)),
+                None => described(&error),
+            },
+        })?;
+        if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
+            return Err(RedisBuildError::Prefix(self.prefix));
+        }
+        if !(SHORTEST..=LONGEST).contains(&self.longest_lease) {
+            return Err(RedisBuildError::LongestLease(self.longest_lease));
+        }
+        if !(self.longest_lease..=LONGEST).contains(&self.token_life) {
+            return Err(RedisBuildError::TokenLife {
+                life: self.token_life,
+                longest_lease: self.longest_lease,
+            });
+        }
+        if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
+            return Err(RedisBuildError::Connections(self.connections));
+        }
+        Ok(RedisStore::new(
+            Server::new(info),
+            Options {
+                keys: Keys::new(self.prefix),
+                longest_lease: self.longest_lease,
+                durable: self.durable,
+                token_life: self.token_life,
+                connections: self.connections,
+            },
+        ))
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("url", &without_password(&self.url))
+            .field("prefix", &self.prefix)
+            .field("longest_lease", &self.longest_lease)
+            .field("durable", &self.durable)
+            .field("token_life", &self.token_life)
+            .field("connections", &self.connections)
+            .finish()
+    }
+}
+
+/// What the client says without the kind that it appends.
+fn described(error: &redis::RedisError) -> String {
+    let text = error.to_string();
+    text.split(" - ").next().unwrap_or_default().to_owned()
+}
+
+/// The URL with stars for everything that may be a password: what follows the first colon before
+/// an `@`, and the values of a query. Also for what is no URL at all.
+fn without_password(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) => (url, "?***"),
+        None => (url, ""),
+    };
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let shown = match rest.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:***@{host}"),
+            None => format!("***@{host}"),
+        },
+        None => rest.to_owned(),
+    };
+    format!("{scheme}{shown}{query}")
+}
+
+/// Why a store on Redis can't be built. Names the offending value and what it may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RedisBuildError {
+    /// Not a URL of a server, or one that needs what is not there.
+    Url {
+        /// The URL, with stars for the password.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The prefix is empty or has braces, which decide where in a cluster a key lies.
+    Prefix(String),
+    /// The longest lease is not between 1 ms and 365 days.
+    LongestLease(Duration),
+    /// The life of tokens is not between the longest lease and 365 days.
+    TokenLife {
+        /// What was asked for.
+        life: Duration,
+        /// With leases as long as this.
+        longest_lease: Duration,
+    },
+    /// The number of connections is not between 1 and 1,024.
+    Connections(usize),
+}
+
+impl fmt::Display for RedisBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RedisBuildError::Url { url, why } => write!(
+                f,
+                "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/"
+            ),
+            RedisBuildError::Prefix(prefix) => {
+                write!(
+                    f,
+                    "a prefix of {prefix:?}: choose one with no braces, not empty"
+                )
+            }
+            RedisBuildError::LongestLease(longest) => write!(
+                f,
+                "a longest lease of {longest:?}: choose one between 1 ms and 365 days"
+            ),
+            RedisBuildError::TokenLife {
+                life,
+                longest_lease,
+            } => write!(
+                f,
+                "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
+                 and 365 days"
+            ),
+            RedisBuildError::Connections(connections) => {
+                write!(f, "{connections} connections: choose between 1 and 1,024")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RedisBuildError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, shown) in [
+            ("redis://127.0.0.1/", "redis://127.0.0.1/"),
+            ("redis://:s3@host:1/2", "redis://:***@host:1/2"),
+            ("redis://me:s3@host", "redis://me:***@host"),
+            ("redis://me@host", "redis://***@host"),
+            ("redis://me:s/3@4@host", "redis://me:***@host"),
+            ("me:s3@host", "me:***@host"),
+            ("unix:///run/x?pass=s3", "unix:///run/x?***"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_password(url), shown);
+            let builder = RedisStoreBuilder::new(url);
+            assert!(!format!("{builder:?}").contains("s3"), "{builder:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_named() {
+        let build = |url: &str| RedisStoreBuilder::new(url).build().unwrap_err().to_string();
+        for (url, words) in [
+            ("me:s3cret@host", "\"me:***@host\" can't be used"),
+            ("http://host", "Redis URL did not parse"),
+            ("redis://:s3cret@host/first", "\"redis://:***@host/first\""),
+            ("redis://0.0.0.0/", "wildcard"),
+            ("redis://host/?protocol=9", "Invalid protocol version (9)"),
+        ] {
+            let error = build(url);
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        let some = || RedisStoreBuilder::new("redis://host/");
+        let error = |builder: RedisStoreBuilder| builder.build().unwrap_err();
+        assert_eq!(
+            error(some().prefix("a{b")),
+            RedisBuildError::Prefix("a{b".into())
+        );
+        assert_eq!(error(some().prefix("")), RedisBuildError::Prefix("".into()));
+        let zero = Duration::ZERO;
+        assert_eq!(
+            error(some().longest_lease(zero)),
+            RedisBuildError::LongestLease(zero)
+        );
+        assert_eq!(
+            error(some().token_life(zero)).to_string(),
+            "tokens that live for 0ns: choose between the longest lease, 30s, and 365 days"
+        );
+        assert_eq!(
+            error(some().connections(0)),
+            RedisBuildError::Connections(0)
+        );
+        assert!(some().build().is_ok());
+    }
+}

@@ -1,0 +1,148 @@
+//! The connections of a store, and calls on them.
+
+use redis::Value;
+
+use super::errors::Fault;
+use super::link::{Limit, Link, Server};
+use super::scripts::{By, Call};
+use crate::leases::StoreError;
+use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::{Arc, Mutex};
+
+/// Connections that nobody uses just now, and turns for those who want one.
+pub(super) struct Pool {
+    server: Arc<Server>,
+    most: usize,
+    /// The one used last is used next, so that those beyond what is needed stay unused.
+    idle: Mutex<Vec<Link>>,
+    turns: (Sender<()>, Receiver<()>),
+}
+
+/// Whose call it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// One of the user's threads, of which there may be any number.
+    User,
+    /// The watchdog's, which makes few at a time, and must not stand in line behind the others.
+    Watchdog,
+}
+
+/// A turn, until it is dropped.
+struct Turn<'a>(&'a Receiver<()>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // There is one of ours in it.
+        let _ = self.0.try_recv();
+    }
+}
+
+impl Pool {
+    pub(super) fn new(server: Arc<Server>, most: usize) -> Self {
+        Pool {
+            server,
+            most,
+            idle: Mutex::new(Vec::new()),
+            turns: bounded(most),
+        }
+    }
+
+    pub(super) fn idle(&self) -> usize {
+        self.idle.lock().len()
+    }
+
+    /// Calls scripts, all in one round trip, and answers with what each of them answered.
+    ///
+    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a new
+    /// one. What was sent first may have been executed all the same, and that does no harm, since
+    /// the owner is the same: a second acquire grants again, a second renewal renews again, and a
+    /// second release finds nothing, which is what it says.
+    pub(super) fn call(
+        &self,
+        whose: Whose,
+        calls: &[Call<'_>],
+        limit: Limit,
+    ) -> Result<Vec<Value>, StoreError> {
+        let _turn = match whose {
+            Whose::User => Some(self.turn(limit)?),
+            Whose::Watchdog => None,
+        };
+        let idle = self.idle.lock().pop();
+        if let Some(link) = idle {
+            match self.call_on(link, calls, limit) {
+                Ok(answers) => return Ok(answers),
+                Err(fault) => {
+                    // The others were idle for longer: whatever befell this one befell them.
+                    let others = std::mem::take(&mut *self.idle.lock());
+                    drop(others);
+                    if let Fault::Other(error) = fault {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let link = Link::open(&self.server, limit)?;
+        Ok(self.call_on(link, calls, limit)?)
+    }
+
+    fn turn(&self, limit: Limit) -> Result<Turn<'_>, StoreError> {
+        let left = limit.left().ok_or_else(|| Fault::late(&*self.server))?;
+        if self.turns.0.send_timeout((), left).is_err() {
+            return Err(StoreError::Unavailable(format!(
+                "{}: {} calls are under way, and none of them ended in time",
+                self.server, self.most
+            )));
+        }
+        Ok(Turn(&self.turns.1))
+    }
+
+    /// Calls on one connection, which is kept if all went well.
+    fn call_on(
+        &self,
+        mut link: Link,
+        calls: &[Call<'_>],
+        limit: Limit,
+    ) -> Result<Vec<Value>, Fault> {
+        let mut answers = self.send(&mut link, calls.iter(), By::Hash, limit)?;
+        let again: Vec<usize> = (0..calls.len())
+            .filter(|&at| code(&answers[at]) == Some("NOSCRIPT"))
+            .collect();
+        if !again.is_empty() {
+            let calls = again.iter().map(|&at| &calls[at]);
+            let better = self.send(&mut link, calls, By::Text, limit)?;
+            for (at, answer) in again.into_iter().zip(better) {
+                answers[at] = answer;
+            }
+        }
+        // After a failover the name of the host may lead to another server.
+        let demoted = |answer: &Value| code(answer) == Some("READONLY");
+        let mut idle = self.idle.lock();
+        if idle.len() < self.most && !answers.iter().any(demoted) {
+            idle.push(link);
+        }
+        Ok(answers)
+    }
+
+    fn send<'a>(
+        &self,
+        link: &mut Link,
+        calls: impl ExactSizeIterator<Item = &'a Call<'a>>,
+        by: By,
+        limit: Limit,
+    ) -> Result<Vec<Value>, Fault> {
+        let answers = calls.len();
+        let mut commands = Vec::new();
+        for call in calls {
+            call.write(by, &mut commands);
+        }
+        link.exchange(&self.server, &commands, answers, limit)
+    }
+}
+
+/// The code of an answer that is an error.
+fn code(answer: &Value) -> Option<&str> {
+    match answer {
+        Value::ServerError(error) => Some(error.code()),
+        _ => None,
+    }
+}

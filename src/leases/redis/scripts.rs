@@ -1,0 +1,89 @@
+//! The scripts, and calls of them.
+//!
+//! A call names its script by hash. A server that does not know it, or has forgotten it, is sent
+//! the same call with the script's text, which it keeps; unlike `SCRIPT LOAD` that goes by the key,
+//! so it comes to the right node also where a proxy hides a cluster.
+
+use redis::{Cmd, Script};
+
+/// Each script with its hash.
+pub(super) struct Scripts {
+    pub(super) acquire: Text,
+    pub(super) renew: Text,
+    pub(super) release: Text,
+    pub(super) ready: Text,
+}
+
+pub(super) struct Text {
+    text: &'static str,
+    hash: String,
+}
+
+impl Text {
+    fn new(text: &'static str) -> Self {
+        let hash = Script::new(text).get_hash().to_owned();
+        Text { text, hash }
+    }
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Scripts {
+            acquire: Text::new(concat!(
+                include_str!("guard.lua"),
+                include_str!("acquire.lua")
+            )),
+            renew: Text::new(include_str!("renew.lua")),
+            release: Text::new(include_str!("release.lua")),
+            ready: Text::new(concat!(
+                include_str!("guard.lua"),
+                include_str!("ready.lua")
+            )),
+        }
+    }
+}
+
+/// One call of a script.
+pub(super) struct Call<'a> {
+    script: &'a Text,
+    keys: usize,
+    /// Keys, then the other arguments.
+    args: Vec<String>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(script: &'a Text, keys: impl IntoIterator<Item = String>) -> Self {
+        let args: Vec<_> = keys.into_iter().collect();
+        Call {
+            script,
+            keys: args.len(),
+            args,
+        }
+    }
+
+    pub(super) fn arg(mut self, arg: impl ToString) -> Self {
+        self.args.push(arg.to_string());
+        self
+    }
+
+    /// Appends it as it goes over the wire.
+    pub(super) fn write(&self, by: By, to: &mut Vec<u8>) {
+        let mut cmd = Cmd::new();
+        match by {
+            By::Hash => cmd.arg("EVALSHA").arg(&self.script.hash),
+            By::Text => cmd.arg("EVAL").arg(self.script.text),
+        };
+        cmd.arg(self.keys);
+        for arg in &self.args {
+            cmd.arg(arg);
+        }
+        cmd.write_packed_command(to);
+    }
+}
+
+/// How a call names its script.
+#[derive(Clone, Copy)]
+pub(super) enum By {
+    Hash,
+    Text,
+}

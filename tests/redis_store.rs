@@ -1,0 +1,584 @@
+//! What the store on Redis promises, on real servers.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tourbillon::leases::{
+    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
+};
+
+#[path = "kit/redis.rs"]
+mod redis_kit;
+#[path = "kit/wait.rs"]
+mod wait;
+
+use redis_kit::Server;
+
+/// Nothing that answers takes so long.
+const LIMIT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A store that grants at once.
+fn store(server: &Server) -> RedisStore {
+    RedisStore::builder(&server.url())
+        .durable()
+        .build()
+        .unwrap()
+}
+
+fn acquire(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, StoreError> {
+    store.acquire(&Claim::new(name, owner, LEASE), LIMIT)
+}
+
+/// Takes what has to be free.
+#[track_caller]
+fn granted(store: &RedisStore, name: &str, owner: &str) -> u64 {
+    match acquire(store, name, owner) {
+        Ok(Acquired::Granted { token }) => token,
+        other => panic!("{name} is not granted: {other:?}"),
+    }
+}
+
+fn renew(store: &RedisStore, batch: &[Renewal<'_>]) -> Vec<Outcome> {
+    let outcomes = store.renew(Destination::default(), batch, LIMIT);
+    outcomes.expect("the server is there")
+}
+
+fn release(store: &RedisStore, name: &str, owner: &str) -> Released {
+    store
+        .release(name, owner, LIMIT)
+        .expect("the server is there")
+}
+
+// === one name ===
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn a_name_is_granted_to_one_renewed_and_given_back() {
+    let server = Server::start();
+    let (one, other) = (store(&server), store(&server));
+    let first = granted(&one, "x", "a:1");
+    match acquire(&other, "x", "b:1") {
+        Ok(Acquired::Held { remaining }) => {
+            assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
+        }
+        answer => panic!("it is held: {answer:?}"),
+    }
+    // The same owner, after an answer that was lost.
+    let again = granted(&one, "x", "a:1");
+    assert!(again > first);
+    let mine = Renewal::new("x", "a:1", LEASE);
+    let foreign = Renewal::new("x", "b:1", LEASE);
+    let unknown = Renewal::new("y", "a:1", LEASE);
+    assert_eq!(
+        renew(&one, &[mine, foreign, unknown]),
+        [Outcome::Renewed, Outcome::NotHeld, Outcome::NotHeld]
+    );
+    assert_eq!(release(&other, "x", "b:1"), Released::NotHeld);
+    assert_eq!(release(&one, "x", "a:1"), Released::Released);
+    assert_eq!(release(&one, "x", "a:1"), Released::NotHeld);
+    assert_eq!(renew(&one, &[mine]), [Outcome::NotHeld]);
+    assert!(granted(&other, "x", "b:2") > again);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn a_lease_runs_out_and_a_renewal_prolongs_it() {
+    let server = Server::start();
+    let store = store(&server);
+    let short = Duration::from_millis(50);
+    let claim = Claim::new("x", "a:1", short);
+    assert!(matches!(
+        store.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "a:1", LEASE)]),
+        [Outcome::Renewed]
+    );
+    let claim = Claim::new("y", "a:2", short);
+    assert!(matches!(
+        store.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    wait::until("the lease runs out", || {
+        matches!(acquire(&store, "y", "b:1"), Ok(Acquired::Granted { .. }))
+    });
+    assert_eq!(
+        renew(&store, &[Renewal::new("y", "a:2", LEASE)]),
+        [Outcome::NotHeld]
+    );
+    // As short as the other one was, it would have ended by now.
+    assert!(matches!(
+        acquire(&store, "x", "b:1"),
+        Ok(Acquired::Held { .. })
+    ));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn what_cannot_be_asked_for_is_refused() {
+    let server = Server::start();
+    let store = store(&server);
+    assert_eq!(store.longest_lease(), LEASE);
+    for (name, lease) in [
+        ("", LEASE),
+        ("x", Duration::ZERO),
+        ("x", LEASE + Duration::from_nanos(1)),
+        ("x", Duration::MAX),
+    ] {
+        let answer = store.acquire(&Claim::new(name, "a:1", lease), LIMIT);
+        assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+        let outcomes = renew(&store, &[Renewal::new(name, "a:1", lease)]);
+        assert!(
+            matches!(outcomes[..], [Outcome::Failed(StoreError::Refused(_))]),
+            "{outcomes:?}"
+        );
+    }
+    let claim = Claim::new("x", "a:1", LEASE);
+    let answer = store.acquire(&claim, Duration::ZERO);
+    assert!(
+        matches!(answer, Err(StoreError::Unavailable(_))),
+        "{answer:?}"
+    );
+    // A millisecond is the shortest, and less is rounded up to it.
+    let claim = Claim::new("x", "a:1", Duration::from_nanos(1));
+    assert!(matches!(
+        store.acquire(&claim, Duration::MAX),
+        Ok(Acquired::Granted { .. })
+    ));
+}
+
+// === what is in Redis ===
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn what_is_in_redis_is_what_the_documentation_shows() {
+    let server = Server::start();
+    let store = store(&server);
+    let claim = Claim::new("orders/42", "7c1e:3", LEASE);
+    let Ok(Acquired::Granted { token }) = store.acquire(&claim, LIMIT) else {
+        panic!("it is free");
+    };
+    let lock = "tourbillon:{orders/42}:lock";
+    let shown = |waited: &str, count: u32| {
+        format!(
+            "1) \"owner\"\n2) \"7c1e:3\"\n3) \"count\"\n4) \"{count}\"\n5) \"token\"\n6) \
+             \"{token}\"{waited}"
+        )
+    };
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 1));
+    let mut renewal = Renewal::new("orders/42", "7c1e:3", LEASE);
+    renewal.holds = 2;
+    assert_eq!(renew(&store, &[renewal]), [Outcome::Renewed]);
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 2));
+    let waiting = Claim::new("orders/42", "9b02:1", LEASE).waiting();
+    assert!(matches!(
+        store.acquire(&waiting, LIMIT),
+        Ok(Acquired::Held { .. })
+    ));
+    let waited = shown("\n7) \"waited\"\n8) \"1\"", 2);
+    assert_eq!(server.cli(&["HGETALL", lock]), waited);
+    let keys = server.cli(&["--scan", "--pattern", "tourbillon:*"]);
+    let keys: BTreeSet<&str> = keys.lines().collect();
+    assert_eq!(
+        keys,
+        BTreeSet::from([
+            "\"tourbillon:{orders/42}:lock\"",
+            "\"tourbillon:{orders/42}:token\""
+        ])
+    );
+    let shown = server.cli(&["GET", "tourbillon:{orders/42}:token"]);
+    assert_eq!(shown, format!("\"{token}\""));
+    assert_eq!(release(&store, "orders/42", "7c1e:3"), Released::Released);
+    assert_eq!(server.cli(&["EXISTS", lock]), "(integer) 0");
+}
+
+/// How many milliseconds a key has left.
+fn left(server: &Server, key: &str) -> u64 {
+    let shown = server.cli(&["PTTL", key]);
+    let number = shown.strip_prefix("(integer) ").expect("a number");
+    number
+        .parse()
+        .unwrap_or_else(|_| panic!("{key} has no end: {shown}"))
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
+    let server = Server::start();
+    let plain = store(&server);
+    granted(&plain, "x", "a:1");
+    assert!(left(&server, "tourbillon:{x}:lock") <= 30_000);
+    let week = 7 * 24 * 3_600 * 1_000;
+    let life = left(&server, "tourbillon:{x}:token");
+    assert!((week - 120_000..=week).contains(&life), "{life}");
+    // A release leaves the token, and the next grant lets it live as long again.
+    assert_eq!(release(&plain, "x", "a:1"), Released::Released);
+    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    server.cli(&["PEXPIRE", "tourbillon:{x}:token", "5000"]);
+    granted(&plain, "x", "a:2");
+    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    let hour = Duration::from_secs(3_600);
+    let short = RedisStore::builder(&server.url())
+        .prefix("p")
+        .durable()
+        .token_life(hour)
+        .build()
+        .unwrap();
+    granted(&short, "x", "a:3");
+    assert!(left(&server, "p:{x}:token") <= 3_600_000);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
+    let server = Server::cluster();
+    let store = store(&server);
+    let mut connection = server.connect();
+    let long = "n".repeat(10_000);
+    let names = [
+        "plain",
+        "{",
+        "}",
+        "{}",
+        "a{b}c",
+        "}{",
+        "{a}{b}",
+        "a}b",
+        "%",
+        "%7B",
+        "with space",
+        "ümläut",
+        "\n\"'\\",
+        "a:lock",
+        "\u{0}",
+        &long,
+    ];
+    let mut before = BTreeSet::new();
+    for (at, name) in names.into_iter().enumerate() {
+        let owner = format!("a:{at}");
+        granted(&store, name, &owner);
+        let keys: BTreeSet<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+        let slots: BTreeSet<u16> = keys
+            .difference(&before)
+            .map(|key| {
+                let mut slot = redis::cmd("CLUSTER");
+                slot.arg("KEYSLOT").arg(key).query(&mut connection).unwrap()
+            })
+            .collect();
+        assert_eq!(
+            keys.len(),
+            before.len() + 2,
+            "{name:?} is apart from the others"
+        );
+        assert_eq!(slots.len(), 1, "{name:?}");
+        assert_eq!(
+            renew(&store, &[Renewal::new(name, &owner, LEASE)]),
+            [Outcome::Renewed]
+        );
+        before = keys;
+    }
+    for (at, name) in names.into_iter().enumerate() {
+        assert_eq!(
+            release(&store, name, &format!("a:{at}")),
+            Released::Released
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn prefixes_and_databases_are_apart() {
+    let server = Server::start();
+    let plain = store(&server);
+    let prefixed = RedisStore::builder(&server.url()).durable().prefix("p");
+    let prefixed = prefixed.build().unwrap();
+    let second = format!("{}2", server.url());
+    let second = RedisStore::builder(&second).durable().build().unwrap();
+    granted(&plain, "x", "a:1");
+    granted(&prefixed, "x", "a:2");
+    granted(&second, "x", "a:3");
+    assert_eq!(
+        server.cli(&["-n", "2", "HGET", "tourbillon:{x}:lock", "owner"]),
+        "\"a:3\""
+    );
+}
+
+// === batches ===
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn r15_batches_of_any_size_have_an_outcome_for_each() {
+    let server = Server::start();
+    let store = store(&server);
+    let names: Vec<String> = (0..101).map(|at| format!("n{at}")).collect();
+    for name in names.iter().step_by(2) {
+        granted(&store, name, "a:1");
+    }
+    for size in [0, 1, 99, 100, 101] {
+        let batch: Vec<_> = names[..size]
+            .iter()
+            .map(|name| Renewal::new(name, "a:1", LEASE))
+            .collect();
+        let expected: Vec<_> = (0..size)
+            .map(|at| match at % 2 {
+                0 => Outcome::Renewed,
+                _ => Outcome::NotHeld,
+            })
+            .collect();
+        assert_eq!(renew(&store, &batch), expected, "{size}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
+    let server = Server::start();
+    let store = store(&server);
+    server.cli(&["SET", "tourbillon:{bad}:lock", "1"]);
+    let names = ["n0", "n1", "bad", "n3", "n4"];
+    for name in names {
+        if name != "bad" {
+            granted(&store, name, "a:1");
+        }
+    }
+    let batch: Vec<_> = names
+        .into_iter()
+        .chain([""])
+        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .collect();
+    let outcomes = renew(&store, &batch);
+    for (renewal, outcome) in batch.iter().zip(&outcomes) {
+        match renewal.name {
+            "bad" => assert!(
+                matches!(outcome, Outcome::Failed(StoreError::Refused(why)) if why.contains("WRONGTYPE")),
+                "{outcome:?}"
+            ),
+            "" => assert!(matches!(outcome, Outcome::Failed(StoreError::Refused(_)))),
+            _ => assert_eq!(*outcome, Outcome::Renewed),
+        }
+    }
+    assert_eq!(outcomes.len(), batch.len());
+    for answer in [
+        acquire(&store, "bad", "a:1").map(|_| ()),
+        store.release("bad", "a:1", LIMIT).map(|_| ()),
+    ] {
+        assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
+    let server = Server::start();
+    let store = store(&server);
+    for round in 0..3 {
+        let owner = format!("a:{round}");
+        let names = ["n0", "n1", "n2"];
+        for name in names {
+            granted(&store, name, &owner);
+        }
+        server.cli(&["SCRIPT", "FLUSH"]);
+        let batch = names.map(|name| Renewal::new(name, &owner, LEASE));
+        assert_eq!(
+            renew(&store, &batch),
+            [Outcome::Renewed, Outcome::Renewed, Outcome::Renewed]
+        );
+        server.cli(&["SCRIPT", "FLUSH"]);
+        for name in names {
+            assert_eq!(release(&store, name, &owner), Released::Released);
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+    }
+}
+
+// === tokens, and restarts ===
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
+    let mut server = Server::start();
+    let store = RedisStore::builder(&server.url())
+        .longest_lease(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let mut last = 0;
+    let mut refused = 0;
+    for at in 0..1_000 {
+        if at % 250 == 100 {
+            server.restart();
+        }
+        let owner = format!("a:{at}");
+        let claim = Claim::new("x", &owner, Duration::from_millis(200));
+        let token = loop {
+            match store.acquire(&claim, LIMIT) {
+                Ok(Acquired::Granted { token }) => break token,
+                Err(StoreError::Restarted { wait }) => {
+                    refused += 1;
+                    assert!(wait <= Duration::from_millis(1_200), "{wait:?}");
+                    thread::park_timeout(wait);
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(token > last, "{at}: {token} after {last}");
+        last = token;
+        assert_eq!(release(&store, "x", &owner), Released::Released);
+    }
+    assert!(refused >= 4, "each restart was noticed: {refused}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
+    let server = Server::start();
+    let store = store(&server);
+    let ahead = 4_000_000_000_000_000_u64;
+    server.cli(&["SET", "tourbillon:{x}:token", &ahead.to_string()]);
+    for at in 1..=3 {
+        assert_eq!(granted(&store, "x", "a:1"), ahead + at);
+    }
+    let shown = server.cli(&["HGET", "tourbillon:{x}:lock", "token"]);
+    assert_eq!(shown, "\"4000000000000003\"");
+    // Otherwise they are the time.
+    let now = std::time::SystemTime::now();
+    let now = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_micros();
+    let token = u128::from(granted(&store, "y", "a:2"));
+    assert!(token.abs_diff(now) < LIMIT.as_micros(), "{token} {now}");
+    // What is no number grants nothing.
+    server.cli(&["SET", "tourbillon:{z}:token", "many"]);
+    let answer = acquire(&store, "z", "a:3");
+    assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+    assert_eq!(
+        server.cli(&["EXISTS", "tourbillon:{z}:lock"]),
+        "(integer) 0"
+    );
+}
+
+/// How long a server has been up for certain, when it is asked for the first grant.
+fn first_grant(store: &RedisStore, started: Instant) -> Duration {
+    loop {
+        match acquire_short(store, "x", "late:1") {
+            Ok(Acquired::Granted { .. }) => return started.elapsed(),
+            Err(StoreError::Restarted { wait }) => thread::park_timeout(wait),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired, StoreError> {
+    store.acquire(&Claim::new(name, owner, store.longest_lease()), LIMIT)
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in() {
+    let longest = Duration::from_millis(1_500);
+    let mut server = Server::start();
+    let build = |server: &Server| {
+        let builder = RedisStore::builder(&server.url()).longest_lease(longest);
+        builder.build().unwrap()
+    };
+    let known = build(&server);
+    // A first start is not to be told from a restart.
+    wait::until("the first start is long ago", || known.check(LIMIT).is_ok());
+    assert!(matches!(
+        acquire_short(&known, "x", "a:1"),
+        Ok(Acquired::Granted { .. })
+    ));
+    server.kill();
+    let killed = Instant::now();
+    server.restart();
+    // Who was connected before, and who comes now: what it held is gone, and none gets it.
+    let new = build(&server);
+    for store in [&known, &new] {
+        for _ in 0..2 {
+            let answer = acquire_short(store, "x", "b:1");
+            let Err(StoreError::Restarted { wait }) = answer else {
+                panic!("nothing is granted yet: {answer:?}");
+            };
+            assert!(wait <= longest + Duration::from_secs(1), "{wait:?}");
+            assert!(matches!(
+                store.check(LIMIT),
+                Err(StoreError::Restarted { .. })
+            ));
+        }
+    }
+    // Only what grants has to wait.
+    assert_eq!(release(&known, "x", "a:1"), Released::NotHeld);
+    let renewal = Renewal::new("x", "a:1", longest);
+    assert_eq!(renew(&known, &[renewal]), [Outcome::NotHeld]);
+    assert!(first_grant(&new, killed) >= longest);
+    let answer = acquire_short(&known, "x", "c:1");
+    assert!(matches!(answer, Ok(Acquired::Held { .. })), "{answer:?}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server: apt-get install redis-server"
+)]
+fn a_durable_server_grants_at_once_and_has_forgotten_nothing() {
+    let mut server = Server::durable();
+    let store = store(&server);
+    let first = granted(&store, "x", "a:1");
+    let free = granted(&store, "y", "a:2");
+    assert_eq!(release(&store, "y", "a:2"), Released::Released);
+    server.restart();
+    assert!(matches!(
+        acquire(&store, "x", "b:1"),
+        Ok(Acquired::Held { .. })
+    ));
+    assert!(granted(&store, "y", "b:2") > free);
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "a:1", LEASE)]),
+        [Outcome::Renewed]
+    );
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
+    assert!(granted(&store, "x", "b:3") > first);
+}
