@@ -1,7 +1,6 @@
 //! What the store on Redis promises, on real servers.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
