@@ -12,7 +12,8 @@ use std::time::Duration;
 /// What a scheduler tells the time by.
 ///
 /// Chosen in the builder. [`Clock::system`] is the default: `std::time::Instant`, monotonic, whose
-/// treatment of suspended time is the platform's (Linux does not count it).
+/// treatment of suspended time is the platform's (Linux does not count it). [`Clock::boottime`]
+/// counts it. [`Clock::manual`] is for tests.
 ///
 /// # Examples
 ///
@@ -34,7 +35,25 @@ enum Kind {
     System {
         start: Instant,
     },
+    /// Made only where [`since_boot`] has answered.
+    #[cfg(not(loom))]
+    Boottime,
     Manual(ManualClock),
+}
+
+/// How long ago the machine was booted, its suspensions included, where there is a clock for that.
+#[cfg(all(not(loom), any(target_os = "linux", target_os = "android")))]
+#[inline]
+fn since_boot() -> Option<Duration> {
+    use rustix::time::{DynamicClockId, clock_gettime_dynamic};
+    // By a dynamic id: by the other kind a kernel without the clock would be a panic.
+    let since = clock_gettime_dynamic(DynamicClockId::Boottime).ok()?;
+    Duration::try_from(since).ok()
+}
+
+#[cfg(all(not(loom), not(any(target_os = "linux", target_os = "android"))))]
+fn since_boot() -> Option<Duration> {
+    None
 }
 
 impl Clock {
@@ -45,6 +64,47 @@ impl Clock {
         Clock(Kind::System {
             start: Instant::now(),
         })
+    }
+
+    /// The clock that counts from the machine's boot and goes on while the machine is suspended:
+    /// `CLOCK_BOOTTIME`, on Linux and Android. For leases, and for whatever else the rest of the
+    /// world does not wait with.
+    ///
+    /// Its times are nanoseconds since the boot, so those of all processes of one machine can be
+    /// compared, as long as it is up. (A container with a time namespace of its own may have
+    /// another zero.)
+    ///
+    /// Elsewhere, or if the kernel does not know that clock, this is [`Clock::system`], starting at
+    /// [`Time::ZERO`] now. [`counts_suspend`](Clock::counts_suspend) tells which of the two it is.
+    ///
+    /// # Blocking
+    ///
+    /// Who asks the clock after a suspension sees the truth at once, and whatever has expired is
+    /// late by it. But threads sleep by the system's monotonic clock: a ticker that slept when the
+    /// machine was suspended still sleeps for as long as it had left, unless a deadline earlier
+    /// than the one it sleeps for wakes it. Until then nothing in its shard expires, not even what
+    /// was armed after the suspension. So a task is late by up to that sleep, once; in a scheduler
+    /// of one shard a [repeating](crate::Handle::repeat) timer bounds it, at the price of its
+    /// wake-ups. Never is anything early. Limits of calls that wait, as of a shutdown, pass late in
+    /// the same way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{Clock, Scheduler};
+    ///
+    /// # fn main() -> Result<(), tourbillon::BuildError> {
+    /// let clock = Clock::boottime();
+    /// let scheduler = Scheduler::<&str>::builder().clock(clock.clone()).build()?;
+    /// let lease_taken = clock.now();
+    /// assert!(scheduler.handle().now() >= lease_taken);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn boottime() -> Self {
+        since_boot().map_or_else(Self::system, |_| Clock(Kind::Boottime))
     }
 
     /// A clock that stands still until `clock` is moved.
@@ -58,8 +118,22 @@ impl Clock {
     pub fn as_manual(&self) -> Option<ManualClock> {
         match &self.0 {
             #[cfg(not(loom))]
-            Kind::System { .. } => None,
+            Kind::System { .. } | Kind::Boottime => None,
             Kind::Manual(clock) => Some(clock.clone()),
+        }
+    }
+
+    /// Whether this clock is known to go on while the machine is suspended: it is
+    /// [`Clock::boottime`], on a platform that has it. Of [`Clock::system`] that is not known, and
+    /// a manual clock goes on when it is moved.
+    #[must_use]
+    pub fn counts_suspend(&self) -> bool {
+        match &self.0 {
+            #[cfg(not(loom))]
+            Kind::Boottime => true,
+            #[cfg(not(loom))]
+            Kind::System { .. } => false,
+            Kind::Manual(_) => false,
         }
     }
 
@@ -70,21 +144,28 @@ impl Clock {
         match &self.0 {
             #[cfg(not(loom))]
             Kind::System { start } => Time::ZERO + start.elapsed(),
+            #[cfg(not(loom))]
+            Kind::Boottime => {
+                Time::ZERO + since_boot().expect("a kernel that knew the clock still knows it")
+            }
             Kind::Manual(clock) => clock.now(),
         }
     }
 
     /// The moment of this clock that corresponds to `instant`.
     ///
-    /// On a manual clock it is as far from the clock's present as `instant` is from the system's.
+    /// On a clock other than the system's it is as far from the clock's present as `instant` is
+    /// from the system's, or a little later: of [`Clock::boottime`] too, so a suspension between
+    /// `instant` and now is left out.
     #[cfg(not(loom))]
     #[must_use]
     pub fn time_of(&self, instant: Instant) -> Time {
         match &self.0 {
             Kind::System { start } => Time::ZERO + instant.saturating_duration_since(*start),
-            Kind::Manual(clock) => {
+            Kind::Boottime | Kind::Manual(_) => {
+                // In this order: what passes in between makes the answer later, never earlier.
                 let real = Instant::now();
-                let now = clock.now();
+                let now = self.now();
                 instant.checked_duration_since(real).map_or_else(
                     || now - real.saturating_duration_since(instant),
                     |ahead| now + ahead,
@@ -101,8 +182,10 @@ impl Clock {
             return;
         };
         match &self.0 {
+            // A suspension does not shorten what a thread still has to sleep. A shorter limit
+            // would, but threads would then wake when nothing is due.
             #[cfg(not(loom))]
-            Kind::System { .. } => {
+            Kind::System { .. } | Kind::Boottime => {
                 let left = until.since(self.now());
                 if !left.is_zero() {
                     crate::sync::park_for(parker, left);
@@ -252,5 +335,86 @@ mod tests {
         let clock = Clock::manual(&hand);
         assert!(past.is_none_or(|past| clock.time_of(past) < hand.now()));
         assert!(clock.time_of(Instant::now() + Duration::from_secs(5)) > hand.now());
+    }
+
+    #[test]
+    fn boottime_is_there_where_it_is_promised() {
+        let has_it = cfg!(any(target_os = "linux", target_os = "android"));
+        assert_eq!(Clock::boottime().counts_suspend(), has_it);
+        assert!(Clock::boottime().as_manual().is_none());
+        assert!(!Clock::system().counts_suspend());
+        assert!(!Clock::manual(&ManualClock::new()).counts_suspend());
+    }
+
+    #[test]
+    fn boottime_goes_at_least_as_far_as_the_systems_clock_and_never_back() {
+        let clock = Clock::boottime();
+        let (begin, start) = (clock.now(), Instant::now());
+        let mut last = begin;
+        while last.since(begin) < Duration::from_millis(5) {
+            let elapsed = start.elapsed();
+            let now = clock.now();
+            assert!(now >= last);
+            assert!(now.since(begin) >= elapsed);
+            last = now;
+        }
+    }
+
+    #[test]
+    fn all_boottime_clocks_show_one_time() {
+        let one = Clock::boottime();
+        let begin = one.now();
+        while one.now().since(begin) < Duration::from_millis(2) {}
+        let other = Clock::boottime();
+        if one.counts_suspend() {
+            let (first, second, third) = (one.now(), other.now(), one.now());
+            assert!(first <= second && second <= third);
+        }
+    }
+
+    #[test]
+    fn instants_become_times_since_boot() {
+        let clock = Clock::boottime();
+        let away = Duration::from_secs(5);
+        let before = clock.now();
+        let instant = Instant::now();
+        let present = clock.time_of(instant);
+        let ahead = clock.time_of(instant + away);
+        let behind = instant.checked_sub(away).map(|past| clock.time_of(past));
+        let after = clock.now();
+        assert!(before <= present && present <= after);
+        assert!(before + away <= ahead && ahead <= after + away);
+        if let Some(behind) = behind.filter(|_| clock.counts_suspend()) {
+            assert!(before - away <= behind && behind <= after - away);
+        }
+    }
+
+    #[test]
+    fn a_scheduler_counts_by_boottime() {
+        let clock = Clock::boottime();
+        let built = clock.now();
+        let scheduler = crate::Scheduler::<u32>::builder()
+            .clock(clock.clone())
+            .shards(1)
+            .workers(1)
+            .build()
+            .unwrap();
+        let handle = scheduler.handle();
+        assert!(built <= handle.now() && handle.now() <= clock.now());
+        let (told, runs) = std::sync::mpsc::channel();
+        let deadline = clock.now() + Duration::from_millis(20);
+        for (key, time) in [(1, deadline), (2, built)] {
+            let (clock, told) = (clock.clone(), told.clone());
+            let tell = move |firing: &crate::Firing<'_, u32>| {
+                told.send((*firing.key(), firing.deadline(), clock.now()))
+                    .unwrap();
+            };
+            handle.schedule_at(key, time, tell).unwrap();
+        }
+        for _ in 0..2 {
+            let (key, asked, started) = runs.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!(asked, if key == 1 { deadline } else { built });
+            assert!(started >= asked, "{started:?} is before {asked:?}");
+        }
     }
 }

@@ -6,7 +6,8 @@ use core::time::Duration;
 
 /// A moment of a scheduler's clock: nanoseconds since the clock's start.
 ///
-/// Times of two clocks have nothing to do with each other. All arithmetic saturates.
+/// Times of two clocks have nothing to do with each other, unless both are
+/// [`Clock::boottime`](crate::Clock::boottime) of one machine. All arithmetic saturates.
 /// [`Time::MAX`] means *never*: a timer with that deadline is kept and can be moved or cancelled,
 /// and does not run.
 ///

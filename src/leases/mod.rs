@@ -1,14 +1,42 @@
-//! Leases: locks that end by themselves, and watchdogs that keep them alive.
+//! Leases: locks that end by themselves, and watchdogs that keep things alive.
+//!
+//! - [`Leases`]: locks by name over a [`LeaseStore`], renewed in the background.
+//! - [`Watchdog`]: the same renewals for whatever else ends unless it is renewed.
+//! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
+//! - [`Fence`]: keeps holders that have lost their lease away from a resource.
 
-// The stores are the ones who use it.
-#[allow(dead_code)]
+mod acquire;
+#[cfg(feature = "futures")]
+mod awaiting;
+mod builder;
+mod error;
+mod fence;
+mod guard;
 mod hub;
+mod locks;
+mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(test, feature = "test-util"))]
+mod steps;
 mod store;
+mod watchdog;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
+pub use acquire::Acquisition;
+pub use builder::LeasesBuilder;
+pub use error::{LockError, ReleaseError};
+pub use fence::{Fence, StaleToken};
+pub use guard::{LeaseGuard, LeaseId};
+pub use locks::Leases;
+pub use memory::{Fault, MemoryStore, StoreCall};
+#[cfg(any(test, feature = "test-util"))]
+pub use steps::Steps;
 pub use store::{
     Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
+};
+pub use watchdog::{
+    Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,
+    WatchdogStats, What,
 };

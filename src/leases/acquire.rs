@@ -1,0 +1,293 @@
+//! Acquiring: options, and the wait.
+//!
+//! Who waits asks, lets the store watch, asks again, and then waits for whatever comes first: the
+//! store's word, the end of the lease that is in the way, the next time to ask anyway, the end of its
+//! patience. All attempts are made by one owner, so an attempt whose answer was lost is made good by
+//! the next one; and if there is none, the name is given back.
+
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use super::error::LockError;
+use super::guard::LeaseGuard;
+use super::locks::{Attempt, Inner, Leases, Request};
+use super::store::{StoreError, Watch};
+use super::watchdog::{Keep, spread};
+use crate::sync::{Arc, Parker, Unparker};
+use crate::tick::Time;
+
+/// How a lock is acquired. Begun by [`Leases::acquire`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::leases::{Leases, MemoryStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// // Renewed, but never for more than an hour, and only while the worker feeds it.
+/// let guard = leases
+///     .acquire("nightly-report")
+///     .lease(Duration::from_secs(10))
+///     .fed_every(Duration::from_secs(60))
+///     .max_hold(Duration::from_secs(3600))
+///     .try_lock()?;
+/// assert!(guard.feed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is acquired until `lock`, `try_lock` or `try_lock_for`"]
+pub struct Acquisition<'a> {
+    leases: &'a Leases,
+    name: &'a str,
+    lease: Duration,
+    keep: fn(Duration) -> Keep,
+    feed: Option<Duration>,
+    max_hold: Option<Duration>,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(super) fn new(leases: &'a Leases, name: &'a str) -> Self {
+        Acquisition {
+            leases,
+            name,
+            lease: leases.inner.lease,
+            keep: Keep::for_lease,
+            feed: None,
+            max_hold: None,
+        }
+    }
+
+    /// A lease of this length instead of the leases' own, **renewed** as ever.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self.keep = Keep::for_lease;
+        self
+    }
+
+    /// A lease of this length that is **not renewed**: it is lost when it has run out.
+    pub fn fixed_lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self.keep = |lease| Keep::for_lease(lease).without_renewal();
+        self
+    }
+
+    /// The holder has to call [`LeaseGuard::feed`] within every such period, or it counts as dead:
+    /// the lease is lost, is renewed no more, and runs out in the store.
+    pub fn fed_every(mut self, period: Duration) -> Self {
+        self.feed = Some(period);
+        self
+    }
+
+    /// It is renewed no more, and counts as lost, when it was held for so long in all.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.max_hold = Some(most);
+        self
+    }
+
+    /// See [`Leases::lock`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub fn lock(self) -> Result<LeaseGuard, LockError> {
+        self.quest(Patience::Endless)?.go()
+    }
+
+    /// See [`Leases::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub fn try_lock(self) -> Result<LeaseGuard, LockError> {
+        self.quest(Patience::None)?.go()
+    }
+
+    /// See [`Leases::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub fn try_lock_for(self, wait: Duration) -> Result<LeaseGuard, LockError> {
+        let until = self.leases.now() + wait;
+        self.quest(Patience::Until(until))?.go()
+    }
+
+    #[cfg(feature = "futures")]
+    pub(super) fn leases(&self) -> &Leases {
+        self.leases
+    }
+
+    pub(super) fn quest(&self, patience: Patience) -> Result<Quest, LockError> {
+        let mut keep = (self.keep)(self.lease);
+        if let Some(period) = self.feed {
+            keep = keep.fed_every(period);
+        }
+        if let Some(most) = self.max_hold {
+            keep = keep.max_hold(most);
+        }
+        let inner = &self.leases.inner;
+        Ok(Quest {
+            request: Arc::new(inner.request(self.name, keep, self.lease)?),
+            inner: Arc::clone(inner),
+            patience,
+            asked: 0,
+            watch: None,
+            last: None,
+            unknown: false,
+        })
+    }
+}
+
+/// For how long somebody waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    None,
+    Until(Time),
+    Endless,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Step {
+    Ask,
+    Wait(Time),
+    Done(Result<LeaseGuard, LockError>),
+}
+
+/// Somebody who wants a lock. It knows neither threads nor tasks.
+pub(super) struct Quest {
+    pub(super) inner: Arc<Inner>,
+    pub(super) request: Arc<Request>,
+    patience: Patience,
+    asked: u64,
+    /// `None` until the first refusal; then, whether the store watches.
+    watch: Option<Option<Box<dyn Watch>>>,
+    last: Option<StoreError>,
+    /// An attempt may have been granted without our knowing.
+    unknown: bool,
+}
+
+/// A call takes this long at least, however little patience is left.
+const LEAST_CALL: Duration = Duration::from_millis(10);
+
+impl Quest {
+    /// About to ask: whether the release is to be announced, and how long the call may take.
+    pub(super) fn ask(&mut self) -> (bool, Duration) {
+        self.asked += 1;
+        if let Some(Some(watch)) = &self.watch {
+            watch.looks();
+        }
+        let limit = self.request.lease / 3;
+        let limit = match self.patience {
+            Patience::Until(until) => limit.min(until.since(self.inner.clock.now())),
+            _ => limit,
+        };
+        (self.watch.is_some(), limit.max(LEAST_CALL))
+    }
+
+    /// What follows an answer. `waker` is to be woken when the name may be free.
+    pub(super) fn after(&mut self, answer: Attempt, waker: &Waker) -> Step {
+        let waits = !matches!(self.patience, Patience::None);
+        let pause = match answer {
+            Attempt::Granted(guard) => {
+                self.unknown = false;
+                return Step::Done(Ok(guard));
+            }
+            Attempt::Ended(error) => return Step::Done(Err(error)),
+            Attempt::Held(remaining) if !waits => {
+                return Step::Done(Err(LockError::Held { remaining }));
+            }
+            Attempt::Held(remaining) => {
+                self.last = None;
+                // A release between the answer and the watch would be missed.
+                let watched = self.watch.is_some();
+                self.watch(waker);
+                if !watched && self.inner.clock.now() < self.end() {
+                    return Step::Ask;
+                }
+                self.pause().min(remaining + Duration::from_millis(1))
+            }
+            Attempt::Failed(error) => {
+                self.unknown |=
+                    !matches!(error, StoreError::Refused(_) | StoreError::Restarted { .. });
+                if !waits || !error.may_pass() {
+                    return Step::Done(Err(LockError::Store(error)));
+                }
+                let pause = match error {
+                    StoreError::Restarted { wait } => wait,
+                    _ => self.pause(),
+                };
+                self.last = Some(error);
+                pause
+            }
+        };
+        let now = self.inner.clock.now();
+        let end = self.end();
+        if now >= end {
+            let last = self.last.take();
+            return Step::Done(Err(LockError::TimedOut { last }));
+        }
+        Step::Wait((now + pause.max(Duration::from_millis(1))).min(end))
+    }
+
+    fn end(&self) -> Time {
+        match self.patience {
+            Patience::Until(until) => until,
+            _ => Time::MAX,
+        }
+    }
+
+    fn watch(&mut self, waker: &Waker) {
+        if self.watch.is_none() {
+            self.watch = Some(self.inner.store.watch(&self.request.name, waker));
+        }
+    }
+
+    /// The time to ask anyway.
+    fn pause(&self) -> Duration {
+        let told = matches!(self.watch, Some(Some(_)));
+        let mean = self.inner.poll.unwrap_or(if told {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_millis(100)
+        });
+        spread(mean, self.inner.watchdog.random(self.asked))
+    }
+
+    /// Asks and waits on this thread.
+    fn go(mut self) -> Result<LeaseGuard, LockError> {
+        let parker = Parker::new();
+        let waker = Waker::from(Arc::new(Rouse(parker.unparker().clone())));
+        loop {
+            let (waits, limit) = self.ask();
+            let answer = self.inner.attempt(&self.request, waits, limit, true);
+            match self.after(answer, &waker) {
+                Step::Ask => {}
+                Step::Wait(until) => self.inner.clock.park_until(&parker, Some(until)),
+                Step::Done(answer) => return answer,
+            }
+        }
+    }
+}
+
+/// An attempt that may have been granted is given back: nothing is held by nobody.
+impl Drop for Quest {
+    fn drop(&mut self) {
+        if self.unknown {
+            let request = &self.request;
+            self.inner.give_back_later(&request.name, &request.owner);
+        }
+    }
+}
+
+/// Wakes a thread.
+struct Rouse(Unparker);
+
+impl Wake for Rouse {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

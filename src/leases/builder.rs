@@ -1,0 +1,183 @@
+//! Options of the lock manager.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::guard::LeaseId;
+use super::locks::{Inner, Leases};
+use super::store::LeaseStore;
+use super::watchdog::{Event, SHORTEST, Watchdog, WatchdogBuilder, random};
+use crate::clock::Clock;
+use crate::error::BuildError;
+use crate::sync::Arc;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// A drop may take as long as a release usually does, and not as long as it may.
+const DROP_LIMIT: Duration = Duration::from_millis(100);
+
+/// Options of [`Leases`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct LeasesBuilder {
+    store: Arc<dyn LeaseStore>,
+    clock: Clock,
+    watchdog: WatchdogBuilder<LeaseId>,
+    lease: Duration,
+    poll: Option<Duration>,
+    instance: Option<String>,
+}
+
+impl LeasesBuilder {
+    pub(super) fn new(store: Arc<dyn LeaseStore>) -> Self {
+        LeasesBuilder {
+            store,
+            clock: Clock::boottime(),
+            watchdog: Watchdog::builder(),
+            lease: LEASE,
+            poll: None,
+            instance: None,
+        }
+    }
+
+    /// How long a lease is; 30 s by default, at least 50 ms. It is renewed after about a third. When
+    /// a holder dies, others wait for what is left of it; when the store does not answer, a holder
+    /// goes on for what is left of it.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// What tells the time. By default [`Clock::boottime`], which goes on while the machine is
+    /// suspended.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How much earlier than in the store a lease ends by the local clock, for what the two clocks
+    /// may drift apart during a lease. By default a hundredth of the lease and 2 ms.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.watchdog = self.watchdog.margin(margin);
+        self
+    }
+
+    /// How many leases are renewed by one call at most; 100 by default.
+    pub fn batch(mut self, most: usize) -> Self {
+        self.watchdog = self.watchdog.batch(most);
+        self
+    }
+
+    /// How long who waits for a lock waits before it asks again, about. By default a tenth of a
+    /// second if the store can't tell of releases, else a second.
+    pub fn poll(mut self, pause: Duration) -> Self {
+        self.poll = Some(pause);
+        self
+    }
+
+    /// What owners are called in the store, for people who look at it: `name-4f1c9a62d07be835:12`. By
+    /// default the number of the process.
+    pub fn instance(mut self, name: &str) -> Self {
+        self.instance = Some(name.to_owned());
+        self
+    }
+
+    /// Is told of every event, on threads of its own: it may block, and panic. See
+    /// [`WatchdogBuilder::on_event`].
+    pub fn on_event(mut self, tell: impl Fn(&Event<LeaseId>) + Send + Sync + 'static) -> Self {
+        self.watchdog = self.watchdog.on_event(tell);
+        self
+    }
+
+    /// Tells [`What::HeldLong`](super::What::HeldLong) when a lease was renewed so often.
+    pub fn alarm_after(mut self, renewals: u64) -> Self {
+        self.watchdog = self.watchdog.alarm_after(renewals);
+        self
+    }
+
+    /// Makes them. No thread starts, and the store is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] names the value that can't be.
+    pub fn build(self) -> Result<Leases, BuildError> {
+        self.check()?;
+        let store = Arc::clone(&self.store);
+        let watchdog = self.watchdog.clock(self.clock.clone());
+        let store_of = Arc::clone(&self.store);
+        let watchdog = watchdog
+            .destination(move |id: &LeaseId| store_of.destination(id.name()))
+            .build(move |batch| Inner::renew(store.as_ref(), batch))?;
+        let instance = instance(self.instance.as_deref(), random(), random());
+        Ok(Leases {
+            inner: Arc::new(Inner {
+                store: self.store,
+                watchdog,
+                clock: self.clock,
+                instance,
+                lease: self.lease,
+                poll: self.poll,
+                drop_limit: DROP_LIMIT,
+            }),
+        })
+    }
+
+    /// Makes leases without threads, which the [`Steps`](super::Steps) drive from the thread of a
+    /// test. The clock is the manual one that was given, or a new one; a store that has one should
+    /// have the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn build_stepped(self, seed: u64) -> Result<(Leases, super::Steps), BuildError> {
+        self.check()?;
+        let store = Arc::clone(&self.store);
+        let watchdog = self.watchdog.clock(self.clock.clone());
+        let store_of = Arc::clone(&self.store);
+        let (watchdog, steps) = watchdog
+            .destination(move |id: &LeaseId| store_of.destination(id.name()))
+            .build_stepped(seed, move |batch| Inner::renew(store.as_ref(), batch))?;
+        let inner = Inner {
+            store: self.store,
+            watchdog,
+            clock: Clock::manual(&steps.clock()),
+            instance: instance(self.instance.as_deref(), seed, seed),
+            lease: self.lease,
+            poll: self.poll,
+            // Nothing would happen while it waits.
+            drop_limit: Duration::ZERO,
+        };
+        let leases = Leases {
+            inner: Arc::new(inner),
+        };
+        Ok((leases, steps))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let most = self.store.longest_lease();
+        if self.lease < SHORTEST || self.lease > most {
+            return Err(BuildError::Lease {
+                lease: self.lease,
+                least: SHORTEST,
+                most,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn instance(name: Option<&str>, one: u64, other: u64) -> String {
+    let name = name.map_or_else(|| std::process::id().to_string(), str::to_owned);
+    format!("{name}-{one:016x}{other:016x}")
+}
+
+impl fmt::Debug for LeasesBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasesBuilder")
+            .field("lease", &self.lease)
+            .field("clock", &self.clock)
+            .field("poll", &self.poll)
+            .field("instance", &self.instance)
+            .field("watchdog", &self.watchdog)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,360 @@
+//! The lock manager: what acquires, waits, and gives back.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::acquire::Acquisition;
+use super::builder::LeasesBuilder;
+use super::error::LockError;
+use super::guard::{LeaseGuard, LeaseId};
+use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
+use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
+use crate::clock::Clock;
+use crate::job::contain;
+use crate::sync::Arc;
+use crate::sync::channel::Receiver;
+use crate::tick::Time;
+
+/// Locks that end by themselves, over a [`LeaseStore`].
+///
+/// A lock that is acquired is *leased*: the store forgets it after a while unless it is renewed, which
+/// happens in the background for as long as its [`LeaseGuard`] lives. If the holder dies, is cut off
+/// or stands still, others get the lock when the lease has run out, and the holder, if there is
+/// still one, learns of it by its own clock.
+///
+/// Clones are one manager. Its threads start with the first lock, and end when the last clone and the
+/// last guard are gone. Nothing here is reentrant by thread: who holds a lock and asks for it again
+/// waits for itself; [`enter_again`](Self::enter_again) makes a second guard of one holding.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::leases::{Leases, MemoryStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::builder(MemoryStore::new())
+///     .lease(Duration::from_secs(10))
+///     .on_event(|event| eprintln!("{}: {:?}", event.key.name(), event.what))
+///     .build()?;
+///
+/// let guard = leases.lock("invoices")?; // waits until it is free
+/// while guard.is_held() {
+///     // .. a portion of work, with guard.fencing_token()
+/// #   break;
+/// }
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Leases {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Arc<dyn LeaseStore>,
+    pub(super) watchdog: Watchdog<LeaseId>,
+    pub(super) clock: Clock,
+    pub(super) instance: String,
+    pub(super) lease: Duration,
+    pub(super) poll: Option<Duration>,
+    pub(super) drop_limit: Duration,
+}
+
+/// What is to be acquired, checked.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) name: String,
+    pub(super) owner: String,
+    pub(super) lease: Duration,
+    pub(super) keep: Keep,
+}
+
+/// What an attempt had for an answer.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    Granted(LeaseGuard),
+    Held(Duration),
+    Failed(StoreError),
+    /// No store could do anything about it.
+    Ended(LockError),
+}
+
+impl Leases {
+    /// Leases of 30 s on this store, with default options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LeasesBuilder::build`].
+    pub fn new(store: impl LeaseStore) -> Result<Self, crate::error::BuildError> {
+        Self::builder(store).build()
+    }
+
+    /// Options with their defaults.
+    pub fn builder(store: impl LeaseStore) -> LeasesBuilder {
+        LeasesBuilder::new(Arc::new(store))
+    }
+
+    /// Begins to acquire a lock with options of its own: a lease of another length, one that is not
+    /// renewed, a holder that must feed it, a longest hold.
+    pub fn acquire<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
+        Acquisition::new(self, name)
+    }
+
+    /// Acquires the lock, and waits for as long as that takes. Errors of the store that may pass are
+    /// waited out, too.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`]: bad input, a store that refuses for good, closed leases.
+    ///
+    /// # Blocking
+    ///
+    /// Until the lock is free. Who waits is woken when it is released, if the store can tell, and asks
+    /// again when the lease in its way has run out, and every now and then.
+    pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).lock()
+    }
+
+    /// Acquires the lock if it is free, with one call to the store.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Held`] if it is not, and others.
+    ///
+    /// # Blocking
+    ///
+    /// For the call, a third of the lease at most.
+    pub fn try_lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).try_lock()
+    }
+
+    /// Acquires the lock, and waits for it for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::TimedOut`], and those of [`lock`](Self::lock).
+    ///
+    /// # Blocking
+    ///
+    /// For `wait` by the leases' clock, or for one call to the store, of which there is at least one.
+    pub fn try_lock_for(&self, name: &str, wait: Duration) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).try_lock_for(wait)
+    }
+
+    /// One more guard of a lock that is held: it is given back when the last one is. The count is
+    /// kept here and nowhere else, and renewals don't depend on it.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::ForeignGuard`] if other `Leases` acquired it, [`LockError::Lost`] if it is held no
+    /// more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// let outer = leases.lock("ledger")?;
+    /// let inner = leases.enter_again(&outer)?;
+    /// outer.release()?;
+    /// assert!(inner.is_held());
+    /// inner.release()?;
+    ///
+    /// let others = Leases::new(MemoryStore::new())?;
+    /// let foreign = others.lock("ledger")?;
+    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enter_again(&self, guard: &LeaseGuard) -> Result<LeaseGuard, LockError> {
+        if !guard.belongs_to(&self.inner) {
+            return Err(LockError::ForeignGuard);
+        }
+        match guard.lost().loss() {
+            Some(loss) => Err(LockError::Lost(loss)),
+            None => Ok(guard.again()),
+        }
+    }
+
+    /// A channel of events from now on. What it has no room for is left out and counted in
+    /// [`WatchdogStats::events_missed`]; at least one has room.
+    #[must_use]
+    pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
+        self.inner.watchdog.events(capacity)
+    }
+
+    /// Counters and gauges of the renewals.
+    ///
+    /// # Complexity
+    ///
+    /// Linear in what is held.
+    #[must_use]
+    pub fn stats(&self) -> WatchdogStats {
+        self.inner.watchdog.stats()
+    }
+
+    /// The present moment of the leases' clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.inner.clock.now()
+    }
+
+    /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
+    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. How many were
+    /// held.
+    ///
+    /// # Blocking
+    ///
+    /// For a call to the store for each that is held, and no longer than `limit` and one call, by the
+    /// leases' clock. What remains runs out.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn close(&self, limit: Duration) -> usize {
+        let until = self.now() + limit;
+        let held = self.inner.watchdog.close_all();
+        for id in &held {
+            if self.now() >= until {
+                break;
+            }
+            // What fails runs out.
+            let _ = self.inner.release_once(id.name(), id.owner());
+        }
+        held.len()
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("instance", &self.inner.instance)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// A request that can be sent, and the threads to keep what it will be granted.
+    pub(super) fn request(
+        &self,
+        name: &str,
+        keep: Keep,
+        lease: Duration,
+    ) -> Result<Request, LockError> {
+        if name.is_empty() {
+            return Err(LockError::EmptyName);
+        }
+        let most = self.store.longest_lease();
+        if lease > most {
+            return Err(LockError::TooLong { lease, most });
+        }
+        self.watchdog.check(&keep)?;
+        Ok(Request {
+            name: name.to_owned(),
+            owner: format!("{}:{}", self.instance, self.watchdog.number()),
+            lease,
+            keep,
+        })
+    }
+
+    /// Asks the store once.
+    pub(super) fn attempt(
+        self: &Arc<Self>,
+        request: &Request,
+        waits: bool,
+        limit: Duration,
+        drop_waits: bool,
+    ) -> Attempt {
+        // The lease counts from before the request is sent.
+        let sent = self.clock.now();
+        let mut claim = Claim::new(&request.name, &request.owner, request.lease);
+        if waits {
+            claim = claim.waiting();
+        }
+        let answer = contain(|| self.store.acquire(&claim, limit)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
+        });
+        let token = match answer {
+            Ok(Acquired::Granted { token }) => token,
+            Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
+            Err(error) => return Attempt::Failed(error),
+        };
+        let until = sent + request.lease - self.watchdog.margin(request.lease);
+        if self.clock.now() >= until {
+            let what = "the grant came when its lease had run out".to_owned();
+            return Attempt::Failed(StoreError::Unavailable(what));
+        }
+        let id = LeaseId::new(&request.name, &request.owner, token);
+        match self
+            .watchdog
+            .keep_with(id, &request.keep.clone().since(sent))
+        {
+            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, drop_waits)),
+            Err(error) => {
+                self.give_back_later(&request.name, &request.owner);
+                Attempt::Ended(error.into())
+            }
+        }
+    }
+
+    pub(super) fn renew(
+        store: &dyn LeaseStore,
+        batch: &Batch<'_, LeaseId>,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let renewals: Vec<_> = batch
+            .entries()
+            .iter()
+            .map(|entry| {
+                let id = entry.key();
+                let mut renewal = Renewal::new(id.name(), id.owner(), entry.lease());
+                renewal.holds = u32::try_from(id.holds()).unwrap_or(u32::MAX);
+                renewal
+            })
+            .collect();
+        store.renew(batch.destination(), &renewals, batch.limit())
+    }
+
+    /// Asks the store once to give a name back.
+    pub(super) fn release_once(&self, name: &str, owner: &str) -> Result<Released, StoreError> {
+        let limit = call_limit(self.lease);
+        contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
+        })
+    }
+
+    /// Gives a name back on a worker, and tries again until any lease of it would have run out.
+    pub(super) fn give_back_later(self: &Arc<Self>, name: &str, owner: &str) {
+        let until = self.clock.now() + self.store.longest_lease().min(self.lease * 2);
+        let pause = call_limit(self.lease) / 8;
+        Arc::clone(self).give_back_by(until, pause, Duration::ZERO, name.into(), owner.into());
+    }
+
+    fn give_back_by(
+        self: Arc<Self>,
+        until: Time,
+        pause: Duration,
+        delay: Duration,
+        name: String,
+        owner: String,
+    ) {
+        let inner = Arc::clone(&self);
+        // It keeps the leases alive until it has been said, or may be left unsaid.
+        self.call(delay, move || {
+            let failed = inner
+                .release_once(&name, &owner)
+                .is_err_and(|error| error.may_pass());
+            if failed && inner.clock.now() + pause < until {
+                inner.give_back_by(until, pause * 2, pause, name, owner);
+            }
+        });
+    }
+
+    /// Runs `task` on a worker after `delay`. False if there is none any more.
+    pub(super) fn call(&self, delay: Duration, task: impl FnOnce() + Send + 'static) -> bool {
+        self.watchdog.call(delay, task)
+    }
+}
