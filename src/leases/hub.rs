@@ -69,7 +69,7 @@ impl Hub {
     }
 
     /// Wakes everybody: releases may have been missed.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn all_may_be_free(&self) {
         let mut wakers = Vec::new();
         for one in self.0.lock().names.values_mut().flatten() {
@@ -80,7 +80,7 @@ impl Hub {
     }
 
     /// Whether nobody waits.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().names.is_empty()
     }
