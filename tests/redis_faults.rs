@@ -86,7 +86,7 @@ fn returns<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
     let server = Server::start();
@@ -117,7 +117,7 @@ fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
     let server = Server::start();
@@ -159,7 +159,7 @@ fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_is_not_there_is_named() {
     let mut server = Server::start();
@@ -180,7 +180,7 @@ fn a_server_that_is_not_there_is_named() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     let server = Server::start();
@@ -230,7 +230,7 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
     let server = Server::start();
@@ -260,7 +260,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     let server = Server::start();
@@ -295,7 +295,7 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r28_connections_that_broke_while_idle_cost_no_call() {
     let mut server = Server::durable();
@@ -327,7 +327,7 @@ fn r28_connections_that_broke_while_idle_cost_no_call() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r02_what_passes_by_itself_is_unavailable() {
     let server = Server::start();
@@ -380,7 +380,7 @@ fn r02_what_passes_by_itself_is_unavailable() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r02_rights_and_types_are_refused() {
     let server = Server::start();
@@ -440,7 +440,7 @@ fn r02_rights_and_types_are_refused() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     let server = Server::cluster();
@@ -504,7 +504,7 @@ fn subscribed(server: &Server, listening: usize, told: &mpsc::Receiver<()>) {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
     let server = Server::start();
@@ -555,7 +555,7 @@ fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn one_release_wakes_one_of_those_who_wait_in_a_process() {
     let server = Server::start();
@@ -586,7 +586,7 @@ fn one_release_wakes_one_of_those_who_wait_in_a_process() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r08_one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
     let server = Server::start();
@@ -617,7 +617,7 @@ fn r08_one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     let mut server = Server::start();

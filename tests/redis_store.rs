@@ -56,7 +56,7 @@ fn release(store: &RedisStore, name: &str, owner: &str) -> Released {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_name_is_granted_to_one_renewed_and_given_back() {
     let server = Server::start();
@@ -88,7 +88,7 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_lease_runs_out_and_a_renewal_prolongs_it() {
     let server = Server::start();
@@ -125,7 +125,7 @@ fn a_lease_runs_out_and_a_renewal_prolongs_it() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn what_cannot_be_asked_for_is_refused() {
     let server = Server::start();
@@ -164,7 +164,7 @@ fn what_cannot_be_asked_for_is_refused() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn what_is_in_redis_is_what_the_documentation_shows() {
     let server = Server::start();
@@ -219,7 +219,7 @@ fn left(server: &Server, key: &str) -> u64 {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
     let server = Server::start();
@@ -249,7 +249,7 @@ fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
     let server = Server::cluster();
@@ -309,7 +309,7 @@ fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn prefixes_and_databases_are_apart() {
     let server = Server::start();
@@ -332,7 +332,7 @@ fn prefixes_and_databases_are_apart() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r15_batches_of_any_size_have_an_outcome_for_each() {
     let server = Server::start();
@@ -359,7 +359,7 @@ fn r15_batches_of_any_size_have_an_outcome_for_each() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
     let server = Server::start();
@@ -399,7 +399,7 @@ fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
     let server = Server::start();
@@ -429,7 +429,7 @@ fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
     let mut server = Server::start();
@@ -466,7 +466,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
     let server = Server::start();
@@ -514,7 +514,7 @@ fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in() {
     let longest = Duration::from_millis(1_500);
@@ -560,7 +560,7 @@ fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in(
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_durable_server_grants_at_once_and_has_forgotten_nothing() {
     let mut server = Server::durable();

@@ -28,7 +28,120 @@ use listener::Listener;
 use pool::{Pool, Whose};
 use scripts::{Call, Scripts};
 
-/// Leases on a Redis server.
+/// Leases on a Redis server, for processes that share one. Feature `redis`.
+///
+/// A name is held in one hash, which ends by itself when nobody renews it. Each call is one script,
+/// executed by the server as a whole; a batch of renewals is one round trip.
+///
+/// ```no_run
+/// use tourbillon::leases::{Leases, RedisStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(RedisStore::open("redis://127.0.0.1/")?)?;
+/// let guard = leases.lock("orders/42")?;
+/// println!("held with the token {}", guard.fencing_token());
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is in Redis
+///
+/// For each name:
+///
+/// | key | type | what | lives |
+/// |---|---|---|---|
+/// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does | a lease, from the last renewal on |
+/// | `tourbillon:{NAME}:token` | string | the last token | 7 days after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
+///
+/// | field of the hash | what |
+/// |---|---|
+/// | `owner` | who holds it; every acquire of a [`Leases`](super::Leases) has a name of its own |
+/// | `count` | how many guards held it at the last renewal |
+/// | `token` | the token of the grant |
+/// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
+///
+/// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
+/// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
+/// [prefix](RedisStoreBuilder::prefix). In a name `{`, `}` and `%` become `%7B`, `%7D` and `%25`,
+/// so that both keys of a name lie in one slot of a cluster.
+///
+/// A person can read it, and take a lock from a holder; that one notices at its next renewal:
+///
+/// ```text
+/// $ redis-cli HGETALL 'tourbillon:{orders/42}:lock'
+/// 1) "owner"
+/// 2) "7c1e:3"
+/// 3) "count"
+/// 4) "1"
+/// 5) "token"
+/// 6) "1794844800000000"
+/// $ redis-cli PTTL 'tourbillon:{orders/42}:lock'
+/// (integer) 24310
+/// $ redis-cli GET 'tourbillon:{orders/42}:token'
+/// "1794844800000000"
+/// $ redis-cli --scan --pattern 'tourbillon:*:lock'
+/// "tourbillon:{orders/42}:lock"
+/// $ redis-cli DEL 'tourbillon:{orders/42}:lock'
+/// (integer) 1
+/// ```
+///
+/// # Tokens
+///
+/// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
+/// of a name strictly grow also over restarts that forget everything, **as long as the server's
+/// clock is not set back** while the last token is forgotten too. Scripts count in doubles, which
+/// are exact up to 2^53: for microseconds that is until the year 2255.
+///
+/// # Restarts
+///
+/// A server that is killed may come back without a key that somebody still believes to hold. So a
+/// server grants nothing, and answers [`StoreError::Restarted`], until it has been up for the
+/// [longest lease](RedisStoreBuilder::longest_lease), 30 s by default, and up to a second more,
+/// since it tells its uptime in whole seconds. The script that grants asks for that itself. So it
+/// does not matter whether this process was connected before, how many servers a proxy hides, or
+/// that it is the server's first start, which looks the same. Renewals and releases go on at once.
+/// For a server that forgets nothing ([`durable`](RedisStoreBuilder::durable)) all of this is off.
+///
+/// # What it cannot promise
+///
+/// - **A failover to a replica loses what was not replicated yet**: the replica may grant what is
+///   held, and its uptime says nothing. If its clock is behind, also tokens may repeat. `WAIT`
+///   would make that rarer and not impossible, so it is not used.
+/// - The same goes for whoever deletes keys (`FLUSHALL`, eviction): `maxmemory-policy` has to be
+///   `noeviction`, or one of the volatile ones with enough room.
+/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early.
+///
+/// Against all of these there is one remedy, the token, checked by what the lock is to protect
+/// ([`Fence`](super::Fence)).
+///
+/// # Limits, and what goes wrong
+///
+/// Every call connects, writes and reads within its limit; only looking up the name of a host has
+/// the system's own limits. A connection on which something went wrong is thrown away. If one that
+/// was idle turns out to be closed, the call is sent once more on a new one, and what was sent
+/// first may have been executed: the second answer of a release may then be
+/// [`Released::NotHeld`](super::Released::NotHeld).
+///
+/// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
+/// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `OOM`, `MISCONF`.
+/// [`StoreError::Refused`]: all else, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
+/// `MOVED`, an empty name, a lease that is zero or longer than the longest.
+///
+/// A thread listens for releases while somebody waits, with one connection, and ends some seconds
+/// after the last one, or a second after the store. What it misses while it can't listen, waiters
+/// find by asking again.
+///
+/// # Servers
+///
+/// Tested with Redis 7.0; nothing is used that Redis 5 does not have. A user of the server needs
+/// `+eval +evalsha +hget +hset +hmget +get +set +del +pexpire +pttl +time +info +publish +subscribe
+/// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
+///
+/// `rediss://` works if your `Cargo.toml` names the crate `redis` 1.8 with one of its features for
+/// TLS (this is not tested). A cluster is prepared for by the names of keys, and no call has keys
+/// of two slots, so that a proxy may hide one. This client itself talks to one server alone, and
+/// does not follow `MOVED`.
 pub struct RedisStore {
     options: Options,
     scripts: Scripts,
@@ -89,7 +202,7 @@ impl RedisStore {
     /// [`StoreError::Restarted`] if it started too short a time ago.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         let call = Call::new(&self.scripts.ready, [self.options.keys.lock("check")])
-            .arg(self.guard_micros());
+            .arg(&self.guard_micros());
         match self.call_one(call, limit)? {
             Value::Int(0) => Ok(()),
             Value::Int(wait) => Err(restarted(wait)),
@@ -142,10 +255,10 @@ impl LeaseStore for RedisStore {
         let keys = [keys.lock(claim.name), keys.token(claim.name)];
         let call = Call::new(&self.scripts.acquire, keys)
             .arg(claim.owner)
-            .arg(millis(claim.lease))
-            .arg(millis(self.options.token_life))
-            .arg(self.guard_micros())
-            .arg(u8::from(claim.waits));
+            .arg(&millis(claim.lease))
+            .arg(&millis(self.options.token_life))
+            .arg(&self.guard_micros())
+            .arg(&u8::from(claim.waits));
         let answer = self.call_one(call, limit)?;
         let Value::Array(parts) = &answer else {
             return Err(unexpected(&answer));
@@ -183,8 +296,8 @@ impl LeaseStore for RedisStore {
             let call = Call::new(&self.scripts.renew, [key]);
             calls.push(
                 call.arg(renewal.owner)
-                    .arg(millis(renewal.lease))
-                    .arg(renewal.holds),
+                    .arg(&millis(renewal.lease))
+                    .arg(&renewal.holds),
             );
         }
         if calls.is_empty() {
@@ -206,7 +319,7 @@ impl LeaseStore for RedisStore {
         let call = Call::new(&self.scripts.release, [self.options.keys.lock(name)])
             .arg(owner)
             .arg(self.options.keys.channel())
-            .arg(self.listener.message(name));
+            .arg(&self.listener.message(name));
         match self.call_one(call, limit)? {
             Value::Int(1) => {
                 // Who waits in this process may have come after the last acquire that was refused,
