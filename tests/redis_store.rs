@@ -517,7 +517,7 @@ fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in() {
-    let longest = Duration::from_millis(1_500);
+    let longest = Duration::from_secs(3);
     let mut server = Server::start();
     let build = |server: &Server| {
         let builder = RedisStore::builder(&server.url()).longest_lease(longest);

@@ -142,7 +142,12 @@ use scripts::{Call, Scripts};
 /// TLS (this is not tested). A cluster is prepared for by the names of keys, and no call has keys
 /// of two slots, so that a proxy may hide one. This client itself talks to one server alone, and
 /// does not follow `MOVED`.
-pub struct RedisStore {
+///
+/// Clones are one store.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
     options: Options,
     scripts: Scripts,
     server: Arc<Server>,
@@ -180,7 +185,7 @@ impl RedisStore {
         let server = Arc::new(server);
         // Different in each process and for each store.
         let own = RandomState::new().hash_one(unique_number());
-        RedisStore {
+        RedisStore(Arc::new(Inner {
             scripts: Scripts::new(),
             pool: Pool::new(Arc::clone(&server), options.connections),
             listener: Arc::new(Listener::new(
@@ -190,7 +195,7 @@ impl RedisStore {
             )),
             server,
             options,
-        }
+        }))
     }
 
     /// Asks the server whether it would grant something now. Nothing has to be asked before a store
@@ -201,7 +206,7 @@ impl RedisStore {
     /// What an acquire would meet: [`StoreError::Unavailable`] if there is no server,
     /// [`StoreError::Restarted`] if it started too short a time ago.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
-        let call = Call::new(&self.scripts.ready, [self.options.keys.lock("check")])
+        let call = Call::new(&self.0.scripts.ready, [self.0.options.keys.lock("check")])
             .arg(&self.guard_micros());
         match self.call_one(call, limit)? {
             Value::Int(0) => Ok(()),
@@ -211,7 +216,7 @@ impl RedisStore {
     }
 
     fn call_one(&self, call: Call<'_>, limit: Duration) -> Result<Value, StoreError> {
-        let answers = self.pool.call(Whose::User, &[call], Limit::new(limit))?;
+        let answers = self.0.pool.call(Whose::User, &[call], Limit::new(limit))?;
         match answers.into_iter().next() {
             Some(Value::ServerError(error)) => Err(answered(&error)),
             Some(answer) => Ok(answer),
@@ -221,16 +226,16 @@ impl RedisStore {
 
     /// What is asked of the server's uptime, or 0.
     fn guard_micros(&self) -> u128 {
-        match self.options.durable {
+        match self.0.options.durable {
             true => 0,
             // As long as the longest lease is when it is rounded up.
-            false => millis(self.options.longest_lease) * 1_000,
+            false => millis(self.0.options.longest_lease) * 1_000,
         }
     }
 
     /// Whether a name and its lease can be asked for.
     fn valid(&self, name: &str, lease: Duration) -> Result<(), StoreError> {
-        let longest = self.options.longest_lease;
+        let longest = self.0.options.longest_lease;
         let why = if name.is_empty() {
             "an empty name".to_owned()
         } else if lease.is_zero() {
@@ -246,17 +251,17 @@ impl RedisStore {
 
 impl LeaseStore for RedisStore {
     fn longest_lease(&self) -> Duration {
-        self.options.longest_lease
+        self.0.options.longest_lease
     }
 
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
         self.valid(claim.name, claim.lease)?;
-        let keys = &self.options.keys;
+        let keys = &self.0.options.keys;
         let keys = [keys.lock(claim.name), keys.token(claim.name)];
-        let call = Call::new(&self.scripts.acquire, keys)
+        let call = Call::new(&self.0.scripts.acquire, keys)
             .arg(claim.owner)
             .arg(&millis(claim.lease))
-            .arg(&millis(self.options.token_life))
+            .arg(&millis(self.0.options.token_life))
             .arg(&self.guard_micros())
             .arg(&u8::from(claim.waits));
         let answer = self.call_one(call, limit)?;
@@ -267,7 +272,7 @@ impl LeaseStore for RedisStore {
             [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
                 // Negative if somebody has taken the key's end away by hand.
                 remaining: u64::try_from(left)
-                    .map_or(self.options.longest_lease, Duration::from_millis),
+                    .map_or(self.0.options.longest_lease, Duration::from_millis),
             }),
             [Value::Int(1), Value::Int(token)] if token > 0 => Ok(Acquired::Granted {
                 token: token.unsigned_abs(),
@@ -292,8 +297,8 @@ impl LeaseStore for RedisStore {
                 continue;
             }
             places.push(at);
-            let key = self.options.keys.lock(renewal.name);
-            let call = Call::new(&self.scripts.renew, [key]);
+            let key = self.0.options.keys.lock(renewal.name);
+            let call = Call::new(&self.0.scripts.renew, [key]);
             calls.push(
                 call.arg(renewal.owner)
                     .arg(&millis(renewal.lease))
@@ -303,7 +308,10 @@ impl LeaseStore for RedisStore {
         if calls.is_empty() {
             return Ok(outcomes);
         }
-        let answers = self.pool.call(Whose::Watchdog, &calls, Limit::new(limit))?;
+        let answers = self
+            .0
+            .pool
+            .call(Whose::Watchdog, &calls, Limit::new(limit))?;
         for (at, answer) in places.into_iter().zip(answers) {
             outcomes[at] = match answer {
                 Value::Int(1) => Outcome::Renewed,
@@ -316,15 +324,15 @@ impl LeaseStore for RedisStore {
     }
 
     fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
-        let call = Call::new(&self.scripts.release, [self.options.keys.lock(name)])
+        let call = Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
             .arg(owner)
-            .arg(self.options.keys.channel())
-            .arg(&self.listener.message(name));
+            .arg(self.0.options.keys.channel())
+            .arg(&self.0.listener.message(name));
         match self.call_one(call, limit)? {
             Value::Int(1) => {
                 // Who waits in this process may have come after the last acquire that was refused,
                 // so that nothing is announced.
-                self.listener.hub.released(name);
+                self.0.listener.hub.released(name);
                 Ok(Released::Released)
             }
             Value::Int(0) => Ok(Released::NotHeld),
@@ -333,13 +341,13 @@ impl LeaseStore for RedisStore {
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-        let place = self.listener.hub.watch(name, waker);
-        self.listener.listen();
+        let place = self.0.listener.hub.watch(name, waker);
+        self.0.listener.listen();
         Some(place)
     }
 }
 
-impl Drop for RedisStore {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.listener.close();
     }
@@ -348,12 +356,12 @@ impl Drop for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("server", &self.server.to_string())
-            .field("prefix", &self.options.keys.prefix())
-            .field("longest_lease", &self.options.longest_lease)
-            .field("durable", &self.options.durable)
-            .field("idle_connections", &self.pool.idle())
-            .field("listens", &self.listener.is_running())
+            .field("server", &self.0.server.to_string())
+            .field("prefix", &self.0.options.keys.prefix())
+            .field("longest_lease", &self.0.options.longest_lease)
+            .field("durable", &self.0.options.durable)
+            .field("idle_connections", &self.0.pool.idle())
+            .field("listens", &self.0.listener.is_running())
             .finish()
     }
 }
