@@ -327,6 +327,26 @@ fn prefixes_and_databases_are_apart() {
     );
 }
 
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn hosts_may_be_names_and_sockets_paths() {
+    let server = Server::start();
+    let socket = server.folder().join("socket");
+    let with_socket = Server::with(&["--save", "", "--unixsocket", socket.to_str().unwrap()]);
+    for (url, server) in [
+        (format!("redis://localhost:{}", server.port()), &server),
+        (format!("unix://{}", socket.display()), &with_socket),
+    ] {
+        let store = RedisStore::builder(&url).durable().build().unwrap();
+        granted(&store, "x", &url);
+        let owner = server.cli(&["HGET", "tourbillon:{x}:lock", "owner"]);
+        assert_eq!(owner, format!("\"{url}\""));
+    }
+}
+
 // === batches ===
 
 #[test]
@@ -555,6 +575,38 @@ fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in(
     assert!(first_grant(&new, killed) >= longest);
     let answer = acquire_short(&known, "x", "c:1");
     assert!(matches!(answer, Ok(Acquired::Held { .. })), "{answer:?}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
+    let server = Server::start();
+    let script = |uptime: u32| {
+        format!(
+            "local redis = {{call = function() return 'uptime_in_seconds:{uptime}' end}}\n{}\n\
+             return rest_of_guard(tonumber(ARGV[1]), tonumber(ARGV[2]))",
+            include_str!("../src/leases/redis/guard.lua")
+        )
+    };
+    // It may have begun at the end of the second in which it says that it began.
+    for (longest, uptime, microseconds, rest) in [
+        (30_000_000, 0, 0, 31_000_000),
+        (30_000_000, 1, 0, 30_000_000),
+        (30_000_000, 30, 999_999, 1),
+        (30_000_000, 31, 0, 0),
+        (200_000, 1, 199_999, 1),
+        (200_000, 1, 200_000, 0),
+        (200_000, 1_000_000_000, 0, 0),
+        (0, 0, 0, 0),
+    ] {
+        let (longest, microseconds) = (longest.to_string(), microseconds.to_string());
+        let answer = server.cli(&["EVAL", &script(uptime), "0", &longest, &microseconds]);
+        let case = format!("{longest} {uptime} {microseconds}");
+        assert_eq!(answer, format!("(integer) {rest}"), "{case}");
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Listener {
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
         let listener = Arc::clone(self);
-        let thread = Builder::new().name("tourbillon-redis".to_owned());
+        let thread = Builder::new().name("tb-redis".to_owned());
         // Without a thread the waiters ask every now and then.
         if thread.spawn(move || listener.run(&parker)).is_ok() {
             *running = Some(unparker);
