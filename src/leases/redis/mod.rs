@@ -139,9 +139,10 @@ use scripts::{Call, Scripts};
 /// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
 ///
 /// `rediss://` works if your `Cargo.toml` names the crate `redis` 1.8 with one of its features for
-/// TLS (this is not tested). A cluster is prepared for by the names of keys, and no call has keys
-/// of two slots, so that a proxy may hide one. This client itself talks to one server alone, and
-/// does not follow `MOVED`.
+/// TLS (this is not tested). This client talks to one server, and does not follow `MOVED`: a
+/// cluster needs a proxy that hides it. That is tested with three nodes; no call has keys of two
+/// slots, and each node looks at its own uptime. Where such a proxy has no `SUBSCRIBE`, who waits
+/// finds a release by asking again.
 ///
 /// Clones are one store.
 #[derive(Clone)]
