@@ -231,7 +231,7 @@ fn many(sizes: &Sizes) -> bool {
         "released by {THREADS} threads      {:>10.0} a second",
         count as f64 / start.elapsed().as_secs_f64()
     );
-    after.lost == 0 && held == count && leases.stats().armed == 0
+    after.lost == 0 && held == count && leases.stats().kept == 0
 }
 
 /// P3: lock and unlock of one name.
