@@ -22,7 +22,7 @@ use super::events::{Teller, What};
 use super::lane::Lane;
 use super::rhythm;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
-use super::timers::Timers;
+use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
 use crate::scheduler::Next;
 use crate::shard::mix;
@@ -226,7 +226,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if armed {
             // It may have ended before its timer was there to be cancelled.
             if !self.registry.lock().series.contains_key(&number) {
-                self.timers.cancel(number);
+                self.timers.cancel(Alarm::Series(number));
             }
             Ok(series)
         } else {
@@ -275,7 +275,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             }
             series
         };
-        self.timers.cancel(number);
+        self.timers.cancel(Alarm::Series(number));
         if let Some(until) = series.plan.lock().queued.take() {
             series.lane.take_out(until, number);
         }
