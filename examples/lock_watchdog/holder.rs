@@ -3,11 +3,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use tourbillon::leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, Loss, What};
+use tourbillon::leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, LockError, Loss, What};
 use tourbillon::{Clock, Time};
 
 use crate::cable::{Cable, Grant};
@@ -85,7 +85,19 @@ fn contend(
         .build()?;
     let events = leases.events(EVENTS);
     loop {
-        let guard = leases.lock(&setting.lock)?;
+        // For a while, and again, so that orders are heard meanwhile; else this would be `lock`.
+        let guard = match leases.try_lock_for(&setting.lock, setting.lease) {
+            Ok(guard) => guard,
+            Err(LockError::TimedOut { .. }) => match orders.try_recv() {
+                Ok(Order::End) | Err(TryRecvError::Disconnected) => return Ok(()),
+                Ok(Order::Cut) => {
+                    cable.cut();
+                    continue;
+                }
+                Ok(Order::Release) | Err(TryRecvError::Empty) => continue,
+            },
+            Err(error) => return Err(error.into()),
+        };
         // Nobody else uses this cable, so the last grant is that of the guard.
         let grant = cable
             .last_grant()

@@ -66,7 +66,11 @@ impl Place for Threads {
     }
 
     fn death(&self) -> &'static str {
-        "is killed: cut off from the store, and gives nothing back"
+        if self.careless {
+            "is cut off from the store, and does not care"
+        } else {
+            "is killed: cut off from the store, and gives nothing back"
+        }
     }
 }
 
