@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon::leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
+    Acquired, Claim, Destination, LeaseStore, Leases, LockError, Outcome, RedisStore, Released,
+    Renewal, StoreError,
 };
 
 #[path = "kit/proxy.rs"]
@@ -86,7 +87,7 @@ fn returns<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
     let server = Server::start();
@@ -117,7 +118,7 @@ fn a_server_that_is_stopped_keeps_no_call_beyond_its_limit() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
     let server = Server::start();
@@ -142,7 +143,7 @@ fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
     }
     // The server sleeps for long enough that all calls end within that time.
     let sleep = redis::cmd("DEBUG")
-        .arg(&["SLEEP", "3"])
+        .arg(&["SLEEP", "5"])
         .get_packed_command();
     other.send_packed_command(&sleep).unwrap();
     let sleeping = Arc::clone(&store);
@@ -159,7 +160,7 @@ fn paused_clients_and_a_busy_server_keep_no_call_beyond_its_limit() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_is_not_there_is_named() {
     let mut server = Server::start();
@@ -180,7 +181,7 @@ fn a_server_that_is_not_there_is_named() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
     let server = Server::start();
@@ -230,7 +231,7 @@ fn more_calls_than_connections_wait_for_their_turn_and_renewals_do_not() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
     let server = Server::start();
@@ -260,7 +261,7 @@ fn answers_that_come_late_are_not_taken_for_those_to_the_next_call() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
     let server = Server::start();
@@ -295,7 +296,7 @@ fn a_connection_that_is_cut_within_the_answers_leaves_nothing_out_of_step() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r28_connections_that_broke_while_idle_cost_no_call() {
     let mut server = Server::durable();
@@ -327,7 +328,7 @@ fn r28_connections_that_broke_while_idle_cost_no_call() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r02_what_passes_by_itself_is_unavailable() {
     let server = Server::start();
@@ -359,6 +360,23 @@ fn r02_what_passes_by_itself_is_unavailable() {
     wait::until("the script has ended", || {
         server.cli(&["PING"]).contains("PONG")
     });
+    // Its data, which it reads anew.
+    server.cli(&["DEBUG", "POPULATE", "200", "filler", "1000"]);
+    server.cli(&[
+        "CONFIG",
+        "SET",
+        "loading-process-events-interval-bytes",
+        "1024",
+    ]);
+    server.cli(&["CONFIG", "SET", "key-load-delay", "50000"]);
+    let mut other = server.connect();
+    let reload = redis::cmd("DEBUG").arg("RELOAD").get_packed_command();
+    other.send_packed_command(&reload).unwrap();
+    wait::until("it loads", || server.cli(&["GET", "x"]).contains("LOADING"));
+    unavailable(acquire(&store, "x", "a:2"));
+    renewed("LOADING");
+    server.cli(&["CONFIG", "SET", "key-load-delay", "0"]);
+    other.recv_response().unwrap();
     // Memory.
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let why = unavailable(acquire(&store, "x", "a:2"));
@@ -380,7 +398,54 @@ fn r02_what_passes_by_itself_is_unavailable() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn r02_a_cluster_that_is_down_may_pass_and_another_node_is_not_looked_for() {
+    let options = ["--save", "", "--cluster-enabled", "yes"];
+    let [one, other] = [Server::with(&options), Server::with(&options)];
+    let store = at(&one.url());
+    let why = unavailable(acquire(&store, "x", "a:1"));
+    assert!(why.contains("CLUSTERDOWN"), "{why}");
+    one.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]);
+    other.cli(&["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]);
+    let port = other.port().to_string();
+    one.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    let names: Vec<String> = (0..20).map(|at| format!("n{at}")).collect();
+    wait::until("the nodes know each other", || {
+        let states = [&one, &other].map(|node| node.cli(&["CLUSTER", "INFO"]));
+        states
+            .iter()
+            .all(|state| state.contains("cluster_state:ok"))
+    });
+    let mut moved = 0;
+    for name in &names {
+        match acquire(&store, name, "a:1") {
+            Ok(Acquired::Granted { .. }) => {}
+            answer => {
+                let why = refused(answer);
+                assert!(why.contains("MOVED"), "{why}");
+                moved += 1;
+            }
+        }
+    }
+    assert!((1..20).contains(&moved), "{moved}");
+    // In a batch each has an outcome of its own.
+    let batch: Vec<_> = names
+        .iter()
+        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .collect();
+    let outcomes = store.renew(Destination::default(), &batch, LIMIT).unwrap();
+    let renewed = outcomes
+        .iter()
+        .filter(|one| **one == Outcome::Renewed)
+        .count();
+    assert_eq!(renewed, 20 - moved);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r02_rights_and_types_are_refused() {
     let server = Server::start();
@@ -427,8 +492,13 @@ fn r02_rights_and_types_are_refused() {
     let outcomes = locks.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
     assert_eq!(locks.release("x", "a:1", LIMIT), Ok(Released::Released));
-    let why = refused(acquire(&with("locks:wrong"), "x", "a:1"));
-    assert!(why.contains("WRONGPASS"), "{why}");
+    assert!(!format!("{locks:?}").contains("s3cret"), "{locks:?}");
+    let why = refused(acquire(&with("locks:wr0ng"), "x", "a:1"));
+    assert!(why.contains("WRONGPASS") && !why.contains("wr0ng"), "{why}");
+    let (waker, told) = bell();
+    let watch = locks.watch("x", &waker);
+    subscribed(&server, 1, &told);
+    drop(watch);
     server.cli(&["ACL", "SETUSER", "locks", "resetkeys", "~other:*"]);
     let why = refused(acquire(&locks, "x", "a:1"));
     assert!(why.contains("NOPERM"), "{why}");
@@ -440,7 +510,7 @@ fn r02_rights_and_types_are_refused() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     let server = Server::cluster();
@@ -504,7 +574,7 @@ fn subscribed(server: &Server, listening: usize, told: &mpsc::Receiver<()>) {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
     let server = Server::start();
@@ -555,21 +625,18 @@ fn a_release_wakes_who_waits_in_another_process_and_only_if_somebody_does() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn one_release_wakes_one_of_those_who_wait_in_a_process() {
     let server = Server::start();
     let store = at(&server.url());
     granted(&store, "x", "a:1");
     let bells: Vec<_> = (0..3).map(|_| bell()).collect();
-    let watches: Vec<_> = bells
-        .iter()
-        .map(|(waker, _)| store.watch("x", waker).expect("it can tell"))
-        .collect();
-    for (watch, (_, told)) in watches.iter().zip(&bells) {
-        subscribed(&server, 1, told);
-        watch.looks();
-    }
+    let watch = |name: &str, at: usize| store.watch(name, &bells[at].0).expect("it can tell");
+    let first = watch("x", 0);
+    subscribed(&server, 1, &bells[0].1);
+    first.looks();
+    let _others = [watch("x", 1), watch("y", 2)];
     let claim = Claim::new("x", "a:2", LEASE).waiting();
     assert!(matches!(
         store.acquire(&claim, LIMIT),
@@ -577,18 +644,21 @@ fn one_release_wakes_one_of_those_who_wait_in_a_process() {
     ));
     assert_eq!(store.release("x", "a:1", LIMIT), Ok(Released::Released));
     wait::next(&bells[0].1);
-    // The message of one's own release is no news. Once this one has been heard, that one was.
+    // The message of one's own release is no news: when this one has been heard, that one was.
+    server.cli(&["PUBLISH", "tourbillon:released", "other y"]);
+    wait::next(&bells[2].1);
+    assert!(bells[1].1.try_recv().is_err());
     server.cli(&["PUBLISH", "tourbillon:released", "other x"]);
     wait::next(&bells[1].1);
-    assert!(bells[2].1.try_recv().is_err());
+    assert!(bells[0].1.try_recv().is_err());
 }
 
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
-fn r08_one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
+fn one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
     let server = Server::start();
     let store = at(&server.url());
     let (waker, told) = bell();
@@ -617,7 +687,7 @@ fn r08_one_connection_listens_for_all_who_wait_and_ends_when_nobody_does() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     let mut server = Server::start();
@@ -653,4 +723,44 @@ fn who_waits_looks_again_whenever_releases_may_have_been_missed() {
     wait::until("the silence is noticed", || proxy.connections() > before);
     proxy.answers(Answers::Pass);
     wait::next(&told);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn locks_of_two_processes_are_handed_over_by_the_server() {
+    let server = Server::start();
+    let build = || {
+        let store = RedisStore::builder(&server.url())
+            .durable()
+            .build()
+            .unwrap();
+        Leases::new(store).unwrap()
+    };
+    let (one, other) = (build(), build());
+    let mut guard = one.try_lock("x").unwrap();
+    assert!(matches!(other.try_lock("x"), Err(LockError::Held { .. })));
+    for round in 0..5 {
+        let (from, to) = if round % 2 == 0 {
+            (&one, &other)
+        } else {
+            (&other, &one)
+        };
+        let (tell, told) = mpsc::channel();
+        let token = guard.fencing_token();
+        thread::spawn({
+            let to = to.clone();
+            move || tell.send(to.lock("x"))
+        });
+        wait::until("somebody waits", || {
+            server.cli(&["HEXISTS", "tourbillon:{x}:lock", "waited"]) == "(integer) 1"
+        });
+        assert!(guard.is_held());
+        guard.release().unwrap();
+        guard = wait::next(&told).unwrap();
+        assert!(guard.fencing_token() > token);
+        assert!(matches!(from.try_lock("x"), Err(LockError::Held { .. })));
+    }
 }
