@@ -42,7 +42,7 @@ impl Wake for Silent {
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
-fn r20_a_process_that_was_stopped_goes_on_with_its_calls() {
+fn a_process_that_was_stopped_goes_on_with_its_calls() {
     let server = Server::start();
     let store = RedisStore::builder(&server.url())
         .durable()
