@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use super::acquire::{Acquisition, Patience, Quest, Step};
+use super::acquire::{Acquisition, Patience, Quest, Step, is_unknown};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, Leases};
+use super::locks::{Attempt, Inner, Leases, Request};
 use super::store::StoreError;
 use super::watchdog::Watchdog;
 use crate::job::contain;
@@ -124,17 +124,56 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     loop {
-        let (waits, limit) = quest.ask();
+        if quest.is_closed() {
+            return Err(LockError::Closed);
+        }
+        let how = quest.ask(false);
         let (inner, request) = (Arc::clone(&quest.inner), Arc::clone(&quest.request));
-        // Should this future be dropped, the answer is: a guard with it, which gives its lock back.
+        // Should this future be dropped, the answer is.
         let answer = on_worker(&quest.inner, move || {
-            inner.attempt(&request, waits, limit, false)
+            let attempt = Some(inner.attempt(&request, how));
+            Answer {
+                attempt,
+                inner,
+                request,
+            }
         });
-        let answer = answer.await.unwrap_or(Attempt::Ended(LockError::Closed));
+        let answer = match answer.await {
+            Some(answer) => answer.take(),
+            None => Attempt::Ended(LockError::Closed),
+        };
         match quest.after(answer, &waker) {
             Step::Ask => {}
             Step::Wait(until) => sleep(&quest, &bell, &waker, until).await,
             Step::Done(answer) => return answer,
+        }
+    }
+}
+
+/// What an attempt had for an answer, on its way to a future that may be gone: then a guard gives its
+/// lock back by itself, and what may have been granted without our knowing is given back, too.
+struct Answer {
+    attempt: Option<Attempt>,
+    inner: Arc<Inner>,
+    request: Arc<Request>,
+}
+
+impl Answer {
+    fn take(mut self) -> Attempt {
+        let attempt = self.attempt.take();
+        attempt.expect("it is taken once, with the answer itself")
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let unknown = match &self.attempt {
+            Some(Attempt::Failed(error)) => is_unknown(error),
+            Some(Attempt::Ended(_)) => true,
+            _ => false,
+        };
+        if unknown {
+            self.inner.give_back_later(self.request.give_back());
         }
     }
 }
@@ -166,7 +205,7 @@ impl Drop for Alarm<'_> {
 /// Runs `task` on a worker of the leases; `None` if there is none any more. When the future is
 /// dropped, the task runs all the same, and its answer is dropped.
 async fn on_worker<T: Send + 'static>(
-    inner: &super::locks::Inner,
+    inner: &Inner,
     task: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let desk = Arc::new(Desk::default());

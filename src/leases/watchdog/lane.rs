@@ -1,4 +1,5 @@
-//! One destination: what is due for it, and the pass that sends it.
+//! One destination, and leases of about one length: what is due there, and the pass that sends it.
+//! Lengths are apart since a call for long leases may take longer than short ones last.
 //!
 //! A pass takes from the queue, the most urgent first, a batch at a time, and sends each batch on the
 //! thread it runs on. Passes of one destination follow each other, so one that hangs would stop all
@@ -11,16 +12,40 @@
 //!   and so does every series that looks after itself and finds its renewal still in the queue.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::super::store::Destination;
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
-/// So many passes of one destination may hang.
-const HANGING: usize = 4;
+/// So many passes of one lane may hang. Each has a thread of its own.
+const HANGING: usize = 2;
+
+/// What has a lane of its own: a destination, and leases from a power of two up to the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Route {
+    pub(super) destination: Destination,
+    length: u32,
+}
+
+impl Route {
+    pub(super) fn of(destination: Destination, lease: Duration) -> Self {
+        Route {
+            destination,
+            length: lease.as_millis().max(1).ilog2(),
+        }
+    }
+
+    /// The shortest lease there.
+    pub(super) fn shortest(self) -> Duration {
+        1_u64
+            .checked_shl(self.length)
+            .map_or(Duration::MAX, Duration::from_millis)
+    }
+}
 
 pub(super) struct Lane<T> {
-    pub(super) destination: Destination,
+    pub(super) route: Route,
     /// No other lane's, not even that of an earlier one of this destination.
     pub(super) number: u64,
     state: Mutex<State<T>>,
@@ -37,9 +62,9 @@ struct State<T> {
 }
 
 impl<T> Lane<T> {
-    pub(super) fn new(destination: Destination, number: u64) -> Self {
+    pub(super) fn new(route: Route, number: u64) -> Self {
         Lane {
-            destination,
+            route,
             number,
             state: Mutex::new(State {
                 queue: BTreeMap::new(),
@@ -101,7 +126,7 @@ impl<T> Lane<T> {
         batch
     }
 
-    /// The pass sends a batch, which is overdue from then on. False if it was given up.
+    /// The pass runs, and what it does just now is overdue from then on. False if it was given up.
     pub(super) fn sends(&self, epoch: u64, overdue: Time) -> bool {
         let mut state = self.state.lock();
         let present = state.epoch == epoch;
@@ -123,6 +148,18 @@ impl<T> Lane<T> {
             false
         }
     }
+
+    /// Whether no pass runs, and none hangs.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.overdue.is_none() && state.hanging.is_empty()
+    }
+
+    /// Nobody will send anything any more.
+    pub(super) fn clear(&self) {
+        let queue = std::mem::take(&mut self.state.lock().queue);
+        drop(queue);
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -134,7 +171,7 @@ mod tests {
     }
 
     fn lane(until: &[u64]) -> Lane<u64> {
-        let lane = Lane::new(Destination::new(7), 0);
+        let lane = Lane::new(Route::of(Destination::new(7), Duration::from_secs(30)), 0);
         for (number, until) in until.iter().enumerate() {
             lane.put(at(*until), number as u64, Arc::new(*until));
         }
@@ -153,6 +190,22 @@ mod tests {
         assert!(lane.take_out(at(30), 0));
         assert!(!lane.take_out(at(30), 0));
         assert!(taken(&lane, 0, 3).is_empty());
+    }
+
+    #[test]
+    fn leases_of_about_one_length_share_a_lane() {
+        let of = |millis| Route::of(Destination::new(1), Duration::from_millis(millis));
+        assert_eq!(of(16_384), of(30_000));
+        assert_ne!(of(16_383), of(16_384));
+        assert_eq!(of(30_000).shortest(), Duration::from_millis(16_384));
+        assert_eq!(of(0), of(1));
+        let longest = Route::of(Destination::new(1), Duration::MAX);
+        assert!(longest.shortest() > Duration::from_secs(1 << 40));
+        let shortest = lane(&[]);
+        assert!(shortest.is_idle());
+        assert!(shortest.sends(0, at(1)) && !shortest.is_idle());
+        shortest.ended(0);
+        assert!(shortest.is_idle());
     }
 
     #[test]

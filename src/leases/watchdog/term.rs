@@ -248,6 +248,14 @@ impl Term {
         goes_on
     }
 
+    /// Whether this flight is the one under way.
+    pub(crate) fn flies(&self, flight: Flight) -> bool {
+        let state = self.state.lock();
+        state
+            .flight
+            .is_some_and(|(under_way, _)| under_way == flight)
+    }
+
     /// Until when a renewal is under way. One whose time has passed is given up, which is answered
     /// once.
     pub(crate) fn under_way(&self, now: Time) -> UnderWay {
