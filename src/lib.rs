@@ -92,6 +92,7 @@
 //! | `test-util` | the module `test_util`; no dependency |
 //! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
 //! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//! | `redis` | `leases::RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 

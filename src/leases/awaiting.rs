@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::acquire::{Acquisition, Patience, Quest, Step};
 use super::error::{LockError, ReleaseError};
-use super::guard::LeaseGuard;
+use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Leases};
 use super::store::StoreError;
+use super::watchdog::Watchdog;
 use crate::job::contain;
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
@@ -140,15 +141,26 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
 
 /// Until then, or until the bell rings.
 async fn sleep(quest: &Quest, bell: &Arc<Bell>, waker: &Waker, until: Time) {
-    if until != Time::MAX {
-        let waker = waker.clone();
-        let delay = until.since(quest.inner.clock.now());
-        // Without a worker there will be an answer at the next attempt, and at once.
-        if !quest.inner.call(delay, move || waker.wake()) {
-            return;
-        }
+    let waker = waker.clone();
+    let watchdog = &quest.inner.watchdog;
+    let delay = until.since(quest.inner.clock.now());
+    // Without a worker there will be an answer at the next attempt, and at once.
+    if let Some(number) = watchdog.call(delay, move || waker.wake()) {
+        let _alarm = Alarm { watchdog, number };
+        poll_fn(|context| bell.poll(context)).await;
     }
-    poll_fn(|context| bell.poll(context)).await;
+}
+
+/// The time to ask again. Nothing of it is left when it is not waited for any more.
+struct Alarm<'a> {
+    watchdog: &'a Watchdog<LeaseId>,
+    number: u64,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.watchdog.cancel_call(self.number);
+    }
 }
 
 /// Runs `task` on a worker of the leases; `None` if there is none any more. When the future is

@@ -355,6 +355,6 @@ impl Inner {
 
     /// Runs `task` on a worker after `delay`. False if there is none any more.
     pub(super) fn call(&self, delay: Duration, task: impl FnOnce() + Send + 'static) -> bool {
-        self.watchdog.call(delay, task)
+        self.watchdog.call(delay, task).is_some()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`Leases`]: locks by name over a [`LeaseStore`], renewed in the background.
 //! - [`Watchdog`]: the same renewals for whatever else ends unless it is renewed.
-//! - [`MemoryStore`]: the embedded store.
+//! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
 //! - [`Fence`]: keeps holders that have lost their lease away from a resource.
 
 mod acquire;

@@ -1,8 +1,8 @@
 //! Hears of releases, as long as somebody waits for one.
 //!
-//! One thread for a store, with one connection that is subscribed to the one channel. It starts with
-//! the first who waits, and ends when nobody has waited for a while, or with the store. What is
-//! published while it is not subscribed is lost, so whenever it has subscribed everybody looks.
+//! One thread for a store, with one connection that is subscribed to the one channel. It starts
+//! with the first who waits, and ends when nobody has waited for a while, or with the store. What
+//! is published while it is not subscribed is lost, so whenever it has subscribed everybody looks.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Listener {
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
         let listener = Arc::clone(self);
-        let thread = Builder::new().name("tourbillon-redis".to_owned());
+        let thread = Builder::new().name("tb-redis".to_owned());
         // Without a thread the waiters ask every now and then.
         if thread.spawn(move || listener.run(&parker)).is_ok() {
             *running = Some(unparker);
@@ -140,15 +140,12 @@ impl Listener {
                     silent = 0;
                     self.hear(&message);
                 }
-                None if self.is_closed() && self.ends() => return Ok(()),
-                None if silent == SILENT => {
-                    if self.ends() {
-                        return Ok(());
-                    }
+                None if silent < SILENT => silent += 1,
+                None if self.ends() => return Ok(()),
+                None => {
                     let _: Value = words.ping().map_err(fault)?;
                     silent = 0;
                 }
-                None => silent += 1,
             }
             if self.is_closed() && self.ends() {
                 return Ok(());

@@ -53,10 +53,10 @@ impl Pool {
 
     /// Calls scripts, all in one round trip, and answers with what each of them answered.
     ///
-    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a new
-    /// one. What was sent first may have been executed all the same, and that does no harm, since
-    /// the owner is the same: a second acquire grants again, a second renewal renews again, and a
-    /// second release finds nothing, which is what it says.
+    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a
+    /// new one. What was sent first may have been executed all the same, and that does no harm,
+    /// since the owner is the same: a second acquire grants again, a second renewal renews again,
+    /// and a second release finds nothing, which is what it says.
     pub(super) fn call(
         &self,
         whose: Whose,

@@ -22,8 +22,9 @@ use super::events::{Teller, What};
 use super::lane::Lane;
 use super::rhythm;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
-use super::timers::Timers;
+use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
+use crate::job::contain;
 use crate::scheduler::Next;
 use crate::shard::mix;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -226,7 +227,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if armed {
             // It may have ended before its timer was there to be cancelled.
             if !self.registry.lock().series.contains_key(&number) {
-                self.timers.cancel(number);
+                self.timers.cancel(Alarm::Series(number));
             }
             Ok(series)
         } else {
@@ -275,7 +276,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             }
             series
         };
-        self.timers.cancel(number);
+        self.timers.cancel(Alarm::Series(number));
         if let Some(until) = series.plan.lock().queued.take() {
             series.lane.take_out(until, number);
         }
@@ -292,8 +293,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     pub(super) fn tell(&self, series: &Series<K>, what: What) {
         let (key, now) = (&series.key, self.now());
-        self.teller
-            .tell(&self.timers, series.number, key, now, what);
+        // A key's `Clone` is user code: its panic costs the event, and no other series its renewal.
+        let _ = contain(|| {
+            self.teller
+                .tell(&self.timers, series.number, key, now, what);
+        });
     }
 
     // === rounds ===

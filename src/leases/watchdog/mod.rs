@@ -355,10 +355,21 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.random(of)
     }
 
-    /// Runs `task` on a worker after `delay`. False if there is none.
-    pub(super) fn call(&self, delay: Duration, task: impl FnOnce() + Send + 'static) -> bool {
+    /// Runs `task` on a worker after `delay`. The number of the call; `None` if there is no worker.
+    pub(super) fn call(
+        &self,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) -> Option<u64> {
         let number = self.machine.number();
-        self.machine.timers.call(number, delay, task)
+        let called = self.machine.timers.call(number, delay, task);
+        called.then_some(number)
+    }
+
+    /// A call that has not begun does not.
+    #[cfg(feature = "futures")]
+    pub(super) fn cancel_call(&self, number: u64) {
+        self.machine.timers.cancel(timers::Alarm::Call(number));
     }
 }
 

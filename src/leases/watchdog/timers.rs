@@ -139,9 +139,9 @@ impl Timers {
         }
     }
 
-    pub(super) fn cancel(&self, series: u64) {
+    pub(super) fn cancel(&self, alarm: Alarm) {
         if let Some(work) = self.work() {
-            let _ = work.cancel(&Alarm::Series(series));
+            let _ = work.cancel(&alarm);
         }
     }
 

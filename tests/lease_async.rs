@@ -1,0 +1,319 @@
+//! Locks that are awaited.
+
+#[path = "kit/gate.rs"]
+mod gate;
+#[path = "kit/runtimes.rs"]
+mod runtimes;
+#[path = "kit/wait.rs"]
+mod wait;
+#[path = "kit/wakes.rs"]
+mod wakes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
+use std::time::Duration;
+
+use gate::Gate;
+use runtimes::{eventually, on_all};
+use tourbillon::leases::{
+    Fault, Leases, LockError, Loss, MemoryStore, ReleaseError, StoreCall, StoreError,
+};
+use tourbillon::{Clock, ManualClock};
+use wait::until;
+use wakes::{Wakes, poll};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn manual() -> (ManualClock, Leases, MemoryStore) {
+    let hand = ManualClock::new();
+    let clock = Clock::manual(&hand);
+    let store = MemoryStore::with_clock(clock.clone());
+    let leases = Leases::builder(store.clone()).clock(clock).build();
+    (hand, leases.unwrap(), store)
+}
+
+/// Every acquire waits at the first gate before it is executed, and at the second one afterwards.
+fn held_up(store: &MemoryStore) -> (Gate, Gate) {
+    let gates = (Gate::default(), Gate::default());
+    let (before, after) = gates.clone();
+    store.inject(move |call| match call {
+        StoreCall::Claim(_) => {
+            before.pass();
+            let after = after.clone();
+            Fault::Then(Box::new(move || after.pass()))
+        }
+        _ => Fault::None,
+    });
+    gates
+}
+
+/// Counts the acquires that arrive.
+fn claims(store: &MemoryStore) -> Arc<AtomicUsize> {
+    let claims = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&claims);
+    store.inject(move |call| {
+        if matches!(call, StoreCall::Claim(_)) {
+            count.fetch_add(1, SeqCst);
+        }
+        Fault::None
+    });
+    claims
+}
+
+fn is_free(store: &MemoryStore, name: &str) -> bool {
+    store.holder(name).is_none()
+}
+
+#[test]
+fn a_lock_is_awaited_and_given_back_on_every_runtime() {
+    on_all(|| async {
+        let (_, leases, store) = manual();
+        let guard = leases.try_lock_async("a").await.unwrap();
+        assert!(guard.is_held() && guard.fencing_token() > 0);
+        let refused = leases.try_lock_async("a").await;
+        assert!(matches!(refused, Err(LockError::Held { remaining }) if remaining == LEASE));
+        guard.release_async().await.unwrap();
+        assert!(is_free(&store, "a"));
+        assert_eq!(leases.stats().armed, 0);
+        let again = leases.lock_async("a").await.unwrap();
+        drop(again);
+        eventually("the drop gives it back", || is_free(&store, "a")).await;
+    });
+}
+
+#[test]
+fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
+    on_all(|| async {
+        // It stands still all the time.
+        let (_, leases, store) = manual();
+        let first = leases.lock_async("a").await.unwrap();
+        let claims = claims(&store);
+        let token = first.fencing_token();
+        let waiting = tokio::spawn({
+            let leases = leases.clone();
+            async move { leases.lock_async("a").await.unwrap().fencing_token() }
+        });
+        // It has asked twice, and a timer is armed for the time to ask anyway.
+        eventually("it waits", || {
+            claims.load(SeqCst) == 2 && leases.stats().armed == 2
+        })
+        .await;
+        first.release_async().await.unwrap();
+        assert!(waiting.await.unwrap() > token);
+    });
+}
+
+#[test]
+fn the_patience_is_that_of_the_clock() {
+    let (hand, leases, store) = manual();
+    let _held = leases.lock("a").unwrap();
+    let claims = claims(&store);
+    let wakes = Wakes::new();
+    let mut waiting = Box::pin(leases.try_lock_for_async("a", LEASE / 100));
+    until("it sleeps", || {
+        assert!(poll(&mut waiting, &wakes).is_pending());
+        claims.load(SeqCst) == 2 && leases.stats().armed == 2
+    });
+    hand.advance(LEASE / 100);
+    let mut answer = None;
+    until("it gives up", || {
+        if let Poll::Ready(ended) = poll(&mut waiting, &wakes) {
+            answer = Some(ended);
+        }
+        answer.is_some()
+    });
+    assert!(matches!(
+        answer,
+        Some(Err(LockError::TimedOut { last: None }))
+    ));
+    // Asked once more at the end.
+    assert_eq!(claims.load(SeqCst), 3);
+}
+
+#[test]
+fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free() {
+    for executed in [false, true] {
+        let (_, leases, store) = manual();
+        let (before, after) = held_up(&store);
+        let wakes = Wakes::new();
+        let mut acquiring = Box::pin(leases.lock_async("a"));
+        assert!(poll(&mut acquiring, &wakes).is_pending());
+        if executed {
+            before.open();
+            after.crowd(1);
+            assert!(!is_free(&store, "a"));
+        } else {
+            before.crowd(1);
+        }
+        drop(acquiring);
+        before.open();
+        after.crowd(1);
+        after.open();
+        // The clock stands still: no lease runs out.
+        until("it is given back", || {
+            is_free(&store, "a") && leases.stats().armed == 0
+        });
+        assert_eq!(leases.stats().kept, 0);
+        store.heal();
+        leases.try_lock("a").unwrap().release().unwrap();
+    }
+}
+
+#[test]
+fn c154_a_future_dropped_when_its_answer_has_come_leaves_the_lock_free() {
+    let (_, leases, store) = manual();
+    let (before, after) = held_up(&store);
+    let wakes = Wakes::new();
+    let mut acquiring = Box::pin(leases.try_lock_async("a"));
+    assert!(poll(&mut acquiring, &wakes).is_pending());
+    before.open();
+    after.open();
+    until("it is told", || wakes.count() == 1);
+    assert!(!is_free(&store, "a"));
+    drop(acquiring);
+    until("it is given back", || is_free(&store, "a"));
+}
+
+#[test]
+fn a_future_that_has_not_been_polled_asks_for_nothing() {
+    let (_, leases, store) = manual();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    store.inject(move |_| {
+        count.fetch_add(1, SeqCst);
+        Fault::None
+    });
+    drop(leases.lock_async("a"));
+    assert_eq!((asked.load(SeqCst), leases.stats().armed), (0, 0));
+}
+
+#[test]
+fn who_gives_up_waiting_lets_the_next_one_have_it() {
+    let (_, leases, store) = manual();
+    let held = leases.lock("a").unwrap();
+    let claims = claims(&store);
+    let wait = || {
+        let wakes = Wakes::new();
+        let mut waiting = Box::pin(leases.lock_async("a"));
+        let pending = poll(&mut waiting, &wakes);
+        assert!(pending.is_pending());
+        (waiting, wakes)
+    };
+    let (mut first, first_wakes) = wait();
+    let poll_until_it_sleeps = |waiting: &mut std::pin::Pin<Box<_>>, wakes: &_, waiters: usize| {
+        until("it sleeps", || {
+            assert!(poll(waiting, wakes).is_pending());
+            // It has asked twice, and waits for the time to ask anyway.
+            claims.load(SeqCst) == 2 * waiters && leases.stats().armed == 1 + waiters
+        });
+    };
+    poll_until_it_sleeps(&mut first, &first_wakes, 1);
+    let (mut second, second_wakes) = wait();
+    poll_until_it_sleeps(&mut second, &second_wakes, 2);
+    // The first one is woken, and is dropped before it has looked.
+    held.release().unwrap();
+    drop(first);
+    until("the second one has it", || {
+        poll(&mut second, &second_wakes).is_ready()
+    });
+}
+
+#[test]
+fn a_release_goes_on_when_its_future_is_dropped() {
+    let (_, leases, store) = manual();
+    let gate = Gate::default();
+    let at = gate.clone();
+    let guard = leases.lock("a").unwrap();
+    store.inject(move |call| {
+        if matches!(call, StoreCall::GiveBack { .. }) {
+            at.pass();
+        }
+        Fault::None
+    });
+    let wakes = Wakes::new();
+    let mut releasing = Box::pin(guard.release_async());
+    assert!(poll(&mut releasing, &wakes).is_pending());
+    gate.crowd(1);
+    drop(releasing);
+    assert_eq!(leases.stats().kept, 0);
+    gate.open();
+    until("it is free", || is_free(&store, "a"));
+}
+
+#[test]
+fn an_awaited_release_tells_what_a_blocking_one_does() {
+    on_all(|| async {
+        let (hand, leases, store) = manual();
+        let lost = leases.lock_async("a").await.unwrap();
+        hand.advance(2 * LEASE);
+        assert_eq!(
+            lost.release_async().await,
+            Err(ReleaseError::Lost(Loss::Expired))
+        );
+        let guard = leases.lock_async("a").await.unwrap();
+        let inner = leases.enter_again(&guard).unwrap();
+        assert_eq!(guard.release_async().await, Ok(()));
+        store.forget();
+        assert_eq!(inner.release_async().await, Err(ReleaseError::NotHeld));
+        let guard = leases.lock_async("a").await.unwrap();
+        let down = StoreError::Unavailable("down".into());
+        let fault = down.clone();
+        store.inject(move |_| Fault::Fail(fault.clone()));
+        assert_eq!(guard.release_async().await, Err(ReleaseError::Store(down)));
+        store.heal();
+        eventually("it is tried again", || {
+            hand.advance(Duration::from_millis(100));
+            is_free(&store, "a")
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_loss_is_a_future() {
+    on_all(|| async {
+        let (hand, leases, store) = manual();
+        let guard = leases.lock_async("a").await.unwrap();
+        let lost = guard.lost();
+        let task = tokio::spawn(lost.clone());
+        store.inject(|_| Fault::Fail(StoreError::Unavailable("down".into())));
+        hand.advance(LEASE);
+        assert_eq!(task.await.unwrap(), Some(Loss::Expired));
+        assert_eq!(lost.await, Some(Loss::Expired));
+        store.heal();
+        let guard = leases.lock_async("a").await.unwrap();
+        let task = tokio::spawn(guard.lost());
+        guard.release_async().await.unwrap();
+        assert_eq!(task.await.unwrap(), None);
+    });
+}
+
+#[test]
+fn a_loss_that_nobody_awaits_any_more_keeps_no_waker() {
+    let (_, leases, _) = manual();
+    let guard = leases.lock("a").unwrap();
+    let wakes = Wakes::new();
+    let mut lost = Box::pin(guard.lost());
+    assert!(poll(&mut lost, &wakes).is_pending());
+    assert!(poll(&mut lost, &wakes).is_pending());
+    assert!(Arc::strong_count(&wakes) > 1);
+    drop(lost);
+    assert_eq!(Arc::strong_count(&wakes), 1);
+}
+
+#[test]
+fn closed_leases_answer_at_once() {
+    on_all(|| async {
+        let (_, leases, _) = manual();
+        let guard = leases.lock_async("a").await.unwrap();
+        assert_eq!(leases.close(LEASE), 1);
+        assert!(!guard.is_held());
+        let refused = leases.lock_async("b").await;
+        assert!(matches!(refused, Err(LockError::Closed)));
+        assert_eq!(
+            guard.release_async().await,
+            Err(ReleaseError::Lost(Loss::Closed))
+        );
+    });
+}
