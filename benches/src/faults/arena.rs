@@ -1,6 +1,6 @@
 //! One lock and its rounds.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -32,7 +32,9 @@ const HANGS: Duration = Duration::from_secs(30);
 pub(crate) struct Course {
     /// Locks that somebody holds.
     pub(crate) held: AtomicUsize,
-    /// When the fault was over; 0 before.
+    /// When the fault began; 0 before.
+    pub(crate) began: AtomicU64,
+    /// When it was over; 0 before.
     pub(crate) over: AtomicU64,
 }
 
@@ -288,6 +290,7 @@ impl Play<'_> {
         let anyway_at = fault_at + 4 * lease;
         let mut pending = self.plan.fault != OnHolder::Nothing;
         let mut heals: Option<(Moment, usize)> = None;
+        let mut told = BTreeSet::new();
         loop {
             let time = now();
             if pending && time >= fault_at {
@@ -312,6 +315,15 @@ impl Play<'_> {
                 self.heal(victim);
             }
             let over = self.course.over.load(Ordering::Acquire);
+            if server != OnServer::Nothing {
+                let began = self.course.began.load(Ordering::Relaxed);
+                for (at, what) in [(began, "begins"), (over, "is over")] {
+                    if at != 0 && told.insert(what) {
+                        let at = millis(at.saturating_sub(self.start));
+                        self.note(&format!("-- {}: {what}, at {at}", server.name()));
+                    }
+                }
+            }
             let mut end = self.start + nanos(self.plan.lasts);
             if over != 0
                 && let OnServer::Kill(_) = server

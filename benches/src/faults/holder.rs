@@ -212,8 +212,8 @@ impl Holder<'_> {
         thread::sleep(pause);
         let patience = self.part(200);
         let acquire = match self.rng.below(100) {
-            0..80 => self.leases.acquire(&self.order.lock),
-            80..90 => self
+            0..70 => self.leases.acquire(&self.order.lock),
+            70..90 => self
                 .leases
                 .acquire(&self.order.lock)
                 .fixed_lease(self.order.lease),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::holder::Sabotage;
 use crate::rng::Rng;
 
 /// No lease is longer, so this is what the stores are built for.
@@ -98,10 +99,27 @@ pub(crate) fn step(seed: u64, server: usize, step: usize, locks: usize) -> Step 
     }
 }
 
+/// The same with the fault that brings this to light, and few others.
+pub(crate) fn sharpened(mut step: Step, sabotage: Sabotage) -> Step {
+    step.fault = match sabotage {
+        Sabotage::Unguarded => OnServer::Kill(Duration::ZERO),
+        Sabotage::Deaf | Sabotage::Leak => OnServer::Nothing,
+    };
+    for round in &mut step.rounds {
+        round.fault = match sabotage {
+            Sabotage::Deaf => OnHolder::Stop(round.lease * 2),
+            Sabotage::Unguarded | Sabotage::Leak => OnHolder::Nothing,
+        };
+    }
+    step
+}
+
 fn on_server(rng: &mut Rng) -> OnServer {
     match rng.below(100) {
         0..40 => OnServer::Nothing,
-        40..58 => OnServer::Kill(between(rng, 0, 300)),
+        // Half of them so short that some lease is believed in afterwards.
+        40..49 => OnServer::Kill(Duration::ZERO),
+        49..58 => OnServer::Kill(between(rng, 0, 300)),
         58..70 => OnServer::Pause(between(rng, 50, 900), rng.below(2) == 0),
         70..80 => OnServer::Sleep(between(rng, 50, 900)),
         80..90 => OnServer::Stop(between(rng, 50, 900)),

@@ -134,6 +134,9 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
             break;
         }
         let mut step = plan::step(shared.seed, number, at, options.locks);
+        if let Some(sabotage) = options.sabotage {
+            step = plan::sharpened(step, sabotage);
+        }
         step.rounds.truncate(left);
         left -= step.rounds.len();
         play(&step, &mut server, &watch, &mut arenas, shared)?;
@@ -185,6 +188,7 @@ fn befall(server: &mut Server, step: &Step, course: &Course) -> redis::RedisResu
     {
         thread::sleep(Duration::from_millis(1));
     }
+    course.began.store(now(), Ordering::Relaxed);
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match step.fault {
         OnServer::Nothing => {}
