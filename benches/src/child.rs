@@ -4,9 +4,10 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use crate::cli::Order;
-use crate::machine::{self, Busy, Others, resident_bytes};
+use crate::machine::{Busy, Others, resident_bytes};
 use crate::pingpong;
 use crate::recorder::{early_so_far, fired_so_far};
+use crate::signals;
 use crate::systems;
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{self, Children, Workload};
@@ -20,7 +21,7 @@ pub(crate) struct Child {
 
 /// Serves until the parent closes the child's input.
 pub(crate) fn serve(order: &Order) -> io::Result<()> {
-    machine::end_with_the_parent();
+    signals::end_with_the_parent();
     let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
     let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
     let mut child = Child {

@@ -20,6 +20,7 @@ mod pingpong;
 mod recorder;
 mod report;
 mod rng;
+mod signals;
 mod systems;
 mod targets;
 mod wire;
