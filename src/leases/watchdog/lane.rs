@@ -23,13 +23,13 @@ const HANGING: usize = 2;
 
 /// What has a lane of its own: a destination, and leases from a power of two up to the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Route {
-    pub(super) destination: Destination,
+pub(crate) struct Route {
+    pub(crate) destination: Destination,
     length: u32,
 }
 
 impl Route {
-    pub(super) fn of(destination: Destination, lease: Duration) -> Self {
+    pub(crate) fn of(destination: Destination, lease: Duration) -> Self {
         Route {
             destination,
             length: lease.as_millis().max(1).ilog2(),
@@ -37,17 +37,17 @@ impl Route {
     }
 
     /// The shortest lease there.
-    pub(super) fn shortest(self) -> Duration {
+    pub(crate) fn shortest(self) -> Duration {
         1_u64
             .checked_shl(self.length)
             .map_or(Duration::MAX, Duration::from_millis)
     }
 }
 
-pub(super) struct Lane<T> {
-    pub(super) route: Route,
+pub(crate) struct Lane<T> {
+    pub(crate) route: Route,
     /// No other lane's, not even that of an earlier one of this destination.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     state: Mutex<State<T>>,
 }
 
@@ -62,7 +62,7 @@ struct State<T> {
 }
 
 impl<T> Lane<T> {
-    pub(super) fn new(route: Route, number: u64) -> Self {
+    pub(crate) fn new(route: Route, number: u64) -> Self {
         Lane {
             route,
             number,
@@ -76,20 +76,20 @@ impl<T> Lane<T> {
     }
 
     /// Something is due. The epoch whose pass is to send it.
-    pub(super) fn put(&self, until: Time, number: u64, series: Arc<T>) -> u64 {
+    pub(crate) fn put(&self, until: Time, number: u64, series: Arc<T>) -> u64 {
         let mut state = self.state.lock();
         state.queue.insert((until, number), series);
         state.epoch
     }
 
     /// It is not to be sent any more. Whether it was in the queue.
-    pub(super) fn take_out(&self, until: Time, number: u64) -> bool {
+    pub(crate) fn take_out(&self, until: Time, number: u64) -> bool {
         let taken = self.state.lock().queue.remove(&(until, number));
         taken.is_some()
     }
 
     /// The epoch, if no pass of it runs, or after the one that ran was given up.
-    pub(super) fn supervise(&self, now: Time) -> Option<u64> {
+    pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
         match state.overdue {
             None => Some(state.epoch),
@@ -106,7 +106,7 @@ impl<T> Lane<T> {
 
     /// A pass takes the next batch, as `choose` picks from what is most urgent. Nothing for a pass
     /// that was given up.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         epoch: u64,
         most: usize,
@@ -127,7 +127,7 @@ impl<T> Lane<T> {
     }
 
     /// The pass runs, and what it does just now is overdue from then on. False if it was given up.
-    pub(super) fn sends(&self, epoch: u64, overdue: Time) -> bool {
+    pub(crate) fn sends(&self, epoch: u64, overdue: Time) -> bool {
         let mut state = self.state.lock();
         let present = state.epoch == epoch;
         if present {
@@ -138,7 +138,7 @@ impl<T> Lane<T> {
 
     /// The pass has ended. Whether something is left for another one. One that was given up may end
     /// twice: it was armed once more before that, and runs after it has come back.
-    pub(super) fn ended(&self, epoch: u64) -> bool {
+    pub(crate) fn ended(&self, epoch: u64) -> bool {
         let mut state = self.state.lock();
         if state.epoch == epoch {
             state.overdue = None;
@@ -150,13 +150,13 @@ impl<T> Lane<T> {
     }
 
     /// Whether no pass runs, and none hangs.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.overdue.is_none() && state.hanging.is_empty()
     }
 
     /// Nobody will send anything any more.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let queue = std::mem::take(&mut self.state.lock().queue);
         drop(queue);
     }
