@@ -1,6 +1,9 @@
 //! Rounds that were missed: the policies after a pause, on the manual clock and in a child process
 //! that is stopped.
 
+#[cfg(target_os = "linux")]
+#[path = "kit/pause.rs"]
+mod pause;
 #[path = "kit/rounds.rs"]
 mod rounds;
 #[path = "kit/steps.rs"]
@@ -224,13 +227,12 @@ fn a_clock_that_goes_back_misses_nothing() {
 #[cfg(target_os = "linux")]
 mod suspended {
     use std::env;
-    use std::fs;
     use std::io::{BufRead, BufReader};
-    use std::process::{Child, ChildStderr, Command, Stdio};
+    use std::process::{ChildStderr, Command, Stdio};
     use std::sync::mpsc;
-    use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
+    use super::pause::Paused;
     use tourbillon::{Missed, Next, Period, Scheduler};
 
     const CHILD: &str = "TOURBILLON_TEST_BEATS";
@@ -281,16 +283,8 @@ mod suspended {
     }
 
     struct Beating {
-        child: Child,
+        child: Paused,
         lines: std::io::Lines<BufReader<ChildStderr>>,
-    }
-
-    impl Drop for Beating {
-        fn drop(&mut self) {
-            // Also while it is stopped.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
     }
 
     impl Beating {
@@ -304,7 +298,10 @@ mod suspended {
                 .spawn()
                 .unwrap();
             let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-            Beating { child, lines }
+            Beating {
+                child: Paused(child),
+                lines,
+            }
         }
 
         fn next(&mut self) -> Line {
@@ -323,34 +320,6 @@ mod suspended {
                 };
             }
         }
-
-        fn signal(&self, name: &str) {
-            let pid = self.child.id().to_string();
-            let sent = Command::new("sh")
-                .args(["-c", "kill -s \"$0\" \"$1\"", name, &pid])
-                .status();
-            assert!(sent.unwrap().success());
-        }
-
-        /// Stops it, and lets it go on after at least so long.
-        fn pause(&self, pause: Duration) {
-            self.signal("STOP");
-            let stat = format!("/proc/{}/stat", self.child.id());
-            let is_stopped = || {
-                let stat = fs::read_to_string(&stat).unwrap();
-                let (_, state) = stat.rsplit_once(") ").unwrap();
-                state.starts_with('T')
-            };
-            while !is_stopped() {
-                thread::yield_now();
-            }
-            // It stands still for at least this long: the pause is what is tested.
-            let begun = Instant::now();
-            while begun.elapsed() < pause {
-                thread::park_timeout(pause);
-            }
-            self.signal("CONT");
-        }
     }
 
     /// Beats a few times, is stopped for ten periods, and beats on. All lines but the first.
@@ -359,7 +328,7 @@ mod suspended {
         let first = beating.next();
         assert_eq!(first.number, 1);
         let mut lines = vec![beating.next(), beating.next()];
-        beating.pause(10 * PERIOD);
+        beating.child.pause(10 * PERIOD);
         let all_there = |lines: &[Line]| {
             let after = lines.iter().rev().take_while(|line| line.missed < 10);
             after.count() >= 5

@@ -32,8 +32,8 @@ struct State<T> {
     epoch: u64,
     /// The pass of this epoch runs, and its batch is overdue from then on.
     overdue: Option<Time>,
-    /// Of earlier epochs.
-    hanging: usize,
+    /// The epochs that were given up, until their pass comes back.
+    hanging: Vec<u64>,
 }
 
 impl<T> Lane<T> {
@@ -45,7 +45,7 @@ impl<T> Lane<T> {
                 queue: BTreeMap::new(),
                 epoch: 0,
                 overdue: None,
-                hanging: 0,
+                hanging: Vec::new(),
             }),
         }
     }
@@ -68,8 +68,9 @@ impl<T> Lane<T> {
         let mut state = self.state.lock();
         match state.overdue {
             None => Some(state.epoch),
-            Some(overdue) if now >= overdue && state.hanging < HANGING => {
-                state.hanging += 1;
+            Some(overdue) if now >= overdue && state.hanging.len() < HANGING => {
+                let given_up = state.epoch;
+                state.hanging.push(given_up);
                 state.epoch += 1;
                 state.overdue = None;
                 Some(state.epoch)
@@ -110,14 +111,15 @@ impl<T> Lane<T> {
         present
     }
 
-    /// The pass has ended. Whether something is left for another one.
+    /// The pass has ended. Whether something is left for another one. One that was given up may end
+    /// twice: it was armed once more before that, and runs after it has come back.
     pub(super) fn ended(&self, epoch: u64) -> bool {
         let mut state = self.state.lock();
         if state.epoch == epoch {
             state.overdue = None;
             !state.queue.is_empty()
         } else {
-            state.hanging -= 1;
+            state.hanging.retain(|hanging| *hanging != epoch);
             false
         }
     }
@@ -180,5 +182,22 @@ mod tests {
         assert_eq!(lane.supervise(at(99)), None);
         lane.ended(0);
         assert_eq!(lane.supervise(at(99)), Some(last + 1));
+    }
+
+    #[test]
+    fn a_pass_that_runs_once_more_after_it_was_given_up_comes_back_once() {
+        let lane = lane(&[1]);
+        for epoch in 0..HANGING as u64 {
+            assert!(lane.sends(epoch, at(10)));
+            assert_eq!(lane.supervise(at(10)), Some(epoch + 1));
+        }
+        let last = HANGING as u64;
+        assert!(lane.sends(last, at(10)));
+        assert!(!lane.ended(0));
+        assert!(!lane.ended(0));
+        assert_eq!(lane.supervise(at(10)), Some(last + 1));
+        assert!(lane.sends(last + 1, at(10)));
+        // As many hang as may, still.
+        assert_eq!(lane.supervise(at(10)), None);
     }
 }

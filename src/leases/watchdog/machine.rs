@@ -24,6 +24,7 @@ use super::rhythm;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
 use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
+use crate::job::contain;
 use crate::scheduler::Next;
 use crate::shard::mix;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -292,8 +293,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     pub(super) fn tell(&self, series: &Series<K>, what: What) {
         let (key, now) = (&series.key, self.now());
-        self.teller
-            .tell(&self.timers, series.number, key, now, what);
+        // A key's `Clone` is user code: its panic costs the event, and no other series its renewal.
+        let _ = contain(|| {
+            self.teller
+                .tell(&self.timers, series.number, key, now, what);
+        });
     }
 
     // === rounds ===

@@ -29,8 +29,16 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         });
     }
 
-    /// Sends what is due, batch by batch.
+    /// Sends what is due, and comes back to the lane whatever happens: a key's `Drop` is user code.
     fn pass(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
+        let _ = contain(|| self.send_all(lane, epoch));
+        if lane.ended(epoch) {
+            self.arm_pass(lane, self.now(), Duration::ZERO);
+        }
+    }
+
+    /// Batch by batch.
+    fn send_all(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
         let mut latest = Duration::ZERO;
         loop {
             let now = self.now();
@@ -57,9 +65,6 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             if !self.send(lane, epoch, &batch) {
                 break;
             }
-        }
-        if lane.ended(epoch) {
-            self.arm_pass(lane, self.now(), Duration::ZERO);
         }
     }
 
