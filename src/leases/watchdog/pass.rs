@@ -208,7 +208,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 series.term.land(flight, now, Landing::NotHeld);
             }
             Outcome::Failed(error) => {
-                if series.term.land(flight, now, Landing::Failed) {
+                // One that was given up has failed then.
+                let awaited = series.term.awaits(flight);
+                if series.term.land(flight, now, Landing::Failed) && awaited {
                     self.failed(series, error, now);
                 }
             }
