@@ -236,9 +236,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 series.term.land(flight, now, Landing::NotHeld);
             }
             Outcome::Failed(error) => {
-                // One that was given up has been told of.
-                let told = !series.term.flies(flight);
-                if series.term.land(flight, now, Landing::Failed) && !told {
+                // One that was given up has failed then.
+                let awaited = series.term.awaits(flight);
+                if series.term.land(flight, now, Landing::Failed) && awaited {
                     self.failed(series, error, now);
                 }
             }

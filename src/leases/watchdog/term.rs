@@ -248,12 +248,10 @@ impl Term {
         goes_on
     }
 
-    /// Whether this flight is the one under way.
-    pub(crate) fn flies(&self, flight: Flight) -> bool {
-        let state = self.state.lock();
-        state
-            .flight
-            .is_some_and(|(under_way, _)| under_way == flight)
+    /// Whether this one is under way, and was not given up.
+    pub(crate) fn awaits(&self, flight: Flight) -> bool {
+        let under_way = self.state.lock().flight;
+        under_way.is_some_and(|(under_way, _)| under_way == flight)
     }
 
     /// Until when a renewal is under way. One whose time has passed is given up, which is answered
