@@ -211,8 +211,7 @@ impl Quest {
                 self.pause().min(remaining + Duration::from_millis(1))
             }
             Attempt::Failed(error) => {
-                self.unknown |=
-                    !matches!(error, StoreError::Refused(_) | StoreError::Restarted { .. });
+                self.unknown |= error.leaves_open();
                 if !waits || !error.may_pass() {
                     return Step::Done(Err(LockError::Store(error)));
                 }
@@ -278,7 +277,9 @@ impl Drop for Quest {
     fn drop(&mut self) {
         if self.unknown {
             let request = &self.request;
-            self.inner.give_back_later(&request.name, &request.owner);
+            let lease = request.lease;
+            self.inner
+                .give_back_later(&request.name, &request.owner, lease);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::acquire::{Acquisition, Patience, Quest, Step};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, Leases};
+use super::locks::{Attempt, Inner, Leases, Request};
 use super::store::StoreError;
 use super::watchdog::Watchdog;
 use crate::job::contain;
@@ -128,13 +128,28 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
         let (inner, request) = (Arc::clone(&quest.inner), Arc::clone(&quest.request));
         // Should this future be dropped, the answer is: a guard with it, which gives its lock back.
         let answer = on_worker(&quest.inner, move || {
-            inner.attempt(&request, waits, limit, false)
+            let answer = inner.attempt(&request, waits, limit, false);
+            Tried(Some(answer), inner, request)
         });
-        let answer = answer.await.unwrap_or(Attempt::Ended(LockError::Closed));
-        match quest.after(answer, &waker) {
+        let answer = answer.await.and_then(|mut tried| tried.0.take());
+        match quest.after(answer.unwrap_or(Attempt::Ended(LockError::Closed)), &waker) {
             Step::Ask => {}
             Step::Wait(until) => sleep(&quest, &bell, &waker, until).await,
             Step::Done(answer) => return answer,
+        }
+    }
+}
+
+/// An answer. If nobody takes it, what may have been granted without an answer is given back.
+struct Tried(Option<Attempt>, Arc<Inner>, Arc<Request>);
+
+impl Drop for Tried {
+    fn drop(&mut self) {
+        let Tried(answer, inner, request) = self;
+        if let Some(Attempt::Failed(error)) = answer
+            && error.leaves_open()
+        {
+            inner.give_back_later(&request.name, &request.owner, request.lease);
         }
     }
 }
@@ -166,7 +181,7 @@ impl Drop for Alarm<'_> {
 /// Runs `task` on a worker of the leases; `None` if there is none any more. When the future is
 /// dropped, the task runs all the same, and its answer is dropped.
 async fn on_worker<T: Send + 'static>(
-    inner: &super::locks::Inner,
+    inner: &Inner,
     task: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let desk = Arc::new(Desk::default());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ReleaseError;
-use super::locks::Inner;
+use super::locks::{Inner, Request};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
 use crate::sync::Arc;
@@ -21,16 +21,18 @@ struct Id {
     name: String,
     owner: String,
     token: u64,
+    lease: Duration,
     /// How many guards there are.
     holds: AtomicUsize,
 }
 
 impl LeaseId {
-    pub(super) fn new(name: &str, owner: &str, token: u64) -> Self {
+    pub(super) fn new(request: &Request, token: u64) -> Self {
         LeaseId(Arc::new(Id {
-            name: name.to_owned(),
-            owner: owner.to_owned(),
+            name: request.name.clone(),
+            owner: request.owner.clone(),
             token,
+            lease: request.lease,
             holds: AtomicUsize::new(1),
         }))
     }
@@ -51,6 +53,11 @@ impl LeaseId {
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token
+    }
+
+    /// How long its lease is whenever it begins anew.
+    pub(super) fn lease(&self) -> Duration {
+        self.0.lease
     }
 
     /// How many guards hold it.
@@ -120,17 +127,19 @@ impl Lease {
         if let Err(loss) = ended {
             // The store may know it for longer than the local clock does, or have executed a renewal
             // whose answer never came.
-            self.inner.give_back_later(id.name(), id.owner());
+            self.inner
+                .give_back_later(id.name(), id.owner(), id.lease());
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(id.name(), id.owner());
+        let released = self.inner.release_once(id.name(), id.owner(), id.lease());
         // The store was asked first, so that nobody waits for an answer that does not come.
         self.kept.settled();
         match released {
             Ok(Released::Released) => Ok(()),
             Ok(Released::NotHeld) => Err(ReleaseError::NotHeld),
             Err(error) => {
-                self.inner.give_back_later(id.name(), id.owner());
+                self.inner
+                    .give_back_later(id.name(), id.owner(), id.lease());
                 Err(ReleaseError::Store(error))
             }
         }

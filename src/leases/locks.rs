@@ -220,7 +220,7 @@ impl Leases {
                 break;
             }
             // What fails runs out.
-            let _ = self.inner.release_once(id.name(), id.owner());
+            let _ = self.inner.release_once(id.name(), id.owner(), id.lease());
         }
         held.len()
     }
@@ -282,19 +282,19 @@ impl Inner {
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
         };
-        let until = sent + request.lease - self.watchdog.margin(request.lease);
+        let until = sent + self.watchdog.good_for(request.lease);
         if self.clock.now() >= until {
             let what = "the grant came when its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
-        let id = LeaseId::new(&request.name, &request.owner, token);
+        let id = LeaseId::new(request, token);
         match self
             .watchdog
             .keep_with(id, &request.keep.clone().since(sent))
         {
             Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, drop_waits)),
             Err(error) => {
-                self.give_back_later(&request.name, &request.owner);
+                self.give_back_later(&request.name, &request.owner, request.lease);
                 Attempt::Ended(error.into())
             }
         }
@@ -317,38 +317,45 @@ impl Inner {
         store.renew(batch.destination(), &renewals, batch.limit())
     }
 
-    /// Asks the store once to give a name back.
-    pub(super) fn release_once(&self, name: &str, owner: &str) -> Result<Released, StoreError> {
-        let limit = call_limit(self.lease);
-        contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+    /// Asks the store once to give a name back that was leased for so long.
+    pub(super) fn release_once(
+        &self,
+        name: &str,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Released, StoreError> {
+        contain(|| self.store.release(name, owner, call_limit(lease))).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
         })
     }
 
-    /// Gives a name back on a worker, and tries again until any lease of it would have run out.
-    pub(super) fn give_back_later(self: &Arc<Self>, name: &str, owner: &str) {
-        let until = self.clock.now() + self.store.longest_lease().min(self.lease * 2);
-        let pause = call_limit(self.lease) / 8;
-        Arc::clone(self).give_back_by(until, pause, Duration::ZERO, name.into(), owner.into());
+    /// Gives a name back on a worker, and tries again until its lease would have run out.
+    pub(super) fn give_back_later(self: &Arc<Self>, name: &str, owner: &str, lease: Duration) {
+        // A renewal may be under way, which prolongs it once more.
+        let until = self.clock.now() + lease.saturating_add(call_limit(lease));
+        Arc::clone(self).give_back_by(until, 0, lease, name.into(), owner.into());
     }
 
     fn give_back_by(
         self: Arc<Self>,
         until: Time,
-        pause: Duration,
-        delay: Duration,
+        failed: u32,
+        lease: Duration,
         name: String,
         owner: String,
     ) {
         let inner = Arc::clone(&self);
+        // At once, then soon, then with pauses as long as a call may take.
+        let pause = move |failed: u32| call_limit(lease) / 8 * (1 << failed.min(3));
+        let delay = failed.checked_sub(1).map_or(Duration::ZERO, pause);
         // It keeps the leases alive until it has been said, or may be left unsaid.
         self.call(delay, move || {
-            let failed = inner
-                .release_once(&name, &owner)
+            let may_pass = inner
+                .release_once(&name, &owner, lease)
                 .is_err_and(|error| error.may_pass());
-            if failed && inner.clock.now() + pause < until {
-                inner.give_back_by(until, pause * 2, pause, name, owner);
+            if may_pass && inner.clock.now() + pause(failed) < until {
+                inner.give_back_by(until, failed.saturating_add(1), lease, name, owner);
             }
         });
     }

@@ -152,8 +152,13 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         self.timers.start().map_err(KeepError::Spawn)
     }
 
-    pub(super) fn margin(&self, lease: Duration) -> Duration {
+    fn margin(&self, lease: Duration) -> Duration {
         self.margin.unwrap_or_else(|| rhythm::margin(lease))
+    }
+
+    /// How long a lease is by the local clock. Not a moment less a margin: it may be for ever.
+    pub(super) fn good_for(&self, lease: Duration) -> Duration {
+        lease.saturating_sub(self.margin(lease))
     }
 
     /// A number that no other series, and no other call, of this machine has.
@@ -172,7 +177,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let number = self.number();
         let now = self.now();
         let sent = keep.since.map_or(now, |since| since.min(now));
-        let until = sent + keep.lease - self.margin(keep.lease);
+        let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
         let destination = (self.destination)(&key);
         let due = rhythm::next(sent, keep.lease, self.random(number));

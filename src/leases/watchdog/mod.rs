@@ -342,8 +342,8 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.check(keep)
     }
 
-    pub(super) fn margin(&self, lease: Duration) -> Duration {
-        self.machine.margin(lease)
+    pub(super) fn good_for(&self, lease: Duration) -> Duration {
+        self.machine.good_for(lease)
     }
 
     /// A number that nothing else of this watchdog has.

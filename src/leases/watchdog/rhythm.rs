@@ -63,7 +63,7 @@ pub(crate) fn spread(mean: Duration, random: u64) -> Duration {
     let nanos = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
     let width = u128::from(nanos) * 2 / 5;
     let above = (width * u128::from(fraction)) >> 32;
-    Duration::from_nanos(nanos - nanos / 5 + above as u64)
+    Duration::from_nanos((nanos - nanos / 5).saturating_add(above as u64))
 }
 
 #[cfg(all(test, not(loom)))]
