@@ -295,7 +295,7 @@ fn r10_entered_often_and_released_as_often_nothing_is_left() {
             assert_eq!(given_back(), 0);
             assert_eq!(guard.id().holds(), guards.len() + 1);
             // By a release and by a drop.
-            if guards.len() % 2 == 0 {
+            if guards.len().is_multiple_of(2) {
                 guard.release().unwrap();
             } else {
                 drop(guard);
