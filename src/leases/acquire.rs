@@ -230,7 +230,7 @@ impl Quest {
                     .min(remaining.saturating_add(Duration::from_millis(1)))
             }
             Attempt::Failed(error) => {
-                self.unsure |= is_unknown(&error);
+                self.unsure |= error.leaves_open();
                 if !waits || !error.may_pass() {
                     return Step::Done(Err(LockError::Store(error)));
                 }
@@ -329,11 +329,6 @@ impl Request {
             sure: false,
         }
     }
-}
-
-/// Whether the name may have been granted all the same.
-pub(super) fn is_unknown(error: &StoreError) -> bool {
-    !matches!(error, StoreError::Refused(_) | StoreError::Restarted { .. })
 }
 
 /// Wakes a thread.
