@@ -26,6 +26,8 @@
 //!   handler, channel or stream for all. For sessions, in [groups](ExpiryMapBuilder::groups) if
 //!   wanted.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
+//! - [`leases`]: locks that are renewed while they are held and end by themselves, and watchdogs for
+//!   whatever else has to be renewed; with a guide to what a lease can promise.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
 //! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
 //!

@@ -30,7 +30,7 @@ pub enum LockError {
         /// The shortest that is possible.
         least: Duration,
     },
-    /// The lease is longer than the store grants.
+    /// The lease is longer than the store grants, or than ten years.
     TooLong {
         /// What was asked for.
         lease: Duration,
@@ -39,6 +39,8 @@ pub enum LockError {
     },
     /// To be fed in no time at all.
     ZeroFeed,
+    /// To be held for no time at all.
+    ZeroHold,
     /// The guard belongs to other `Leases`.
     ForeignGuard,
     /// The guard to enter once more has lost its lease.
@@ -68,9 +70,10 @@ impl fmt::Display for LockError {
             }
             LockError::TooLong { lease, most } => write!(
                 f,
-                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
+                "a lease of {lease:?}: {most:?} is the most that is granted; choose less, or let the \
                  store grant longer ones"
             ),
+            LockError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             LockError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
             LockError::ForeignGuard => {
                 f.write_str("the guard belongs to other leases: enter it where it was acquired")
@@ -97,7 +100,9 @@ impl From<KeepError> for LockError {
     fn from(error: KeepError) -> Self {
         match error {
             KeepError::TooShort { lease, least } => LockError::TooShort { lease, least },
+            KeepError::TooLong { lease, most } => LockError::TooLong { lease, most },
             KeepError::ZeroFeed => LockError::ZeroFeed,
+            KeepError::ZeroHold => LockError::ZeroHold,
             KeepError::Closed => LockError::Closed,
             KeepError::Spawn(error) => LockError::Spawn(error),
         }

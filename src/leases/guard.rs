@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ReleaseError;
-use super::locks::Inner;
+use super::locks::{GiveBack, Inner, Request};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
 use crate::sync::Arc;
@@ -99,6 +99,10 @@ pub struct LeaseGuard {
 pub(super) struct Lease {
     pub(super) inner: Arc<Inner>,
     pub(super) kept: Kept<LeaseId>,
+    /// As it was asked for.
+    length: Duration,
+    /// An earlier attempt may still arrive, and be granted to the same owner.
+    unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
 }
@@ -117,20 +121,35 @@ impl Lease {
     /// After [`Kept::end`].
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         let id = self.id();
+        let later = |sure| {
+            let back = GiveBack {
+                name: id.name().to_owned(),
+                owner: id.owner().to_owned(),
+                lease: self.length,
+                sure,
+            };
+            self.inner.give_back_later(back);
+        };
         if let Err(loss) = ended {
             // The store may know it for longer than the local clock does, or have executed a renewal
             // whose answer never came.
-            self.inner.give_back_later(id.name(), id.owner());
+            later(!self.unsure);
+            self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(id.name(), id.owner());
+        let released = self.inner.release_once(id.name(), id.owner(), self.length);
         // The store was asked first, so that nobody waits for an answer that does not come.
         self.kept.settled();
+        if self.unsure {
+            later(false);
+        }
         match released {
             Ok(Released::Released) => Ok(()),
             Ok(Released::NotHeld) => Err(ReleaseError::NotHeld),
             Err(error) => {
-                self.inner.give_back_later(id.name(), id.owner());
+                if !self.unsure {
+                    later(true);
+                }
                 Err(ReleaseError::Store(error))
             }
         }
@@ -138,11 +157,19 @@ impl Lease {
 }
 
 impl LeaseGuard {
-    pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, waits: bool) -> Self {
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        kept: Kept<LeaseId>,
+        request: &Request,
+        unsure: bool,
+        waits: bool,
+    ) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
                 inner: Arc::clone(inner),
                 kept,
+                length: request.lease,
+                unsure,
                 waits,
             }),
             done: false,
@@ -269,7 +296,7 @@ impl Drop for LeaseGuard {
         let ended = self.lease.kept.end();
         let lease = Arc::clone(&self.lease);
         let (done, wait) = bounded(1);
-        let called = self.lease.inner.call(Duration::ZERO, move || {
+        let called = self.lease.inner.background(Duration::ZERO, move || {
             // It can't be told to anybody, and what can be done has been begun.
             let _ = lease.answer(ended);
             // Nobody may wait any more.

@@ -7,11 +7,13 @@ use super::acquire::Acquisition;
 use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
+use super::hub::Hub;
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
-use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
+use super::watchdog::{Batch, Event, Keep, LONGEST, Watchdog, WatchdogStats, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
 use crate::tick::Time;
 
@@ -60,6 +62,25 @@ pub(super) struct Inner {
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
     pub(super) drop_limit: Duration,
+    /// Who waits for a lock, to be told of the end.
+    pub(super) waiting: Hub,
+    /// Calls that nobody waits for and that run.
+    pub(super) calls: AtomicUsize,
+}
+
+/// So many calls that nobody waits for run at one time; the workers are twice as many.
+const BACKGROUND: usize = 32;
+/// One more looks again after this time.
+const TURN: Duration = Duration::from_millis(10);
+
+/// A name that is to be given back.
+pub(super) struct GiveBack {
+    pub(super) name: String,
+    pub(super) owner: String,
+    pub(super) lease: Duration,
+    /// Nothing of this owner is under way that may still be granted: what the store does not know is
+    /// given back.
+    pub(super) sure: bool,
 }
 
 /// What is to be acquired, checked.
@@ -71,13 +92,25 @@ pub(super) struct Request {
     pub(super) keep: Keep,
 }
 
+/// How an attempt is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// The release is to be announced.
+    pub(super) waits: bool,
+    pub(super) limit: Duration,
+    /// An earlier one may still arrive.
+    pub(super) unsure: bool,
+    /// A drop of the guard may wait for the store.
+    pub(super) drop_waits: bool,
+}
+
 /// What an attempt had for an answer.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Granted(LeaseGuard),
     Held(Duration),
     Failed(StoreError),
-    /// No store could do anything about it.
+    /// It was granted, and could not be kept.
     Ended(LockError),
 }
 
@@ -204,8 +237,8 @@ impl Leases {
     }
 
     /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
-    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. How many were
-    /// held.
+    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. Who waits for a
+    /// lock gets [`LockError::Closed`]. How many were held.
     ///
     /// # Blocking
     ///
@@ -215,12 +248,15 @@ impl Leases {
     pub fn close(&self, limit: Duration) -> usize {
         let until = self.now() + limit;
         let held = self.inner.watchdog.close_all();
+        self.inner.waiting.all_may_be_free();
         for id in &held {
             if self.now() >= until {
                 break;
             }
             // What fails runs out.
-            let _ = self.inner.release_once(id.name(), id.owner());
+            let _ = self
+                .inner
+                .release_once(id.name(), id.owner(), self.inner.lease);
         }
         held.len()
     }
@@ -246,38 +282,41 @@ impl Inner {
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
-        let most = self.store.longest_lease();
+        let most = self.store.longest_lease().min(LONGEST);
         if lease > most {
             return Err(LockError::TooLong { lease, most });
         }
         self.watchdog.check(&keep)?;
         Ok(Request {
             name: name.to_owned(),
-            owner: format!("{}:{}", self.instance, self.watchdog.number()),
+            // The process by its number of now: it may be a copy of the one that made the leases.
+            owner: format!(
+                "{}:{}:{}",
+                self.instance,
+                std::process::id(),
+                self.watchdog.number()
+            ),
             lease,
             keep,
         })
     }
 
-    /// Asks the store once.
-    pub(super) fn attempt(
-        self: &Arc<Self>,
-        request: &Request,
-        waits: bool,
-        limit: Duration,
-        drop_waits: bool,
-    ) -> Attempt {
+    /// Asks the store once. Whatever panics, the answer is that nobody knows.
+    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
+        contain(|| self.ask(request, how)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Attempt::Failed(StoreError::Unavailable(what))
+        })
+    }
+
+    fn ask(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
         // The lease counts from before the request is sent.
         let sent = self.clock.now();
         let mut claim = Claim::new(&request.name, &request.owner, request.lease);
-        if waits {
+        if how.waits {
             claim = claim.waiting();
         }
-        let answer = contain(|| self.store.acquire(&claim, limit)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        });
-        let token = match answer {
+        let token = match self.store.acquire(&claim, how.limit) {
             Ok(Acquired::Granted { token }) => token,
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
@@ -292,11 +331,14 @@ impl Inner {
             .watchdog
             .keep_with(id, &request.keep.clone().since(sent))
         {
-            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, drop_waits)),
-            Err(error) => {
-                self.give_back_later(&request.name, &request.owner);
-                Attempt::Ended(error.into())
-            }
+            Ok(kept) => Attempt::Granted(LeaseGuard::new(
+                self,
+                kept,
+                request,
+                how.unsure,
+                how.drop_waits,
+            )),
+            Err(error) => Attempt::Ended(error.into()),
         }
     }
 
@@ -318,8 +360,13 @@ impl Inner {
     }
 
     /// Asks the store once to give a name back.
-    pub(super) fn release_once(&self, name: &str, owner: &str) -> Result<Released, StoreError> {
-        let limit = call_limit(self.lease);
+    pub(super) fn release_once(
+        &self,
+        name: &str,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Released, StoreError> {
+        let limit = call_limit(lease);
         contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
@@ -327,30 +374,53 @@ impl Inner {
     }
 
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.
-    pub(super) fn give_back_later(self: &Arc<Self>, name: &str, owner: &str) {
-        let until = self.clock.now() + self.store.longest_lease().min(self.lease * 2);
-        let pause = call_limit(self.lease) / 8;
-        Arc::clone(self).give_back_by(until, pause, Duration::ZERO, name.into(), owner.into());
+    pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
+        let until = self.clock.now() + back.lease;
+        let pause = call_limit(back.lease) / 8;
+        self.give_back_by(until, pause, Duration::ZERO, back);
     }
 
     fn give_back_by(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         until: Time,
         pause: Duration,
         delay: Duration,
-        name: String,
-        owner: String,
+        back: GiveBack,
     ) {
-        let inner = Arc::clone(&self);
         // It keeps the leases alive until it has been said, or may be left unsaid.
-        self.call(delay, move || {
-            let failed = inner
-                .release_once(&name, &owner)
-                .is_err_and(|error| error.may_pass());
-            if failed && inner.clock.now() + pause < until {
-                inner.give_back_by(until, pause * 2, pause, name, owner);
+        let inner = Arc::clone(self);
+        self.background(delay, move || {
+            let again = match inner.release_once(&back.name, &back.owner, back.lease) {
+                Ok(Released::Released) => false,
+                Ok(Released::NotHeld) => !back.sure,
+                Err(error) => error.may_pass(),
+            };
+            if again && inner.clock.now() + pause < until {
+                inner.give_back_by(until, pause * 2, pause, back);
             }
         });
+    }
+
+    /// Runs a call that nobody waits for. So few of them run at one time that they never keep all
+    /// workers from those that somebody waits for.
+    pub(super) fn background(
+        self: &Arc<Self>,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let inner = Arc::clone(self);
+        self.call(delay, move || {
+            // Relaxed: a bound.
+            if inner.calls.fetch_add(1, Ordering::Relaxed) < BACKGROUND {
+                task();
+                // Relaxed: as above.
+                inner.calls.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                // Relaxed: as above.
+                inner.calls.fetch_sub(1, Ordering::Relaxed);
+                inner.background(TURN, task);
+            }
+        })
     }
 
     /// Runs `task` on a worker after `delay`. False if there is none any more.

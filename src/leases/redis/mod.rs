@@ -119,9 +119,9 @@ use scripts::{Call, Scripts};
 ///
 /// Every call connects, writes and reads within its limit; only looking up the name of a host has
 /// the system's own limits. A connection on which something went wrong is thrown away. If one that
-/// was idle turns out to be closed, the call is sent once more on a new one, and what was sent
-/// first may have been executed: the second answer of a release may then be
-/// [`Released::NotHeld`](super::Released::NotHeld).
+/// was idle turns out to be closed, or a signal interrupts the wait for an answer, the call is sent
+/// once more on a new one, and what was sent first may have been executed: the second answer of a
+/// release may then be [`Released::NotHeld`](super::Released::NotHeld).
 ///
 /// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
 /// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `OOM`, `MISCONF`.

@@ -248,6 +248,12 @@ impl Term {
         goes_on
     }
 
+    /// Whether this one is under way, and was not given up.
+    pub(crate) fn awaits(&self, flight: Flight) -> bool {
+        let under_way = self.state.lock().flight;
+        under_way.is_some_and(|(under_way, _)| under_way == flight)
+    }
+
     /// Until when a renewal is under way. One whose time has passed is given up, which is answered
     /// once.
     pub(crate) fn under_way(&self, now: Time) -> UnderWay {
@@ -411,4 +417,5 @@ pub(crate) enum UnderWay {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "term/tests.rs"]
 mod tests;
