@@ -4,10 +4,9 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 
 use crate::cli::Order;
-use crate::machine::{Busy, Others, resident_bytes};
+use crate::machine::{self, Busy, Others, resident_bytes};
 use crate::pingpong;
 use crate::recorder::{early_so_far, fired_so_far};
-use crate::signals;
 use crate::systems;
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{self, Children, Workload};
@@ -21,7 +20,7 @@ pub(crate) struct Child {
 
 /// Serves until the parent closes the child's input.
 pub(crate) fn serve(order: &Order) -> io::Result<()> {
-    signals::end_with_the_parent();
+    machine::end_with_the_parent();
     let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
     let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
     let mut child = Child {

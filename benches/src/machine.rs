@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -169,6 +169,18 @@ fn cpu_of_others() -> Option<Duration> {
     None
 }
 
+/// Stops a child, or lets it go on. Where that can't be done it runs on.
+#[cfg(target_os = "linux")]
+pub(crate) fn pause(child: &Child, stop: bool) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = if stop { Signal::STOP } else { Signal::CONT };
+    // Not waited for yet, so the number is its own, even if it has ended.
+    let _ = kill_process(Pid::from_child(child), signal);
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn pause(_: &Child, _: bool) {}
+
 /// Voluntary context switches of the other threads, by thread.
 fn switches_of_others() -> Option<HashMap<OsString, u64>> {
     let own = std::fs::read_link("/proc/thread-self").ok()?;
@@ -269,3 +281,14 @@ pub(crate) fn wait_for_calm(limit: Duration) -> Duration {
         waited += LOOK;
     }
 }
+
+/// The parent's end, however it comes, is the child's end too, also if it is stopped.
+#[cfg(target_os = "linux")]
+pub(crate) fn end_with_the_parent() {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    // Where it can't be set the end of the input has to do.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn end_with_the_parent() {}

@@ -20,7 +20,6 @@ mod pingpong;
 mod recorder;
 mod report;
 mod rng;
-mod signals;
 mod systems;
 mod targets;
 mod wire;

@@ -14,7 +14,6 @@ use crate::document;
 use crate::machine::{self, Machine};
 use crate::pingpong;
 use crate::report::{Figure, Report, Round, short};
-use crate::signals;
 use crate::systems::{self, Entry};
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{self, Children, Form, Workload};
@@ -380,11 +379,11 @@ impl Filling {
     /// Stands still while others have their turn: some systems are busy for a minute with what was
     /// stopped long ago.
     fn pause(&self) {
-        signals::pause(&self.process, true);
+        machine::pause(&self.process, true);
     }
 
     fn go_on(&self) {
-        signals::pause(&self.process, false);
+        machine::pause(&self.process, false);
     }
 
     fn ask(&mut self, request: &Request) -> io::Result<Reply> {

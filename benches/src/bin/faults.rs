@@ -7,12 +7,13 @@
 
 #[path = "../faults/mod.rs"]
 mod faults;
+#[path = "../machine.rs"]
+#[allow(dead_code, reason = "this program needs a part of it")]
+mod machine;
 #[path = "../../../tests/kit/redis.rs"]
 mod redis_kit;
 #[path = "../rng.rs"]
 mod rng;
-#[path = "../signals.rs"]
-mod signals;
 
 fn main() -> std::process::ExitCode {
     faults::main()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::clock::{Moment, now};
 use super::holder::{self, Call, HOLDER, How, Order, Word};
-use crate::signals;
+use crate::machine;
 
 /// What comes from a holder.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl Holder {
 
     pub(crate) fn stop(&self, stop: bool) {
         if let Body::Process { child, .. } = &self.body {
-            signals::pause(child, stop);
+            machine::pause(child, stop);
         }
     }
 

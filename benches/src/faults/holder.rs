@@ -17,8 +17,8 @@ use tourbillon::leases::{
 };
 
 use super::clock::{Moment, nanos, now};
+use crate::machine::end_with_the_parent;
 use crate::rng::Rng;
-use crate::signals;
 
 /// What a process of this kind is called with.
 pub(crate) const HOLDER: &str = "holder";
@@ -103,7 +103,7 @@ pub(crate) fn store(port: u16, sabotage: Option<Sabotage>) -> RedisStore {
 
 /// A process: its order is an argument, what it is told its input, what it says its output.
 pub(crate) fn serve(order: &str) -> io::Result<()> {
-    signals::end_with_the_parent();
+    end_with_the_parent();
     let order: Order = serde_json::from_str(order)?;
     let (tell, told) = channel();
     thread::spawn(move || {

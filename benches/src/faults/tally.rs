@@ -18,10 +18,9 @@ pub(crate) struct Tally {
     pub(crate) rounds: usize,
     pub(crate) grants: u64,
     takeovers: u64,
-    /// From the last yes of who was killed or lost its lease to the next grant, and in rounds in
-    /// which the server was killed.
-    longest: u64,
-    longest_with_kill: u64,
+    /// From the last yes of who was killed or lost its lease to the next grant, with what befell
+    /// them: in rounds without a fault, with one, and in those whose server was killed.
+    longest: [(u64, String); 3],
     on_holder: Counts,
     on_server: Counts,
     ends: Counts,
@@ -60,11 +59,15 @@ impl Tally {
             if !before.given_back
                 && let Some((_, last)) = before.believed
             {
-                let longest = match server {
-                    OnServer::Kill(_) => &mut self.longest_with_kill,
-                    _ => &mut self.longest,
+                let kind = match (server, fault) {
+                    (OnServer::Nothing, OnHolder::Nothing) => 0,
+                    (OnServer::Kill(_), _) => 2,
+                    _ => 1,
                 };
-                *longest = (*longest).max(after.granted.saturating_sub(last));
+                let wait = after.granted.saturating_sub(last);
+                if wait > self.longest[kind].0 {
+                    self.longest[kind] = (wait, format!("{}, {}", server.name(), fault.name()));
+                }
             }
         }
         for holder in holders {
@@ -107,8 +110,11 @@ impl Tally {
         self.rounds += other.rounds;
         self.grants += other.grants;
         self.takeovers += other.takeovers;
-        self.longest = self.longest.max(other.longest);
-        self.longest_with_kill = self.longest_with_kill.max(other.longest_with_kill);
+        for (longest, others) in self.longest.iter_mut().zip(other.longest) {
+            if others.0 > longest.0 {
+                *longest = others;
+            }
+        }
         self.seen_grants += other.seen_grants;
         self.seen_renewals += other.seen_renewals;
         self.overlaps += other.overlaps;
@@ -168,11 +174,16 @@ impl fmt::Display for Tally {
             "grants          {}, of them {} to another holder than the one before",
             self.grants, self.takeovers
         )?;
+        let [calm, fault, kill] = &self.longest;
         writeln!(
             f,
-            "longest wait    {} ms after a loss or a death; {} ms in rounds whose server was killed",
-            millis(self.longest),
-            millis(self.longest_with_kill)
+            "longest wait    after a loss or a death: {} ms without a fault; {} ms with one ({}); \
+             {} ms when the server was killed ({})",
+            millis(calm.0),
+            millis(fault.0),
+            fault.1,
+            millis(kill.0),
+            kill.1
         )?;
         writeln!(f, "faults, holder  {}", list(&self.on_holder))?;
         writeln!(f, "faults, server  {}", list(&self.on_server))?;
