@@ -13,7 +13,7 @@ use super::term::Loss;
 use super::timers::{Alarm, Timers};
 use crate::job::contain;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::tick::Time;
 
@@ -130,12 +130,11 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         let key = key.clone();
         let event = Event { key, at, what };
         self.channels.lock().retain(|channel| {
-            if channel.is_full() {
-                self.miss(1);
-                return true;
-            }
-            // The only sender, under this lock: there is room, or nobody listens any more.
-            channel.try_send(event.clone()).is_ok()
+            let refused = channel.try_send(event.clone()).err();
+            let full = refused.as_ref().is_some_and(TrySendError::is_full);
+            self.miss(u64::from(full));
+            // Else there was room, or nobody listens any more.
+            refused.is_none() || full
         });
         if self.callback.is_some() {
             self.post(timers, series, event);
