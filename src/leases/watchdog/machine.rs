@@ -136,8 +136,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// Whether a lease of this length can be kept, and everything that takes.
     pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
         let least = rhythm::SHORTEST;
-        if keep.lease < least || self.margin(keep.lease) >= keep.lease / 3 {
-            let least = self.margin.map_or(least, |margin| least.max(margin * 3));
+        if keep.lease < least || self.margin(keep.lease) > keep.lease / 3 {
+            let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
+            let least = of_margin.map_or(least, |of_margin| least.max(of_margin));
             return Err(KeepError::TooShort {
                 lease: keep.lease,
                 least,
