@@ -114,7 +114,8 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         self.missed.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Never blocks, and runs no code of others.
+    /// Never blocks. The only code of others that runs is the clone of a key; if that panics, the
+    /// event is missed.
     pub(super) fn tell(
         self: &Arc<Self>,
         timers: &Timers,
@@ -127,17 +128,22 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         if !self.heard.load(Ordering::Relaxed) {
             return;
         }
-        let key = key.clone();
-        let event = Event { key, at, what };
-        self.channels.lock().retain(|channel| {
-            let refused = channel.try_send(event.clone()).err();
-            let full = refused.as_ref().is_some_and(TrySendError::is_full);
-            self.miss(u64::from(full));
-            // Else there was room, or nobody listens any more.
-            refused.is_none() || full
+        let told = contain(|| {
+            let key = key.clone();
+            let event = Event { key, at, what };
+            self.channels.lock().retain(|channel| {
+                let refused = channel.try_send(event.clone()).err();
+                let full = refused.as_ref().is_some_and(TrySendError::is_full);
+                self.miss(u64::from(full));
+                // Else there was room, or nobody listens any more.
+                refused.is_none() || full
+            });
+            if self.callback.is_some() {
+                self.post(timers, series, event);
+            }
         });
-        if self.callback.is_some() {
-            self.post(timers, series, event);
+        if told.is_err() {
+            self.miss(1);
         }
     }
 

@@ -14,6 +14,23 @@ use crate::job::contain;
 use crate::sync::Arc;
 use crate::tick::Time;
 
+/// A pass that runs. Its end is noted whatever ends it: one that was not would count as hanging for
+/// ever, and after a few of those nothing of its destination would be renewed any more.
+struct Running<'a, K: Clone + Send + Sync + 'static> {
+    machine: &'a Arc<Machine<K>>,
+    lane: &'a SharedLane<K>,
+    epoch: u64,
+}
+
+impl<K: Clone + Send + Sync + 'static> Drop for Running<'_, K> {
+    fn drop(&mut self) {
+        if self.lane.ended(self.epoch) {
+            let now = self.machine.now();
+            self.machine.arm_pass(self.lane, now, Duration::ZERO);
+        }
+    }
+}
+
 impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// L2: unless a pass of the present epoch runs, which takes it.
     pub(super) fn arm_pass(self: &Arc<Self>, lane: &SharedLane<K>, now: Time, window: Duration) {
@@ -31,6 +48,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Sends what is due, batch by batch.
     fn pass(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
+        let _running = Running {
+            machine: self,
+            lane,
+            epoch,
+        };
         let mut latest = Duration::ZERO;
         loop {
             let now = self.now();
@@ -57,9 +79,6 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             if !self.send(lane, epoch, &batch) {
                 break;
             }
-        }
-        if lane.ended(epoch) {
-            self.arm_pass(lane, self.now(), Duration::ZERO);
         }
     }
 
