@@ -229,7 +229,7 @@ fn what_the_store_said_last_is_told_at_the_end() {
     let (leases, (send, had)) = (world.leases.clone(), channel());
     thread::spawn(move || {
         send.send(leases.try_lock_for("a", 2 * S).map(drop))
-            .unwrap()
+            .unwrap();
     });
     march(&world.hand, 3 * S, "it has asked several times", || {
         claims(&log) >= 5
