@@ -20,11 +20,8 @@ use tourbillon::leases::{LeaseGuard, Leases, RedisStore};
 mod machine;
 #[path = "../../../tests/kit/redis.rs"]
 mod server;
-#[path = "../signals.rs"]
-#[allow(dead_code, reason = "this program needs a part of it")]
-mod signals;
 
-use machine::{Machine, Used, commit, resident_bytes};
+use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};
 use server::Server;
 
 /// Threads that acquire and release.
@@ -265,7 +262,7 @@ fn cycles(sizes: &Sizes) -> bool {
 
 /// A process that holds a lock until it is killed.
 fn hold(url: &str, millis: u64) -> ExitCode {
-    signals::end_with_the_parent();
+    end_with_the_parent();
     let lease = Duration::from_millis(millis);
     let leases = Leases::builder(store(url, lease))
         .lease(lease)

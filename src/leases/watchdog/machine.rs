@@ -143,11 +143,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Whether a lease of this length can be kept, and everything that takes.
     pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
-        let (lease, least) = (keep.lease, rhythm::SHORTEST);
-        if lease < least || self.margin(lease) >= lease / 3 {
-            let least = self
-                .margin
-                .map_or(least, |margin| least.max(margin.saturating_mul(3)));
+        let least = rhythm::SHORTEST;
+        if keep.lease < least || self.margin(keep.lease) > keep.lease / 3 {
+            let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
+            let least = of_margin.map_or(least, |of_margin| least.max(of_margin));
             return Err(KeepError::TooShort {
                 lease: keep.lease,
                 least,
@@ -331,7 +330,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let last = matches!(what, What::Lost(_));
         // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
         // renewal.
-        let _ = contain(|| {
+        let told = contain(|| {
             let now = self.now();
             let Some(event) = self.teller.prepare(&series.key, now, what) else {
                 return;
@@ -344,6 +343,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 drop(left);
             }
         });
+        if told.is_err() {
+            self.teller.miss(1);
+        }
     }
 
     // === rounds ===
