@@ -9,6 +9,8 @@ mod acquire;
 #[cfg(feature = "futures")]
 mod awaiting;
 mod builder;
+#[cfg(feature = "futures")]
+mod desk;
 mod error;
 mod fence;
 mod guard;
