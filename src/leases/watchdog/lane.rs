@@ -19,10 +19,10 @@ use crate::tick::Time;
 /// So many passes of one destination may hang.
 const HANGING: usize = 4;
 
-pub(super) struct Lane<T> {
-    pub(super) destination: Destination,
+pub(crate) struct Lane<T> {
+    pub(crate) destination: Destination,
     /// No other lane's, not even that of an earlier one of this destination.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     state: Mutex<State<T>>,
 }
 
@@ -37,7 +37,7 @@ struct State<T> {
 }
 
 impl<T> Lane<T> {
-    pub(super) fn new(destination: Destination, number: u64) -> Self {
+    pub(crate) fn new(destination: Destination, number: u64) -> Self {
         Lane {
             destination,
             number,
@@ -51,20 +51,20 @@ impl<T> Lane<T> {
     }
 
     /// Something is due. The epoch whose pass is to send it.
-    pub(super) fn put(&self, until: Time, number: u64, series: Arc<T>) -> u64 {
+    pub(crate) fn put(&self, until: Time, number: u64, series: Arc<T>) -> u64 {
         let mut state = self.state.lock();
         state.queue.insert((until, number), series);
         state.epoch
     }
 
     /// It is not to be sent any more. Whether it was in the queue.
-    pub(super) fn take_out(&self, until: Time, number: u64) -> bool {
+    pub(crate) fn take_out(&self, until: Time, number: u64) -> bool {
         let taken = self.state.lock().queue.remove(&(until, number));
         taken.is_some()
     }
 
     /// The epoch, if no pass of it runs, or after the one that ran was given up.
-    pub(super) fn supervise(&self, now: Time) -> Option<u64> {
+    pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
         match state.overdue {
             None => Some(state.epoch),
@@ -81,7 +81,7 @@ impl<T> Lane<T> {
 
     /// A pass takes the next batch, as `choose` picks from what is most urgent. Nothing for a pass
     /// that was given up.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         epoch: u64,
         most: usize,
@@ -102,7 +102,7 @@ impl<T> Lane<T> {
     }
 
     /// The pass sends a batch, which is overdue from then on. False if it was given up.
-    pub(super) fn sends(&self, epoch: u64, overdue: Time) -> bool {
+    pub(crate) fn sends(&self, epoch: u64, overdue: Time) -> bool {
         let mut state = self.state.lock();
         let present = state.epoch == epoch;
         if present {
@@ -113,7 +113,7 @@ impl<T> Lane<T> {
 
     /// The pass has ended. Whether something is left for another one. One that was given up may end
     /// twice: it was armed once more before that, and runs after it has come back.
-    pub(super) fn ended(&self, epoch: u64) -> bool {
+    pub(crate) fn ended(&self, epoch: u64) -> bool {
         let mut state = self.state.lock();
         if state.epoch == epoch {
             state.overdue = None;

@@ -411,4 +411,5 @@ pub(crate) enum UnderWay {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "term/tests.rs"]
 mod tests;
