@@ -141,7 +141,8 @@ fn r22_c159_a_callback_that_hangs_holds_up_no_renewal_and_nobody_elses_events() 
         });
     }
     // In this one's mailbox there is room for 64, and one is being told.
-    until("the other one's events are told", || {
+    // Another worker comes when the clock says that one is needed.
+    march(&world.hand, S, "the other one's events are told", || {
         of(&heard, "other").len() as u64 == other.renewals()
     });
     gate.crowd(1);

@@ -78,7 +78,7 @@ impl fmt::Display for LockError {
             LockError::ForeignGuard => {
                 f.write_str("the guard belongs to other leases: enter it where it was acquired")
             }
-            LockError::Lost(loss) => write!(f, "the guard has lost its lease: {}", why(*loss)),
+            LockError::Lost(loss) => write!(f, "the guard has lost its lease: {}", loss),
             LockError::Store(error) => error.fmt(f),
             LockError::Closed => f.write_str("the leases are closed"),
             LockError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
@@ -123,7 +123,7 @@ pub enum ReleaseError {
 impl fmt::Display for ReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReleaseError::Lost(loss) => write!(f, "the lease was lost before: {}", why(*loss)),
+            ReleaseError::Lost(loss) => write!(f, "the lease was lost before: {}", loss),
             ReleaseError::NotHeld => f.write_str("the store says that it was not held any more"),
             ReleaseError::Store(error) => error.fmt(f),
         }
@@ -131,13 +131,3 @@ impl fmt::Display for ReleaseError {
 }
 
 impl std::error::Error for ReleaseError {}
-
-fn why(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Expired => "it ran out without a renewal",
-        Loss::NotHeld => "the store says that it is held no more",
-        Loss::NotFed => "it was not fed in time",
-        Loss::HeldTooLong => "it was held for as long as it may be",
-        Loss::Closed => "what renewed it was closed",
-    }
-}

@@ -12,6 +12,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// seen. This is that comparison, for a resource that lives in this process; a database does the same
 /// with a column: `UPDATE .. SET token = :t .. WHERE id = :id AND token <= :t`.
 ///
+/// Admitting and writing have to be one step for the resource, under its own lock, or a write that was
+/// admitted may come after one of the next holder.
+///
 /// One for each lock name, since tokens of different names have nothing to do with each other.
 ///
 /// # Examples

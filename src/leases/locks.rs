@@ -145,7 +145,8 @@ impl Leases {
     /// # Blocking
     ///
     /// Until the lock is free. Who waits is woken when it is released, if the store can tell, and asks
-    /// again when the lease in its way has run out, and every now and then.
+    /// again when the lease in its way has run out, and every now and then. One after the other is
+    /// woken, but who asks for the lock at that very moment may be faster.
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).lock()
     }

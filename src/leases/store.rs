@@ -4,6 +4,8 @@ use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::sync::Arc;
+
 /// Where leases live: who holds which name, and until when.
 ///
 /// [`MemoryStore`](super::MemoryStore) is the embedded one, and shows how to write another.
@@ -21,6 +23,9 @@ use std::time::Duration;
 ///   delays nobody else, but it keeps a thread.
 ///
 /// Owners are never used twice: every acquire of a [`Leases`](super::Leases) has one of its own.
+///
+/// What wraps another store passes every call on, those with a default here as well: without them
+/// all names share one destination, leases have no bound, and who waits is not woken.
 ///
 /// # Panics
 ///
@@ -80,6 +85,38 @@ pub trait Watch: Send + Sync {
     /// The waiter is about to ask for the name: what woke it before has been heard, and it may be
     /// woken again from now on.
     fn looks(&self);
+}
+
+/// Whoever shares a store hands out clones of this.
+impl<S: LeaseStore + ?Sized> LeaseStore for Arc<S> {
+    fn destination(&self, name: &str) -> Destination {
+        (**self).destination(name)
+    }
+
+    fn longest_lease(&self) -> Duration {
+        (**self).longest_lease()
+    }
+
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+        (**self).acquire(claim, limit)
+    }
+
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        (**self).renew(destination, batch, limit)
+    }
+
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        (**self).release(name, owner, limit)
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        (**self).watch(name, waker)
+    }
 }
 
 /// What leases share their fate with: a node, a shard, a peer.

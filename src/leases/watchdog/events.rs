@@ -6,6 +6,7 @@
 //! series has one.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 use super::super::store::StoreError;
@@ -72,6 +73,29 @@ pub enum What {
         /// How often.
         renewals: u64,
     },
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Renewed { renewals, .. } => write!(f, "renewed, {renewals} times by now"),
+            What::Failed {
+                error,
+                attempts,
+                remaining,
+            } => write!(
+                f,
+                "attempt {attempts} failed, {} ms are left: {error}",
+                remaining.as_millis()
+            ),
+            What::AtRisk { remaining } => {
+                write!(f, "at risk: {} ms are left", remaining.as_millis())
+            }
+            What::Lost(loss) => write!(f, "lost: {loss}"),
+            What::Late { by } => write!(f, "a renewal began {} ms late", by.as_millis()),
+            What::HeldLong { renewals } => write!(f, "held long: renewed {renewals} times"),
+        }
+    }
 }
 
 pub(super) type Callback<K> = dyn Fn(&Event<K>) + Send + Sync;

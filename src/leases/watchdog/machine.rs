@@ -363,7 +363,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if under_way == UnderWay::GivenUp {
             count(&self.counts.given_up);
             let limit = rhythm::call_limit(series.lease);
-            let error = StoreError::Unavailable(format!("no answer within {limit:?}"));
+            let error =
+                StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
             self.failed(series, error, now);
         }
         let mut next = ends;

@@ -20,6 +20,7 @@
 //!   landed on the term itself and not looked up by a name; and on an ended term it changes nothing.
 //! - **T4** The loss is told exactly once, by whoever ends the term, after the lock.
 
+use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -43,6 +44,18 @@ pub enum Loss {
     HeldTooLong,
     /// What renewed it was closed.
     Closed,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Expired => "it ran out without a renewal",
+            Loss::NotHeld => "the store says that it is held no more",
+            Loss::NotFed => "it was not fed in time",
+            Loss::HeldTooLong => "it was held for as long as it may be",
+            Loss::Closed => "what renewed it was closed",
+        })
+    }
 }
 
 /// How a term stands.
