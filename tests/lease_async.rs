@@ -161,6 +161,36 @@ fn c154_r05_a_future_dropped_while_its_request_is_under_way_leaves_the_lock_free
 }
 
 #[test]
+fn c154_r05_a_future_dropped_before_its_answer_is_lost_leaves_the_lock_free() {
+    let (_, leases, store) = manual();
+    let gate = Gate::default();
+    let at_gate = gate.clone();
+    let given_back = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&given_back);
+    store.inject(move |call| match call {
+        StoreCall::Claim(_) => {
+            at_gate.pass();
+            Fault::LoseAnswer(StoreError::Unavailable("cut".into()))
+        }
+        _ => {
+            count.fetch_add(1, SeqCst);
+            Fault::None
+        }
+    });
+    let wakes = Wakes::new();
+    let mut acquiring = Box::pin(leases.lock_async("a"));
+    assert!(poll(&mut acquiring, &wakes).is_pending());
+    gate.crowd(1);
+    drop(acquiring);
+    assert!(is_free(&store, "a"));
+    gate.open();
+    // It was granted, nobody was told, and the clock stands still.
+    until("it was given back", || {
+        given_back.load(SeqCst) == 1 && is_free(&store, "a") && leases.stats().armed == 0
+    });
+}
+
+#[test]
 fn c154_a_future_dropped_when_its_answer_has_come_leaves_the_lock_free() {
     let (_, leases, store) = manual();
     let (before, after) = held_up(&store);

@@ -84,9 +84,8 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[(
     "the_replay_of_the_large_log_is_the_offline_computation",
 )];
 
-/// The rows of the conformance table that wait for their test. It only ever gets shorter.
-#[rustfmt::skip]
-const OPEN_ROWS: &[u16] = &[];
+/// The rows of the tables that wait for their test. It only ever gets shorter.
+const OPEN_ROWS: &[rows::Row] = &[];
 
 const NOT_APPLICABLE: &str = "tests/conformance/not_applicable.txt";
 
@@ -175,7 +174,7 @@ fn the_tables_of_this_test_are_up_to_date() {
 }
 
 #[test]
-fn every_row_of_the_conformance_table_has_an_answer() {
+fn every_row_of_the_tables_has_an_answer() {
     let mut held = Vec::new();
     for source in sources(&["src", "tests", "loom-tests/src"]) {
         // Not the samples of this test.

@@ -226,18 +226,23 @@ impl Quest {
                 if !watched && self.inner.clock.now() < self.end() && !self.is_closed() {
                     return Step::Ask;
                 }
-                self.pause()
+                let told = self
+                    .watch
+                    .as_ref()
+                    .is_some_and(|watch| watch.told.is_some());
+                self.pause(told)
                     .min(remaining.saturating_add(Duration::from_millis(1)))
             }
             Attempt::Failed(error) => {
-                self.unsure |= is_unknown(&error);
+                self.unsure |= error.leaves_open();
                 if !waits || !error.may_pass() {
                     return Step::Done(Err(LockError::Store(error)));
                 }
                 self.watch(waker);
                 let pause = match error {
                     StoreError::Restarted { wait } => wait,
-                    _ => self.pause(),
+                    // It tells of nothing, either.
+                    _ => self.pause(false),
                 };
                 self.last = Some(error);
                 pause
@@ -278,11 +283,7 @@ impl Quest {
     }
 
     /// The time to ask anyway.
-    fn pause(&self) -> Duration {
-        let told = self
-            .watch
-            .as_ref()
-            .is_some_and(|watch| watch.told.is_some());
+    fn pause(&self, told: bool) -> Duration {
         let mean = self.inner.poll.unwrap_or(if told {
             Duration::from_secs(1)
         } else {
@@ -329,11 +330,6 @@ impl Request {
             sure: false,
         }
     }
-}
-
-/// Whether the name may have been granted all the same.
-pub(super) fn is_unknown(error: &StoreError) -> bool {
-    !matches!(error, StoreError::Refused(_) | StoreError::Restarted { .. })
 }
 
 /// Wakes a thread.

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::acquire::{Acquisition, Patience, Quest, Step, is_unknown};
+use super::acquire::{Acquisition, Patience, Quest, Step};
 use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
@@ -167,7 +167,7 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         let unknown = match &self.attempt {
-            Some(Attempt::Failed(error)) => is_unknown(error),
+            Some(Attempt::Failed(error)) => error.leaves_open(),
             Some(Attempt::Ended(_)) => true,
             _ => false,
         };

@@ -7,7 +7,7 @@ use super::guard::LeaseId;
 use super::hub::Hub;
 use super::locks::{Inner, Leases};
 use super::store::LeaseStore;
-use super::watchdog::{Event, LONGEST, SHORTEST, Watchdog, WatchdogBuilder, random};
+use super::watchdog::{Event, SHORTEST, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::sync::Arc;
@@ -161,7 +161,7 @@ impl LeasesBuilder {
     }
 
     fn check(&self) -> Result<(), BuildError> {
-        let most = self.store.longest_lease().min(LONGEST);
+        let most = self.store.longest_lease();
         if self.lease < SHORTEST || self.lease > most {
             return Err(BuildError::Lease {
                 lease: self.lease,

@@ -30,7 +30,7 @@ pub enum LockError {
         /// The shortest that is possible.
         least: Duration,
     },
-    /// The lease is longer than the store grants, or than ten years.
+    /// The lease is longer than the store grants.
     TooLong {
         /// What was asked for.
         lease: Duration,
@@ -70,7 +70,7 @@ impl fmt::Display for LockError {
             }
             LockError::TooLong { lease, most } => write!(
                 f,
-                "a lease of {lease:?}: {most:?} is the most that is granted; choose less, or let the \
+                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
                  store grant longer ones"
             ),
             LockError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
@@ -100,7 +100,6 @@ impl From<KeepError> for LockError {
     fn from(error: KeepError) -> Self {
         match error {
             KeepError::TooShort { lease, least } => LockError::TooShort { lease, least },
-            KeepError::TooLong { lease, most } => LockError::TooLong { lease, most },
             KeepError::ZeroFeed => LockError::ZeroFeed,
             KeepError::ZeroHold => LockError::ZeroHold,
             KeepError::Closed => LockError::Closed,

@@ -21,16 +21,18 @@ struct Id {
     name: String,
     owner: String,
     token: u64,
+    lease: Duration,
     /// How many guards there are.
     holds: AtomicUsize,
 }
 
 impl LeaseId {
-    pub(super) fn new(name: &str, owner: &str, token: u64) -> Self {
+    pub(super) fn new(request: &Request, token: u64) -> Self {
         LeaseId(Arc::new(Id {
-            name: name.to_owned(),
-            owner: owner.to_owned(),
+            name: request.name.clone(),
+            owner: request.owner.clone(),
             token,
+            lease: request.lease,
             holds: AtomicUsize::new(1),
         }))
     }
@@ -51,6 +53,11 @@ impl LeaseId {
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token
+    }
+
+    /// How long its lease is whenever it begins anew.
+    pub(super) fn lease(&self) -> Duration {
+        self.0.lease
     }
 
     /// How many guards hold it.
@@ -99,8 +106,6 @@ pub struct LeaseGuard {
 pub(super) struct Lease {
     pub(super) inner: Arc<Inner>,
     pub(super) kept: Kept<LeaseId>,
-    /// As it was asked for.
-    length: Duration,
     /// An earlier attempt may still arrive, and be granted to the same owner.
     unsure: bool,
     /// Whether a drop waits for the store.
@@ -125,7 +130,7 @@ impl Lease {
             let back = GiveBack {
                 name: id.name().to_owned(),
                 owner: id.owner().to_owned(),
-                lease: self.length,
+                lease: id.lease(),
                 sure,
             };
             self.inner.give_back_later(back);
@@ -137,7 +142,7 @@ impl Lease {
             self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(id.name(), id.owner(), self.length);
+        let released = self.inner.release_once(id.name(), id.owner(), id.lease());
         // The store was asked first, so that nobody waits for an answer that does not come.
         self.kept.settled();
         if self.unsure {
@@ -157,18 +162,11 @@ impl Lease {
 }
 
 impl LeaseGuard {
-    pub(super) fn new(
-        inner: &Arc<Inner>,
-        kept: Kept<LeaseId>,
-        request: &Request,
-        unsure: bool,
-        waits: bool,
-    ) -> Self {
+    pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, unsure: bool, waits: bool) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
                 inner: Arc::clone(inner),
                 kept,
-                length: request.lease,
                 unsure,
                 waits,
             }),

@@ -9,7 +9,7 @@ use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
-use super::watchdog::{Batch, Event, Keep, LONGEST, Watchdog, WatchdogStats, call_limit};
+use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
 use crate::sync::Arc;
@@ -254,9 +254,7 @@ impl Leases {
                 break;
             }
             // What fails runs out.
-            let _ = self
-                .inner
-                .release_once(id.name(), id.owner(), self.inner.lease);
+            let _ = self.inner.release_once(id.name(), id.owner(), id.lease());
         }
         held.len()
     }
@@ -282,7 +280,7 @@ impl Inner {
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
-        let most = self.store.longest_lease().min(LONGEST);
+        let most = self.store.longest_lease();
         if lease > most {
             return Err(LockError::TooLong { lease, most });
         }
@@ -321,23 +319,17 @@ impl Inner {
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
         };
-        let until = sent + request.lease - self.watchdog.margin(request.lease);
+        let until = sent + self.watchdog.good_for(request.lease);
         if self.clock.now() >= until {
             let what = "the grant came when its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
-        let id = LeaseId::new(&request.name, &request.owner, token);
+        let id = LeaseId::new(request, token);
         match self
             .watchdog
             .keep_with(id, &request.keep.clone().since(sent))
         {
-            Ok(kept) => Attempt::Granted(LeaseGuard::new(
-                self,
-                kept,
-                request,
-                how.unsure,
-                how.drop_waits,
-            )),
+            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
             Err(error) => Attempt::Ended(error.into()),
         }
     }
@@ -375,18 +367,15 @@ impl Inner {
 
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.
     pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
-        let until = self.clock.now() + back.lease;
-        let pause = call_limit(back.lease) / 8;
-        self.give_back_by(until, pause, Duration::ZERO, back);
+        // A call may be under way, and prolong it once more.
+        let until = self.clock.now() + back.lease + call_limit(back.lease);
+        self.give_back_by(until, 0, back);
     }
 
-    fn give_back_by(
-        self: &Arc<Self>,
-        until: Time,
-        pause: Duration,
-        delay: Duration,
-        back: GiveBack,
-    ) {
+    fn give_back_by(self: &Arc<Self>, until: Time, tried: u32, back: GiveBack) {
+        // At once, then soon, then with pauses as long as a call may take.
+        let pause = call_limit(back.lease) / 8 * (1 << tried.saturating_sub(1).min(3));
+        let delay = if tried == 0 { Duration::ZERO } else { pause };
         // It keeps the leases alive until it has been said, or may be left unsaid.
         let inner = Arc::clone(self);
         self.background(delay, move || {
@@ -396,7 +385,7 @@ impl Inner {
                 Err(error) => error.may_pass(),
             };
             if again && inner.clock.now() + pause < until {
-                inner.give_back_by(until, pause * 2, pause, back);
+                inner.give_back_by(until, tried.saturating_add(1), back);
             }
         });
     }

@@ -132,9 +132,9 @@
 //!
 //! **Dropping a guard**, the last one of its holding, ends the renewals at once. A worker asks the
 //! store to give the lock back; the drop waits for it for a tenth of a second at most, and for a
-//! guard of an async call not at all. If the store fails, it is asked again in the background for a
-//! while. Nobody hears how it went: [`release`](LeaseGuard::release) says it, and when it returns
-//! no renewal is sent any more.
+//! guard of an async call not at all. If the store fails, it is asked again in the background
+//! until the lease would have run out. Nobody hears how it went: [`release`](LeaseGuard::release)
+//! says it, and when it returns no renewal is sent any more.
 //!
 //! **A process that ends** with guards in its hands, or is killed, gives nothing back: the others
 //! wait for the rest of the lease. In good order, drop the guards, or [`close`](Leases::close) the

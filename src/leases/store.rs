@@ -223,6 +223,11 @@ impl StoreError {
     pub fn may_pass(&self) -> bool {
         !matches!(self, StoreError::Refused(_))
     }
+
+    /// Whether the call may have been executed all the same.
+    pub(super) fn leaves_open(&self) -> bool {
+        matches!(self, StoreError::Unavailable(_))
+    }
 }
 
 impl fmt::Display for StoreError {

@@ -174,3 +174,28 @@ pub(crate) fn together(all: &[&Steps], by: Duration, step: Duration) {
         }
     }
 }
+
+/// Moves the clock by small steps until `holds`: fast at first, by so much, and then as slowly as
+/// clocks go, so that it does not run away from threads that have much to do.
+#[track_caller]
+pub(crate) fn march(
+    hand: &ManualClock,
+    fast: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> bool,
+) {
+    let step = Duration::from_millis(10);
+    let mut moved = Duration::ZERO;
+    let mut looks = 0_u32;
+    crate::wait::until(what, || {
+        if holds() {
+            return true;
+        }
+        looks += 1;
+        if moved < fast || looks.is_multiple_of(100) {
+            hand.advance(step);
+            moved += step;
+        }
+        false
+    });
+}

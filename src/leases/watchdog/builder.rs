@@ -54,7 +54,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
 
     /// How much earlier than by the backend a lease ends by the local clock, for what the two clocks
     /// may drift apart during a lease. By default a hundredth of the lease and 2 ms. A lease has to
-    /// be more than three times as long.
+    /// be three times as long at least.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self

@@ -128,7 +128,7 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         self.missed.load(Ordering::Relaxed)
     }
 
-    fn miss(&self, events: u64) {
+    pub(super) fn miss(&self, events: u64) {
         // Relaxed: a counter.
         self.missed.fetch_add(events, Ordering::Relaxed);
     }

@@ -143,14 +143,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Whether a lease of this length can be kept, and everything that takes.
     pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
-        let (lease, least, most) = (keep.lease, rhythm::SHORTEST, rhythm::LONGEST);
-        if lease > most {
-            return Err(KeepError::TooLong { lease, most });
-        }
-        if lease < least || self.margin(lease) >= lease / 3 {
-            let least = self
-                .margin
-                .map_or(least, |margin| least.max(margin.saturating_mul(3)));
+        let least = rhythm::SHORTEST;
+        if keep.lease < least || self.margin(keep.lease) > keep.lease / 3 {
+            let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
+            let least = of_margin.map_or(least, |of_margin| least.max(of_margin));
             return Err(KeepError::TooShort {
                 lease: keep.lease,
                 least,
@@ -176,6 +172,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         self.margin.unwrap_or_else(|| rhythm::margin(lease))
     }
 
+    /// How long a lease is by the local clock. Not a moment less a margin: it may be for ever.
+    pub(super) fn good_for(&self, lease: Duration) -> Duration {
+        lease.saturating_sub(self.margin(lease))
+    }
+
     /// A number that no other series, and no other call, of this machine has.
     pub(super) fn number(&self) -> u64 {
         // Relaxed: only the numbers must differ.
@@ -192,7 +193,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let number = self.number();
         let now = self.now();
         let sent = keep.since.map_or(now, |since| since.min(now));
-        let until = sent + keep.lease - self.margin(keep.lease);
+        let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
         let route = Route::of((self.destination)(&key), keep.lease);
         let due = rhythm::next(sent, keep.lease, self.random(number));
@@ -329,7 +330,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let last = matches!(what, What::Lost(_));
         // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
         // renewal.
-        let _ = contain(|| {
+        let told = contain(|| {
             let now = self.now();
             let Some(event) = self.teller.prepare(&series.key, now, what) else {
                 return;
@@ -342,6 +343,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 drop(left);
             }
         });
+        if told.is_err() {
+            self.teller.miss(1);
+        }
     }
 
     // === rounds ===

@@ -27,7 +27,7 @@ pub use lost::Lost;
 pub use term::Loss;
 
 pub(super) use builder::random;
-pub(super) use rhythm::{LONGEST, SHORTEST, call_limit, spread};
+pub(super) use rhythm::{SHORTEST, call_limit, spread};
 #[cfg(any(test, feature = "test-util"))]
 pub(super) use timers::Alarm;
 
@@ -146,13 +146,6 @@ pub enum KeepError {
         /// The shortest that is possible.
         least: Duration,
     },
-    /// The lease is longer than ten years.
-    TooLong {
-        /// What was asked for.
-        lease: Duration,
-        /// The longest that is possible.
-        most: Duration,
-    },
     /// To be fed in no time at all, which no holder could.
     ZeroFeed,
     /// To be held for no time at all.
@@ -168,9 +161,6 @@ impl fmt::Display for KeepError {
         match self {
             KeepError::TooShort { lease, least } => {
                 write!(f, "a lease of {lease:?}: choose at least {least:?}")
-            }
-            KeepError::TooLong { lease, most } => {
-                write!(f, "a lease of {lease:?}: choose at most {most:?}")
             }
             KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
@@ -361,8 +351,8 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.check(keep)
     }
 
-    pub(super) fn margin(&self, lease: Duration) -> Duration {
-        self.machine.margin(lease)
+    pub(super) fn good_for(&self, lease: Duration) -> Duration {
+        self.machine.good_for(lease)
     }
 
     /// A number that nothing else of this watchdog has.

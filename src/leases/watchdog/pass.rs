@@ -211,7 +211,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let now = self.now();
         match outcome {
             Outcome::Renewed => {
-                let until = sent + series.lease - self.margin(series.lease);
+                let until = sent + self.good_for(series.lease);
                 if !series.term.land(flight, now, Landing::Renewed { until }) {
                     return;
                 }

@@ -11,9 +11,6 @@ use crate::tick::Time;
 /// Shorter ones end by the wake-up of a thread on a busy machine.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Longer ones are a mistake, and would reach the end of time.
-pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 3_600);
-
 /// The mean distance of two renewals.
 pub(super) fn interval(lease: Duration) -> Duration {
     lease / 3
