@@ -122,8 +122,17 @@ impl Arena {
         let own = self.acquire_in_the_end(&mut play, server);
         play.leave();
         let offset = Some(offset).filter(|offset| offset.agrees(Offset::read()));
-        let mut grants = play.grants(offset);
-        grants.extend(own);
+        let start = play.start;
+        // A token that is no time of this round is the one before and one more.
+        let at_server = |token| {
+            let at = offset.map(|offset| offset.moment(token));
+            at.filter(|at| (start..now()).contains(at))
+        };
+        let mut grants = play.grants(at_server);
+        grants.extend(own.map(|own| Grant {
+            at_server: at_server(own.token),
+            ..own
+        }));
         grants.sort_by_key(|grant| grant.granted);
         tally.round(plan.fault, server, &grants, &play.holders);
         play.report.violations.extend(self.judge.judge(grants));
@@ -157,7 +166,7 @@ impl Arena {
         for (number, &(process, seed)) in plan.holders.iter().enumerate() {
             let mut port = self.port;
             if let OnHolder::Path(..) = plan.fault {
-                let path = Proxy::before(port)?;
+                let path = Proxy::before(port, plan.slow)?;
                 port = path.port();
                 paths.push(path);
             }
@@ -491,7 +500,7 @@ impl Play<'_> {
         }
     }
 
-    fn grants(&self, offset: Option<Offset>) -> Vec<Grant> {
+    fn grants(&self, at_server: impl Fn(u64) -> Option<Moment>) -> Vec<Grant> {
         let mut grants = Vec::new();
         for holder in &self.holders {
             let beliefs = holder.beliefs();
@@ -504,7 +513,7 @@ impl Play<'_> {
                     token: told.token,
                     granted: told.granted,
                     believed: beliefs.get(place).copied().flatten(),
-                    at_server: offset.map(|offset| offset.moment(told.token)),
+                    at_server: at_server(told.token),
                     given_back: told.ended.as_ref().is_some_and(given_back),
                 });
             }

@@ -73,6 +73,8 @@ pub(crate) struct Round {
     /// Those that compete: whether each is a process of its own, or a thread, and what it draws from.
     pub(crate) holders: Vec<(bool, u64)>,
     pub(crate) fault: OnHolder,
+    /// If its way to the server is in trouble: what every answer takes before and afterwards.
+    pub(crate) slow: Duration,
     /// When it may come at the earliest.
     pub(crate) fault_after: Duration,
     /// How long the round lasts at least.
@@ -138,6 +140,11 @@ fn round(rng: &mut Rng) -> Round {
             .map(|holder| (holder == 0 || rng.below(2) == 0, rng.next()))
             .collect(),
         fault,
+        // A call may take a sixth of the lease.
+        slow: match rng.below(2) {
+            0 => Duration::ZERO,
+            _ => part(rng, lease, 2, 15),
+        },
         fault_after: part(rng, lease, 20, 200),
         lasts: part(rng, lease, 400, 800),
     }
@@ -160,7 +167,7 @@ fn on_holder(rng: &mut Rng, lease: Duration) -> OnHolder {
                 1 => Way::Down,
                 _ => Way::Both,
             };
-            OnHolder::Path(trouble, way, part(rng, lease, 30, 250))
+            OnHolder::Path(trouble, way, part(rng, lease, 30, 300))
         }
     }
 }
@@ -177,7 +184,7 @@ fn part(rng: &mut Rng, lease: Duration, least: u64, most: u64) -> Duration {
 impl OnServer {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            OnServer::Nothing => "none",
+            OnServer::Nothing => "server left alone",
             OnServer::Kill(_) => "server killed",
             OnServer::Pause(..) => "CLIENT PAUSE",
             OnServer::Sleep(_) => "DEBUG SLEEP",
@@ -201,7 +208,7 @@ impl OnServer {
 impl OnHolder {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            OnHolder::Nothing => "none",
+            OnHolder::Nothing => "holders left alone",
             OnHolder::Stop(_) => "holder stopped",
             OnHolder::Kill => "holder killed",
             OnHolder::Path(Trouble::Cut, ..) => "path cut",

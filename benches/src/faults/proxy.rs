@@ -12,6 +12,7 @@ use super::plan::{Trouble, Way};
 struct State {
     server: u16,
     trouble: Option<(Trouble, Way)>,
+    slow: Duration,
     closed: bool,
     streams: Vec<TcpStream>,
 }
@@ -29,12 +30,13 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// In front of the server on this port.
-    pub(crate) fn before(server: u16) -> io::Result<Self> {
+    /// In front of the server on this port. Without trouble answers take so long.
+    pub(crate) fn before(server: u16, slow: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let state = Arc::new(Mutex::new(State {
             server,
             trouble: None,
+            slow,
             closed: false,
             streams: Vec::new(),
         }));
@@ -130,8 +132,12 @@ fn pump(
     state: &Mutex<State>,
 ) -> io::Result<()> {
     let trouble = || {
-        let trouble = locked(state).trouble;
-        trouble.and_then(|(what, which)| which.includes(way).then_some(what))
+        let locked = locked(state);
+        match locked.trouble {
+            Some((what, which)) if which.includes(way) => Some(what),
+            _ if way == Way::Down && !locked.slow.is_zero() => Some(Trouble::Delay(locked.slow)),
+            _ => None,
+        }
     };
     let mut buffer = vec![0; 16 * 1_024];
     loop {

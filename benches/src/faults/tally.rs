@@ -27,6 +27,8 @@ pub(crate) struct Tally {
     /// As the servers tell.
     seen_grants: u64,
     seen_renewals: u64,
+    /// Grants that could be judged by the server's clock, too.
+    by_server: u64,
     pub(crate) overlaps: u64,
     tokens: u64,
     leftovers: u64,
@@ -48,6 +50,8 @@ impl Tally {
     ) {
         self.rounds += 1;
         self.grants += grants.len() as u64;
+        let by_server = grants.iter().filter(|grant| grant.at_server.is_some());
+        self.by_server += by_server.count() as u64;
         count(&mut self.on_holder, fault.name());
         count(&mut self.on_server, server.name());
         for pair in grants.windows(2) {
@@ -117,6 +121,7 @@ impl Tally {
         }
         self.seen_grants += other.seen_grants;
         self.seen_renewals += other.seen_renewals;
+        self.by_server += other.by_server;
         self.overlaps += other.overlaps;
         self.tokens += other.tokens;
         self.leftovers += other.leftovers;
@@ -185,13 +190,13 @@ impl fmt::Display for Tally {
             millis(kill.0),
             kill.1
         )?;
-        writeln!(f, "faults, holder  {}", list(&self.on_holder))?;
-        writeln!(f, "faults, server  {}", list(&self.on_server))?;
+        writeln!(f, "rounds in which {}", list(&self.on_holder))?;
+        writeln!(f, "rounds in which {}", list(&self.on_server))?;
         writeln!(f, "ends            {}", list(&self.ends))?;
         write!(
             f,
-            "the servers saw {} grants and {} renewals",
-            self.seen_grants, self.seen_renewals
+            "the servers     saw {} grants and {} renewals; {} grants are judged by their clocks, too",
+            self.seen_grants, self.seen_renewals, self.by_server
         )
     }
 }
