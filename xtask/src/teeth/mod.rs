@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 mod copy;
@@ -20,6 +23,8 @@ use copy::Copy;
 use heads::{Head, Model};
 use run::End;
 
+/// Teeth that are tried at one time. Each bench builds everything once for itself.
+const MOST_BENCHES: usize = 4;
 /// How long a test may take; the models take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -43,26 +48,25 @@ pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
         println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
         return Ok(disagreements.is_empty());
     }
-    let bench = Bench::new(root)?;
-    let mut caught = 0;
+    let bench = Bench::new(root, 0)?;
     let healthy = bench.unbroken(&chosen)?;
-    for tooth in &chosen {
-        let began = Instant::now();
-        let verdict = match healthy.get(&tooth.head.test) {
-            Some(Err(reason)) => Err(reason.clone()),
-            _ => bench.bite(tooth),
-        };
-        let seconds = began.elapsed().as_secs_f64();
-        let (word, reason) = match &verdict {
-            Ok(how) => ("caught", how),
-            Err(reason) => ("NOT CAUGHT", reason),
-        };
-        caught += usize::from(verdict.is_ok());
-        println!(
-            "teeth: {}: {}: {word} ({reason}), {seconds:.1} s",
-            tooth.name, tooth.head.test
-        );
-    }
+    // Most of the time one package is built, for which the compiler does not use all cores.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let others = cores.clamp(1, MOST_BENCHES).min(chosen.len());
+    let others = (1..others).map(|number| Bench::new(root, number));
+    let benches: Vec<Bench> = others.chain([Ok(bench)]).collect::<Result<_, _>>()?;
+    let left = Mutex::new(chosen.iter());
+    let caught = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for bench in &benches {
+            scope.spawn(|| {
+                while let Some(tooth) = next_of(&left) {
+                    caught.fetch_add(usize::from(bench.try_tooth(tooth, &healthy)), Relaxed);
+                }
+            });
+        }
+    });
+    let caught = caught.into_inner();
     println!("teeth: {caught} of {} caught", chosen.len());
     Ok(caught == chosen.len() && disagreements.is_empty())
 }
@@ -75,16 +79,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(root: &Path) -> Result<Self, String> {
+    fn new(root: &Path, number: usize) -> Result<Self, String> {
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let logs = target.join("teeth");
         // A target directory of its own, though it means to build loom once more: cargo tells
         // packages by their place in the workspace, so in a shared one it would take what was
         // built of the broken copy for what was built of the tree itself.
-        let target = logs.join("build");
+        let target = logs.join(format!("build-{number}"));
         fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
-        let copy = Copy::new(root, &logs.join("tree"))?;
+        let copy = Copy::new(root, &logs.join(format!("tree-{number}")))?;
         let absolute = |path: PathBuf| {
             path.canonicalize()
                 .map_err(|error| format!("{}: {error}", path.display()))
@@ -125,6 +129,25 @@ impl Bench {
         Ok(healthy)
     }
 
+    /// Says what became of a tooth. Whether it was caught.
+    fn try_tooth(&self, tooth: &Tooth, healthy: &BTreeMap<String, Result<(), String>>) -> bool {
+        let began = Instant::now();
+        let verdict = match healthy.get(&tooth.head.test) {
+            Some(Err(reason)) => Err(reason.clone()),
+            _ => self.bite(tooth),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let (word, reason) = match &verdict {
+            Ok(how) => ("caught", how),
+            Err(reason) => ("NOT CAUGHT", reason),
+        };
+        println!(
+            "teeth: {}: {}: {word} ({reason}), {seconds:.1} s",
+            tooth.name, tooth.head.test
+        );
+        verdict.is_ok()
+    }
+
     /// Breaks the copy and runs the test. `Ok` says how the break was caught, `Err` why not.
     fn bite(&self, tooth: &Tooth) -> Result<String, String> {
         self.copy.restore()?;
@@ -146,6 +169,10 @@ impl Bench {
         }
         run::test(binary, test, self.copy.path(), log, LIMIT).map(Some)
     }
+}
+
+fn next_of<'a>(left: &Mutex<std::slice::Iter<'a, Tooth>>) -> Option<&'a Tooth> {
+    left.lock().ok()?.next()
 }
 
 fn judge(end: &End, may_hang: bool) -> Result<String, String> {
