@@ -212,7 +212,8 @@ fn c159_callbacks_may_hang_for_fifteen_and_renewals_go_on_however_many() {
         }
         assert!(hangs.iter().all(LeaseGuard::is_held) && other.is_held());
         if hanging == 15 {
-            until("the other one's are told", || {
+            // Another worker comes when the clock says that one is needed.
+            march(&world.hand, S, "the other one's are told", || {
                 of(&heard, "other").len() >= 4
             });
         } else {
