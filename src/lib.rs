@@ -26,6 +26,8 @@
 //!   handler, channel or stream for all. For sessions, in [groups](ExpiryMapBuilder::groups) if
 //!   wanted.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
+//! - [`leases`]: locks that are renewed while they are held and end by themselves, and watchdogs for
+//!   whatever else has to be renewed; with a guide to what a lease can promise.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
 //! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
 //!
@@ -92,6 +94,7 @@
 //! | `test-util` | the module `test_util`; no dependency |
 //! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
 //! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//! | `redis` | `leases::RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 

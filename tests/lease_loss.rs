@@ -11,12 +11,14 @@ mod pause;
 mod wait;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use kit::{LEASE, MARGIN, MS, S, all_down, down, is_lost, log, no_fault, no_renewals, world};
 use tourbillon::leases::{
-    Claim, Fault, Fence, LeaseStore, LockError, Loss, ReleaseError, StoreCall, StoreError, What,
+    Claim, Fault, Fence, LeaseStore, LockError, Loss, Outcome, ReleaseError, StoreCall, StoreError,
+    Watchdog, What,
 };
+use tourbillon::{Clock, ManualClock};
 
 #[test]
 fn c156_r01_a_store_that_restarts_in_the_middle() {
@@ -448,6 +450,53 @@ fn a_renewal_that_hangs_keeps_nobody_from_knowing() {
     wait::until("it is given back all the same", || {
         world.store.holder("a").is_none()
     });
+}
+
+/// The answer that it has in the end is no second failure, nor a reason to wait for longer.
+#[test]
+fn an_attempt_that_was_given_up_has_failed_once() {
+    let hand = ManualClock::new();
+    let gate = gate::Gate::default();
+    let (held_up, hangs) = (gate.clone(), AtomicBool::new(true));
+    let watchdog = Watchdog::<u32>::builder()
+        .clock(Clock::manual(&hand))
+        .build(move |batch| {
+            if batch.len() == 2 && hangs.swap(false, SeqCst) {
+                held_up.pass();
+                let late = StoreError::Unavailable("late".to_owned());
+                // In this order: who hears of the second knows that the first has landed.
+                return Ok(vec![Outcome::Failed(late), Outcome::Renewed]);
+            }
+            Ok(vec![Outcome::Renewed; batch.len()])
+        })
+        .unwrap();
+    let _kept = [1, 2].map(|key| watchdog.keep(key, LEASE).unwrap());
+    // Both are due after two fifths of the lease, mostly in one batch; else they are renewed.
+    while gate.waiting() == 0 {
+        let all = watchdog.stats().renewed + 2;
+        hand.advance(LEASE * 2 / 5 + MS);
+        while gate.waiting() == 0 && watchdog.stats().renewed < all {
+            wait::until("a pass", || {
+                let stats = watchdog.stats();
+                stats.armed == 3 || stats.renewed == all
+            });
+            let renewed = watchdog.stats().renewed;
+            if renewed < all {
+                hand.advance(250 * MS);
+                wait::until("it is sent", || {
+                    gate.waiting() > 0 || watchdog.stats().renewed > renewed
+                });
+            }
+        }
+    }
+    hand.advance(LEASE / 6);
+    wait::until("both are given up", || watchdog.stats().given_up == 2);
+    assert_eq!(watchdog.stats().failed, 2);
+    let events = watchdog.events(10);
+    gate.open();
+    let second = events.recv_timeout(60 * S).unwrap();
+    assert!(matches!(second.what, What::Renewed { .. }), "{second:?}");
+    assert_eq!(watchdog.stats().failed, 2);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What the store on Redis promises, on real servers.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,7 +56,7 @@ fn release(store: &RedisStore, name: &str, owner: &str) -> Released {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_name_is_granted_to_one_renewed_and_given_back() {
     let server = Server::start();
@@ -89,7 +88,7 @@ fn a_name_is_granted_to_one_renewed_and_given_back() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_lease_runs_out_and_a_renewal_prolongs_it() {
     let server = Server::start();
@@ -126,7 +125,7 @@ fn a_lease_runs_out_and_a_renewal_prolongs_it() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn what_cannot_be_asked_for_is_refused() {
     let server = Server::start();
@@ -165,7 +164,7 @@ fn what_cannot_be_asked_for_is_refused() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn what_is_in_redis_is_what_the_documentation_shows() {
     let server = Server::start();
@@ -220,7 +219,7 @@ fn left(server: &Server, key: &str) -> u64 {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
     let server = Server::start();
@@ -250,7 +249,7 @@ fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
     let server = Server::cluster();
@@ -310,7 +309,7 @@ fn r16_the_keys_of_a_name_lie_in_one_slot_whatever_its_characters() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn prefixes_and_databases_are_apart() {
     let server = Server::start();
@@ -328,12 +327,32 @@ fn prefixes_and_databases_are_apart() {
     );
 }
 
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn hosts_may_be_names_and_sockets_paths() {
+    let server = Server::start();
+    let socket = server.folder().join("socket");
+    let with_socket = Server::with(&["--save", "", "--unixsocket", socket.to_str().unwrap()]);
+    for (url, server) in [
+        (format!("redis://localhost:{}", server.port()), &server),
+        (format!("unix://{}", socket.display()), &with_socket),
+    ] {
+        let store = RedisStore::builder(&url).durable().build().unwrap();
+        granted(&store, "x", &url);
+        let owner = server.cli(&["HGET", "tourbillon:{x}:lock", "owner"]);
+        assert_eq!(owner, format!("\"{url}\""));
+    }
+}
+
 // === batches ===
 
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r15_batches_of_any_size_have_an_outcome_for_each() {
     let server = Server::start();
@@ -360,7 +379,7 @@ fn r15_batches_of_any_size_have_an_outcome_for_each() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
     let server = Server::start();
@@ -400,7 +419,7 @@ fn r14_r16_one_bad_key_of_a_batch_fails_alone() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
     let server = Server::start();
@@ -430,7 +449,7 @@ fn scripts_that_the_server_forgot_are_sent_again_also_within_a_batch() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
     let mut server = Server::start();
@@ -467,7 +486,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
     let server = Server::start();
@@ -515,10 +534,10 @@ fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in() {
-    let longest = Duration::from_millis(1_500);
+    let longest = Duration::from_secs(3);
     let mut server = Server::start();
     let build = |server: &Server| {
         let builder = RedisStore::builder(&server.url()).longest_lease(longest);
@@ -561,7 +580,39 @@ fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in(
 #[test]
 #[cfg_attr(
     not(has_redis_server),
-    ignore = "no redis-server: apt-get install redis-server"
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
+    let server = Server::start();
+    let script = |uptime: u32| {
+        format!(
+            "local redis = {{call = function() return 'uptime_in_seconds:{uptime}' end}}\n{}\n\
+             return rest_of_guard(tonumber(ARGV[1]), tonumber(ARGV[2]))",
+            include_str!("../src/leases/redis/guard.lua")
+        )
+    };
+    // It may have begun at the end of the second in which it says that it began.
+    for (longest, uptime, microseconds, rest) in [
+        (30_000_000, 0, 0, 31_000_000),
+        (30_000_000, 1, 0, 30_000_000),
+        (30_000_000, 30, 999_999, 1),
+        (30_000_000, 31, 0, 0),
+        (200_000, 1, 199_999, 1),
+        (200_000, 1, 200_000, 0),
+        (200_000, 1_000_000_000, 0, 0),
+        (0, 0, 0, 0),
+    ] {
+        let (longest, microseconds) = (longest.to_string(), microseconds.to_string());
+        let answer = server.cli(&["EVAL", &script(uptime), "0", &longest, &microseconds]);
+        let case = format!("{longest} {uptime} {microseconds}");
+        assert_eq!(answer, format!("(integer) {rest}"), "{case}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn a_durable_server_grants_at_once_and_has_forgotten_nothing() {
     let mut server = Server::durable();

@@ -44,5 +44,6 @@ mod waker;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
 
+mod leases;
 mod models;
 mod rig;

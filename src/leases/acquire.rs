@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::error::LockError;
 use super::guard::LeaseGuard;
-use super::locks::{Attempt, Inner, Leases, Request};
+use super::locks::{Attempt, GiveBack, How, Inner, Leases, Request};
 use super::store::{StoreError, Watch};
 use super::watchdog::{Keep, spread};
+use crate::job::contain;
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::Time;
 
@@ -136,7 +137,7 @@ impl<'a> Acquisition<'a> {
             asked: 0,
             watch: None,
             last: None,
-            unknown: false,
+            unsure: false,
         })
     }
 }
@@ -163,21 +164,29 @@ pub(super) struct Quest {
     pub(super) request: Arc<Request>,
     patience: Patience,
     asked: u64,
-    /// `None` until the first refusal; then, whether the store watches.
-    watch: Option<Option<Box<dyn Watch>>>,
+    /// `None` until it waits.
+    watch: Option<Watching>,
     last: Option<StoreError>,
-    /// An attempt may have been granted without our knowing.
-    unknown: bool,
+    /// An attempt that had no answer may have been granted, or may still be.
+    unsure: bool,
+}
+
+/// What wakes who waits, beside the clock.
+struct Watching {
+    /// The name may be free; `None` if the store can't tell.
+    told: Option<Box<dyn Watch>>,
+    /// The leases are closed.
+    _closed: Box<dyn Watch>,
 }
 
 /// A call takes this long at least, however little patience is left.
 const LEAST_CALL: Duration = Duration::from_millis(10);
 
 impl Quest {
-    /// About to ask: whether the release is to be announced, and how long the call may take.
-    pub(super) fn ask(&mut self) -> (bool, Duration) {
+    /// About to ask.
+    pub(super) fn ask(&mut self, drop_waits: bool) -> How {
         self.asked += 1;
-        if let Some(Some(watch)) = &self.watch {
+        if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
         let limit = self.request.lease / 3;
@@ -185,7 +194,12 @@ impl Quest {
             Patience::Until(until) => limit.min(until.since(self.inner.clock.now())),
             _ => limit,
         };
-        (self.watch.is_some(), limit.max(LEAST_CALL))
+        How {
+            waits: self.watch.is_some(),
+            limit: limit.max(LEAST_CALL),
+            unsure: self.unsure,
+            drop_waits,
+        }
     }
 
     /// What follows an answer. `waker` is to be woken when the name may be free.
@@ -193,10 +207,14 @@ impl Quest {
         let waits = !matches!(self.patience, Patience::None);
         let pause = match answer {
             Attempt::Granted(guard) => {
-                self.unknown = false;
+                // It knows of earlier attempts.
+                self.unsure = false;
                 return Step::Done(Ok(guard));
             }
-            Attempt::Ended(error) => return Step::Done(Err(error)),
+            Attempt::Ended(error) => {
+                self.unsure = true;
+                return Step::Done(Err(error));
+            }
             Attempt::Held(remaining) if !waits => {
                 return Step::Done(Err(LockError::Held { remaining }));
             }
@@ -205,24 +223,34 @@ impl Quest {
                 // A release between the answer and the watch would be missed.
                 let watched = self.watch.is_some();
                 self.watch(waker);
-                if !watched && self.inner.clock.now() < self.end() {
+                if !watched && self.inner.clock.now() < self.end() && !self.is_closed() {
                     return Step::Ask;
                 }
-                self.pause().min(remaining + Duration::from_millis(1))
+                let told = self
+                    .watch
+                    .as_ref()
+                    .is_some_and(|watch| watch.told.is_some());
+                self.pause(told)
+                    .min(remaining.saturating_add(Duration::from_millis(1)))
             }
             Attempt::Failed(error) => {
-                self.unknown |= error.leaves_open();
+                self.unsure |= error.leaves_open();
                 if !waits || !error.may_pass() {
                     return Step::Done(Err(LockError::Store(error)));
                 }
+                self.watch(waker);
                 let pause = match error {
                     StoreError::Restarted { wait } => wait,
-                    _ => self.pause(),
+                    // It tells of nothing, either.
+                    _ => self.pause(false),
                 };
                 self.last = Some(error);
                 pause
             }
         };
+        if self.is_closed() {
+            return Step::Done(Err(LockError::Closed));
+        }
         let now = self.inner.clock.now();
         let end = self.end();
         if now >= end {
@@ -230,6 +258,11 @@ impl Quest {
             return Step::Done(Err(LockError::TimedOut { last }));
         }
         Step::Wait((now + pause.max(Duration::from_millis(1))).min(end))
+    }
+
+    /// Who waits is woken when they are closed, and asks no more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.inner.watchdog.is_closed()
     }
 
     fn end(&self) -> Time {
@@ -241,13 +274,16 @@ impl Quest {
 
     fn watch(&mut self, waker: &Waker) {
         if self.watch.is_none() {
-            self.watch = Some(self.inner.store.watch(&self.request.name, waker));
+            let told = contain(|| self.inner.store.watch(&self.request.name, waker));
+            self.watch = Some(Watching {
+                told: told.ok().flatten(),
+                _closed: self.inner.waiting.watch("", waker),
+            });
         }
     }
 
     /// The time to ask anyway.
-    fn pause(&self) -> Duration {
-        let told = matches!(self.watch, Some(Some(_)));
+    fn pause(&self, told: bool) -> Duration {
         let mean = self.inner.poll.unwrap_or(if told {
             Duration::from_secs(1)
         } else {
@@ -261,8 +297,11 @@ impl Quest {
         let parker = Parker::new();
         let waker = Waker::from(Arc::new(Rouse(parker.unparker().clone())));
         loop {
-            let (waits, limit) = self.ask();
-            let answer = self.inner.attempt(&self.request, waits, limit, true);
+            if self.is_closed() {
+                return Err(LockError::Closed);
+            }
+            let how = self.ask(true);
+            let answer = self.inner.attempt(&self.request, how);
             match self.after(answer, &waker) {
                 Step::Ask => {}
                 Step::Wait(until) => self.inner.clock.park_until(&parker, Some(until)),
@@ -275,11 +314,20 @@ impl Quest {
 /// An attempt that may have been granted is given back: nothing is held by nobody.
 impl Drop for Quest {
     fn drop(&mut self) {
-        if self.unknown {
-            let request = &self.request;
-            let lease = request.lease;
-            self.inner
-                .give_back_later(&request.name, &request.owner, lease);
+        if self.unsure {
+            self.inner.give_back_later(self.request.give_back());
+        }
+    }
+}
+
+impl Request {
+    /// What may have been granted without our knowing, or may still be.
+    pub(super) fn give_back(&self) -> GiveBack {
+        GiveBack {
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            lease: self.lease,
+            sure: false,
         }
     }
 }

@@ -2,18 +2,17 @@
 //! and their timers wake who waits.
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use super::acquire::{Acquisition, Patience, Quest, Step};
+use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Inner, Leases, Request};
 use super::store::StoreError;
 use super::watchdog::Watchdog;
-use crate::job::contain;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
 use crate::tick::Time;
 
 impl Leases {
@@ -124,15 +123,25 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     loop {
-        let (waits, limit) = quest.ask();
+        if quest.is_closed() {
+            return Err(LockError::Closed);
+        }
+        let how = quest.ask(false);
         let (inner, request) = (Arc::clone(&quest.inner), Arc::clone(&quest.request));
-        // Should this future be dropped, the answer is: a guard with it, which gives its lock back.
+        // Should this future be dropped, the answer is.
         let answer = on_worker(&quest.inner, move || {
-            let answer = inner.attempt(&request, waits, limit, false);
-            Tried(Some(answer), inner, request)
+            let attempt = Some(inner.attempt(&request, how));
+            Answer {
+                attempt,
+                inner,
+                request,
+            }
         });
-        let answer = answer.await.and_then(|mut tried| tried.0.take());
-        match quest.after(answer.unwrap_or(Attempt::Ended(LockError::Closed)), &waker) {
+        let answer = match answer.await {
+            Some(answer) => answer.take(),
+            None => Attempt::Ended(LockError::Closed),
+        };
+        match quest.after(answer, &waker) {
             Step::Ask => {}
             Step::Wait(until) => sleep(&quest, &bell, &waker, until).await,
             Step::Done(answer) => return answer,
@@ -140,16 +149,30 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     }
 }
 
-/// An answer. If nobody takes it, what may have been granted without an answer is given back.
-struct Tried(Option<Attempt>, Arc<Inner>, Arc<Request>);
+/// What an attempt had for an answer, on its way to a future that may be gone: then a guard gives its
+/// lock back by itself, and what may have been granted without our knowing is given back, too.
+struct Answer {
+    attempt: Option<Attempt>,
+    inner: Arc<Inner>,
+    request: Arc<Request>,
+}
 
-impl Drop for Tried {
+impl Answer {
+    fn take(mut self) -> Attempt {
+        let attempt = self.attempt.take();
+        attempt.expect("it is taken once, with the answer itself")
+    }
+}
+
+impl Drop for Answer {
     fn drop(&mut self) {
-        let Tried(answer, inner, request) = self;
-        if let Some(Attempt::Failed(error)) = answer
-            && error.leaves_open()
-        {
-            inner.give_back_later(&request.name, &request.owner, request.lease);
+        let unknown = match &self.attempt {
+            Some(Attempt::Failed(error)) => error.leaves_open(),
+            Some(Attempt::Ended(_)) => true,
+            _ => false,
+        };
+        if unknown {
+            self.inner.give_back_later(self.request.give_back());
         }
     }
 }
@@ -184,132 +207,13 @@ async fn on_worker<T: Send + 'static>(
     inner: &Inner,
     task: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let desk = Arc::new(Desk::default());
-    let answers = Answers(Arc::clone(&desk));
+    let (answers, end) = desk();
     let called = inner.call(Duration::ZERO, move || {
         let answer = task();
-        answers.0.leave(answer);
+        answers.leave(answer);
     });
     if !called {
         return None;
     }
-    let mut end = pin!(End(desk));
-    poll_fn(|context| end.as_mut().0.poll(context)).await
-}
-
-/// Where an answer is left.
-struct Desk<T> {
-    state: Mutex<Left<T>>,
-}
-
-struct Left<T> {
-    answer: Option<T>,
-    /// Nobody will leave one any more.
-    gone: bool,
-    /// Nobody will take it.
-    abandoned: bool,
-    waker: Option<Waker>,
-}
-
-impl<T> Default for Desk<T> {
-    fn default() -> Self {
-        Desk {
-            state: Mutex::new(Left {
-                answer: None,
-                gone: false,
-                abandoned: false,
-                waker: None,
-            }),
-        }
-    }
-}
-
-impl<T> Desk<T> {
-    fn leave(&self, answer: T) {
-        let mut state = self.state.lock();
-        if state.abandoned {
-            drop(state);
-            drop(answer);
-            return;
-        }
-        state.answer = Some(answer);
-    }
-
-    fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
-        let waker = context.waker().clone();
-        let mut state = self.state.lock();
-        if let Some(answer) = state.answer.take() {
-            return Poll::Ready(Some(answer));
-        }
-        if state.gone {
-            return Poll::Ready(None);
-        }
-        let before = state.waker.replace(waker);
-        drop(state);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-/// The worker's end: dropped when the task has run, panicked, or will not run.
-struct Answers<T>(Arc<Desk<T>>);
-
-impl<T> Drop for Answers<T> {
-    fn drop(&mut self) {
-        let waker = {
-            let mut state = self.0.state.lock();
-            state.gone = true;
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            // A runtime's code.
-            let _ = contain(|| waker.wake());
-        }
-    }
-}
-
-/// The future's end.
-struct End<T>(Arc<Desk<T>>);
-
-impl<T> Drop for End<T> {
-    fn drop(&mut self) {
-        let left = {
-            let mut state = self.0.state.lock();
-            state.abandoned = true;
-            (state.answer.take(), state.waker.take())
-        };
-        drop(left);
-    }
-}
-
-/// Wakes a task, and remembers that it did.
-#[derive(Default)]
-struct Bell(Mutex<(bool, Option<Waker>)>);
-
-impl Bell {
-    fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        let waker = context.waker().clone();
-        let mut state = self.0.lock();
-        if std::mem::take(&mut state.0) {
-            return Poll::Ready(());
-        }
-        let before = state.1.replace(waker);
-        drop(state);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        let waker = {
-            let mut state = self.0.lock();
-            state.0 = true;
-            state.1.take()
-        };
-        if let Some(waker) = waker {
-            // A runtime's code.
-            let _ = contain(|| waker.wake());
-        }
-    }
+    poll_fn(|context| end.poll(context)).await
 }

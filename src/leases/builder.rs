@@ -4,12 +4,16 @@ use std::fmt;
 use std::time::Duration;
 
 use super::guard::LeaseId;
+use super::hub::Hub;
 use super::locks::{Inner, Leases};
 use super::store::LeaseStore;
 use super::watchdog::{Event, SHORTEST, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::sync::Arc;
+use crate::sync::atomic::AtomicUsize;
+#[cfg(any(test, feature = "test-util"))]
+use crate::sync::unique_number;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// A drop may take as long as a release usually does, and not as long as it may.
@@ -73,8 +77,8 @@ impl LeasesBuilder {
         self
     }
 
-    /// What owners are called in the store, for people who look at it: `name-4f1c9a62d07be835:12`. By
-    /// default the number of the process.
+    /// What owners are called in the store, for people who look at it; `leases` by default. Random
+    /// digits follow, the number of the process, and that of the holding.
     pub fn instance(mut self, name: &str) -> Self {
         self.instance = Some(name.to_owned());
         self
@@ -116,6 +120,8 @@ impl LeasesBuilder {
                 lease: self.lease,
                 poll: self.poll,
                 drop_limit: DROP_LIMIT,
+                waiting: Hub::default(),
+                calls: AtomicUsize::new(0),
             }),
         })
     }
@@ -140,11 +146,13 @@ impl LeasesBuilder {
             store: self.store,
             watchdog,
             clock: Clock::manual(&steps.clock()),
-            instance: instance(self.instance.as_deref(), seed, seed),
+            instance: instance(self.instance.as_deref(), seed, unique_number().into()),
             lease: self.lease,
             poll: self.poll,
             // Nothing would happen while it waits.
             drop_limit: Duration::ZERO,
+            waiting: Hub::default(),
+            calls: AtomicUsize::new(0),
         };
         let leases = Leases {
             inner: Arc::new(inner),
@@ -166,8 +174,7 @@ impl LeasesBuilder {
 }
 
 fn instance(name: Option<&str>, one: u64, other: u64) -> String {
-    let name = name.map_or_else(|| std::process::id().to_string(), str::to_owned);
-    format!("{name}-{one:016x}{other:016x}")
+    format!("{}-{one:016x}{other:016x}", name.unwrap_or("leases"))
 }
 
 impl fmt::Debug for LeasesBuilder {

@@ -39,6 +39,8 @@ pub enum LockError {
     },
     /// To be fed in no time at all.
     ZeroFeed,
+    /// To be held for no time at all.
+    ZeroHold,
     /// The guard belongs to other `Leases`.
     ForeignGuard,
     /// The guard to enter once more has lost its lease.
@@ -71,6 +73,7 @@ impl fmt::Display for LockError {
                 "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
                  store grant longer ones"
             ),
+            LockError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             LockError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
             LockError::ForeignGuard => {
                 f.write_str("the guard belongs to other leases: enter it where it was acquired")
@@ -98,6 +101,7 @@ impl From<KeepError> for LockError {
         match error {
             KeepError::TooShort { lease, least } => LockError::TooShort { lease, least },
             KeepError::ZeroFeed => LockError::ZeroFeed,
+            KeepError::ZeroHold => LockError::ZeroHold,
             KeepError::Closed => LockError::Closed,
             KeepError::Spawn(error) => LockError::Spawn(error),
         }

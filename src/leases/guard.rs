@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::error::ReleaseError;
-use super::locks::{Inner, Request};
+use super::locks::{GiveBack, Inner, Request};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
 use crate::sync::Arc;
@@ -106,6 +106,8 @@ pub struct LeaseGuard {
 pub(super) struct Lease {
     pub(super) inner: Arc<Inner>,
     pub(super) kept: Kept<LeaseId>,
+    /// An earlier attempt may still arrive, and be granted to the same owner.
+    unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
 }
@@ -124,22 +126,35 @@ impl Lease {
     /// After [`Kept::end`].
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         let id = self.id();
+        let later = |sure| {
+            let back = GiveBack {
+                name: id.name().to_owned(),
+                owner: id.owner().to_owned(),
+                lease: id.lease(),
+                sure,
+            };
+            self.inner.give_back_later(back);
+        };
         if let Err(loss) = ended {
             // The store may know it for longer than the local clock does, or have executed a renewal
             // whose answer never came.
-            self.inner
-                .give_back_later(id.name(), id.owner(), id.lease());
+            later(!self.unsure);
+            self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
         let released = self.inner.release_once(id.name(), id.owner(), id.lease());
         // The store was asked first, so that nobody waits for an answer that does not come.
         self.kept.settled();
+        if self.unsure {
+            later(false);
+        }
         match released {
             Ok(Released::Released) => Ok(()),
             Ok(Released::NotHeld) => Err(ReleaseError::NotHeld),
             Err(error) => {
-                self.inner
-                    .give_back_later(id.name(), id.owner(), id.lease());
+                if !self.unsure {
+                    later(true);
+                }
                 Err(ReleaseError::Store(error))
             }
         }
@@ -147,11 +162,12 @@ impl Lease {
 }
 
 impl LeaseGuard {
-    pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, waits: bool) -> Self {
+    pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, unsure: bool, waits: bool) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
                 inner: Arc::clone(inner),
                 kept,
+                unsure,
                 waits,
             }),
             done: false,
@@ -278,7 +294,7 @@ impl Drop for LeaseGuard {
         let ended = self.lease.kept.end();
         let lease = Arc::clone(&self.lease);
         let (done, wait) = bounded(1);
-        let called = self.lease.inner.call(Duration::ZERO, move || {
+        let called = self.lease.inner.background(Duration::ZERO, move || {
             // It can't be told to anybody, and what can be done has been begun.
             let _ = lease.answer(ended);
             // Nobody may wait any more.

@@ -69,7 +69,6 @@ impl Hub {
     }
 
     /// Wakes everybody: releases may have been missed.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn all_may_be_free(&self) {
         let mut wakers = Vec::new();
         for one in self.0.lock().names.values_mut().flatten() {

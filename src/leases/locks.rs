@@ -7,11 +7,13 @@ use super::acquire::Acquisition;
 use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
+use super::hub::Hub;
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
 use crate::tick::Time;
 
@@ -60,6 +62,25 @@ pub(super) struct Inner {
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
     pub(super) drop_limit: Duration,
+    /// Who waits for a lock, to be told of the end.
+    pub(super) waiting: Hub,
+    /// Calls that nobody waits for and that run.
+    pub(super) calls: AtomicUsize,
+}
+
+/// So many calls that nobody waits for run at one time; the workers are twice as many.
+const BACKGROUND: usize = 32;
+/// One more looks again after this time.
+const TURN: Duration = Duration::from_millis(10);
+
+/// A name that is to be given back.
+pub(super) struct GiveBack {
+    pub(super) name: String,
+    pub(super) owner: String,
+    pub(super) lease: Duration,
+    /// Nothing of this owner is under way that may still be granted: what the store does not know is
+    /// given back.
+    pub(super) sure: bool,
 }
 
 /// What is to be acquired, checked.
@@ -71,13 +92,25 @@ pub(super) struct Request {
     pub(super) keep: Keep,
 }
 
+/// How an attempt is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// The release is to be announced.
+    pub(super) waits: bool,
+    pub(super) limit: Duration,
+    /// An earlier one may still arrive.
+    pub(super) unsure: bool,
+    /// A drop of the guard may wait for the store.
+    pub(super) drop_waits: bool,
+}
+
 /// What an attempt had for an answer.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Granted(LeaseGuard),
     Held(Duration),
     Failed(StoreError),
-    /// No store could do anything about it.
+    /// It was granted, and could not be kept.
     Ended(LockError),
 }
 
@@ -204,8 +237,8 @@ impl Leases {
     }
 
     /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
-    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. How many were
-    /// held.
+    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. Who waits for a
+    /// lock gets [`LockError::Closed`]. How many were held.
     ///
     /// # Blocking
     ///
@@ -215,6 +248,7 @@ impl Leases {
     pub fn close(&self, limit: Duration) -> usize {
         let until = self.now() + limit;
         let held = self.inner.watchdog.close_all();
+        self.inner.waiting.all_may_be_free();
         for id in &held {
             if self.now() >= until {
                 break;
@@ -253,31 +287,34 @@ impl Inner {
         self.watchdog.check(&keep)?;
         Ok(Request {
             name: name.to_owned(),
-            owner: format!("{}:{}", self.instance, self.watchdog.number()),
+            // The process by its number of now: it may be a copy of the one that made the leases.
+            owner: format!(
+                "{}:{}:{}",
+                self.instance,
+                std::process::id(),
+                self.watchdog.number()
+            ),
             lease,
             keep,
         })
     }
 
-    /// Asks the store once.
-    pub(super) fn attempt(
-        self: &Arc<Self>,
-        request: &Request,
-        waits: bool,
-        limit: Duration,
-        drop_waits: bool,
-    ) -> Attempt {
+    /// Asks the store once. Whatever panics, the answer is that nobody knows.
+    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
+        contain(|| self.ask(request, how)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Attempt::Failed(StoreError::Unavailable(what))
+        })
+    }
+
+    fn ask(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
         // The lease counts from before the request is sent.
         let sent = self.clock.now();
         let mut claim = Claim::new(&request.name, &request.owner, request.lease);
-        if waits {
+        if how.waits {
             claim = claim.waiting();
         }
-        let answer = contain(|| self.store.acquire(&claim, limit)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        });
-        let token = match answer {
+        let token = match self.store.acquire(&claim, how.limit) {
             Ok(Acquired::Granted { token }) => token,
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
@@ -292,11 +329,8 @@ impl Inner {
             .watchdog
             .keep_with(id, &request.keep.clone().since(sent))
         {
-            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, drop_waits)),
-            Err(error) => {
-                self.give_back_later(&request.name, &request.owner, request.lease);
-                Attempt::Ended(error.into())
-            }
+            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
+            Err(error) => Attempt::Ended(error.into()),
         }
     }
 
@@ -317,47 +351,65 @@ impl Inner {
         store.renew(batch.destination(), &renewals, batch.limit())
     }
 
-    /// Asks the store once to give a name back that was leased for so long.
+    /// Asks the store once to give a name back.
     pub(super) fn release_once(
         &self,
         name: &str,
         owner: &str,
         lease: Duration,
     ) -> Result<Released, StoreError> {
-        contain(|| self.store.release(name, owner, call_limit(lease))).unwrap_or_else(|panic| {
+        let limit = call_limit(lease);
+        contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
         })
     }
 
-    /// Gives a name back on a worker, and tries again until its lease would have run out.
-    pub(super) fn give_back_later(self: &Arc<Self>, name: &str, owner: &str, lease: Duration) {
-        // A renewal may be under way, which prolongs it once more.
-        let until = self.clock.now() + lease.saturating_add(call_limit(lease));
-        Arc::clone(self).give_back_by(until, 0, lease, name.into(), owner.into());
+    /// Gives a name back on a worker, and tries again until any lease of it would have run out.
+    pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
+        // A call may be under way, and prolong it once more.
+        let until = self.clock.now() + back.lease + call_limit(back.lease);
+        self.give_back_by(until, 0, back);
     }
 
-    fn give_back_by(
-        self: Arc<Self>,
-        until: Time,
-        failed: u32,
-        lease: Duration,
-        name: String,
-        owner: String,
-    ) {
-        let inner = Arc::clone(&self);
+    fn give_back_by(self: &Arc<Self>, until: Time, tried: u32, back: GiveBack) {
         // At once, then soon, then with pauses as long as a call may take.
-        let pause = move |failed: u32| call_limit(lease) / 8 * (1 << failed.min(3));
-        let delay = failed.checked_sub(1).map_or(Duration::ZERO, pause);
+        let pause = call_limit(back.lease) / 8 * (1 << tried.saturating_sub(1).min(3));
+        let delay = if tried == 0 { Duration::ZERO } else { pause };
         // It keeps the leases alive until it has been said, or may be left unsaid.
-        self.call(delay, move || {
-            let may_pass = inner
-                .release_once(&name, &owner, lease)
-                .is_err_and(|error| error.may_pass());
-            if may_pass && inner.clock.now() + pause(failed) < until {
-                inner.give_back_by(until, failed.saturating_add(1), lease, name, owner);
+        let inner = Arc::clone(self);
+        self.background(delay, move || {
+            let again = match inner.release_once(&back.name, &back.owner, back.lease) {
+                Ok(Released::Released) => false,
+                Ok(Released::NotHeld) => !back.sure,
+                Err(error) => error.may_pass(),
+            };
+            if again && inner.clock.now() + pause < until {
+                inner.give_back_by(until, tried.saturating_add(1), back);
             }
         });
+    }
+
+    /// Runs a call that nobody waits for. So few of them run at one time that they never keep all
+    /// workers from those that somebody waits for.
+    pub(super) fn background(
+        self: &Arc<Self>,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let inner = Arc::clone(self);
+        self.call(delay, move || {
+            // Relaxed: a bound.
+            if inner.calls.fetch_add(1, Ordering::Relaxed) < BACKGROUND {
+                task();
+                // Relaxed: as above.
+                inner.calls.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                // Relaxed: as above.
+                inner.calls.fetch_sub(1, Ordering::Relaxed);
+                inner.background(TURN, task);
+            }
+        })
     }
 
     /// Runs `task` on a worker after `delay`. False if there is none any more.

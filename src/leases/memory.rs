@@ -188,8 +188,10 @@ impl MemoryStore {
     }
 
     fn grant(&self, claim: &Claim<'_>) -> Acquired {
-        let now = self.0.clock.now();
         let mut state = self.0.state.lock();
+        // Under the lock, here and below: who comes later has a later time, so that nothing is
+        // shortened by one who was overtaken.
+        let now = self.0.clock.now();
         if let Some(held) = state.held.get(claim.name)
             && now < held.until
             && held.owner != claim.owner
@@ -214,8 +216,8 @@ impl MemoryStore {
     }
 
     fn prolong(&self, renewal: &Renewal<'_>) -> Outcome {
-        let now = self.0.clock.now();
         let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
         match state.held.get_mut(renewal.name) {
             Some(held) if now < held.until && held.owner == renewal.owner => {
                 held.until = now + renewal.lease;
@@ -226,8 +228,8 @@ impl MemoryStore {
     }
 
     fn free(&self, name: &str, owner: &str) -> Released {
-        let now = self.0.clock.now();
         let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
         match state.held.get(name) {
             Some(held) if held.owner == owner => {
                 let in_time = now < held.until;

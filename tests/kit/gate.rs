@@ -32,6 +32,12 @@ impl Gate {
         bell.notify_all();
     }
 
+    /// How many tasks wait at it.
+    #[allow(dead_code, reason = "each test uses a part of the kit")]
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.0.lock().unwrap().waiting
+    }
+
     /// Waits until so many tasks wait at the gate.
     #[track_caller]
     pub(crate) fn crowd(&self, size: usize) {

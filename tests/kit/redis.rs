@@ -158,8 +158,10 @@ impl Server {
             .stderr(log.try_clone().expect("a log"))
             .stdout(log);
         let server = server.spawn().expect("redis-server is in the PATH");
+        // A key that interrupts all of the terminal's programs leaves it its work.
+        let work = "trap '' INT HUP TERM; cat >/dev/null; kill -9 \"$1\"; rm -rf \"$2\"";
         let reaper = Command::new("sh")
-            .args(["-c", "cat >/dev/null; kill -9 \"$1\"; rm -rf \"$2\"", "sh"])
+            .args(["-c", work, "sh"])
             .arg(server.id().to_string())
             .arg(&self.folder)
             .stdin(Stdio::piped())

@@ -52,9 +52,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The longest lease that may be asked for, and for how long nothing is granted after the server
-    /// has started; 30 s by default. **The same for all that use this prefix**: who waits for less
-    /// after a restart may grant what somebody else still believes to hold.
+    /// The longest lease that may be asked for, and for how long nothing is granted after the
+    /// server has started; 30 s by default. **The same for all that use this prefix**: who waits
+    /// for less after a restart may grant what somebody else still believes to hold.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self
@@ -67,18 +67,18 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For how long the last token of a name is kept after its last grant; 7 days by default. Tokens
-    /// grow also without it as long as the server's clock is not set back, so it has to be longer
-    /// than any mistake of that clock lasts.
+    /// For how long the last token of a name is kept after its last grant; 7 days by default.
+    /// Tokens grow also without it as long as the server's clock is not set back, so it has to be
+    /// longer than any mistake of that clock lasts.
     pub fn token_life(mut self, life: Duration) -> Self {
         self.token_life = life;
         self
     }
 
-    /// How many acquires and releases may be under way at one time, each on a connection of its own;
-    /// 16 by default. More of them wait for their turn, within their limits. As many connections are
-    /// kept when nobody uses them. Renewals wait for nobody, and have connections beside these, as
-    /// many as there are passes at one time.
+    /// How many acquires and releases may be under way at one time, each on a connection of its
+    /// own; 16 by default. More of them wait for their turn, within their limits. As many
+    /// connections are kept when nobody uses them. Renewals wait for nobody, and have connections
+    /// beside these, as many as there are passes at one time.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self

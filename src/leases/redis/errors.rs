@@ -1,10 +1,12 @@
 //! What may pass, and what will be refused again.
 
-use std::fmt;
+use std::error::Error;
+use std::{fmt, io};
 
 use redis::{ErrorKind, RedisError, ServerError};
 
 use crate::leases::StoreError;
+use crate::sync::Arc;
 
 /// Codes of answers that pass by themselves:
 ///
@@ -35,6 +37,9 @@ const PASSING: [&str; 11] = [
 pub(super) enum Fault {
     /// The connection is gone, perhaps since long ago.
     Lost(String),
+    /// A signal came while it waited, and the client can't go on waiting: the connection is out of
+    /// step. Signals that stop the process are among those, when it goes on.
+    Interrupted(String),
     /// Anything else.
     Other(StoreError),
 }
@@ -48,6 +53,9 @@ impl Fault {
             return Fault::Lost(format!("{address}: {error}"));
         }
         let why = format!("{address}: {error}");
+        if is_interruption(error) {
+            return Fault::Interrupted(why);
+        }
         Fault::Other(match error.kind() {
             // A name that is not to be found may be found later.
             ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
@@ -64,10 +72,18 @@ impl Fault {
     }
 }
 
+pub(super) fn is_interruption(error: &RedisError) -> bool {
+    // The client keeps what was wrong behind a count, and names that as the source.
+    let source = error.source();
+    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
+}
+
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Lost(why) => StoreError::Unavailable(why),
+            Fault::Lost(why) | Fault::Interrupted(why) => StoreError::Unavailable(why),
             Fault::Other(error) => error,
         }
     }
@@ -101,6 +117,30 @@ fn passes(code: &str, details: &str) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interruptions_are_known() {
+        let error = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
+        assert!(is_interruption(&error(io::ErrorKind::Interrupted)));
+        assert!(!is_interruption(&error(io::ErrorKind::TimedOut)));
+        let fault = |kind| Fault::of(&error(kind), &"here");
+        assert!(matches!(
+            fault(io::ErrorKind::Interrupted),
+            Fault::Interrupted(_)
+        ));
+        assert!(matches!(
+            fault(io::ErrorKind::UnexpectedEof),
+            Fault::Lost(_)
+        ));
+        assert!(matches!(
+            fault(io::ErrorKind::ConnectionReset),
+            Fault::Lost(_)
+        ));
+        for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionRefused] {
+            let fault = StoreError::from(fault(kind));
+            assert!(matches!(fault, StoreError::Unavailable(_)), "{fault:?}");
+        }
+    }
 
     #[test]
     fn what_passes_and_what_does_not() {

@@ -64,8 +64,8 @@ impl Server {
         }
     }
 
-    /// The addresses to try, in their order. A client that is given a name would try each address of
-    /// it for as long as the limit is.
+    /// The addresses to try, in their order. A client that is given a name would try each address
+    /// of it for as long as the limit is.
     fn addresses(&self) -> Result<Vec<ConnectionAddr>, Fault> {
         let ConnectionAddr::Tcp(host, port) = self.info.addr() else {
             return Ok(vec![self.info.addr().clone()]);

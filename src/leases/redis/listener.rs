@@ -1,14 +1,14 @@
 //! Hears of releases, as long as somebody waits for one.
 //!
-//! One thread for a store, with one connection that is subscribed to the one channel. It starts with
-//! the first who waits, and ends when nobody has waited for a while, or with the store. What is
-//! published while it is not subscribed is lost, so whenever it has subscribed everybody looks.
+//! One thread for a store, with one connection that is subscribed to the one channel. It starts
+//! with the first who waits, and ends when nobody has waited for a while, or with the store. What
+//! is published while it is not subscribed is lost, so whenever it has subscribed everybody looks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Msg, PubSub, RedisResult, Value};
 
-use super::errors::{Fault, answered};
+use super::errors::{Fault, answered, is_interruption};
 use super::link::{Limit, Link, Server};
 use crate::leases::StoreError;
 use crate::leases::hub::Hub;
@@ -20,9 +20,9 @@ use crate::sync::{Arc, Mutex, Parker, Unparker, park_for};
 const CONNECT: Duration = Duration::from_secs(3);
 /// How long a read lasts: within this time the thread notices that it is not needed any more.
 const SLICE: Duration = Duration::from_secs(1);
-/// After so many slices without a word the server is asked for one, since a connection that was cut
-/// in the middle says nothing either; and without anybody who waits the thread ends.
-const SILENT: u32 = 5;
+/// After so long without a word the server is asked for one, since a connection that was cut in the
+/// middle says nothing either; and without anybody who waits the thread ends.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Between two attempts to connect, at first and at most.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
@@ -64,7 +64,7 @@ impl Listener {
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
         let listener = Arc::clone(self);
-        let thread = Builder::new().name("tourbillon-redis".to_owned());
+        let thread = Builder::new().name("tb-redis".to_owned());
         // Without a thread the waiters ask every now and then.
         if thread.spawn(move || listener.run(&parker)).is_ok() {
             *running = Some(unparker);
@@ -132,23 +132,18 @@ impl Listener {
         self.hub.all_may_be_free();
         *pause = PAUSE;
         let fault = |error| StoreError::from(Fault::of(&error, &*self.server));
-        let mut silent = 0;
+        let mut heard = Instant::now();
         loop {
             words.set_read_timeout(Some(SLICE)).map_err(fault)?;
-            match next(&mut words).map_err(fault)? {
-                Some(message) => {
-                    silent = 0;
-                    self.hear(&message);
+            if let Some(message) = next(&mut words).map_err(fault)? {
+                heard = Instant::now();
+                self.hear(&message);
+            } else if heard.elapsed() >= SILENCE {
+                if self.ends() {
+                    return Ok(());
                 }
-                None if self.is_closed() && self.ends() => return Ok(()),
-                None if silent == SILENT => {
-                    if self.ends() {
-                        return Ok(());
-                    }
-                    let _: Value = words.ping().map_err(fault)?;
-                    silent = 0;
-                }
-                None => silent += 1,
+                let _: Value = words.ping().map_err(fault)?;
+                heard = Instant::now();
             }
             if self.is_closed() && self.ends() {
                 return Ok(());
@@ -169,11 +164,11 @@ impl Listener {
     }
 }
 
-/// The next message, or none if the read timed out.
+/// The next message, or none if the read timed out or a signal came.
 fn next(words: &mut PubSub<'_>) -> RedisResult<Option<Msg>> {
     match words.get_message() {
         Ok(message) => Ok(Some(message)),
-        Err(error) if error.is_timeout() => Ok(None),
+        Err(error) if error.is_timeout() || is_interruption(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -18,6 +18,10 @@ pub(super) struct Pool {
     turns: (Sender<()>, Receiver<()>),
 }
 
+/// How often a call is sent again because of a signal. More of them than this while one call lasts
+/// are a matter of a profiler, or of a server that is slow, and would be as many connections.
+const INTERRUPTIONS: u32 = 10;
+
 /// Whose call it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
@@ -53,10 +57,11 @@ impl Pool {
 
     /// Calls scripts, all in one round trip, and answers with what each of them answered.
     ///
-    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a new
-    /// one. What was sent first may have been executed all the same, and that does no harm, since
-    /// the owner is the same: a second acquire grants again, a second renewal renews again, and a
-    /// second release finds nothing, which is what it says.
+    /// If a connection that had been idle turns out to be gone, or a signal interrupts the wait for
+    /// an answer, all of it is sent once more on a new one. What was sent first may have been
+    /// executed all the same, and that does no harm, since the owner is the same: a second acquire
+    /// grants again, a second renewal renews again, and a second release finds nothing, which is
+    /// what it says.
     pub(super) fn call(
         &self,
         whose: Whose,
@@ -67,22 +72,30 @@ impl Pool {
             Whose::User => Some(self.turn(limit)?),
             Whose::Watchdog => None,
         };
-        let idle = self.idle.lock().pop();
-        if let Some(link) = idle {
-            match self.call_on(link, calls, limit) {
+        let mut interruptions = 0;
+        let mut idle = self.idle.lock().pop();
+        loop {
+            let reused = idle.is_some();
+            let answers = match idle.take() {
+                Some(link) => self.call_on(link, calls, limit),
+                None => Link::open(&self.server, limit)
+                    .and_then(|link| self.call_on(link, calls, limit)),
+            };
+            let fault = match answers {
                 Ok(answers) => return Ok(answers),
-                Err(fault) => {
-                    // The others were idle for longer: whatever befell this one befell them.
-                    let others = std::mem::take(&mut *self.idle.lock());
-                    drop(others);
-                    if let Fault::Other(error) = fault {
-                        return Err(error);
-                    }
-                }
+                Err(fault) => fault,
+            };
+            if reused {
+                // The others were idle for longer: whatever befell this one befell them.
+                let others = std::mem::take(&mut *self.idle.lock());
+                drop(others);
+            }
+            match fault {
+                Fault::Lost(_) if reused => {}
+                Fault::Interrupted(_) if interruptions < INTERRUPTIONS => interruptions += 1,
+                fault => return Err(fault.into()),
             }
         }
-        let link = Link::open(&self.server, limit)?;
-        Ok(self.call_on(link, calls, limit)?)
     }
 
     fn turn(&self, limit: Limit) -> Result<Turn<'_>, StoreError> {

@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) fn arg(mut self, arg: impl ToString) -> Self {
+    pub(super) fn arg(mut self, arg: &(impl ToString + ?Sized)) -> Self {
         self.args.push(arg.to_string());
         self
     }

@@ -2,8 +2,8 @@
 //!
 //! A channel gets what it has room for; what it has no room for is counted. A callback runs on
 //! workers of its own. The events of one series reach it in their order and one at a time; those of
-//! others go on beside one that hangs. What waits for it is bounded, but for the loss, of which there
-//! is one.
+//! others go on beside one that hangs. What waits for it is bounded, but for the losses, of which each
+//! series has one.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use crate::tick::Time;
 
 /// So many events of one series wait for a callback that is behind.
 const MAILBOX: usize = 64;
+/// And so many of all series.
+const MAIL: usize = 65_536;
 
 /// Something happened to what a [`Watchdog`](super::Watchdog) keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,13 +76,27 @@ pub enum What {
 
 pub(super) type Callback<K> = dyn Fn(&Event<K>) + Send + Sync;
 
+/// An event, once for each who gets it.
+pub(super) struct Prepared<K> {
+    channels: Vec<(Sender<Event<K>>, Event<K>)>,
+    mail: Option<Event<K>>,
+}
+
+/// What waits for the callback.
+struct Post<K> {
+    /// By series. None is empty, but for one whose last event is with the callback just now.
+    boxes: HashMap<u64, VecDeque<Event<K>>>,
+    /// In all of them.
+    waiting: usize,
+}
+
 /// Tells them.
 pub(super) struct Teller<K> {
     callback: Option<Box<Callback<K>>>,
     /// Relaxed hint that there is somebody to tell.
     heard: AtomicBool,
     channels: Mutex<Vec<Sender<Event<K>>>>,
-    mailboxes: Mutex<HashMap<u64, VecDeque<Event<K>>>>,
+    mailboxes: Mutex<Post<K>>,
     missed: AtomicU64,
 }
 
@@ -90,7 +106,10 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
             heard: AtomicBool::new(callback.is_some()),
             callback,
             channels: Mutex::new(Vec::new()),
-            mailboxes: Mutex::new(HashMap::new()),
+            mailboxes: Mutex::new(Post {
+                boxes: HashMap::new(),
+                waiting: 0,
+            }),
             missed: AtomicU64::new(0),
         }
     }
@@ -109,55 +128,74 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         self.missed.load(Ordering::Relaxed)
     }
 
-    fn miss(&self, events: u64) {
+    pub(super) fn miss(&self, events: u64) {
         // Relaxed: a counter.
         self.missed.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Never blocks. The only code of others that runs is the clone of a key; if that panics, the
-    /// event is missed.
-    pub(super) fn tell(
+    /// Copies of an event for all who want it; `None` if nobody does. Runs the key's `Clone`.
+    pub(super) fn prepare(&self, key: &K, at: Time, what: What) -> Option<Prepared<K>> {
+        // Relaxed: see `subscribe`.
+        if !self.heard.load(Ordering::Relaxed) {
+            return None;
+        }
+        let event = Event {
+            key: key.clone(),
+            at,
+            what,
+        };
+        let channels = self.channels.lock().clone();
+        let channels = channels.into_iter();
+        let channels = channels.map(|channel| (channel, event.clone())).collect();
+        let mail = self.callback.is_some().then_some(event);
+        Some(Prepared { channels, mail })
+    }
+
+    /// Never blocks, and runs no code of others. What found no room comes back.
+    pub(super) fn post(
         self: &Arc<Self>,
         timers: &Timers,
         series: u64,
-        key: &K,
-        at: Time,
-        what: What,
-    ) {
-        // Relaxed: see `subscribe`.
-        if !self.heard.load(Ordering::Relaxed) {
-            return;
-        }
-        let told = contain(|| {
-            let key = key.clone();
-            let event = Event { key, at, what };
-            self.channels.lock().retain(|channel| {
-                let refused = channel.try_send(event.clone()).err();
-                let full = refused.as_ref().is_some_and(TrySendError::is_full);
-                self.miss(u64::from(full));
-                // Else there was room, or nobody listens any more.
-                refused.is_none() || full
-            });
-            if self.callback.is_some() {
-                self.post(timers, series, event);
+        event: Prepared<K>,
+    ) -> Vec<Event<K>> {
+        let mut left = Vec::new();
+        for (channel, event) in event.channels {
+            match channel.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.miss(1);
+                    left.push(event);
+                }
+                Err(TrySendError::Disconnected(event)) => {
+                    left.push(event);
+                    let mut channels = self.channels.lock();
+                    channels.retain(|other| !other.same_channel(&channel));
+                }
             }
-        });
-        if told.is_err() {
-            self.miss(1);
         }
+        if let Some(event) = event.mail {
+            left.extend(self.mail(timers, series, event));
+        }
+        left
     }
 
-    fn post(self: &Arc<Self>, timers: &Timers, series: u64, event: Event<K>) {
-        let mut mailboxes = self.mailboxes.lock();
-        let first = !mailboxes.contains_key(&series);
-        let mailbox = mailboxes.entry(series).or_default();
+    fn mail(self: &Arc<Self>, timers: &Timers, series: u64, event: Event<K>) -> Option<Event<K>> {
         let lost = matches!(event.what, What::Lost(_));
-        if mailbox.len() < MAILBOX || lost {
-            mailbox.push_back(event);
-        } else {
+        let mut post = self.mailboxes.lock();
+        let first = !post.boxes.contains_key(&series);
+        let waiting = post.waiting;
+        let mailbox = post.boxes.entry(series).or_default();
+        if !lost && (mailbox.len() >= MAILBOX || waiting >= MAIL) {
+            if first {
+                post.boxes.remove(&series);
+            }
+            drop(post);
             self.miss(1);
+            return Some(event);
         }
-        drop(mailboxes);
+        mailbox.push_back(event);
+        post.waiting += 1;
+        drop(post);
         if first {
             let teller: Weak<Self> = Arc::downgrade(self);
             let posted = timers.tell(Alarm::Tell(series), move || {
@@ -166,28 +204,32 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
                 }
             });
             if !posted {
-                let left = self.mailboxes.lock().remove(&series);
-                self.miss(left.map_or(0, |left| left.len() as u64));
+                while self.next(series).is_some() {
+                    self.miss(1);
+                }
             }
         }
+        None
+    }
+
+    /// The next event of a series; its mailbox goes with the last one.
+    fn next(&self, series: u64) -> Option<Event<K>> {
+        let mut post = self.mailboxes.lock();
+        let next = post.boxes.get_mut(&series).and_then(VecDeque::pop_front);
+        match next {
+            Some(_) => post.waiting -= 1,
+            None => {
+                post.boxes.remove(&series);
+            }
+        }
+        next
     }
 
     /// On a worker: as long as there is a mailbox, one of these runs or is about to.
     fn empty(&self, series: u64) {
-        loop {
-            let event = {
-                let mut mailboxes = self.mailboxes.lock();
-                let next = mailboxes.get_mut(&series).and_then(VecDeque::pop_front);
-                if next.is_none() {
-                    mailboxes.remove(&series);
-                }
-                next
-            };
-            let (Some(event), Some(callback)) = (event, &self.callback) else {
-                return;
-            };
+        while let (Some(event), Some(callback)) = (self.next(series), &self.callback) {
             // Its panic is its own; the panic hook has printed it.
-            let _ = contain(|| callback(&event));
+            let _ = contain(move || callback(&event));
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    pub(super) fn new(term: &Arc<Term>, clock: &Clock) -> Self {
+    pub(crate) fn new(term: &Arc<Term>, clock: &Clock) -> Self {
         Lost {
             term: Arc::clone(term),
             clock: clock.clone(),

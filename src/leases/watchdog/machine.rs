@@ -14,19 +14,20 @@
 //!   behind: after a pause of the process the loss comes first.
 //! - **M3** The lease is counted from a moment that was read before the request was sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Teller, What};
-use super::lane::Lane;
+use super::lane::{Lane, Route};
 use super::rhythm;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
-use super::timers::{Alarm, Timers};
+use super::timers::Timers;
 use super::{Batch, Keep, KeepError, WatchdogStats};
+use crate::job::contain;
 use crate::scheduler::Next;
 use crate::shard::mix;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Weak};
 use crate::tick::Time;
 
@@ -45,6 +46,8 @@ pub(super) struct Machine<K> {
     pub(super) alarm_after: Option<u64>,
     registry: Mutex<Registry<K>>,
     numbers: AtomicU64,
+    /// Passes that run.
+    pub(super) passes: AtomicUsize,
     seed: u64,
     pub(super) counts: Counts,
 }
@@ -54,8 +57,8 @@ pub(super) type SharedLane<K> = Arc<Lane<Series<K>>>;
 struct Registry<K> {
     closed: bool,
     series: HashMap<u64, Arc<Series<K>>>,
-    /// With the number of their series.
-    lanes: HashMap<Destination, (SharedLane<K>, usize)>,
+    /// With the number of their series. One stays for as long as a pass of it has not come back.
+    lanes: HashMap<Route, (SharedLane<K>, usize)>,
 }
 
 #[derive(Default)]
@@ -83,6 +86,8 @@ pub(super) struct Series<K> {
     pub(super) lane: Arc<Lane<Self>>,
     pub(super) term: Arc<Term>,
     pub(super) plan: Mutex<Plan>,
+    /// The loss was told, after which nothing is.
+    told: Mutex<bool>,
 }
 
 pub(super) struct Plan {
@@ -94,6 +99,8 @@ pub(super) struct Plan {
     pub(super) warned: bool,
     /// In the lane's queue, under this end.
     pub(super) queued: Option<Time>,
+    /// It is not to be queued any more.
+    ended: bool,
 }
 
 /// What a machine is made of.
@@ -124,6 +131,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 lanes: HashMap::new(),
             }),
             numbers: AtomicU64::new(0),
+            passes: AtomicUsize::new(0),
             seed: parts.seed,
             counts: Counts::default(),
         }
@@ -147,13 +155,20 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if keep.feed.is_some_and(|feed| feed.is_zero()) {
             return Err(KeepError::ZeroFeed);
         }
-        if self.registry.lock().closed {
+        if keep.max_hold.is_some_and(|most| most.is_zero()) {
+            return Err(KeepError::ZeroHold);
+        }
+        if self.is_closed() {
             return Err(KeepError::Closed);
         }
         self.timers.start().map_err(KeepError::Spawn)
     }
 
-    fn margin(&self, lease: Duration) -> Duration {
+    pub(super) fn is_closed(&self) -> bool {
+        self.registry.lock().closed
+    }
+
+    pub(super) fn margin(&self, lease: Duration) -> Duration {
         self.margin.unwrap_or_else(|| rhythm::margin(lease))
     }
 
@@ -180,7 +195,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let sent = keep.since.map_or(now, |since| since.min(now));
         let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
-        let destination = (self.destination)(&key);
+        let route = Route::of((self.destination)(&key), keep.lease);
         let due = rhythm::next(sent, keep.lease, self.random(number));
         let machine: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
@@ -196,8 +211,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             let lane_number = self.number();
             let (lane, members) = registry
                 .lanes
-                .entry(destination)
-                .or_insert_with(|| (Arc::new(Lane::new(destination, lane_number)), 0));
+                .entry(route)
+                .or_insert_with(|| (Arc::new(Lane::new(route, lane_number)), 0));
             *members += 1;
             let series = Arc::new(Series {
                 number,
@@ -211,7 +226,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     failed: 0,
                     warned: false,
                     queued: None,
+                    ended: false,
                 }),
+                told: Mutex::new(false),
             });
             registry.series.insert(number, Arc::clone(&series));
             series
@@ -232,7 +249,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if armed {
             // It may have ended before its timer was there to be cancelled.
             if !self.registry.lock().series.contains_key(&number) {
-                self.timers.cancel(Alarm::Series(number));
+                self.timers.cancel(number);
             }
             Ok(series)
         } else {
@@ -272,20 +289,33 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let series = {
             let mut registry = self.registry.lock();
             let series = registry.series.remove(&number)?;
-            let destination = series.lane.destination;
-            if let Some((_, members)) = registry.lanes.get_mut(&destination) {
+            if let Some((_, members)) = registry.lanes.get_mut(&series.lane.route) {
                 *members -= 1;
-                if *members == 0 {
-                    registry.lanes.remove(&destination);
-                }
             }
             series
         };
-        self.timers.cancel(Alarm::Series(number));
-        if let Some(until) = series.plan.lock().queued.take() {
+        self.sweep(&series.lane);
+        self.timers.cancel(number);
+        let queued = {
+            let mut plan = series.plan.lock();
+            plan.ended = true;
+            plan.queued.take()
+        };
+        if let Some(until) = queued {
             series.lane.take_out(until, number);
         }
         Some(series)
+    }
+
+    /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
+    pub(super) fn sweep(&self, lane: &SharedLane<K>) {
+        let mut registry = self.registry.lock();
+        let unused = |(present, members): &(SharedLane<K>, usize)| {
+            *members == 0 && Arc::ptr_eq(present, lane) && lane.is_idle()
+        };
+        if registry.lanes.get(&lane.route).is_some_and(unused) {
+            registry.lanes.remove(&lane.route);
+        }
     }
 
     /// Told by the term, once.
@@ -297,9 +327,25 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     pub(super) fn tell(&self, series: &Series<K>, what: What) {
-        let (key, now) = (&series.key, self.now());
-        self.teller
-            .tell(&self.timers, series.number, key, now, what);
+        let last = matches!(what, What::Lost(_));
+        // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
+        // renewal.
+        let told = contain(|| {
+            let now = self.now();
+            let Some(event) = self.teller.prepare(&series.key, now, what) else {
+                return;
+            };
+            let mut told = series.told.lock();
+            if !*told {
+                *told = last;
+                let left = self.teller.post(&self.timers, series.number, event);
+                drop(told);
+                drop(left);
+            }
+        });
+        if told.is_err() {
+            self.teller.miss(1);
+        }
     }
 
     // === rounds ===
@@ -341,7 +387,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     // Looked at again, should the pass hang.
                     next = next.min(now + rhythm::call_limit(series.lease));
                     queue = true;
-                    if plan.queued.is_none() {
+                    if plan.queued.is_none() && !plan.ended {
                         plan.queued = Some(until);
                         series.lane.put(until, series.number, Arc::clone(series));
                     }
@@ -364,13 +410,13 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let registry = self.registry.lock();
         let series: Vec<_> = registry.series.values().cloned().collect();
-        let destinations = registry.lanes.len();
+        let destinations: HashSet<_> = registry.lanes.keys().map(|lane| lane.destination).collect();
         drop(registry);
         let most = series.iter().map(|series| series.term.renewals()).max();
         WatchdogStats {
             kept: series.len(),
             armed: self.timers.armed(),
-            destinations,
+            destinations: destinations.len(),
             renewed: read(&self.counts.renewed),
             failed: read(&self.counts.failed),
             lost: read(&self.counts.lost),
@@ -381,5 +427,13 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             events_missed: self.teller.missed(),
             most_renewals: most.unwrap_or(0),
         }
+    }
+}
+
+/// What is queued would keep its lane, and the lane what is queued.
+impl<K> Drop for Machine<K> {
+    fn drop(&mut self) {
+        let lanes = std::mem::take(&mut self.registry.lock().lanes);
+        lanes.values().for_each(|(lane, _)| lane.clear());
     }
 }

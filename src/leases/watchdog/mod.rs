@@ -50,9 +50,10 @@ use crate::tick::Time;
 /// destination that are due together. What fails is tried again, early and often, until the lease has
 /// run out by the local clock; then it is lost, for good, and the application hears it.
 ///
-/// - The function runs on workers of the watchdog's own, never more than one call of a destination at
-///   a time, unless one has not returned in time. A call that hangs or panics delays no other
-///   destination, and ends no series.
+/// - The function runs on workers of the watchdog's own. Leases of one destination and of about one
+///   length (between two powers of two) are renewed by one call at a time, unless one has not returned
+///   in time. A call that hangs or panics delays no other destination, and ends no series; only when
+///   240 hang at one time, three of a destination and length at most, others wait for them.
 /// - The workers and a ticker start with the first key, and end when the watchdog's last clone and
 ///   the last [`Kept`] are gone.
 /// - Events reach a [callback](WatchdogBuilder::on_event) or a [channel](Self::events), and none of
@@ -147,6 +148,8 @@ pub enum KeepError {
     },
     /// To be fed in no time at all, which no holder could.
     ZeroFeed,
+    /// To be held for no time at all.
+    ZeroHold,
     /// The watchdog is closed, for good.
     Closed,
     /// Its threads could not be started.
@@ -159,6 +162,7 @@ impl fmt::Display for KeepError {
             KeepError::TooShort { lease, least } => {
                 write!(f, "a lease of {lease:?}: choose at least {least:?}")
             }
+            KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
             KeepError::Closed => f.write_str("the watchdog is closed"),
             KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
@@ -258,7 +262,8 @@ pub struct WatchdogStats {
     pub batches: u64,
     /// Batches that were refused as a whole, or panicked, and were tried one by one.
     pub sent_alone: u64,
-    /// Renewals that began late by more than a sixth of their lease, one for each call.
+    /// Calls of the renewal function that began late for one of their keys: by more than a sixth of
+    /// its lease.
     pub late: u64,
     /// Renewals whose call did not return in time.
     pub given_up: u64,
@@ -325,6 +330,10 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.now()
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.machine.is_closed()
+    }
+
     /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; how many that were.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self) -> usize {
@@ -369,7 +378,7 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// A call that has not begun does not.
     #[cfg(feature = "futures")]
     pub(super) fn cancel_call(&self, number: u64) {
-        self.machine.timers.cancel(timers::Alarm::Call(number));
+        self.machine.timers.cancel_call(number);
     }
 }
 

@@ -8,28 +8,12 @@ use super::lane::Lane;
 use super::machine::{Machine, Series, SharedLane, count};
 use super::rhythm;
 use super::term::{Flight, Landing, Standing};
-use super::timers::Alarm;
+use super::timers::{Alarm, MAX_PASSES};
 use super::{Batch, Entry};
 use crate::job::contain;
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 use crate::tick::Time;
-
-/// A pass that runs. Its end is noted whatever ends it: one that was not would count as hanging for
-/// ever, and after a few of those nothing of its destination would be renewed any more.
-struct Running<'a, K: Clone + Send + Sync + 'static> {
-    machine: &'a Arc<Machine<K>>,
-    lane: &'a SharedLane<K>,
-    epoch: u64,
-}
-
-impl<K: Clone + Send + Sync + 'static> Drop for Running<'_, K> {
-    fn drop(&mut self) {
-        if self.lane.ended(self.epoch) {
-            let now = self.machine.now();
-            self.machine.arm_pass(self.lane, now, Duration::ZERO);
-        }
-    }
-}
 
 impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// L2: unless a pass of the present epoch runs, which takes it.
@@ -40,45 +24,74 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let alarm = Alarm::Pass(lane.number, epoch);
         let (machine, own) = (Arc::downgrade(self), Arc::clone(lane));
         self.timers.pass(alarm, window, move || {
-            if let Some(machine) = machine.upgrade() {
+            let Some(machine) = machine.upgrade() else {
+                return;
+            };
+            // Relaxed: a bound. Those that look after the series arm it again.
+            let running = machine.passes.fetch_add(1, Ordering::Relaxed);
+            if running < MAX_PASSES {
                 machine.pass(&own, epoch);
             }
+            // Relaxed: as above.
+            machine.passes.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
-    /// Sends what is due, batch by batch.
+    /// Sends what is due, and comes back to the lane whatever happens: a key's `Drop` is user code.
     fn pass(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
-        let _running = Running {
-            machine: self,
-            lane,
-            epoch,
-        };
-        let mut latest = Duration::ZERO;
+        let _ = contain(|| self.send_all(lane, epoch));
+        if lane.ended(epoch) {
+            self.arm_pass(lane, self.now(), Duration::ZERO);
+        } else {
+            self.sweep(lane);
+        }
+    }
+
+    /// Batch by batch.
+    fn send_all(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
+        let limit = rhythm::call_limit(lane.route.shortest());
         loop {
             let now = self.now();
-            // Short of time, it is not held up by those that have more, nor do they get its limit.
+            // Whatever else may hold it up, it is noticed.
+            if !lane.sends(epoch, now + limit) {
+                return;
+            }
+            // Who has less time than a call may take gets a call of its own, so that the limit of
+            // nobody else is the shorter for it.
             let mut reach = None;
             let batch = lane.take(epoch, self.most, |until| {
                 let remaining = until.since(now);
-                remaining <= *reach.get_or_insert(remaining.max(rhythm::SHORTEST) * 4)
+                let reach = *reach.get_or_insert(if remaining < limit {
+                    remaining * 2
+                } else {
+                    Duration::MAX
+                });
+                remaining <= reach
             });
             if batch.is_empty() {
-                break;
+                return;
             }
-            for series in &batch {
-                let mut plan = series.plan.lock();
-                plan.queued = None;
-                let late = now.since(plan.due);
-                if late > rhythm::late(series.lease) && late > latest {
-                    latest = late;
-                    count(&self.counts.late);
-                    drop(plan);
-                    self.tell(series, What::Late { by: late });
-                }
-            }
+            self.taken(&batch, now);
             if !self.send(lane, epoch, &batch) {
-                break;
+                return;
             }
+        }
+    }
+
+    /// A batch is in the queue no more. Tells of the one that is latest, if that is late.
+    fn taken(&self, batch: &[Arc<Series<K>>], now: Time) {
+        let mut latest: Option<(Duration, &Series<K>)> = None;
+        for series in batch {
+            let mut plan = series.plan.lock();
+            plan.queued = None;
+            let by = now.since(plan.due);
+            if by > rhythm::late(series.lease) && latest.is_none_or(|(most, _)| by > most) {
+                latest = Some((by, series));
+            }
+        }
+        if let Some((by, series)) = latest {
+            count(&self.counts.late);
+            self.tell(series, What::Late { by });
         }
     }
 
@@ -118,10 +131,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
         for series in batch {
-            if let Standing::Kept { ends, .. } = series.term.look(sent) {
+            if let Standing::Kept { until, .. } = series.term.look(sent) {
                 limit = limit
                     .min(rhythm::call_limit(series.lease))
-                    .min(ends.since(sent));
+                    .min(until.since(sent));
                 going.push(series);
             }
         }
@@ -140,7 +153,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             return None;
         }
         // M2: no later than the first of them ends, which bounds the limit.
-        if self.now() >= overdue {
+        let limit = overdue.since(self.now());
+        if limit.is_zero() {
             self.land_all(&flights, Landing::Failed);
             for (series, _) in &flights {
                 self.timers.move_to(series.number, sent);
@@ -157,7 +171,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             .collect();
         let answer = contain(|| {
             (self.renew)(&Batch {
-                destination: lane.destination,
+                destination: lane.route.destination,
                 entries: &entries,
                 limit,
             })
@@ -222,7 +236,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 series.term.land(flight, now, Landing::NotHeld);
             }
             Outcome::Failed(error) => {
-                if series.term.land(flight, now, Landing::Failed) {
+                // One that was given up has failed then.
+                let awaited = series.term.awaits(flight);
+                if series.term.land(flight, now, Landing::Failed) && awaited {
                     self.failed(series, error, now);
                 }
             }
@@ -235,14 +251,20 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let Standing::Kept { until, ends } = series.term.look(now) else {
             return;
         };
-        let (due, attempts) = {
+        let (next, attempts) = {
             let mut plan = series.plan.lock();
             plan.failed = plan.failed.saturating_add(1);
             let random = self.random(series.number);
             plan.due = rhythm::retry(now, until, series.lease, plan.failed, random);
-            (plan.due, plan.failed)
+            let risk = rhythm::at_risk(until, series.lease);
+            let next = if plan.warned {
+                plan.due
+            } else {
+                plan.due.min(risk)
+            };
+            (next, plan.failed)
         };
-        self.timers.move_to(series.number, due.min(ends));
+        self.timers.move_to(series.number, next.min(ends));
         let remaining = ends.since(now);
         self.tell(
             series,

@@ -24,6 +24,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::job::contain;
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Mutex, MutexGuard, Parker, Unparker};
 use crate::tick::Time;
@@ -247,6 +248,12 @@ impl Term {
         goes_on
     }
 
+    /// Whether this one is under way, and was not given up.
+    pub(crate) fn awaits(&self, flight: Flight) -> bool {
+        let under_way = self.state.lock().flight;
+        under_way.is_some_and(|(under_way, _)| under_way == flight)
+    }
+
     /// Until when a renewal is under way. One whose time has passed is given up, which is answered
     /// once.
     pub(crate) fn under_way(&self, now: Time) -> UnderWay {
@@ -275,7 +282,8 @@ impl Term {
             return false;
         }
         if let Some(feed) = &mut state.feed {
-            feed.until = now + feed.period;
+            // Who was overtaken read the clock before, and takes nothing back.
+            feed.until = feed.until.max(now + feed.period);
         }
         true
     }
@@ -298,7 +306,7 @@ impl Term {
                 );
                 drop(state);
                 // Who awaits a loss that will never be looks again.
-                gone.1.into_iter().for_each(|(_, waker)| waker.wake());
+                wake_all(gone.1);
                 Stopped::Now
             }
         }
@@ -387,11 +395,16 @@ impl Term {
             // There is room for one, and one is sent.
             let _ = sender.send(loss);
         }
-        (self.on_loss)(loss);
-        for (_, waker) in wakers {
-            // A runtime's code; whatever it does, the others are told.
-            let _ = crate::job::contain(|| waker.wake());
-        }
+        // What it drops may be user code.
+        let _ = contain(|| (self.on_loss)(loss));
+        wake_all(wakers);
+    }
+}
+
+/// A runtime's code; whatever it does, the others are woken.
+fn wake_all(wakers: Vec<(u64, Waker)>) {
+    for (_, waker) in wakers {
+        let _ = contain(|| waker.wake());
     }
 }
 
@@ -402,3 +415,7 @@ pub(crate) enum UnderWay {
     Until(Time),
     GivenUp,
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "term/tests.rs"]
+mod tests;

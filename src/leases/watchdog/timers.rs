@@ -1,8 +1,8 @@
-//! The small scheduler that leases run on, and the workers of callbacks. Both start at the first
-//! lease.
+//! The small schedulers that leases run on. They start at the first lease.
 //!
-//! A scheduler of their own, so that neither a storm of expiring sessions nor tasks that block keep a
-//! renewal waiting; and other workers for callbacks, which are the user's.
+//! One for the renewals, so that neither a storm of expiring sessions nor tasks that block keep one
+//! waiting; another one for calls to the store that are no renewals, of which there may be any
+//! number at one time; and workers for callbacks, which are the user's.
 
 use std::io;
 use std::time::Duration;
@@ -26,8 +26,11 @@ pub(crate) enum Alarm {
     Tell(u64),
 }
 
-/// The threads of passes and of calls that hang at one time.
-const MAX_WORKERS: usize = 64;
+/// Passes that hang at one time; beyond those the ones that look after the series find a worker.
+pub(super) const MAX_PASSES: usize = 240;
+const MAX_WORKERS: usize = 256;
+/// Calls that hang at one time; one more waits, and renewals don't.
+const MAX_CALLS: usize = 64;
 /// Callbacks that hang at one time; one more waits, and renewals don't.
 const MAX_CALLBACKS: usize = 16;
 
@@ -40,9 +43,10 @@ pub(crate) struct Timers {
 
 struct Started {
     work: Handle<Alarm>,
+    calls: Handle<Alarm>,
     tell: Option<Handle<Alarm>>,
     /// None for what is stepped.
-    _owners: Vec<Scheduler<Alarm>>,
+    owners: Vec<Scheduler<Alarm>>,
 }
 
 impl Timers {
@@ -61,8 +65,9 @@ impl Timers {
         let timers = Timers::new(clock, true);
         let started = Started {
             tell: Some(work.clone()),
+            calls: work.clone(),
             work,
-            _owners: Vec::new(),
+            owners: Vec::new(),
         };
         let _ = timers.started.set(started);
         timers
@@ -82,14 +87,19 @@ impl Timers {
             return Ok(());
         }
         let work = self.scheduler(2, MAX_WORKERS)?;
+        let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
             .callbacks
             .then(|| self.scheduler(1, MAX_CALLBACKS))
             .transpose()?;
         let _ = self.started.set(Started {
             work: work.handle(),
+            calls: calls.handle(),
             tell: tell.as_ref().map(Scheduler::handle),
-            _owners: [Some(work), tell].into_iter().flatten().collect(),
+            owners: [Some(work), Some(calls), tell]
+                .into_iter()
+                .flatten()
+                .collect(),
         });
         Ok(())
     }
@@ -139,16 +149,20 @@ impl Timers {
         }
     }
 
-    pub(super) fn cancel(&self, alarm: Alarm) {
+    pub(super) fn cancel(&self, series: u64) {
         if let Some(work) = self.work() {
-            let _ = work.cancel(&alarm);
+            let _ = work.cancel(&Alarm::Series(series));
         }
     }
 
     /// Runs a pass after `delay`. Whether one of this name will run, or runs and will once more.
     pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
         if let Some(work) = self.work() {
-            let _ = work.schedule_if_absent(alarm, delay, move |_| task());
+            let armed = work.schedule_if_absent(alarm, delay, move |_| task());
+            if armed.is_err() {
+                // It is for others who can wait longer, perhaps.
+                let _ = work.pull_in(&alarm, delay);
+            }
         }
     }
 
@@ -159,11 +173,12 @@ impl Timers {
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) -> bool {
-        let Some(work) = self.work() else {
-            return false;
-        };
-        work.schedule(Alarm::Call(number), delay, move |_| task())
-            .is_ok()
+        self.started.get().is_some_and(|started| {
+            let called = started
+                .calls
+                .schedule(Alarm::Call(number), delay, move |_| task());
+            called.is_ok()
+        })
     }
 
     /// Runs `task` on a worker for callbacks.
@@ -175,8 +190,25 @@ impl Timers {
         })
     }
 
+    /// A call that has not begun does not.
+    #[cfg(feature = "futures")]
+    pub(super) fn cancel_call(&self, number: u64) {
+        if let Some(started) = self.started.get() {
+            let _ = started.calls.cancel(&Alarm::Call(number));
+        }
+    }
+
     /// How many timers are armed.
     pub(super) fn armed(&self) -> usize {
-        self.work().map_or(0, Handle::len)
+        let Some(started) = self.started.get() else {
+            return 0;
+        };
+        // Stepped, they are one.
+        let others = if started.owners.is_empty() {
+            0
+        } else {
+            started.calls.len() + started.tell.as_ref().map_or(0, Handle::len)
+        };
+        started.work.len() + others
     }
 }

@@ -1,0 +1,341 @@
+//! Leases on a Redis server of this program's own: what it takes to keep a hundred thousand of them,
+//! what remains of lock and unlock, and how long others wait when a holder dies.
+//!
+//! ```text
+//! cargo run --release -p benches --bin leases              # about four minutes
+//! cargo run --release -p benches --bin leases -- --smoke   # seconds: does it work?
+//! ```
+//!
+//! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use tourbillon::Clock;
+use tourbillon::leases::{LeaseGuard, Leases, RedisStore};
+
+#[path = "../machine.rs"]
+#[allow(dead_code, reason = "this program needs a part of it")]
+mod machine;
+#[path = "../../../tests/kit/redis.rs"]
+mod server;
+
+use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};
+use server::Server;
+
+/// Threads that acquire and release.
+const THREADS: usize = 4;
+
+struct Sizes {
+    leases: usize,
+    lease: Duration,
+    watched: Duration,
+    cycles: usize,
+    crashes: usize,
+    crash_leases: &'static [u64],
+}
+
+const FULL: Sizes = Sizes {
+    leases: 100_000,
+    lease: Duration::from_secs(30),
+    watched: Duration::from_secs(120),
+    cycles: 10_000,
+    crashes: 9,
+    crash_leases: &[500, 3_000],
+};
+
+const SMOKE: Sizes = Sizes {
+    leases: 2_000,
+    lease: Duration::from_secs(1),
+    watched: Duration::from_secs(3),
+    cycles: 500,
+    crashes: 2,
+    crash_leases: &[300],
+};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let sizes = match words[..] {
+        [] => FULL,
+        ["--smoke"] => SMOKE,
+        ["--hold", url, millis] => return hold(url, millis.parse().unwrap_or(1_000)),
+        _ => {
+            eprintln!("usage: leases [--smoke]");
+            return ExitCode::from(2);
+        }
+    };
+    println!("machine: {}", Machine::here().line());
+    println!(
+        "commit: {}",
+        commit().unwrap_or_else(|| "unknown".to_owned())
+    );
+    let version = Command::new("redis-server").arg("--version").output();
+    match version {
+        Ok(output) => print!("server: {}", String::from_utf8_lossy(&output.stdout)),
+        Err(error) => {
+            eprintln!("no redis-server, which Debian's package of that name has: {error}");
+            return ExitCode::from(2);
+        }
+    }
+    let held = many(&sizes) && cycles(&sizes);
+    for &lease in sizes.crash_leases {
+        crashes(Duration::from_millis(lease), sizes.crashes);
+    }
+    if held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn store(url: &str, longest: Duration) -> RedisStore {
+    // What is measured begins right after the server has started, and forgets nothing meanwhile.
+    RedisStore::builder(url)
+        .longest_lease(longest)
+        .durable()
+        .build()
+        .expect("the URL of a server")
+}
+
+/// CPU time that the server has used, and commands that it has executed.
+fn server_used(server: &Server) -> (Duration, u64) {
+    let mut connection = server.connect();
+    let mut field = |section: &str, name: &str| {
+        let info: String = redis::cmd("INFO")
+            .arg(section)
+            .query(&mut connection)
+            .expect("it answers");
+        let mut lines = info.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.expect("the field").trim().to_owned()
+    };
+    let seconds: f64 = ["used_cpu_sys", "used_cpu_user"]
+        .iter()
+        .map(|name| field("cpu", name).parse::<f64>().expect("a number"))
+        .sum();
+    let reads = field("stats", "total_reads_processed")
+        .parse()
+        .expect("a number");
+    (Duration::from_secs_f64(seconds), reads)
+}
+
+/// P1 and P2: many leases for some time.
+fn many(sizes: &Sizes) -> bool {
+    let server = Server::start();
+    let leases = Leases::builder(store(&server.url(), sizes.lease))
+        .lease(sizes.lease)
+        .build()
+        .expect("leases");
+    println!("\n{} leases of {:?}", sizes.leases, sizes.lease);
+    let empty = resident_bytes();
+    let start = Instant::now();
+    let each = sizes.leases / THREADS;
+    let guards: Vec<LeaseGuard> = std::thread::scope(|scope| {
+        let acquire = |thread: usize| {
+            let leases = &leases;
+            scope.spawn(move || {
+                let name = |n: usize| format!("lock-{}", thread * each + n);
+                (0..each)
+                    .map(|n| leases.try_lock(&name(n)).expect("it is free"))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(acquire).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    let acquired = start.elapsed();
+    println!(
+        "acquired by {THREADS} threads      {:>10.0} a second",
+        guards.len() as f64 / acquired.as_secs_f64()
+    );
+    if let (Some(before), Some(after)) = (empty, resident_bytes()) {
+        let bytes = after.saturating_sub(before) / guards.len() as u64;
+        println!("memory of a lease            {bytes:>10} bytes");
+    }
+
+    let before = leases.stats();
+    let (server_before, reads_before) = server_used(&server);
+    let used = Used::now();
+    let start = Instant::now();
+    let mut least = Duration::MAX;
+    while start.elapsed() < sizes.watched {
+        std::thread::sleep(sizes.watched / 24);
+        // By the holders' own clock.
+        let remaining = guards.iter().map(LeaseGuard::remaining).min();
+        least = least.min(remaining.unwrap_or_default());
+        eprint!(
+            "\r{:>4} s of {:?}: {} renewed, least that was left {least:.1?}   ",
+            start.elapsed().as_secs(),
+            sizes.watched,
+            leases.stats().renewed - before.renewed
+        );
+    }
+    eprintln!();
+    let passed = start.elapsed().as_secs_f64();
+    let cpu = used.cpu_since().unwrap_or_default();
+    let (server_after, reads_after) = server_used(&server);
+    let after = leases.stats();
+    let renewed = after.renewed - before.renewed;
+    let batches = after.batches - before.batches;
+    let held = guards.iter().filter(|guard| guard.is_held()).count();
+    let micros = |time: Duration, of: f64| time.as_secs_f64() * 1e6 / of;
+    println!("lost                         {:>10}", after.lost);
+    println!("held at the end              {held:>10}");
+    println!(
+        "renewals                     {:>10.0} a second",
+        renewed as f64 / passed
+    );
+    println!(
+        "failed attempts              {:>10}",
+        after.failed - before.failed
+    );
+    println!(
+        "late                         {:>10}",
+        after.late - before.late
+    );
+    println!("least that was left          {least:>10.1?}");
+    println!(
+        "round trips                  {:>10.1} renewals in each; the server read {} times",
+        renewed as f64 / batches as f64,
+        reads_after - reads_before
+    );
+    println!(
+        "CPU time of this process     {:>10.1} us a renewal, {:.1} us a second for a lease, {:.0} % of a core",
+        micros(cpu, renewed as f64),
+        micros(cpu, guards.len() as f64 * passed),
+        cpu.as_secs_f64() / passed * 100.0
+    );
+    println!(
+        "CPU time of the server       {:>10.1} us a renewal",
+        micros(server_after.saturating_sub(server_before), renewed as f64)
+    );
+    let start = Instant::now();
+    let count = guards.len();
+    std::thread::scope(|scope| {
+        let mut guards = guards.into_iter();
+        for _ in 0..THREADS {
+            let portion: Vec<_> = guards.by_ref().take(count.div_ceil(THREADS)).collect();
+            scope.spawn(move || {
+                for guard in portion {
+                    guard.release().expect("it was held to the end");
+                }
+            });
+        }
+    });
+    println!(
+        "released by {THREADS} threads      {:>10.0} a second",
+        count as f64 / start.elapsed().as_secs_f64()
+    );
+    after.lost == 0 && held == count && leases.stats().kept == 0
+}
+
+/// P3: lock and unlock of one name.
+fn cycles(sizes: &Sizes) -> bool {
+    let server = Server::start();
+    let leases = Leases::builder(store(&server.url(), sizes.lease))
+        .lease(sizes.lease)
+        .build()
+        .expect("leases");
+    let start = Instant::now();
+    for _ in 0..sizes.cycles {
+        let guard = leases.try_lock("one").expect("it is free");
+        guard.release().expect("it was held");
+    }
+    let each = start.elapsed() / u32::try_from(sizes.cycles).unwrap_or(u32::MAX);
+    let none = leases.stats().armed;
+    let guard = leases.try_lock("one").expect("it is free");
+    let one = leases.stats().armed;
+    println!("\n{} times lock and unlock of one name", sizes.cycles);
+    println!(
+        "both together                {:>10.1} us",
+        each.as_secs_f64() * 1e6
+    );
+    println!("series that are armed        {none:>10}, and {one} while it is held");
+    drop(guard);
+    (none, one) == (0, 1)
+}
+
+/// A process that holds a lock until it is killed.
+fn hold(url: &str, millis: u64) -> ExitCode {
+    end_with_the_parent();
+    let lease = Duration::from_millis(millis);
+    let leases = Leases::builder(store(url, lease))
+        .lease(lease)
+        .build()
+        .expect("leases");
+    let guard = leases.lock("crash").expect("it becomes free");
+    println!("{}", guard.fencing_token());
+    std::io::stdout().flush().expect("somebody reads");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// P4: a holder is killed; when does the one who waits have it?
+fn crashes(lease: Duration, times: usize) {
+    let server = Server::start();
+    let clock = Clock::boottime();
+    let leases = Leases::builder(store(&server.url(), lease))
+        .lease(lease)
+        .build()
+        .expect("leases");
+    let mut rest_of_all = Vec::new();
+    let mut after_rest = Vec::new();
+    let own = std::env::current_exe().expect("this program");
+    for round in 0..times {
+        let mut holder = Command::new(&own)
+            .args(["--hold", &server.url(), &lease.as_millis().to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts once more");
+        let mut line = String::new();
+        let output = holder.stdout.take().expect("a pipe");
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("it says when it holds");
+        let token: u64 = line.trim().parse().expect("a token");
+        let waiter = {
+            let (leases, clock) = (leases.clone(), clock.clone());
+            std::thread::spawn(move || {
+                let guard = leases.lock("crash").expect("it becomes free");
+                (clock.now(), guard)
+            })
+        };
+        // Somewhere between two renewals.
+        std::thread::sleep(lease / 2 + lease / 3 * u32::try_from(round).unwrap_or(0) / 9);
+        holder.kill().expect("it is killed");
+        let killed = clock.now();
+        let rest = server.cli(&["PTTL", "tourbillon:{crash}:lock"]);
+        let rest: u64 = rest
+            .trim_start_matches("(integer) ")
+            .parse()
+            .expect("milliseconds");
+        let rest = Duration::from_millis(rest);
+        holder.wait().expect("it has ended");
+        let (acquired, guard) = waiter.join().expect("no panic");
+        assert!(guard.fencing_token() > token, "tokens grow");
+        rest_of_all.push(rest);
+        after_rest.push(acquired.since(killed).saturating_sub(rest));
+        guard.release().expect("it was held");
+    }
+    rest_of_all.sort();
+    after_rest.sort();
+    println!("\na holder is killed, {times} times, leases of {lease:?}");
+    println!(
+        "rest of its lease            {:>10.0?} median, {:.0?} to {:.0?}",
+        rest_of_all[times / 2],
+        rest_of_all[0],
+        rest_of_all[times - 1]
+    );
+    println!(
+        "the next one has it          {:>10.1?} after that (median), {:.1?} to {:.1?}",
+        after_rest[times / 2],
+        after_rest[0],
+        after_rest[times - 1]
+    );
+}

@@ -1,0 +1,522 @@
+//! One lock and its rounds.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use tourbillon::leases::Leases;
+
+use super::clock::{Moment, Offset, millis, nanos, now};
+use super::crew::{Heard, Holder, Told, hear};
+use super::holder::{self, Call, How, Order, Sabotage, Word};
+use super::judge::{Grant, Judge, Violation};
+use super::plan::{LONGEST, OnHolder, OnServer, Round};
+use super::proxy::Proxy;
+use super::tally::Tally;
+use super::watch::{Seen, Watch};
+
+/// How long a server that was killed may refuse to grant: the longest lease, and a second, since its
+/// uptime is told in whole ones.
+const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
+/// What a busy machine may add to anything.
+const SLACK: Duration = Duration::from_secs(2);
+/// A request that was on its way to the socket when its lease ended is in it after this time.
+const WRITTEN: Duration = Duration::from_millis(500);
+/// Who has not answered after this time hangs.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// What the rounds of one server know of it in a step.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// Locks that somebody holds.
+    pub(crate) held: AtomicUsize,
+    /// When the fault began; 0 before.
+    pub(crate) began: AtomicU64,
+    /// When it was over; 0 before.
+    pub(crate) over: AtomicU64,
+}
+
+pub(crate) struct Arena {
+    port: u16,
+    lock: String,
+    folder: PathBuf,
+    sabotage: Option<Sabotage>,
+    judge: Judge,
+    /// Who holds no more, and from when on nothing is renewed.
+    ended: HashMap<String, Moment>,
+    last_token: u64,
+    /// Acquires when everybody rests.
+    leases: Leases,
+}
+
+/// A round, and what came of it.
+pub(crate) struct Report {
+    pub(crate) log: Vec<String>,
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// A round under way.
+struct Play<'a> {
+    start: Moment,
+    plan: &'a Round,
+    holders: Vec<Holder>,
+    heard: Receiver<(usize, Heard)>,
+    paths: Vec<Proxy>,
+    course: &'a Course,
+    /// This lock counts as held there.
+    counted: bool,
+    report: Report,
+}
+
+impl Arena {
+    pub(crate) fn new(
+        port: u16,
+        lock: String,
+        folder: PathBuf,
+        sabotage: Option<Sabotage>,
+    ) -> Result<Self, String> {
+        let leases = Leases::builder(holder::store(port, sabotage))
+            .lease(LONGEST)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Arena {
+            port,
+            lock,
+            folder,
+            sabotage,
+            judge: Judge::default(),
+            ended: HashMap::new(),
+            last_token: 0,
+            leases,
+        })
+    }
+
+    /// Plays a round, judges it, and adds it up.
+    pub(crate) fn round(
+        &mut self,
+        plan: &Round,
+        server: OnServer,
+        course: &Course,
+        watch: &Watch,
+        tally: &mut Tally,
+    ) -> Report {
+        let offset = Offset::read();
+        let mut play = match self.begin(plan, course) {
+            Ok(play) => play,
+            Err(error) => {
+                let what = format!("a round could not begin: {error}");
+                return Report {
+                    log: Vec::new(),
+                    violations: vec![Violation::Broken(what)],
+                };
+            }
+        };
+        play.note(&format!(
+            "lease {:?}, {:?}, {server:?}",
+            plan.lease, plan.fault
+        ));
+        play.go(server);
+        play.rest();
+        let own = self.acquire_in_the_end(&mut play, server);
+        play.leave();
+        let offset = Some(offset).filter(|offset| offset.agrees(Offset::read()));
+        let mut grants = play.grants(offset);
+        grants.extend(own);
+        grants.sort_by_key(|grant| grant.granted);
+        tally.round(plan.fault, server, &grants, &play.holders);
+        play.report.violations.extend(self.judge.judge(grants));
+        let late = plan.fault.lasts() + server.lasts() + WRITTEN;
+        for holder in &play.holders {
+            for told in &holder.grants {
+                let ended = told.ended.as_ref().map(|(at, _)| *at).or(holder.killed);
+                if let Some(at) = ended {
+                    self.ended.insert(told.owner.clone(), at + nanos(late));
+                }
+            }
+        }
+        let seen = watch.take(&self.lock);
+        self.judge_the_server(&seen, offset, &mut play.report.violations);
+        tally.seen(&seen);
+        std::mem::replace(&mut play.report, Report::empty())
+    }
+
+    /// What the server told after the last round.
+    pub(crate) fn rest_of(&mut self, watch: &Watch) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let seen = watch.take(&self.lock);
+        self.judge_the_server(&seen, Some(Offset::read()), &mut found);
+        found
+    }
+
+    fn begin<'a>(&self, plan: &'a Round, course: &'a Course) -> std::io::Result<Play<'a>> {
+        let (tell, heard) = channel();
+        let mut paths = Vec::new();
+        let mut holders = Vec::new();
+        for (number, &(process, seed)) in plan.holders.iter().enumerate() {
+            let mut port = self.port;
+            if let OnHolder::Path(..) = plan.fault {
+                let path = Proxy::before(port)?;
+                port = path.port();
+                paths.push(path);
+            }
+            let order = Order {
+                port,
+                lock: self.lock.clone(),
+                lease: plan.lease,
+                seed,
+                beliefs: self.folder.join(format!("{}-{number}", self.lock)),
+                sabotage: self.sabotage,
+            };
+            holders.push(if process {
+                Holder::process(number, &order, tell.clone())?
+            } else {
+                Holder::thread(number, &order, tell.clone())
+            });
+        }
+        Ok(Play {
+            start: now(),
+            plan,
+            holders,
+            heard,
+            paths,
+            course,
+            counted: false,
+            report: Report::empty(),
+        })
+    }
+
+    /// When everybody rests, the lock is free when what is left of a lease, and of the guard of a
+    /// server that was killed, has passed. This grant is judged as any other.
+    fn acquire_in_the_end(&mut self, play: &mut Play<'_>, server: OnServer) -> Option<Grant> {
+        let mut wait = play.plan.lease + SLACK;
+        if let OnServer::Kill(_) = server {
+            wait += GUARD;
+        }
+        let acquire = self.leases.acquire(&self.lock).lease(play.plan.lease);
+        let start = now();
+        let guard = match acquire.try_lock_for(wait) {
+            Ok(guard) => guard,
+            Err(error) => {
+                let what = format!(
+                    "not free {} ms after all rested: {error}",
+                    millis(now() - start)
+                );
+                play.violation(Violation::Leftover(what));
+                return None;
+            }
+        };
+        let granted = now();
+        let mut grant = Grant {
+            holder: "the end".to_owned(),
+            token: guard.fencing_token(),
+            granted,
+            believed: None,
+            at_server: None,
+            given_back: true,
+        };
+        let at = now();
+        if guard.is_held() {
+            grant.believed = Some((at, at));
+        }
+        play.note(&format!("the end has token {}", grant.token));
+        // Where it fails the lease runs out, as for everybody.
+        if let Err(error) = guard.release() {
+            play.note(&format!("the end could not give back: {error}"));
+        }
+        Some(grant)
+    }
+
+    fn judge_the_server(
+        &mut self,
+        seen: &[Seen],
+        offset: Option<Offset>,
+        found: &mut Vec<Violation>,
+    ) {
+        for seen in seen {
+            match seen {
+                Seen::Grant { owner, token } => {
+                    if *token <= self.last_token {
+                        found.push(Violation::Token(format!(
+                            "the server granted token {token} to {owner} after {}",
+                            self.last_token
+                        )));
+                    }
+                    self.last_token = *token;
+                }
+                Seen::Renewal { owner, at } => {
+                    let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
+                        continue;
+                    };
+                    let at = offset.moment(*at);
+                    if at > *ended {
+                        found.push(Violation::Leftover(format!(
+                            "{owner} was renewed {} ms after the last moment at which that may be",
+                            millis(at - ended)
+                        )));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Report {
+    fn empty() -> Self {
+        Report {
+            log: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+}
+
+impl Play<'_> {
+    fn note(&mut self, what: &str) {
+        let at = millis(now() - self.start);
+        self.report.log.push(format!("{at:>10} {what}"));
+    }
+
+    fn violation(&mut self, violation: Violation) {
+        self.note(&format!("!! {}", violation.what()));
+        self.report.violations.push(violation);
+    }
+
+    /// Lets them compete, and does to one of them what is planned.
+    fn go(&mut self, server: OnServer) {
+        let lease = nanos(self.plan.lease);
+        let fault_at = self.start + nanos(self.plan.fault_after);
+        // Nobody may come to hold when the server is away.
+        let anyway_at = fault_at + 4 * lease;
+        let mut pending = self.plan.fault != OnHolder::Nothing;
+        let mut heals: Option<(Moment, usize)> = None;
+        let mut told = BTreeSet::new();
+        loop {
+            let time = now();
+            if pending && time >= fault_at {
+                let wanted = |holder: &Holder| {
+                    holder.is_process() || matches!(self.plan.fault, OnHolder::Path(..))
+                };
+                let holding = self
+                    .holders
+                    .iter()
+                    .position(|holder| wanted(holder) && holder.holds());
+                // Of those that may be stopped or killed the first one is always there.
+                let victim = holding.or((time >= anyway_at).then_some(0));
+                if let Some(victim) = victim {
+                    pending = false;
+                    heals = self.harm(victim).map(|time| (now() + nanos(time), victim));
+                }
+            }
+            if let Some((at, victim)) = heals
+                && time >= at
+            {
+                heals = None;
+                self.heal(victim);
+            }
+            let over = self.course.over.load(Ordering::Acquire);
+            if server != OnServer::Nothing {
+                let began = self.course.began.load(Ordering::Relaxed);
+                for (at, what) in [(began, "begins"), (over, "is over")] {
+                    if at != 0 && told.insert(what) {
+                        let at = millis(at.saturating_sub(self.start));
+                        self.note(&format!("-- {}: {what}, at {at}", server.name()));
+                    }
+                }
+            }
+            let mut end = self.start + nanos(self.plan.lasts);
+            if over != 0
+                && let OnServer::Kill(_) = server
+            {
+                // Long enough to see who holds next.
+                end = end.max(over + nanos(GUARD) + 2 * lease);
+            }
+            let all_done = !pending && heals.is_none() && over != 0;
+            if all_done && time >= end {
+                return;
+            }
+            if time > self.start + nanos(HANGS) + nanos(HANGS) {
+                self.violation(Violation::Broken("the step does not end".to_owned()));
+                return;
+            }
+            if let Some((number, heard)) = hear(&self.heard, time + 1_000_000) {
+                self.hears(number, heard);
+            }
+        }
+    }
+
+    /// For how long.
+    fn harm(&mut self, victim: usize) -> Option<Duration> {
+        let name = self.holders[victim].name.clone();
+        let holds = if self.holders[victim].holds() {
+            ", which holds"
+        } else {
+            ""
+        };
+        self.note(&format!("-- {}: {name}{holds}", self.plan.fault.name()));
+        match self.plan.fault {
+            OnHolder::Nothing => None,
+            OnHolder::Stop(time) => {
+                self.holders[victim].stop(true);
+                Some(time)
+            }
+            OnHolder::Kill => {
+                self.holders[victim].kill();
+                None
+            }
+            OnHolder::Path(trouble, way, time) => {
+                self.paths[victim].begin(trouble, way);
+                Some(time)
+            }
+        }
+    }
+
+    fn heal(&mut self, victim: usize) {
+        self.note("-- over");
+        self.holders[victim].stop(false);
+        if let Some(path) = self.paths.get(victim) {
+            path.end();
+        }
+    }
+
+    fn hears(&mut self, number: usize, heard: Heard) {
+        let name = self.holders[number].name.clone();
+        let start = self.start;
+        match heard {
+            Heard::Word(Word::Granted { at, token, owner }) => {
+                self.note(&format!(
+                    "{name} has token {token}, since {}",
+                    millis(at.saturating_sub(start))
+                ));
+                self.holders[number].grants.push(Told {
+                    token,
+                    owner,
+                    granted: at,
+                    ended: None,
+                });
+            }
+            Heard::Word(Word::Ended { at, how }) => {
+                self.note(&format!(
+                    "{name} ended at {}: {how:?}",
+                    millis(at.saturating_sub(start))
+                ));
+                if let Some(grant) = self.holders[number].grants.last_mut() {
+                    grant.ended = Some((at, how));
+                }
+            }
+            Heard::Word(Word::Refused { at, why }) => {
+                let at = millis(at.saturating_sub(start));
+                self.note(&format!("{name} was refused at {at}: {why}"));
+            }
+            Heard::Word(Word::GaveUp { at }) => {
+                let at = millis(at.saturating_sub(start));
+                self.note(&format!("{name} dropped its acquire at {at}"));
+            }
+            Heard::Word(Word::Broken { what }) => {
+                self.violation(Violation::Broken(format!("{name}: {what}")));
+            }
+            Heard::Word(Word::Rests { kept, armed }) => {
+                self.note(&format!("{name} rests"));
+                self.holders[number].rests = true;
+                if (kept, armed) != (0, 0) {
+                    let what = format!("{name} rests, keeps {kept} and has {armed} timers");
+                    self.violation(Violation::Leftover(what));
+                }
+            }
+            Heard::Gone(error) => {
+                self.holders[number].gone = true;
+                if let Some(error) = error {
+                    self.violation(Violation::Broken(format!("{name}: {error}")));
+                }
+            }
+        }
+        let held = self.holders.iter().any(Holder::holds);
+        if held != self.counted {
+            self.counted = held;
+            // Only a hint when to begin.
+            if held {
+                self.course.held.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.course.held.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Until nobody holds or wants anything.
+    fn rest(&mut self) {
+        self.note("all are to rest");
+        for holder in &mut self.holders {
+            holder.tell(Call::Rest);
+        }
+        self.until(|holder| holder.rests || holder.gone, "rest");
+    }
+
+    fn leave(&mut self) {
+        for holder in &mut self.holders {
+            holder.tell(Call::Leave);
+        }
+        self.until(|holder| holder.gone, "leave");
+        for number in 0..self.holders.len() {
+            if !self.holders[number].gone {
+                continue;
+            }
+            let error = self.holders[number].bury();
+            let holder = &self.holders[number];
+            let name = holder.name.clone();
+            if let Some(error) = error {
+                self.violation(Violation::Broken(format!("{name}: {error}")));
+            } else if !holder.rests && holder.killed.is_none() {
+                let what = format!("{name} left before it was told to");
+                self.violation(Violation::Broken(what));
+            }
+        }
+    }
+
+    fn until(&mut self, done: impl Fn(&Holder) -> bool, what: &str) {
+        let limit = now() + nanos(HANGS);
+        while !self.holders.iter().all(&done) {
+            if let Some((number, heard)) = hear(&self.heard, limit) {
+                self.hears(number, heard);
+            } else if now() >= limit {
+                let hang: Vec<_> = self
+                    .holders
+                    .iter()
+                    .filter(|&holder| !done(holder))
+                    .collect();
+                let names: Vec<_> = hang.iter().map(|holder| holder.name.clone()).collect();
+                let names = names.join(", ");
+                self.violation(Violation::Broken(format!("{names}: does not {what}")));
+                return;
+            }
+        }
+    }
+
+    fn grants(&self, offset: Option<Offset>) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        for holder in &self.holders {
+            let beliefs = holder.beliefs();
+            for (place, told) in holder.grants.iter().enumerate() {
+                let given_back = |(_, how): &(Moment, How)| {
+                    matches!(how, How::Released | How::ReleaseFailed | How::Dropped)
+                };
+                grants.push(Grant {
+                    holder: holder.name.clone(),
+                    token: told.token,
+                    granted: told.granted,
+                    believed: beliefs.get(place).copied().flatten(),
+                    at_server: offset.map(|offset| offset.moment(told.token)),
+                    given_back: told.ended.as_ref().is_some_and(given_back),
+                });
+            }
+        }
+        grants
+    }
+}
+
+impl Drop for Play<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.course.held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

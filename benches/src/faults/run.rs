@@ -1,0 +1,229 @@
+//! Servers, their steps, and what is told meanwhile.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::arena::{Arena, Course, Report};
+use super::cli::Options;
+use super::clock::now;
+use super::judge::Violation;
+use super::plan::{self, OnServer, Step};
+use super::tally::Tally;
+use super::watch::Watch;
+use crate::redis_kit::Server;
+
+/// Logs of so many rounds are printed.
+const LOGS: usize = 5;
+/// Between two words about the progress.
+const TELL: Duration = Duration::from_secs(10);
+
+/// What all servers share.
+struct Shared<'a> {
+    options: &'a Options,
+    seed: u64,
+    start: Instant,
+    tally: Mutex<Tally>,
+    logs: AtomicUsize,
+    /// Servers whose rounds have ended.
+    done: AtomicUsize,
+}
+
+/// Runs it all: what came of it, the seed, and how long it took.
+pub(crate) fn run(options: &Options) -> (Tally, u64, Duration) {
+    let seed = options.seed.unwrap_or_else(|| now() % 1_000_000_007);
+    eprintln!("faults: {} rounds, seed {seed}", options.rounds);
+    let shared = Shared {
+        options,
+        seed,
+        start: Instant::now(),
+        tally: Mutex::new(Tally::default()),
+        logs: AtomicUsize::new(0),
+        done: AtomicUsize::new(0),
+    };
+    thread::scope(|scope| {
+        for number in 0..options.servers {
+            let shared = &shared;
+            scope.spawn(move || {
+                let ended = catch_unwind(AssertUnwindSafe(|| rounds(number, shared)));
+                let fault = match ended {
+                    Ok(Ok(())) => None,
+                    Ok(Err(fault)) => Some(fault),
+                    Err(_) => Some(format!("the rounds of server {number} panicked")),
+                };
+                if let Some(fault) = fault {
+                    shared.tell(&Report {
+                        log: Vec::new(),
+                        violations: vec![Violation::Broken(fault)],
+                    });
+                }
+                shared.done.fetch_add(1, Ordering::Release);
+            });
+        }
+        let mut told = Instant::now();
+        while shared.done.load(Ordering::Acquire) < options.servers {
+            thread::sleep(Duration::from_millis(50));
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                shared.progress();
+            }
+        }
+    });
+    let took = shared.start.elapsed();
+    let tally = shared.tally.into_inner();
+    let tally = tally.expect("nothing panics under this lock");
+    (tally, seed, took)
+}
+
+impl Shared<'_> {
+    fn progress(&self) {
+        let tally = self.tally.lock().expect("nothing panics under this lock");
+        eprintln!(
+            "faults: {} of {} rounds, {} grants, {} overlaps, {} s",
+            tally.rounds,
+            self.options.rounds,
+            tally.grants,
+            tally.overlaps,
+            self.start.elapsed().as_secs()
+        );
+    }
+
+    /// What was wrong, with the log of its round.
+    fn tell(&self, report: &Report) {
+        let mut tally = self.tally.lock().expect("nothing panics under this lock");
+        tally.violations(&report.violations);
+        drop(tally);
+        if report.violations.is_empty() || self.logs.fetch_add(1, Ordering::Relaxed) >= LOGS {
+            return;
+        }
+        let mut text = format!("faults: seed {}\n", self.seed);
+        for line in &report.log {
+            text += &format!("    {line}\n");
+        }
+        for violation in &report.violations {
+            text += &format!("faults: {violation:?}\n");
+        }
+        eprint!("{text}");
+    }
+
+    fn is_late(&self) -> bool {
+        let limit = self.options.limit;
+        limit.is_some_and(|limit| self.start.elapsed() >= limit)
+    }
+}
+
+/// All rounds of one server.
+fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
+    let options = shared.options;
+    // The same for every run of this seed, whichever server is the fastest.
+    let mut left =
+        options.rounds / options.servers + usize::from(number < options.rounds % options.servers);
+    let mut server = Server::start();
+    let watch = Watch::of(server.port());
+    let mut arenas = (0..options.locks)
+        .map(|lock| {
+            let name = format!("lock-{number}-{lock}");
+            let folder = server.folder().to_owned();
+            Arena::new(server.port(), name, folder, options.sabotage)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    for at in 0.. {
+        if left == 0 || shared.is_late() {
+            break;
+        }
+        let mut step = plan::step(shared.seed, number, at, options.locks);
+        if let Some(sabotage) = options.sabotage {
+            step = plan::sharpened(step, sabotage);
+        }
+        step.rounds.truncate(left);
+        left -= step.rounds.len();
+        play(&step, &mut server, &watch, &mut arenas, shared)?;
+    }
+    for arena in &mut arenas {
+        let violations = arena.rest_of(&watch);
+        let log = Vec::new();
+        shared.tell(&Report { log, violations });
+    }
+    Ok(())
+}
+
+/// One step: a round of each lock, and what befalls their server.
+fn play(
+    step: &Step,
+    server: &mut Server,
+    watch: &Watch,
+    arenas: &mut [Arena],
+    shared: &Shared<'_>,
+) -> Result<(), String> {
+    let course = Course::default();
+    thread::scope(|scope| {
+        for (arena, round) in arenas.iter_mut().zip(&step.rounds) {
+            let course = &course;
+            scope.spawn(move || {
+                let mut tally = Tally::default();
+                let report = arena.round(round, step.fault, course, watch, &mut tally);
+                let mut all = shared.tally.lock().expect("nothing panics under this lock");
+                all.add(tally);
+                drop(all);
+                shared.tell(&report);
+            });
+        }
+        let befell = catch_unwind(AssertUnwindSafe(|| {
+            befall(server, step, &course).map_err(|error| error.to_string())
+        }));
+        // Whatever became of it, the rounds wait for this.
+        course.over.store(now(), Ordering::Release);
+        befell.unwrap_or_else(|_| Err("the server is gone".to_owned()))
+    })
+}
+
+fn befall(server: &mut Server, step: &Step, course: &Course) -> redis::RedisResult<()> {
+    thread::sleep(step.fault_after);
+    // During holds, if there are any.
+    let start = Instant::now();
+    while course.held.load(Ordering::Relaxed) * 2 < step.rounds.len()
+        && start.elapsed() < Duration::from_millis(500)
+    {
+        thread::sleep(Duration::from_millis(1));
+    }
+    course.began.store(now(), Ordering::Relaxed);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    match step.fault {
+        OnServer::Nothing => {}
+        OnServer::Kill(outage) => {
+            server.kill();
+            thread::sleep(outage);
+            server.restart();
+        }
+        OnServer::Pause(time, all) => {
+            redis::cmd("CLIENT")
+                .arg("PAUSE")
+                .arg(millis(time))
+                .arg(if all { "ALL" } else { "WRITE" })
+                .exec(&mut server.connect())?;
+            thread::sleep(time);
+        }
+        OnServer::Sleep(time) => {
+            redis::cmd("DEBUG")
+                .arg("SLEEP")
+                .arg(time.as_secs_f64())
+                .exec(&mut server.connect())?;
+        }
+        OnServer::Stop(time) => {
+            server.stop();
+            thread::sleep(time);
+            server.resume();
+        }
+        OnServer::Flush(time) => {
+            let mut connection = server.connect();
+            let start = Instant::now();
+            while start.elapsed() < time {
+                redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection)?;
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+    Ok(())
+}

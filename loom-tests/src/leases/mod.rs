@@ -1,0 +1,7 @@
+//! The protocols of the leases, without the schedulers that they run on.
+
+#[path = "../../../src/leases/desk.rs"]
+pub(crate) mod desk;
+#[path = "../../../src/leases/store.rs"]
+pub(crate) mod store;
+pub(crate) mod watchdog;

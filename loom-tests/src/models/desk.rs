@@ -1,0 +1,90 @@
+//! A future that awaits a worker's answer is woken by it, or by its never coming; one that is dropped
+//! leaves no answer behind. `leases/desk.rs` has the rules, D1 and D2.
+//!
+//! Who is not woken shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/desk-bell-rings-before-it-notes.patch`
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
+use std::task::{Context, Waker};
+
+use loom::thread;
+
+use super::check;
+use crate::leases::desk::{Bell, End, desk};
+use crate::rig::block_on;
+use crate::sync::Arc;
+
+/// Counts its drop. Not loom's: it must order nobody.
+struct Answer(Arc<Count>);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+fn wait<T>(end: &End<T>) -> Option<T> {
+    // By a task before, from which the future moved on.
+    let _ = end.poll(&Context::from_waker(Waker::noop())).is_ready();
+    block_on(poll_fn(|context| end.poll(context)))
+}
+
+#[test]
+fn the_answer_wakes_who_awaits_it() {
+    check(3, || {
+        let (answers, end) = desk();
+        let worker = thread::spawn(move || answers.leave(7));
+        assert_eq!(block_on(poll_fn(|context| end.poll(context))), Some(7));
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn that_there_is_no_answer_wakes_who_awaits_it() {
+    check(3, || {
+        let (answers, end) = desk::<u32>();
+        let worker = thread::spawn(move || drop(answers));
+        assert_eq!(wait(&end), None);
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn an_answer_that_nobody_takes_is_dropped() {
+    check(3, || {
+        let (answers, end) = desk();
+        let drops = Arc::new(Count::new(0));
+        let answer = Answer(Arc::clone(&drops));
+        let worker = thread::spawn(move || {
+            answers.leave(answer);
+            answers
+        });
+        let taken = end.poll(&Context::from_waker(Waker::noop()));
+        assert_eq!(drops.load(Relaxed), 0);
+        drop((taken, end));
+        // The worker's end is still there.
+        let answers = worker.join().unwrap();
+        assert_eq!(drops.load(Relaxed), 1);
+        drop(answers);
+    });
+}
+
+/// It rings while the task falls asleep, and once more for the next sleep.
+#[test]
+fn a_bell_wakes_who_sleeps_and_who_is_about_to() {
+    check(3, || {
+        let bell = Arc::new(Bell::default());
+        let rings = {
+            let waker = Waker::from(Arc::clone(&bell));
+            thread::spawn(move || waker.wake())
+        };
+        block_on(poll_fn(|context| bell.poll(context)));
+        rings.join().unwrap();
+        assert!(bell.poll(&Context::from_waker(Waker::noop())).is_pending());
+        Waker::from(Arc::clone(&bell)).wake();
+        block_on(poll_fn(|context| bell.poll(context)));
+    });
+}

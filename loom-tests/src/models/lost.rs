@@ -1,0 +1,151 @@
+//! Lost against released: one of the two, told once, and whoever waits for the loss learns how it
+//! ended. `leases/watchdog/term.rs` has the rules, `lost.rs` beside it the future.
+//!
+//! Who is not told shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/lost-channel-registers-in-a-second-hold.patch`
+//! - `teeth/lost-future-looks-once.patch`: it leaves its waker and does not look again.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
+use std::task::{Context, Waker};
+
+use loom::thread;
+
+use super::check;
+use crate::clock::{Clock, ManualClock};
+use crate::leases::watchdog::lost::Lost;
+use crate::leases::watchdog::term::{Loss, Standing, Stopped, Term};
+use crate::rig::{START, at, block_on};
+use crate::sync::Arc;
+use crate::tick::Time;
+
+const UNTIL: u64 = START + 10;
+
+#[derive(Clone)]
+struct Held {
+    term: Arc<Term>,
+    clock: Clock,
+    /// Not loom's: it must order nobody.
+    told: Arc<Count>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let hand = ManualClock::starting_at(at(START));
+        let told = Arc::new(Count::new(0));
+        let tells = Arc::clone(&told);
+        let on_loss = Box::new(move |_| {
+            tells.fetch_add(1, Relaxed);
+        });
+        let term = Term::new(at(START), at(UNTIL), Time::MAX, None, on_loss);
+        Held {
+            term: Arc::new(term),
+            clock: Clock::manual(&hand),
+            told,
+        }
+    }
+
+    fn lost(&self) -> Lost {
+        Lost::new(&self.term, &self.clock)
+    }
+
+    /// Somebody looks when the time has come.
+    fn expires(&self) -> Option<Loss> {
+        match self.term.look(at(UNTIL)) {
+            Standing::Lost(loss) => Some(loss),
+            Standing::Stopped => None,
+            Standing::Kept { .. } => unreachable!("its time has come"),
+        }
+    }
+
+    /// The holder gives it up.
+    fn stops(&self) -> Option<Loss> {
+        match self.term.stop(at(START)) {
+            Stopped::Now => None,
+            Stopped::Lost(loss) => Some(loss),
+            Stopped::Before => unreachable!("nobody else stops it"),
+        }
+    }
+
+    /// How it ended is what everybody was told, once.
+    fn check(&self, ended: Option<Loss>) {
+        assert_eq!(self.lost().loss(), ended);
+        assert_eq!(self.told.load(Relaxed), usize::from(ended.is_some()));
+    }
+}
+
+/// By either way, on another thread.
+const ENDS: [fn(&Held) -> Option<Loss>; 2] = [Held::expires, Held::stops];
+
+fn on_another_thread(
+    held: &Held,
+    end: fn(&Held) -> Option<Loss>,
+) -> thread::JoinHandle<Option<Loss>> {
+    let held = held.clone();
+    thread::spawn(move || end(&held))
+}
+
+#[test]
+fn it_ends_once_and_all_agree_how() {
+    check(3, || {
+        let held = Held::new();
+        let channel = held.term.loss_channel();
+        let expiry = on_another_thread(&held, Held::expires);
+        let refusal = on_another_thread(&held, |held| {
+            held.term.end(Loss::NotHeld);
+            held.lost().loss()
+        });
+        let ended = held.stops();
+        assert_eq!(channel.recv().ok(), ended);
+        assert_eq!(expiry.join().unwrap(), ended);
+        assert_eq!(refusal.join().unwrap(), ended);
+        held.check(ended);
+    });
+}
+
+#[test]
+fn a_channel_learns_of_the_end_whenever_it_is_made() {
+    for end in ENDS {
+        check(3, move || {
+            let held = Held::new();
+            let ends = on_another_thread(&held, end);
+            let heard = held.term.loss_channel().recv().ok();
+            assert_eq!(ends.join().unwrap(), heard);
+            held.check(heard);
+        });
+    }
+}
+
+#[test]
+fn a_task_learns_of_the_end() {
+    for end in ENDS {
+        check(3, move || {
+            let held = Held::new();
+            let ends = on_another_thread(&held, end);
+            let heard = block_on(held.lost());
+            assert_eq!(ends.join().unwrap(), heard);
+            held.check(heard);
+        });
+    }
+}
+
+/// With a poll before by which it moved to another task, as it were, and another task that gives up.
+#[test]
+fn a_task_that_took_over_learns_of_the_end() {
+    for end in ENDS {
+        check(3, move || {
+            let held = Held::new();
+            let (mut lost, mut other) = (held.lost(), held.lost());
+            let mut nobody = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut other).poll(&mut nobody).is_pending());
+            let ends = on_another_thread(&held, end);
+            let _ = Pin::new(&mut lost).poll(&mut nobody);
+            drop(other);
+            let heard = block_on(lost);
+            assert_eq!(ends.join().unwrap(), heard);
+            held.check(heard);
+        });
+    }
+}
