@@ -83,6 +83,32 @@ fn r15_when_nothing_is_left_of_a_chunk_nothing_is_sent_and_nothing_ends() {
     }
 }
 
+#[test]
+fn r15_a_chunk_of_which_all_is_lost_is_not_sent() {
+    for seed in 0..5 {
+        let world = world(seed);
+        let (hand, calls) = (world.steps.clock(), AtomicUsize::new(0));
+        // The first call of a pass takes longer than all the leases last.
+        let log = log(&world.store, &world.clock, move |call| {
+            if let StoreCall::Renew { .. } = call
+                && calls.fetch_add(1, SeqCst) == 0
+            {
+                hand.advance(LEASE);
+            }
+            Fault::None
+        });
+        let guards = lock_all(&world.leases, 1_000);
+        world.steps.jump_to(world.steps.now() + 13 * S);
+        world.steps.advance(S);
+        let sizes: Vec<_> = log.batches().iter().map(|(_, names)| names.len()).collect();
+        assert_eq!(sizes, [100]);
+        assert!(!guards.iter().any(LeaseGuard::is_held));
+        let next = world.leases.try_lock("next").unwrap();
+        world.steps.advance(3 * LEASE);
+        assert!(next.renewals() >= 7);
+    }
+}
+
 /// In a thread with a small stack: nothing is done by recursion.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
     let thread = thread::Builder::new().stack_size(128 << 10);

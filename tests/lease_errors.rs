@@ -6,13 +6,14 @@ mod kit;
 mod wait;
 
 use std::error::Error;
+use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
 use kit::{LEASE, MS, S, down, log, no_fault, world, world_of};
 use tourbillon::leases::{
-    Acquired, Claim, Destination, KeepError, LeaseStore, Leases, LockError, Loss, MemoryStore,
-    Outcome, ReleaseError, Released, Renewal, StoreError, Watchdog,
+    Acquired, Claim, Destination, Fault, KeepError, LeaseStore, Leases, LockError, Loss,
+    MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError, Watchdog,
 };
 use tourbillon::{BuildError, Clock, ManualClock};
 
@@ -273,4 +274,53 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         LockError::from(KeepError::Spawn(spawn())),
         LockError::Spawn(_)
     ));
+}
+
+#[test]
+fn everything_can_be_shown() {
+    let world = world(1);
+    let guard = world.leases.try_lock("a").unwrap();
+    let call = StoreCall::GiveBack {
+        name: "a",
+        owner: "b",
+    };
+    let builder = Leases::builder(MemoryStore::new())
+        .instance("node")
+        .batch(7);
+    let shown: [(&dyn Debug, &str); 13] = [
+        (&world.leases, "kept: 1"),
+        (&world.store, "names: 1"),
+        (&world.steps, "Steps"),
+        (&world.leases.acquire("b").lease(S), "lease: 1s"),
+        (&builder, "node"),
+        (&builder, "batch: 7"),
+        (
+            &Watchdog::<u32>::builder().alarm_after(5),
+            "alarm_after: Some(5)",
+        ),
+        (&call, "GiveBack"),
+        (&Fault::None, "None"),
+        (&Fault::Fail(down()), "Fail(Unavailable"),
+        (&Fault::LoseAnswer(down()), "LoseAnswer(Unavailable"),
+        (&Fault::Then(Box::new(|| ())), "Then(..)"),
+        (&Fault::Some(vec![3], down()), "Some([3], Unavailable"),
+    ];
+    for (thing, part) in shown {
+        assert!(format!("{thing:?}").contains(part), "{thing:?}");
+    }
+    drop(guard);
+}
+
+#[test]
+fn by_default_the_clock_counts_suspended_time() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let clock = Clock::boottime();
+    let before = clock.now();
+    let now = leases.now();
+    assert!(before <= now && now <= clock.now());
+    let watchdog = Watchdog::<u32>::builder().build(|_| Ok(vec![])).unwrap();
+    assert!(watchdog.now() >= now && watchdog.now() <= clock.now());
+    // And a lease is thirty seconds.
+    let guard = leases.try_lock("a").unwrap();
+    assert!(guard.remaining() > 20 * S && guard.remaining() <= LEASE);
 }

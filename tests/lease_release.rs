@@ -470,10 +470,14 @@ fn a_drop_does_not_wait_for_a_store_that_hangs() {
 #[test]
 fn a_drop_waits_for_a_store_that_answers() {
     let world = threads();
+    let mut free = 0;
     for _ in 0..100 {
         drop(world.leases.try_lock("a").unwrap());
+        free += usize::from(world.store.holder("a").is_none());
         until("it is free", || world.store.holder("a").is_none());
     }
+    // For a tenth of a second each, which a machine that is busy elsewhere may use up now and then.
+    assert!(free > 50, "{free} of 100");
 }
 
 #[test]

