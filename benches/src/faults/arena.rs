@@ -22,8 +22,10 @@ use super::watch::{Seen, Watch};
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a busy machine may add to anything.
 const SLACK: Duration = Duration::from_secs(2);
-/// A request that was on its way to the socket when its lease ended is in it after this time.
-const WRITTEN: Duration = Duration::from_millis(500);
+/// What a machine that is busy, and whatever befalls it, adds to the way of a request.
+const LATE: Duration = Duration::from_millis(500);
+/// The same where nothing delays requests.
+const LATE_IN_CALM: Duration = Duration::from_millis(30);
 /// Who has not answered after this time hangs.
 const HANGS: Duration = Duration::from_secs(30);
 
@@ -136,7 +138,14 @@ impl Arena {
         grants.sort_by_key(|grant| grant.granted);
         tally.round(plan.fault, server, &grants, &play.holders);
         play.report.violations.extend(self.judge.judge(grants));
-        let late = plan.fault.lasts() + server.lasts() + WRITTEN;
+        // What was under way at the end may be for as long as a call may take.
+        let call = plan.lease / 6;
+        let late = match (plan.fault, server) {
+            (OnHolder::Nothing | OnHolder::Kill, OnServer::Nothing | OnServer::Flush(_)) => {
+                call + LATE_IN_CALM
+            }
+            _ => call + plan.fault.lasts() + server.lasts() + LATE,
+        };
         for holder in &play.holders {
             for told in &holder.grants {
                 let ended = told.ended.as_ref().map(|(at, _)| *at).or(holder.killed);
