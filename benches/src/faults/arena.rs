@@ -175,7 +175,14 @@ impl Arena {
         for (number, &(process, seed)) in plan.holders.iter().enumerate() {
             let mut port = self.port;
             if let OnHolder::Path(..) = plan.fault {
-                let path = Proxy::before(port, plan.slow)?;
+                let path = Proxy::before(
+                    port,
+                    if number == 0 {
+                        plan.slow
+                    } else {
+                        Duration::ZERO
+                    },
+                )?;
                 port = path.port();
                 paths.push(path);
             }
@@ -312,13 +319,12 @@ impl Play<'_> {
         loop {
             let time = now();
             if pending && time >= fault_at {
-                let wanted = |holder: &Holder| {
-                    holder.is_process() || matches!(self.plan.fault, OnHolder::Path(..))
+                let wanted = |number: usize| match self.plan.fault {
+                    OnHolder::Path(..) => number == 0 || self.plan.slow.is_zero(),
+                    _ => self.holders[number].is_process(),
                 };
-                let holding = self
-                    .holders
-                    .iter()
-                    .position(|holder| wanted(holder) && holder.holds());
+                let holding = (0..self.holders.len())
+                    .find(|&number| wanted(number) && self.holders[number].holds());
                 // Of those that may be stopped or killed the first one is always there.
                 let victim = holding.or((time >= anyway_at).then_some(0));
                 if let Some(victim) = victim {
