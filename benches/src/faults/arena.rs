@@ -22,8 +22,10 @@ use super::watch::{Seen, Watch};
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a busy machine may add to anything.
 const SLACK: Duration = Duration::from_secs(2);
-/// A request that was on its way to the socket when its lease ended is in it after this time.
-const WRITTEN: Duration = Duration::from_millis(500);
+/// What a machine that is busy, and whatever befalls it, adds to the way of a request.
+const LATE: Duration = Duration::from_millis(500);
+/// The same where nothing delays requests.
+const LATE_IN_CALM: Duration = Duration::from_millis(30);
 /// Who has not answered after this time hangs.
 const HANGS: Duration = Duration::from_secs(30);
 
@@ -136,7 +138,14 @@ impl Arena {
         grants.sort_by_key(|grant| grant.granted);
         tally.round(plan.fault, server, &grants, &play.holders);
         play.report.violations.extend(self.judge.judge(grants));
-        let late = plan.fault.lasts() + server.lasts() + WRITTEN;
+        // What was under way at the end may be for as long as a call may take.
+        let call = plan.lease / 6;
+        let late = match (plan.fault, server) {
+            (OnHolder::Nothing | OnHolder::Kill, OnServer::Nothing | OnServer::Flush(_)) => {
+                call + LATE_IN_CALM
+            }
+            _ => call + plan.fault.lasts() + server.lasts() + LATE,
+        };
         for holder in &play.holders {
             for told in &holder.grants {
                 let ended = told.ended.as_ref().map(|(at, _)| *at).or(holder.killed);
@@ -166,7 +175,14 @@ impl Arena {
         for (number, &(process, seed)) in plan.holders.iter().enumerate() {
             let mut port = self.port;
             if let OnHolder::Path(..) = plan.fault {
-                let path = Proxy::before(port, plan.slow)?;
+                let path = Proxy::before(
+                    port,
+                    if number == 0 {
+                        plan.slow
+                    } else {
+                        Duration::ZERO
+                    },
+                )?;
                 port = path.port();
                 paths.push(path);
             }
@@ -303,13 +319,12 @@ impl Play<'_> {
         loop {
             let time = now();
             if pending && time >= fault_at {
-                let wanted = |holder: &Holder| {
-                    holder.is_process() || matches!(self.plan.fault, OnHolder::Path(..))
+                let wanted = |number: usize| match self.plan.fault {
+                    OnHolder::Path(..) => number == 0 || self.plan.slow.is_zero(),
+                    _ => self.holders[number].is_process(),
                 };
-                let holding = self
-                    .holders
-                    .iter()
-                    .position(|holder| wanted(holder) && holder.holds());
+                let holding = (0..self.holders.len())
+                    .find(|&number| wanted(number) && self.holders[number].holds());
                 // Of those that may be stopped or killed the first one is always there.
                 let victim = holding.or((time >= anyway_at).then_some(0));
                 if let Some(victim) = victim {

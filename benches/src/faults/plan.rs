@@ -73,7 +73,8 @@ pub(crate) struct Round {
     /// Those that compete: whether each is a process of its own, or a thread, and what it draws from.
     pub(crate) holders: Vec<(bool, u64)>,
     pub(crate) fault: OnHolder,
-    /// If its way to the server is in trouble: what every answer takes before and afterwards.
+    /// If a way to the server is in trouble: what every answer to the first holder takes before and
+    /// afterwards. It is the victim then, and those that come after it are fast.
     pub(crate) slow: Duration,
     /// When it may come at the earliest.
     pub(crate) fault_after: Duration,
