@@ -113,7 +113,8 @@ fn the_patience_is_that_of_the_clock() {
     let mut waiting = Box::pin(leases.try_lock_for_async("a", LEASE / 100));
     until("it sleeps", || {
         assert!(poll(&mut waiting, &wakes).is_pending());
-        claims.load(SeqCst) == 2 && leases.stats().armed == 2
+        // The guard's, the time to ask again, and the end of its patience.
+        claims.load(SeqCst) == 2 && leases.stats().armed == 3
     });
     hand.advance(LEASE / 100);
     let mut answer = None;
@@ -129,6 +130,40 @@ fn the_patience_is_that_of_the_clock() {
     ));
     // Asked once more at the end.
     assert_eq!(claims.load(SeqCst), 3);
+}
+
+#[test]
+fn patience_ends_also_while_no_worker_is_free() {
+    let (hand, leases, store) = manual();
+    let gate = Gate::default();
+    let at = gate.clone();
+    store.inject(move |call| {
+        if matches!(call, StoreCall::Claim(_)) {
+            at.pass();
+        }
+        Fault::None
+    });
+    let wakes = Wakes::new();
+    // The pool does not grow on a clock that stands still: this one keeps its only worker.
+    let mut hangs = Box::pin(leases.lock_async("a"));
+    assert!(poll(&mut hangs, &wakes).is_pending());
+    gate.crowd(1);
+    let mut waiting = Box::pin(leases.try_lock_for_async("b", LEASE / 100));
+    assert!(poll(&mut waiting, &wakes).is_pending());
+    let before = wakes.count();
+    hand.advance(LEASE / 50);
+    until("it is woken", || wakes.count() > before);
+    assert!(matches!(
+        poll(&mut waiting, &wakes),
+        Poll::Ready(Err(LockError::TimedOut { last: None }))
+    ));
+    // Neither was asked for the other name, nor will be.
+    drop((waiting, hangs));
+    gate.open();
+    until("all is given back", || {
+        is_free(&store, "a") && leases.stats().armed == 0
+    });
+    assert!(is_free(&store, "b"));
 }
 
 #[test]

@@ -216,8 +216,8 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         let timed_out = LockError::TimedOut {
             last: Some(error.clone()),
         };
-        let source = timed_out.source().and_then(<dyn Error>::downcast_ref);
-        assert_eq!(source, Some(&error));
+        // Its words are there already.
+        assert!(timed_out.source().is_none());
         assert_eq!(error.may_pass(), !matches!(error, StoreError::Refused(_)));
     }
     let (lease, least, most) = (MS, 50 * MS, 60 * S);

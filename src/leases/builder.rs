@@ -10,10 +10,9 @@ use super::store::LeaseStore;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
-use crate::sync::Arc;
-use crate::sync::atomic::AtomicUsize;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
+use crate::sync::{Arc, Mutex};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// A drop may take as long as a release usually does, and not as long as it may.
@@ -122,7 +121,7 @@ impl LeasesBuilder {
                 poll: self.poll,
                 drop_limit: DROP_LIMIT,
                 waiting: Hub::default(),
-                calls: AtomicUsize::new(0),
+                line: Mutex::default(),
             }),
         })
     }
@@ -153,7 +152,7 @@ impl LeasesBuilder {
             // Nothing would happen while it waits.
             drop_limit: Duration::ZERO,
             waiting: Hub::default(),
-            calls: AtomicUsize::new(0),
+            line: Mutex::default(),
         };
         let leases = Leases {
             inner: Arc::new(inner),

@@ -1,5 +1,6 @@
 //! The lock manager: what acquires, waits, and gives back.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,9 +13,8 @@ use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, Stor
 use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
+use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
 /// Locks that end by themselves, over a [`LeaseStore`].
@@ -65,16 +65,24 @@ pub(super) struct Inner {
     pub(super) drop_limit: Duration,
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
-    /// Calls that nobody waits for and that run.
-    pub(super) calls: AtomicUsize,
+    pub(super) line: Mutex<Line>,
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Calls that nobody waits for.
+#[derive(Default)]
+pub(super) struct Line {
+    running: usize,
+    waiting: VecDeque<Task>,
 }
 
 /// A call takes this long at least, however little patience is left.
 pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
-/// So many calls that nobody waits for run at one time; the workers are twice as many.
-const BACKGROUND: usize = 32;
-/// One more looks again after this time.
-const TURN: Duration = Duration::from_millis(10);
+/// So many calls that nobody waits for run at one time.
+const BACKGROUND: usize = 4;
+/// What may not even have been granted is given back for so long.
+const DOUBT: Duration = Duration::from_secs(60);
 
 /// A name that is to be given back.
 pub(super) struct GiveBack {
@@ -380,7 +388,8 @@ impl Inner {
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.
     pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
         // A call may be under way, and prolong it once more.
-        let until = self.clock.now() + back.lease + call_limit(back.lease);
+        let whole = back.lease.saturating_add(call_limit(back.lease));
+        let until = self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) };
         self.give_back_by(until, 0, back);
     }
 
@@ -402,26 +411,37 @@ impl Inner {
         });
     }
 
-    /// Runs a call that nobody waits for. So few of them run at one time that they never keep all
-    /// workers from those that somebody waits for.
+    /// Runs a call that nobody waits for. Few of them run at one time, and the others stand in line:
+    /// they keep neither workers nor connections from calls that somebody waits for.
     pub(super) fn background(
         self: &Arc<Self>,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) -> bool {
         let inner = Arc::clone(self);
-        self.call(delay, move || {
-            // Relaxed: a bound.
-            if inner.calls.fetch_add(1, Ordering::Relaxed) < BACKGROUND {
-                task();
-                // Relaxed: as above.
-                inner.calls.fetch_sub(1, Ordering::Relaxed);
-            } else {
-                // Relaxed: as above.
-                inner.calls.fetch_sub(1, Ordering::Relaxed);
-                inner.background(TURN, task);
+        self.call(delay, move || inner.in_line(Box::new(task)))
+    }
+
+    /// Whoever runs goes on with the next one, so none is left in the line.
+    fn in_line(&self, task: Task) {
+        {
+            let mut line = self.line.lock();
+            if line.running >= BACKGROUND {
+                line.waiting.push_back(task);
+                return;
             }
-        })
+            line.running += 1;
+        }
+        let mut next = Some(task);
+        while let Some(task) = next {
+            // The store's panics are contained before; of others the panic hook has told.
+            let _ = contain(task);
+            let mut line = self.line.lock();
+            next = line.waiting.pop_front();
+            if next.is_none() {
+                line.running -= 1;
+            }
+        }
     }
 
     /// Runs `task` on a worker after `delay`. False if there is none any more.

@@ -48,7 +48,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// After an error it is unknown whether the name was granted.
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was granted, and it is given
+    /// back; after the others it was not.
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
 
     /// Prolongs leases of one destination, each for its full length from now on. One outcome for
@@ -257,7 +258,7 @@ pub enum Released {
 pub enum StoreError {
     /// It can't be reached, is busy, loading, or failing over, or did not answer in time. May pass.
     Unavailable(String),
-    /// It does not do that: a batch that it can't take as a whole, a permission, a key of another
+    /// It does not do that, and has not: a batch that it can't take as a whole, a permission, a key of another
     /// type. The same call will be refused again.
     Refused(String),
     /// It grants nothing yet, since leases of before its restart may still be believed in.

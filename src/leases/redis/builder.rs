@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::IntoConnectionInfo;
 
-use super::keys::Keys;
+use super::keys::{Keys, SLOTS};
 use super::link::Server;
 use super::{Options, RedisStore};
 
@@ -23,7 +23,7 @@ const MOST_CONNECTIONS: usize = 1_024;
 
 /// Builds a [`RedisStore`].
 #[derive(Clone)]
-#[must_use]
+#[must_use = "a builder does nothing until `build`"]
 pub struct RedisStoreBuilder {
     url: String,
     prefix: String,
@@ -31,6 +31,7 @@ pub struct RedisStoreBuilder {
     durable: bool,
     token_life: Duration,
     connections: usize,
+    destinations: u16,
 }
 
 impl RedisStoreBuilder {
@@ -42,7 +43,16 @@ impl RedisStoreBuilder {
             durable: false,
             token_life: TOKEN_LIFE,
             connections: CONNECTIONS,
+            destinations: 1,
         }
+    }
+
+    /// For a proxy that hides a cluster: over how many destinations names are spread, by equal ranges of
+    /// slots; one by default. Renewals of a destination go out together, so a node that hangs delays
+    /// those of its own ranges alone.
+    pub fn destinations(mut self, ranges: u16) -> Self {
+        self.destinations = ranges;
+        self
     }
 
     /// What all keys and the channel begin with; `tourbillon` by default. Stores of different
@@ -113,6 +123,9 @@ impl RedisStoreBuilder {
         if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
             return Err(RedisBuildError::Connections(self.connections));
         }
+        if !(1..=SLOTS).contains(&self.destinations) {
+            return Err(RedisBuildError::Destinations(self.destinations));
+        }
         Ok(RedisStore::new(
             Server::new(info),
             Options {
@@ -121,6 +134,7 @@ impl RedisStoreBuilder {
                 durable: self.durable,
                 token_life: self.token_life,
                 connections: self.connections,
+                destinations: self.destinations,
             },
         ))
     }
@@ -190,6 +204,8 @@ pub enum RedisBuildError {
     },
     /// The number of connections is not between 1 and 1,024.
     Connections(usize),
+    /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
+    Destinations(u16),
 }
 
 impl fmt::Display for RedisBuildError {
@@ -219,6 +235,12 @@ impl fmt::Display for RedisBuildError {
             ),
             RedisBuildError::Connections(connections) => {
                 write!(f, "{connections} connections: choose between 1 and 1,024")
+            }
+            RedisBuildError::Destinations(destinations) => {
+                write!(
+                    f,
+                    "{destinations} destinations: choose between 1 and 16,384"
+                )
             }
         }
     }
@@ -281,6 +303,10 @@ mod tests {
         assert_eq!(
             error(some().connections(0)),
             RedisBuildError::Connections(0)
+        );
+        assert_eq!(
+            error(some().destinations(0)),
+            RedisBuildError::Destinations(0)
         );
         assert!(some().build().is_ok());
     }

@@ -31,6 +31,25 @@ impl Keys {
     }
 }
 
+/// The slot of a name's keys in a cluster: what the specification of Redis clusters says, a CRC-16
+/// (XMODEM) of what stands in the braces.
+pub(super) fn slot(name: &str) -> u16 {
+    let crc = encoded(name).bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            let shifted = crc << 1;
+            if crc & 0x8000 == 0 {
+                shifted
+            } else {
+                shifted ^ 0x1021
+            }
+        })
+    });
+    crc % SLOTS
+}
+
+/// Of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
 /// The name without braces, which would end the part of the key that a cluster hashes: the keys of
 /// a name have to lie in one slot.
 fn encoded(name: &str) -> String {
@@ -48,6 +67,14 @@ fn encoded(name: &str) -> String {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        // Its own example, and what `CLUSTER KEYSLOT` says.
+        assert_eq!(super::slot("123456789"), 0x31c3 % super::SLOTS);
+        assert_eq!(super::slot("foo"), 12_182);
+        assert_eq!(super::slot("user1000"), 3_443);
+    }
+
     use super::*;
 
     #[test]

@@ -103,11 +103,14 @@ impl Link {
     /// Connects. Looking up the name of a host is the system's affair, and has limits of its own.
     pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, Fault> {
         let mut fault = Fault::late(server);
-        for address in server.addresses()? {
+        let addresses = server.addresses()?;
+        for (tried, address) in (0..).zip(&addresses) {
             let Some(left) = limit.left() else {
                 return Err(fault);
             };
-            let opened = Client::open(server.info.clone().set_addr(address))
+            // One that swallows everything leaves time for the others.
+            let left = left / (addresses.len() as u32 - tried);
+            let opened = Client::open(server.info.clone().set_addr(address.clone()))
                 .and_then(|client| client.get_connection_with_timeout(left));
             match opened {
                 Ok(connection) => {

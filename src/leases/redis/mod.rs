@@ -22,7 +22,7 @@ mod scripts;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
 use errors::answered;
-use keys::Keys;
+use keys::{Keys, SLOTS, slot};
 use link::{Limit, Server};
 use listener::Listener;
 use pool::{Pool, Whose};
@@ -121,7 +121,8 @@ use scripts::{Call, Scripts};
 /// the system's own limits. A connection on which something went wrong is thrown away. If one that
 /// was idle turns out to be closed, or a signal interrupts the wait for an answer, the call is sent
 /// once more on a new one, and what was sent first may have been executed: the second answer of a
-/// release may then be [`Released::NotHeld`](super::Released::NotHeld).
+/// release may then be [`Released::NotHeld`](super::Released::NotHeld). An acquire that was sent first
+/// and is held up on its way for longer than its lock is held leaves the name with nobody for a lease.
 ///
 /// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
 /// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
@@ -164,6 +165,7 @@ struct Options {
     durable: bool,
     token_life: Duration,
     connections: usize,
+    destinations: u16,
 }
 
 impl RedisStore {
@@ -254,6 +256,12 @@ impl RedisStore {
 }
 
 impl LeaseStore for RedisStore {
+    fn destination(&self, name: &str) -> Destination {
+        // Nodes of a cluster have ranges of slots.
+        let range = u32::from(slot(name)) * u32::from(self.0.options.destinations);
+        Destination::new(u64::from(range / u32::from(SLOTS)))
+    }
+
     fn longest_lease(&self) -> Duration {
         self.0.options.longest_lease
     }
@@ -270,7 +278,7 @@ impl LeaseStore for RedisStore {
             .arg(&u8::from(claim.waits));
         let answer = self.call_one(call, limit)?;
         let Value::Array(parts) = &answer else {
-            return Err(unexpected(&answer));
+            return Err(strange(&answer));
         };
         match parts[..] {
             [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
@@ -282,7 +290,7 @@ impl LeaseStore for RedisStore {
                 token: token.unsigned_abs(),
             }),
             [Value::Int(2), Value::Int(wait)] => Err(restarted(wait)),
-            _ => Err(unexpected(&answer)),
+            _ => Err(strange(&answer)),
         }
     }
 
@@ -332,13 +340,12 @@ impl LeaseStore for RedisStore {
             .arg(owner)
             .arg(self.0.options.keys.channel())
             .arg(&self.0.listener.message(name));
-        match self.call_one(call, limit)? {
-            Value::Int(1) => {
-                // Who waits in this process may have come after the last acquire that was refused,
-                // so that nothing is announced.
-                self.0.listener.hub.released(name);
-                Ok(Released::Released)
-            }
+        let answer = self.call_one(call, limit);
+        // Who waits in this process may have come after the last acquire that was refused, so that
+        // nothing is announced; and also without an answer it may be free.
+        self.0.listener.hub.released(name);
+        match answer? {
+            Value::Int(1) => Ok(Released::Released),
             Value::Int(0) => Ok(Released::NotHeld),
             other => Err(unexpected(&other)),
         }
@@ -379,6 +386,11 @@ fn restarted(wait_micros: i64) -> StoreError {
     StoreError::Restarted {
         wait: Duration::from_micros(wait_micros.unsigned_abs()),
     }
+}
+
+/// The same after a call that may have granted something.
+fn strange(answer: &Value) -> StoreError {
+    StoreError::Unavailable(unexpected(answer).to_string())
 }
 
 fn unexpected(answer: &Value) -> StoreError {

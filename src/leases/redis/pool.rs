@@ -59,9 +59,10 @@ impl Pool {
     ///
     /// If a connection that had been idle turns out to be gone, or a signal interrupts the wait for
     /// an answer, all of it is sent once more on a new one. What was sent first may have been
-    /// executed all the same, and that does no harm, since the owner is the same: a second acquire
-    /// grants again, a second renewal renews again, and a second release finds nothing, which is
-    /// what it says.
+    /// executed all the same, and that makes nobody believe what is not so, since the owner is the
+    /// same: a second acquire grants again, a second renewal renews again, and a second release finds
+    /// nothing, which is what it says. Only if what was sent first arrives when all is over, an acquire
+    /// takes the name for nobody, for a lease.
     pub(super) fn call(
         &self,
         whose: Whose,
@@ -128,7 +129,14 @@ impl Pool {
             }
         }
         // After a failover the name of the host may lead to another server.
-        let demoted = |answer: &Value| code(answer) == Some("READONLY");
+        let demoted = |answer: &Value| match answer {
+            // Servers before version 7 say it in the words of an `ERR`.
+            Value::ServerError(error) => {
+                let words = error.details().unwrap_or_default();
+                error.code() == "READONLY" || words.contains("-READONLY")
+            }
+            _ => false,
+        };
         let mut idle = self.idle.lock();
         if idle.len() < self.most && !answers.iter().any(demoted) {
             idle.push(link);

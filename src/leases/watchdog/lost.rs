@@ -13,7 +13,8 @@ use crate::sync::channel::Receiver;
 /// The loss of a lease: as a flag, a channel, and a future.
 ///
 /// All three tell of it at the latest when the lease has run out by the local clock, whatever the
-/// backend does: the flag at the very moment, the others with the next tick. A lease that is given up
+/// backend does: the flag at the very moment, the others with the next tick (after a suspension of the
+/// machine, when what was left of a ticker's sleep is over). A lease that is given up
 /// is never lost: the channel is disconnected, and the future says `None`.
 ///
 /// # Examples

@@ -477,7 +477,8 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
     }
 
     /// Stops the renewals. When this returns, no call of the renewal function for this generation
-    /// begins any more.
+    /// begins any more; unless a thread was held up, for longer than the limit, between its last look at
+    /// the clock and the call.
     ///
     /// # Errors
     ///

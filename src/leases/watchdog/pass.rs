@@ -107,7 +107,14 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             return false;
         };
         if again {
+            // All of them together may take as long as one call; who has not had its turn by then is
+            // due as before.
+            let until = self.now() + rhythm::call_limit(lane.route.shortest());
             for series in batch {
+                if self.now() >= until {
+                    self.timers.move_to(series.number, until);
+                    continue;
+                }
                 if self
                     .send_once(lane, epoch, std::slice::from_ref(series))
                     .is_none()
