@@ -85,7 +85,8 @@ impl fmt::Display for BuildError {
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Lease { lease, least, most } => write!(
                 f,
-                "leases of {lease:?}: choose between {least:?} and what the store grants, {most:?}"
+                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
+                 store grant longer ones"
             ),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }

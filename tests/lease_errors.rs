@@ -135,11 +135,17 @@ fn a_margin_leaves_room_for_renewals() {
     // None at all, and one that nothing is longer than.
     let world = world_of(1, 1, |builder| builder.margin(Duration::ZERO));
     assert_eq!(world.leases.try_lock("a").unwrap().remaining(), LEASE);
-    let world = world_of(1, 1, |builder| builder.margin(Duration::MAX));
+    let never = Leases::builder(MemoryStore::new()).margin(Duration::MAX);
     assert!(matches!(
-        world.leases.try_lock("a"),
-        Err(LockError::TooShort { .. })
+        never.build(),
+        Err(BuildError::Lease {
+            least: Duration::MAX,
+            ..
+        })
     ));
+    // The locks of a lease of their own are another matter.
+    let just = Leases::builder(MemoryStore::new()).lease(3 * S).margin(S);
+    assert!(just.build().is_ok());
 }
 
 #[test]
@@ -180,7 +186,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         (Loss::NotHeld, "the store says"),
         (Loss::NotFed, "not fed"),
         (Loss::HeldTooLong, "as long as it may be"),
-        (Loss::Closed, "was closed"),
+        (Loss::Closed, "were closed"),
     ];
     for (loss, text) in lost {
         for error in [

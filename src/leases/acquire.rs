@@ -39,7 +39,7 @@ use crate::tick::Time;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing is acquired until `lock`, `try_lock` or `try_lock_for`"]
+#[must_use = "nothing is acquired until one of its `lock`s is called"]
 pub struct Acquisition<'a> {
     leases: &'a Leases,
     name: &'a str,
@@ -61,7 +61,8 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// A lease of this length instead of the leases' own, **renewed** as ever.
+    /// A lease of this length instead of the leases' own, **renewed** as ever. Of this and
+    /// [`fixed_lease`](Self::fixed_lease) the last one counts.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = Keep::for_lease;
@@ -179,9 +180,6 @@ struct Watching {
     _closed: Box<dyn Watch>,
 }
 
-/// A call takes this long at least, however little patience is left.
-const LEAST_CALL: Duration = Duration::from_millis(10);
-
 impl Quest {
     /// About to ask.
     pub(super) fn ask(&mut self, drop_waits: bool) -> How {
@@ -189,14 +187,9 @@ impl Quest {
         if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
-        let limit = self.request.lease / 3;
-        let limit = match self.patience {
-            Patience::Until(until) => limit.min(until.since(self.inner.clock.now())),
-            _ => limit,
-        };
         How {
             waits: self.watch.is_some(),
-            limit: limit.max(LEAST_CALL),
+            until: self.end(),
             unsure: self.unsure,
             drop_waits,
         }
@@ -254,8 +247,7 @@ impl Quest {
         let now = self.inner.clock.now();
         let end = self.end();
         if now >= end {
-            let last = self.last.take();
-            return Step::Done(Err(LockError::TimedOut { last }));
+            return Step::Done(Err(self.timed_out()));
         }
         Step::Wait((now + pause.max(Duration::from_millis(1))).min(end))
     }
@@ -265,7 +257,13 @@ impl Quest {
         self.inner.watchdog.is_closed()
     }
 
-    fn end(&self) -> Time {
+    pub(super) fn timed_out(&mut self) -> LockError {
+        let last = self.last.take();
+        LockError::TimedOut { last }
+    }
+
+    /// When its patience is over.
+    pub(super) fn end(&self) -> Time {
         match self.patience {
             Patience::Until(until) => until,
             _ => Time::MAX,

@@ -1,15 +1,16 @@
 //! The calls that are awaited. They need no runtime: the store is asked on the leases' own workers,
 //! and their timers wake who waits.
 
-use std::future::poll_fn;
-use std::task::Waker;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::acquire::{Acquisition, Patience, Quest, Step};
 use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, Inner, Leases, Request};
+use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
 use super::store::StoreError;
 use super::watchdog::Watchdog;
 use crate::sync::Arc;
@@ -18,8 +19,13 @@ use crate::tick::Time;
 impl Leases {
     /// [`lock`](Self::lock), awaited.
     ///
+    /// Needs no runtime of a certain kind: the store is asked on the leases' own workers, of which
+    /// there are 64. If as many calls hang, others wait for them.
+    ///
     /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
-    /// granted is given back at once. A guard that was acquired so does not block when it is dropped.
+    /// granted is given back at once. A guard that was acquired so does not block when it is dropped;
+    /// a process that ends right after such a drop gives nothing back:
+    /// [`release_async`](LeaseGuard::release_async) does, or [`close`](Leases::close).
     ///
     /// # Errors
     ///
@@ -111,7 +117,7 @@ impl LeaseGuard {
         }
         let ended = self.lease().kept.end();
         let lease = Arc::clone(self.lease());
-        let answer = on_worker(&self.lease().inner, move || lease.answer(ended)).await;
+        let answer = on_worker(&self.lease().inner, move || lease.answer(ended), false).await;
         answer.unwrap_or_else(|| {
             let what = "there is no worker any more".to_owned();
             Err(ReleaseError::Store(StoreError::Unavailable(what)))
@@ -120,30 +126,46 @@ impl LeaseGuard {
 }
 
 async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&quest.inner);
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
+    // All workers may be busy with calls that hang, and then its own does not even begin. Else there
+    // is time for a call that begins at the end.
+    let patience = Arc::new(Bell::default());
+    let _alarm = match quest.end() {
+        Time::MAX => None,
+        end => {
+            let left = (end + 2 * LEAST_CALL).since(inner.clock.now());
+            alarm(&inner, left, Waker::from(Arc::clone(&patience)))
+        }
+    };
     loop {
         if quest.is_closed() {
             return Err(LockError::Closed);
         }
         let how = quest.ask(false);
-        let (inner, request) = (Arc::clone(&quest.inner), Arc::clone(&quest.request));
+        let (asked, request) = (Arc::clone(&inner), Arc::clone(&quest.request));
         // Should this future be dropped, the answer is.
-        let answer = on_worker(&quest.inner, move || {
-            let attempt = Some(inner.attempt(&request, how));
-            Answer {
-                attempt,
-                inner,
-                request,
+        let attempt = move || Answer {
+            attempt: Some(asked.attempt(&request, how)),
+            inner: asked,
+            request,
+        };
+        let mut answer = pin!(on_worker(&inner, attempt, true));
+        let answer = poll_fn(|context| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready(Some(answer));
             }
+            patience.poll(context).map(|()| None)
         });
         let answer = match answer.await {
-            Some(answer) => answer.take(),
-            None => Attempt::Ended(LockError::Closed),
+            Some(Some(answer)) => answer.take(),
+            Some(None) => Attempt::Ended(LockError::Closed),
+            None => return Err(quest.timed_out()),
         };
         match quest.after(answer, &waker) {
             Step::Ask => {}
-            Step::Wait(until) => sleep(&quest, &bell, &waker, until).await,
+            Step::Wait(until) => sleep(&inner, &bell, &waker, until).await,
             Step::Done(answer) => return answer,
         }
     }
@@ -178,18 +200,22 @@ impl Drop for Answer {
 }
 
 /// Until then, or until the bell rings.
-async fn sleep(quest: &Quest, bell: &Arc<Bell>, waker: &Waker, until: Time) {
-    let waker = waker.clone();
-    let watchdog = &quest.inner.watchdog;
-    let delay = until.since(quest.inner.clock.now());
+async fn sleep(inner: &Inner, bell: &Arc<Bell>, waker: &Waker, until: Time) {
+    let delay = until.since(inner.clock.now());
     // Without a worker there will be an answer at the next attempt, and at once.
-    if let Some(number) = watchdog.call(delay, move || waker.wake()) {
-        let _alarm = Alarm { watchdog, number };
+    if let Some(_alarm) = alarm(inner, delay, waker.clone()) {
         poll_fn(|context| bell.poll(context)).await;
     }
 }
 
-/// The time to ask again. Nothing of it is left when it is not waited for any more.
+/// Wakes after `delay`, unless it is dropped before.
+fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<Alarm<'_>> {
+    let watchdog = &inner.watchdog;
+    let number = watchdog.wake(delay, waker)?;
+    Some(Alarm { watchdog, number })
+}
+
+/// What is to happen, unless it has begun. Nothing of it is left when it is not waited for any more.
 struct Alarm<'a> {
     watchdog: &'a Watchdog<LeaseId>,
     number: u64,
@@ -202,18 +228,19 @@ impl Drop for Alarm<'_> {
 }
 
 /// Runs `task` on a worker of the leases; `None` if there is none any more. When the future is
-/// dropped, the task runs all the same, and its answer is dropped.
+/// dropped, a task that has begun runs to its end, and its answer is dropped; one that has not does
+/// not begin if it `may_be_left`.
 async fn on_worker<T: Send + 'static>(
     inner: &Inner,
     task: impl FnOnce() -> T + Send + 'static,
+    may_be_left: bool,
 ) -> Option<T> {
     let (answers, end) = desk();
-    let called = inner.call(Duration::ZERO, move || {
+    let watchdog = &inner.watchdog;
+    let number = watchdog.call(Duration::ZERO, move || {
         let answer = task();
         answers.leave(answer);
-    });
-    if !called {
-        return None;
-    }
+    })?;
+    let _left = may_be_left.then(|| Alarm { watchdog, number });
     poll_fn(|context| end.poll(context)).await
 }

@@ -7,7 +7,7 @@ use super::guard::LeaseId;
 use super::hub::Hub;
 use super::locks::{Inner, Leases};
 use super::store::LeaseStore;
-use super::watchdog::{Event, SHORTEST, Watchdog, WatchdogBuilder, random};
+use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::sync::Arc;
@@ -58,7 +58,8 @@ impl LeasesBuilder {
     }
 
     /// How much earlier than in the store a lease ends by the local clock, for what the two clocks
-    /// may drift apart during a lease. By default a hundredth of the lease and 2 ms.
+    /// may drift apart during a lease. By default a hundredth of the lease and 2 ms. A lease has to be
+    /// three times as long at least.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.watchdog = self.watchdog.margin(margin);
         self
@@ -79,8 +80,8 @@ impl LeasesBuilder {
 
     /// What owners are called in the store, for people who look at it; `leases` by default. Random
     /// digits follow, the number of the process, and that of the holding.
-    pub fn instance(mut self, name: &str) -> Self {
-        self.instance = Some(name.to_owned());
+    pub fn instance(mut self, name: impl Into<String>) -> Self {
+        self.instance = Some(name.into());
         self
     }
 
@@ -162,10 +163,11 @@ impl LeasesBuilder {
 
     fn check(&self) -> Result<(), BuildError> {
         let most = self.store.longest_lease();
-        if self.lease < SHORTEST || self.lease > most {
+        let least = self.watchdog.least();
+        if self.lease < least || self.lease > most {
             return Err(BuildError::Lease {
                 lease: self.lease,
-                least: SHORTEST,
+                least,
                 most,
             });
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::store::StoreError;
 use super::watchdog::{KeepError, Loss};
 
-/// Why a lock was not acquired.
+/// Why a lock was not acquired. Its name is not in there: add it where you log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
@@ -60,13 +60,18 @@ impl fmt::Display for LockError {
                 f,
                 "somebody else holds it, for another {remaining:?} unless it is renewed"
             ),
-            LockError::TimedOut { last: None } => f.write_str("somebody else held it all the time"),
+            LockError::TimedOut { last: None } => {
+                f.write_str("not acquired in time: somebody else holds it")
+            }
             LockError::TimedOut { last: Some(error) } => {
                 write!(f, "not acquired in time; at last, {error}")
             }
             LockError::EmptyName => f.write_str("a lock needs a name"),
             LockError::TooShort { lease, least } => {
-                write!(f, "a lease of {lease:?}: choose at least {least:?}")
+                write!(
+                    f,
+                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
+                )
             }
             LockError::TooLong { lease, most } => write!(
                 f,
@@ -90,7 +95,6 @@ impl std::error::Error for LockError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             LockError::Spawn(error) => Some(error),
-            LockError::TimedOut { last: Some(error) } => Some(error),
             _ => None,
         }
     }

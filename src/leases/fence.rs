@@ -42,6 +42,15 @@ impl Fence {
         Self::default()
     }
 
+    /// One that has seen this token. A fence forgets when its process ends: begin the next one with the
+    /// last token that was stored with the resource.
+    #[must_use]
+    pub fn starting_at(token: u64) -> Self {
+        Fence {
+            seen: AtomicU64::new(token),
+        }
+    }
+
     /// Admits a token that is not below the greatest one admitted so far.
     ///
     /// # Errors

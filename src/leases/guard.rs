@@ -1,6 +1,7 @@
 //! What holds a lock.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::error::ReleaseError;
@@ -75,6 +76,12 @@ impl PartialEq for LeaseId {
 }
 
 impl Eq for LeaseId {}
+
+impl Hash for LeaseId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.owner.hash(state);
+    }
+}
 
 impl fmt::Debug for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

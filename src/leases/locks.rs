@@ -24,8 +24,9 @@ use crate::tick::Time;
 /// or stands still, others get the lock when the lease has run out, and the holder, if there is
 /// still one, learns of it by its own clock.
 ///
-/// Clones are one manager. Its threads start with the first lock, and end when the last clone and the
-/// last guard are gone. Nothing here is reentrant by thread: who holds a lock and asks for it again
+/// Clones are one manager. Its threads start with the first attempt, and end when the last clone and
+/// the last guard are gone: five, two more with a callback, and as many more as calls of the store and
+/// callbacks hang, up to a bound. Nothing here is reentrant by thread: who holds a lock and asks for it again
 /// waits for itself; [`enter_again`](Self::enter_again) makes a second guard of one holding.
 ///
 /// # Examples
@@ -37,7 +38,7 @@ use crate::tick::Time;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = Leases::builder(MemoryStore::new())
 ///     .lease(Duration::from_secs(10))
-///     .on_event(|event| eprintln!("{}: {:?}", event.key.name(), event.what))
+///     .on_event(|event| eprintln!("{}: {}", event.key.name(), event.what))
 ///     .build()?;
 ///
 /// let guard = leases.lock("invoices")?; // waits until it is free
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     pub(super) calls: AtomicUsize,
 }
 
+/// A call takes this long at least, however little patience is left.
+pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
 /// So many calls that nobody waits for run at one time; the workers are twice as many.
 const BACKGROUND: usize = 32;
 /// One more looks again after this time.
@@ -97,7 +100,8 @@ pub(super) struct Request {
 pub(super) struct How {
     /// The release is to be announced.
     pub(super) waits: bool,
-    pub(super) limit: Duration,
+    /// When it is of no use any more.
+    pub(super) until: Time,
     /// An earlier one may still arrive.
     pub(super) unsure: bool,
     /// A drop of the guard may wait for the store.
@@ -144,7 +148,11 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// Until the lock is free. Who waits is woken when it is released, if the store can tell, and asks
+    /// Until the lock is free, and for as long as the store does not answer: without a server that is
+    /// for ever, and no event tells of it. [`try_lock_for`](Self::try_lock_for) says what was wrong. A
+    /// Redis server that has just started grants nothing for up to 31 s, unless it is durable.
+    ///
+    /// Who waits is woken when it is released, if the store can tell, and asks
     /// again when the lease in its way has run out, and every now and then. One after the other is
     /// woken, but who asks for the lock at that very moment may be faster.
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
@@ -239,7 +247,7 @@ impl Leases {
 
     /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
     /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. Who waits for a
-    /// lock gets [`LockError::Closed`]. How many were held.
+    /// lock gets [`LockError::Closed`]. Returns how many were held.
     ///
     /// # Blocking
     ///
@@ -315,7 +323,10 @@ impl Inner {
         if how.waits {
             claim = claim.waiting();
         }
-        let token = match self.store.acquire(&claim, how.limit) {
+        let limit = (request.lease / 3)
+            .min(how.until.since(sent))
+            .max(LEAST_CALL);
+        let token = match self.store.acquire(&claim, limit) {
             Ok(Acquired::Granted { token }) => token,
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),

@@ -5,6 +5,9 @@
 //! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
 //! - [`Fence`]: keeps holders that have lost their lease away from a resource.
 //!
+//! With the feature `futures`, `lock_async`, `try_lock_async`, `try_lock_for_async` and
+//! `release_async` wait without a thread; [`lock`](Leases::lock) in a task would block its runtime.
+//!
 //! ```
 //! use std::time::Duration;
 //! use tourbillon::leases::{Leases, MemoryStore};
@@ -123,7 +126,7 @@
 //! |---|---|
 //! | `Renewed` | all is well |
 //! | `Failed` | an attempt failed and there will be others: log it |
-//! | `AtRisk` | a third of the lease is left: begin nothing new |
+//! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
@@ -132,7 +135,7 @@
 //!
 //! **Dropping a guard**, the last one of its holding, ends the renewals at once. A worker asks the
 //! store to give the lock back; the drop waits for it for a tenth of a second at most, and for a
-//! guard of an async call not at all. If the store fails, it is asked again in the background
+//! guard of an async call not at all, so that a process which ends right then gives nothing back. If the store fails, it is asked again in the background
 //! until the lease would have run out. Nobody hears how it went: [`release`](LeaseGuard::release)
 //! says it, and when it returns no renewal is sent any more.
 //!

@@ -1,6 +1,6 @@
 //! One lock and its rounds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -11,11 +11,11 @@ use tourbillon::leases::Leases;
 use super::clock::{Moment, Offset, millis, nanos, now};
 use super::crew::{Heard, Holder, Told, hear};
 use super::holder::{self, Call, How, Order, Sabotage, Word};
-use super::judge::{Grant, Judge, Violation};
+use super::judge::{Grant, Judge, ServerJudge, Violation};
 use super::plan::{LONGEST, OnHolder, OnServer, Round};
 use super::proxy::Proxy;
 use super::tally::Tally;
-use super::watch::{Seen, Watch};
+use super::watch::Watch;
 
 /// How long a server that was killed may refuse to grant: the longest lease, and a second, since its
 /// uptime is told in whole ones.
@@ -46,9 +46,7 @@ pub(crate) struct Arena {
     folder: PathBuf,
     sabotage: Option<Sabotage>,
     judge: Judge,
-    /// Who holds no more, and from when on nothing is renewed.
-    ended: HashMap<String, Moment>,
-    last_token: u64,
+    server_judge: ServerJudge,
     /// Acquires when everybody rests.
     leases: Leases,
 }
@@ -89,8 +87,7 @@ impl Arena {
             folder,
             sabotage,
             judge: Judge::default(),
-            ended: HashMap::new(),
-            last_token: 0,
+            server_judge: ServerJudge::default(),
             leases,
         })
     }
@@ -150,22 +147,21 @@ impl Arena {
             for told in &holder.grants {
                 let ended = told.ended.as_ref().map(|(at, _)| *at).or(holder.killed);
                 if let Some(at) = ended {
-                    self.ended.insert(told.owner.clone(), at + nanos(late));
+                    self.server_judge.ended(&told.owner, at + nanos(late));
                 }
             }
         }
         let seen = watch.take(&self.lock);
-        self.judge_the_server(&seen, offset, &mut play.report.violations);
+        let found = self.server_judge.judge(&seen, offset);
+        play.report.violations.extend(found);
         tally.seen(&seen);
         std::mem::replace(&mut play.report, Report::empty())
     }
 
     /// What the server told after the last round.
     pub(crate) fn rest_of(&mut self, watch: &Watch) -> Vec<Violation> {
-        let mut found = Vec::new();
         let seen = watch.take(&self.lock);
-        self.judge_the_server(&seen, Some(Offset::read()), &mut found);
-        found
+        self.server_judge.judge(&seen, Some(Offset::read()))
     }
 
     fn begin<'a>(&self, plan: &'a Round, course: &'a Course) -> std::io::Result<Play<'a>> {
@@ -251,39 +247,6 @@ impl Arena {
             play.note(&format!("the end could not give back: {error}"));
         }
         Some(grant)
-    }
-
-    fn judge_the_server(
-        &mut self,
-        seen: &[Seen],
-        offset: Option<Offset>,
-        found: &mut Vec<Violation>,
-    ) {
-        for seen in seen {
-            match seen {
-                Seen::Grant { owner, token } => {
-                    if *token <= self.last_token {
-                        found.push(Violation::Token(format!(
-                            "the server granted token {token} to {owner} after {}",
-                            self.last_token
-                        )));
-                    }
-                    self.last_token = *token;
-                }
-                Seen::Renewal { owner, at } => {
-                    let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
-                        continue;
-                    };
-                    let at = offset.moment(*at);
-                    if at > *ended {
-                        found.push(Violation::Leftover(format!(
-                            "{owner} was renewed {} ms after the last moment at which that may be",
-                            millis(at - ended)
-                        )));
-                    }
-                }
-            }
-        }
     }
 }
 

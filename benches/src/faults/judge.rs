@@ -18,7 +18,10 @@
 //!   ended by then. Of others nobody knows the order from outside; the servers' words are judged
 //!   for that, see `watch`.
 
-use super::clock::{Moment, millis};
+use std::collections::HashMap;
+
+use super::clock::{Moment, Offset, millis};
+use super::watch::Seen;
 
 /// What reading two clocks at one moment, and microseconds, may be wrong by.
 const BLUR: u64 = 200_000;
@@ -78,6 +81,51 @@ impl Judge {
                 found.extend(token(other, &grant));
             }
             self.grants.push(grant);
+        }
+        found
+    }
+}
+
+/// Judges what the server of one lock tells, over all of its rounds.
+#[derive(Default)]
+pub(crate) struct ServerJudge {
+    /// Who holds no more, and after which moment nothing of it may be renewed.
+    ended: HashMap<String, Moment>,
+    last_token: u64,
+}
+
+impl ServerJudge {
+    pub(crate) fn ended(&mut self, owner: &str, at: Moment) {
+        self.ended.insert(owner.to_owned(), at);
+    }
+
+    /// In the server's order. Without an offset its clock can't be compared.
+    pub(crate) fn judge(&mut self, seen: &[Seen], offset: Option<Offset>) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for seen in seen {
+            match seen {
+                Seen::Grant { owner, token } => {
+                    if *token <= self.last_token {
+                        found.push(Violation::Token(format!(
+                            "the server granted token {token} to {owner} after {}",
+                            self.last_token
+                        )));
+                    }
+                    self.last_token = *token;
+                }
+                Seen::Renewal { owner, at } => {
+                    let (Some(offset), Some(ended)) = (offset, self.ended.get(owner)) else {
+                        continue;
+                    };
+                    let at = offset.moment(*at);
+                    if at > *ended {
+                        found.push(Violation::Leftover(format!(
+                            "{owner} was renewed {} ms after the last moment at which that may be",
+                            millis(at - ended)
+                        )));
+                    }
+                }
+            }
         }
         found
     }
@@ -214,6 +262,34 @@ mod tests {
         later.at_server = Some(50 * MS);
         let log = [grant("a", 1, 10, Some((10, 50))), later];
         assert_eq!(kinds(&log), (0, 0));
+    }
+
+    #[test]
+    fn renewals_after_the_end_and_tokens_out_of_order_are_found_in_what_servers_tell() {
+        let mut judge = ServerJudge::default();
+        let grant = |token| Seen::Grant {
+            owner: "a:1".to_owned(),
+            token,
+        };
+        let offset = Offset::read();
+        let wall = 2_000_000_000_000_000;
+        let renewal = |owner: &str, after: u64| Seen::Renewal {
+            owner: owner.to_owned(),
+            at: wall + after,
+        };
+        judge.ended("a:1", offset.moment(wall));
+        let well = [grant(5), renewal("a:1", 0), renewal("b:1", 9), grant(6)];
+        assert_eq!(judge.judge(&well, Some(offset)), []);
+        let late = [renewal("a:1", 1)];
+        assert_eq!(judge.judge(&late, None), []);
+        let found = judge.judge(&late, Some(offset));
+        assert!(matches!(found[..], [Violation::Leftover(_)]), "{found:?}");
+        // In a later round, by a server that has forgotten.
+        let found = judge.judge(&[grant(6), grant(1), grant(2)], Some(offset));
+        assert!(
+            matches!(found[..], [Violation::Token(_), Violation::Token(_)]),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -263,7 +263,7 @@ mod tests {
                 *names.entry(round.fault.name()).or_insert(0) += 1;
             }
         }
-        assert_eq!(names.len(), 12, "{names:?}");
+        assert_eq!(names.len(), 13, "{names:?}");
         assert!(names.values().all(|&often| often >= 10), "{names:?}");
         assert!(calm >= 50, "{calm}");
     }

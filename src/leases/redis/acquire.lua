@@ -3,7 +3,8 @@
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us}: nothing is granted yet after a restart.
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner and owner ~= ARGV[1] then
-  if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'waited', 1) end
+  -- What a full server does not note is not announced: who waits asks again.
+  if ARGV[5] == '1' then redis.pcall('HSET', KEYS[1], 'waited', 1) end
   return {0, redis.call('PTTL', KEYS[1])}
 end
 local time = redis.call('TIME')

@@ -92,7 +92,15 @@ impl From<Fault> for StoreError {
 /// What an error that the server answered means.
 pub(super) fn answered(error: &ServerError) -> StoreError {
     let details = error.details().unwrap_or_default();
-    let why = format!("{} {details}", error.code());
+    // Which line of a script it was helps nobody.
+    let said = details.split(" script: ").next().unwrap_or_default();
+    let hint = match error.code() {
+        "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
+        "NOPERM" => "; the docs of `RedisStore` list the rights that are needed",
+        "WRONGTYPE" => "; a key of this prefix is somebody else's: choose another prefix",
+        _ => "",
+    };
+    let why = format!("{} {said}{hint}", error.code());
     if passes(error.code(), details) {
         StoreError::Unavailable(why)
     } else {

@@ -3,6 +3,6 @@
 -- that is `uptime` before the present one, at its end in the worst case.
 local function rest_of_guard(longest, microseconds)
   if longest == 0 then return 0 end
-  local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+  local uptime = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%-?%d+)')
   return math.max(0, longest - ((uptime - 1) * 1000000 + microseconds))
 end

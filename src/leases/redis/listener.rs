@@ -133,19 +133,22 @@ impl Listener {
         *pause = PAUSE;
         let fault = |error| StoreError::from(Fault::of(&error, &*self.server));
         let mut heard = Instant::now();
+        let mut wanted = heard;
         loop {
             words.set_read_timeout(Some(SLICE)).map_err(fault)?;
             if let Some(message) = next(&mut words).map_err(fault)? {
                 heard = Instant::now();
                 self.hear(&message);
             } else if heard.elapsed() >= SILENCE {
-                if self.ends() {
-                    return Ok(());
-                }
                 let _: Value = words.ping().map_err(fault)?;
                 heard = Instant::now();
             }
-            if self.is_closed() && self.ends() {
+            // Others may have much to say all the time.
+            if !self.hub.is_empty() {
+                wanted = Instant::now();
+            }
+            let unwanted = wanted.elapsed() >= SILENCE;
+            if (unwanted || self.is_closed()) && self.ends() {
                 return Ok(());
             }
         }

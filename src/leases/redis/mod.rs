@@ -56,7 +56,7 @@ use scripts::{Call, Scripts};
 ///
 /// | field of the hash | what |
 /// |---|---|
-/// | `owner` | who holds it; every acquire of a [`Leases`](super::Leases) has a name of its own |
+/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
@@ -71,7 +71,7 @@ use scripts::{Call, Scripts};
 /// ```text
 /// $ redis-cli HGETALL 'tourbillon:{orders/42}:lock'
 /// 1) "owner"
-/// 2) "7c1e:3"
+/// 2) "leases-07ced7a57e09f7995634dc1649e55c9f:25159:0"
 /// 3) "count"
 /// 4) "1"
 /// 5) "token"
@@ -124,7 +124,8 @@ use scripts::{Call, Scripts};
 /// release may then be [`Released::NotHeld`](super::Released::NotHeld).
 ///
 /// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
-/// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `OOM`, `MISCONF`.
+/// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
+/// many clients.
 /// [`StoreError::Refused`]: all else, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
 /// `MOVED`, an empty name, a lease that is zero or longer than the longest.
 ///
@@ -199,13 +200,15 @@ impl RedisStore {
         }))
     }
 
-    /// Asks the server whether it would grant something now. Nothing has to be asked before a store
-    /// is used; this is for telling somebody at the start that there is no server.
+    /// Asks whether there is a server that lets us in and has been up for long enough. Nothing has to
+    /// be asked before a store is used; this is for telling somebody at the start that there is none.
+    /// It writes nothing, so what keeps a server from writing (a replica, no memory, missing rights)
+    /// shows at the first acquire.
     ///
     /// # Errors
     ///
-    /// What an acquire would meet: [`StoreError::Unavailable`] if there is no server,
-    /// [`StoreError::Restarted`] if it started too short a time ago.
+    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started too
+    /// short a time ago, [`StoreError::Refused`] if it does not let us in.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         let call = Call::new(&self.0.scripts.ready, [self.0.options.keys.lock("check")])
             .arg(&self.guard_micros());

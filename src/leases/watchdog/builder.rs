@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Callback, Event, Teller};
 use super::machine::{Machine, Parts, Renew, Where};
+use super::rhythm::SHORTEST;
 use super::timers::Timers;
 use super::{Batch, Watchdog};
 use crate::clock::Clock;
@@ -60,7 +61,13 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
         self
     }
 
-    /// Tells [`What::HeldLong`](super::What::HeldLong) when something was renewed so often.
+    /// The shortest lease that can be kept.
+    pub(in super::super) fn least(&self) -> Duration {
+        let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
+        of_margin.map_or(SHORTEST, |of_margin| SHORTEST.max(of_margin))
+    }
+
+    /// Tells [`What::HeldLong`](super::What::HeldLong) when something was renewed as often as this.
     pub fn alarm_after(mut self, renewals: u64) -> Self {
         self.alarm_after = Some(renewals);
         self
@@ -75,7 +82,8 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
 
     /// Is told of every event, on threads of its own: it may block, and panic. The events of one
     /// generation come one after the other; while one of them hangs, 64 of its later ones are kept,
-    /// and the loss in any case. Those of others go on, as long as no more than 15 hang.
+    /// and the loss in any case, while the watchdog lives. Those of others go on, as long as no more
+    /// than 15 hang.
     pub fn on_event(mut self, tell: impl Fn(&Event<K>) + Send + Sync + 'static) -> Self {
         self.callback = Some(Box::new(tell));
         self

@@ -55,8 +55,9 @@ pub enum What {
         /// What is left.
         remaining: Duration,
     },
-    /// A third of the lease is left, or less, and it is still being tried. Told once until it
-    /// succeeds.
+    /// A third of the lease is left, or less, and it is still being tried to renew it. Told once until
+    /// that succeeds; not of a lease that is not renewed, nor before the end of a feeding period or of
+    /// the longest hold.
     AtRisk {
         /// What is left.
         remaining: Duration,
@@ -78,7 +79,7 @@ pub enum What {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Renewed { renewals, .. } => write!(f, "renewed, {renewals} times by now"),
+            What::Renewed { renewals, .. } => write!(f, "renewal {renewals}"),
             What::Failed {
                 error,
                 attempts,

@@ -62,8 +62,9 @@ impl Lost {
         }
     }
 
-    /// A channel that gets the loss when it happens, or has it if it has; disconnected when the lease
-    /// was given up instead. Each call makes another one.
+    /// A channel (of `crossbeam_channel`) that gets the loss when it happens, or has it if it has;
+    /// disconnected when the lease was given up instead. Each call makes another one, which is kept
+    /// until the lease ends: take it once, before a loop.
     #[must_use]
     pub fn channel(&self) -> Receiver<Loss> {
         self.term.loss_channel()

@@ -27,7 +27,7 @@ pub use lost::Lost;
 pub use term::Loss;
 
 pub(super) use builder::random;
-pub(super) use rhythm::{SHORTEST, call_limit, spread};
+pub(super) use rhythm::{call_limit, spread};
 #[cfg(any(test, feature = "test-util"))]
 pub(super) use timers::Alarm;
 
@@ -77,7 +77,7 @@ use crate::tick::Time;
 ///     })?;
 /// let session = sessions.keep(7, Duration::from_secs(30))?;
 /// assert!(session.is_kept());
-/// session.stop().expect("it was not lost"); // or drop it
+/// session.stop()?; // or drop it
 /// # Ok(())
 /// # }
 /// ```
@@ -87,7 +87,7 @@ pub struct Watchdog<K> {
 
 /// What [`Watchdog::keep_with`] keeps, and how.
 #[derive(Clone, Debug)]
-#[must_use = "it says how something is kept"]
+#[must_use = "nothing is kept until `keep_with`"]
 pub struct Keep {
     lease: Duration,
     since: Option<Time>,
@@ -160,7 +160,10 @@ impl fmt::Display for KeepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KeepError::TooShort { lease, least } => {
-                write!(f, "a lease of {lease:?}: choose at least {least:?}")
+                write!(
+                    f,
+                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
+                )
             }
             KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
@@ -180,7 +183,7 @@ impl std::error::Error for KeepError {
 }
 
 /// What is due together at one destination.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Batch<'a, K> {
     destination: Destination,
     entries: &'a [Entry<'a, K>],
@@ -193,6 +196,22 @@ pub struct Entry<'a, K> {
     key: &'a K,
     lease: Duration,
 }
+
+impl<K> Clone for Batch<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Batch<'_, K> {}
+
+impl<K> Clone for Entry<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Entry<'_, K> {}
 
 impl<'a, K> Entry<'a, K> {
     /// What is to be renewed.
@@ -299,7 +318,7 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     ///
     /// # Errors
     ///
-    /// As for [`keep`](Self::keep), and for a feeding period of zero.
+    /// As for [`keep`](Self::keep), and for a feeding period or a longest hold of zero.
     pub fn keep_with(&self, key: K, keep: &Keep) -> Result<Kept<K>, KeepError> {
         Ok(Kept {
             series: self.machine.keep(key, keep)?,
@@ -334,7 +353,7 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.is_closed()
     }
 
-    /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; how many that were.
+    /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; returns how many there were.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self) -> usize {
         self.close_all().len()
@@ -373,6 +392,14 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         let number = self.machine.number();
         let called = self.machine.timers.call(number, delay, task);
         called.then_some(number)
+    }
+
+    /// Wakes after `delay`. The number to cancel it by.
+    #[cfg(feature = "futures")]
+    pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
+        let number = self.machine.number();
+        let armed = self.machine.timers.wake(number, delay, waker);
+        armed.then_some(number)
     }
 
     /// A call that has not begun does not.

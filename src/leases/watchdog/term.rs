@@ -46,6 +46,8 @@ pub enum Loss {
     Closed,
 }
 
+impl std::error::Error for Loss {}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -53,7 +55,7 @@ impl fmt::Display for Loss {
             Loss::NotHeld => "the store says that it is held no more",
             Loss::NotFed => "it was not fed in time",
             Loss::HeldTooLong => "it was held for as long as it may be",
-            Loss::Closed => "what renewed it was closed",
+            Loss::Closed => "the leases or the watchdog were closed",
         })
     }
 }

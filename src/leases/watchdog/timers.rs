@@ -195,7 +195,17 @@ impl Timers {
     pub(super) fn cancel_call(&self, number: u64) {
         if let Some(started) = self.started.get() {
             let _ = started.calls.cancel(&Alarm::Call(number));
+            let _ = started.work.cancel(&Alarm::Call(number));
         }
+    }
+
+    /// Wakes a task after `delay`: among the renewals, since calls may keep all of their workers.
+    #[cfg(feature = "futures")]
+    pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
+        self.work().is_some_and(|work| {
+            let armed = work.schedule(Alarm::Call(number), delay, move |_| waker.wake());
+            armed.is_ok()
+        })
     }
 
     /// How many timers are armed.
