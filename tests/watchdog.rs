@@ -10,6 +10,7 @@ mod quiet;
 #[path = "kit/wait.rs"]
 mod wait;
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,8 @@ use std::time::Duration;
 use gate::Gate;
 use kit::{LEASE, MARGIN, MS, S, down, is_lost, march};
 use tourbillon::leases::{
-    Batch, Destination, Keep, KeepError, Kept, Loss, Outcome, Steps, StoreError, Watchdog, What,
+    Batch, Destination, Event, Keep, KeepError, Kept, Loss, Outcome, Steps, StoreError, Watchdog,
+    What,
 };
 use tourbillon::{Clock, ManualClock, Time};
 use wait::until;
@@ -202,6 +204,12 @@ fn answers_of_each_key_reach_that_key() {
     assert_eq!(watchdog.stats().lost, 50);
 }
 
+/// How many of these there are of keys below a thousand.
+fn of_bad(heard: &[Event<u32>], what: impl Fn(&What) -> bool) -> usize {
+    let of = heard.iter().filter(|event| event.key < 1_000);
+    of.filter(|event| what(&event.what)).count()
+}
+
 #[test]
 fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     let hand = ManualClock::new();
@@ -223,29 +231,44 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     let events = watchdog.events(1_000);
     let bad = keep_all(&watchdog, 0..10);
     let good = keep_all(&watchdog, 1_000..1_010);
+    let heard = RefCell::new(Vec::new());
     for renewals in 1..=4 {
         hand.advance(12 * S);
         march(&hand, S, "they are renewed", || {
-            good.iter().all(|kept| kept.renewals() >= renewals)
+            let renewed = good.iter().all(|kept| kept.renewals() >= renewals);
+            renewed && hanging.load(SeqCst) >= 1
         });
+        if renewals == 2 {
+            // Two thirds of their leases have passed without an answer.
+            march(&hand, S, "the others are at risk", || {
+                heard.borrow_mut().extend(events.try_iter());
+                of_bad(&heard.borrow(), |what| matches!(what, What::AtRisk { .. })) == 10
+            });
+        }
     }
     gate.crowd(1);
     assert!(all_kept(&good));
     until("the others are lost", || watchdog.stats().lost == 10);
-    // They heard it: attempts that got no answer, of those that were sent before as many passes hung
-    // as may; the risk, and the loss.
-    let events: Vec<_> = events.try_iter().collect();
-    assert!(events.iter().any(|event| matches!(
-        &event.what,
-        What::Failed { error: StoreError::Unavailable(why), .. } if why.contains("no answer within")
-    )));
-    let of_one: Vec<_> = events.iter().filter(|event| event.key == 0).collect();
-    let risks = of_one
-        .iter()
-        .filter(|event| matches!(event.what, What::AtRisk { .. }));
-    assert_eq!(risks.count(), 1);
-    assert_eq!(of_one.last().unwrap().what, What::Lost(Loss::Expired));
+    // They heard it: attempts that got no answer, the risk once, and the loss.
+    let mut heard = heard.into_inner();
+    heard.extend(events.try_iter());
+    let no_answer = |what: &What| match what {
+        What::Failed {
+            error: StoreError::Unavailable(why),
+            ..
+        } => why.contains("no answer within"),
+        _ => false,
+    };
+    assert!(of_bad(&heard, no_answer) >= 1);
     assert!(watchdog.stats().given_up >= 1);
+    assert_eq!(
+        of_bad(&heard, |what| matches!(what, What::AtRisk { .. })),
+        10
+    );
+    assert_eq!(
+        of_bad(&heard, |what| *what == What::Lost(Loss::Expired)),
+        10
+    );
     assert!((1..=5).contains(&hanging.load(SeqCst)));
     // What is kept there from now on is renewed as soon as it answers again.
     let next = watchdog.keep(5, LEASE).unwrap();
