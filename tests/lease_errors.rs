@@ -229,7 +229,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         ),
         (
             &LockError::TimedOut { last: None },
-            &["somebody else held it"],
+            &["somebody else holds it"],
         ),
         (&LockError::EmptyName, &["needs a name"]),
         (
