@@ -532,3 +532,21 @@ fn c158_r26_a_call_that_hangs_once_costs_nothing() {
     assert!(all_held(&guards));
     gate.open();
 }
+
+#[test]
+fn r18_short_leases_beside_long_ones_of_their_destination_are_renewed_in_time() {
+    for seed in 0..3 {
+        let world = world(seed);
+        let _long = lock_all(&world.leases, 20);
+        let short: Vec<_> = [50, 100, 200, 300]
+            .map(|millis| {
+                let name = format!("short {millis}");
+                let lock = world.leases.acquire(&name).lease(millis * MS).try_lock();
+                lock.unwrap()
+            })
+            .into();
+        world.steps.advance(60 * S);
+        assert!(all_held(&short));
+        assert_eq!(world.leases.stats().lost, 0);
+    }
+}

@@ -216,3 +216,31 @@ fn destinations_are_always_the_same_and_all_are_used() {
     let none = quiet::panics(|| MemoryStore::with_destinations(Clock::system(), 0));
     assert!(none.contains("has to have a destination"));
 }
+
+#[test]
+fn a_fence_goes_on_where_the_one_before_it_ended() {
+    let fence = tourbillon::leases::Fence::starting_at(7);
+    assert_eq!(fence.admit(6).map_err(|stale| stale.seen), Err(7));
+    assert_eq!(fence.admit(7), Ok(()));
+}
+
+#[test]
+fn a_store_that_is_shared_or_chosen_at_run_time_is_one() {
+    let memory = MemoryStore::with_destinations(Clock::system(), 7);
+    let shared: std::sync::Arc<dyn LeaseStore> = std::sync::Arc::new(memory.clone());
+    let boxed: Box<dyn LeaseStore> = Box::new(memory.clone());
+    for store in [&shared as &dyn LeaseStore, &boxed] {
+        for n in 0..20 {
+            let name = n.to_string();
+            assert_eq!(store.destination(&name), memory.destination(&name));
+        }
+        assert_eq!(store.longest_lease(), memory.longest_lease());
+        assert!(store.watch("a", std::task::Waker::noop()).is_some());
+    }
+    let one = tourbillon::leases::Leases::new(shared).unwrap();
+    let other = tourbillon::leases::Leases::new(boxed).unwrap();
+    let guard = one.try_lock("a").unwrap();
+    assert!(other.try_lock("a").is_err());
+    guard.release().unwrap();
+    assert!(other.try_lock("a").is_ok());
+}

@@ -381,6 +381,13 @@ fn r02_what_passes_by_itself_is_unavailable() {
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let why = unavailable(acquire(&store, "x", "a:2"));
     assert!(why.contains("OOM"), "{why}");
+    // What is held is renewed all the same, also if the count of guards has changed.
+    let mut twice = renewal[0];
+    twice.holds = 2;
+    for renewal in [renewal[0], twice] {
+        let outcomes = store.renew(Destination::default(), &[renewal], LIMIT);
+        assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
+    }
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     // A failover: the server becomes the replica of another one, which it can't reach.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);

@@ -275,7 +275,7 @@ impl Quest {
             let told = contain(|| self.inner.store.watch(&self.request.name, waker));
             self.watch = Some(Watching {
                 told: told.ok().flatten(),
-                _closed: self.inner.waiting.watch("", waker),
+                _closed: self.inner.waiting.watch(&self.request.owner, waker),
             });
         }
     }

@@ -310,4 +310,18 @@ mod tests {
         );
         assert!(some().build().is_ok());
     }
+
+    #[test]
+    fn destinations_are_equal_ranges_of_slots() {
+        use crate::leases::{Destination, LeaseStore};
+        let of = |ranges, name: &str| {
+            let builder = RedisStoreBuilder::new("redis://127.0.0.1/").destinations(ranges);
+            builder.build().unwrap().destination(name)
+        };
+        // Slots 12,182 and 3,443.
+        assert_eq!(of(1, "foo"), of(1, "user1000"));
+        assert_eq!(of(4, "foo"), Destination::new(2));
+        assert_eq!(of(4, "user1000"), Destination::new(0));
+        assert_eq!(of(SLOTS, "foo"), Destination::new(12_182));
+    }
 }

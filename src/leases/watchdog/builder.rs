@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Callback, Event, Teller};
 use super::machine::{Machine, Parts, Renew, Where};
-use super::rhythm::SHORTEST;
+use super::rhythm;
 use super::timers::Timers;
 use super::{Batch, Watchdog};
 use crate::clock::Clock;
@@ -63,8 +63,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
 
     /// The shortest lease that can be kept.
     pub(in super::super) fn least(&self) -> Duration {
-        let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
-        of_margin.map_or(SHORTEST, |of_margin| SHORTEST.max(of_margin))
+        rhythm::shortest(self.margin)
     }
 
     /// Tells [`What::HeldLong`](super::What::HeldLong) when something was renewed as often as this.

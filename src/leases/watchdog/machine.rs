@@ -143,10 +143,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Whether a lease of this length can be kept, and everything that takes.
     pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
-        let least = rhythm::SHORTEST;
-        if keep.lease < least || self.margin(keep.lease) > keep.lease / 3 {
-            let of_margin = self.margin.map(|margin| margin.saturating_mul(3));
-            let least = of_margin.map_or(least, |of_margin| least.max(of_margin));
+        let least = rhythm::shortest(self.margin);
+        if keep.lease < least {
             return Err(KeepError::TooShort {
                 lease: keep.lease,
                 least,

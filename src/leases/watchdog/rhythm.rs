@@ -11,6 +11,11 @@ use crate::tick::Time;
 /// Shorter ones end by the wake-up of a thread on a busy machine.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
 
+/// The shortest lease with this margin, if one was chosen: a third of it has to be left for renewals.
+pub(super) fn shortest(margin: Option<Duration>) -> Duration {
+    margin.map_or(SHORTEST, |margin| SHORTEST.max(margin.saturating_mul(3)))
+}
+
 /// The mean distance of two renewals.
 pub(super) fn interval(lease: Duration) -> Duration {
     lease / 3

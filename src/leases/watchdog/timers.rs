@@ -155,7 +155,8 @@ impl Timers {
         }
     }
 
-    /// Runs a pass after `delay`. Whether one of this name will run, or runs and will once more.
+    /// Runs a pass after `delay`, or earlier if one of this name is armed; one that runs is followed by
+    /// another one.
     pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
         if let Some(work) = self.work() {
             let armed = work.schedule_if_absent(alarm, delay, move |_| task());
