@@ -12,6 +12,7 @@ pub enum BuildError {
     /// The number of shards is not between 1 and 1,024.
     Shards(usize),
     /// The number of stripes is not a power of two between the number of shards and 65,536.
+    #[non_exhaustive]
     Stripes {
         /// What was asked for.
         stripes: usize,
@@ -21,6 +22,7 @@ pub enum BuildError {
     /// The number of workers is not between 1 and 1,024.
     Workers(usize),
     /// The greatest number of workers is smaller than the number to start with, or above 1,024.
+    #[non_exhaustive]
     MaxWorkers {
         /// What was asked for.
         max_workers: usize,
@@ -36,6 +38,7 @@ pub enum BuildError {
     /// Batches of no entry at all.
     Batch,
     /// A lease that is shorter than can be renewed in time, or longer than the store grants.
+    #[non_exhaustive]
     Lease {
         /// What was asked for.
         lease: Duration,

@@ -130,6 +130,7 @@ fn c074_a_cancel_at_the_deadline_is_never_both() {
                 wait::until("the end of the run", || !timers.contains(&7));
                 started += 1;
             }
+            other => panic!("{other:?}"),
         }
     }
     let stats = timers.stats();

@@ -102,7 +102,9 @@ fn a_lease_that_the_store_does_not_grant_is_refused() {
             builder(wrong).build().map(drop)
         };
         match built {
-            Err(BuildError::Lease { lease, least, most }) => {
+            Err(BuildError::Lease {
+                lease, least, most, ..
+            }) => {
                 assert_eq!((lease, least, most), (wrong, 50 * MS, 60 * S));
             }
             other => panic!("{other:?}"),

@@ -60,7 +60,7 @@ fn c116_the_builder_refuses_what_cannot_be_and_names_it() {
     ] {
         let error = refused(|b| b.stripes(stripes).shards(shards));
         assert!(
-            matches!(error, BuildError::Stripes { stripes: s, shards: n } if (s, n) == (stripes, shards))
+            matches!(error, BuildError::Stripes { stripes: s, shards: n, .. } if (s, n) == (stripes, shards))
         );
     }
     for workers in [0, 1_025, usize::MAX] {
@@ -70,7 +70,7 @@ fn c116_the_builder_refuses_what_cannot_be_and_names_it() {
     for (max_workers, workers) in [(0, 1), (3, 4), (1_025, 4), (usize::MAX, 4)] {
         let error = refused(|b| b.workers(workers).max_workers(max_workers));
         assert!(
-            matches!(error, BuildError::MaxWorkers { max_workers: m, workers: w } if (m, w) == (max_workers, workers))
+            matches!(error, BuildError::MaxWorkers { max_workers: m, workers: w, .. } if (m, w) == (max_workers, workers))
         );
     }
     assert!(matches!(

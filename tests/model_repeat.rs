@@ -103,7 +103,7 @@ impl Model {
     }
 
     fn run(&mut self, key: Key, timer: Timer) {
-        let (now, due) = (self.now, timer.due);
+        let (now, mut due) = (self.now, timer.due);
         let Some(mut rhythm) = timer.rhythm else {
             self.ran.push((key, due, now, None));
             return;
@@ -138,6 +138,8 @@ impl Model {
                     return;
                 }
                 rhythm.put_off = 0;
+                // The latest ones are made up for, each with a deadline of its own.
+                due += (come - made) * period;
                 rhythm.point += (come - made + 1) * period;
             }
         }

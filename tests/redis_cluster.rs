@@ -148,7 +148,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
         wait::until("all nodes grant", || match guarded.acquire(&claim, LIMIT) {
             Ok(Acquired::Granted { .. }) => true,
             Err(StoreError::Restarted { .. }) | Ok(Acquired::Held { .. }) => false,
-            Err(error) => panic!("{error}"),
+            other => panic!("{other:?}"),
         });
     }
     let mut tokens = BTreeMap::new();
@@ -158,7 +158,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
             match store.acquire(&claim, LIMIT) {
                 Ok(Acquired::Granted { token }) => tokens.insert(name, token).is_none(),
                 Ok(Acquired::Held { .. }) => false,
-                Err(error) => panic!("{error}"),
+                other => panic!("{other:?}"),
             }
         });
     }

@@ -125,6 +125,11 @@ pub(crate) fn replay(
                 );
             }
             Touch::Expired => return Err("an expired session was not ended".to_owned()),
+            other => {
+                return Err(format!(
+                    "an answer that this program does not know: {other:?}"
+                ));
+            }
         }
         progress(done);
     }

@@ -94,9 +94,9 @@ impl Face for Ledger {
         }
     }
 
-    fn start(task: &mut usize, _: Time, _: Time) -> Start {
+    fn start(task: &mut usize, deadline: Time, _: Time) -> Start {
         if *task == REPEATING {
-            Start::Round
+            Start::Round(deadline)
         } else {
             Start::Once
         }

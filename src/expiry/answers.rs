@@ -9,6 +9,7 @@ use crate::tick::Time;
 
 /// What an insertion did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Inserted<V> {
     /// There was nothing under the key.
     New,
@@ -28,6 +29,7 @@ impl<V> Inserted<V> {
 
 /// What `get_or_insert_with` found.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Found<V> {
     /// A clone of the value that was there.
     Present(V),
@@ -52,6 +54,7 @@ impl<V> Found<V> {
 
 /// What a touch did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Touch {
     /// The entry lives on, until this moment at least.
     Touched {
@@ -81,6 +84,7 @@ impl Touch {
 
 /// What `remove` did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Removed<V> {
     /// The entry is out of the map, and is not delivered.
     Removed {

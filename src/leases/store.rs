@@ -189,6 +189,7 @@ impl<'a> Claim<'a> {
 
 /// What became of an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Acquired {
     /// It is the owner's for a full lease.
     Granted {
@@ -231,6 +232,7 @@ impl<'a> Renewal<'a> {
 
 /// What became of one renewal.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It lasts for a full lease again, from a moment after the call was sent.
     Renewed,
@@ -242,6 +244,7 @@ pub enum Outcome {
 
 /// What became of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Released {
     /// It is free.
     Released,

@@ -35,6 +35,7 @@ pub struct Scheduled {
 
 /// What `reschedule` did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum Reschedule {
     /// It will run at the new time only. Of a repeating timer whose round runs: the next round.
@@ -51,6 +52,7 @@ pub enum Reschedule {
 
 /// What `pull_in` did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum PullIn {
     /// It will run at the new, earlier time only. Of a repeating timer whose round runs: the next
@@ -73,6 +75,7 @@ pub enum PullIn {
 
 /// What `cancel` did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Cancel {
     /// It has not started and never will. Its task was dropped before the call returned.
     Cancelled {

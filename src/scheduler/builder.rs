@@ -96,7 +96,7 @@ where
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = self.parts(clock, None)?;
         Engine::start(&server, seats).map_err(BuildError::Spawn)?;
-        Ok(Scheduler::new(server))
+        Ok(Scheduler::of(server))
     }
 
     /// Builds a scheduler without threads, driven by the calling thread; see

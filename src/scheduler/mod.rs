@@ -58,6 +58,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 use crate::engine::{Engine, Server, Shutdown};
+use crate::error::BuildError;
 use crate::sync::Arc;
 
 /// Owns the threads of a keyed scheduler. Timers are scheduled through a [`Handle`].
@@ -99,6 +100,30 @@ impl<K> Scheduler<K>
 where
     K: Clone + Send + 'static,
 {
+    /// Starts a scheduler with all options at their defaults: the same as
+    /// `Scheduler::builder().build()`.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Spawn`] if a thread did not start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<u64>::new()?;
+    /// scheduler.handle().schedule(7, Duration::from_secs(5), |_| println!("too late"))?;
+    /// assert!(scheduler.handle().cancel(&7).is_cancelled());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn new() -> Result<Self, BuildError> {
+        Self::builder().build()
+    }
+
     /// Options with their defaults.
     pub fn builder() -> Builder<K> {
         Builder::new()
@@ -110,7 +135,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(crate) fn new(server: Arc<Server<Keyed<K, S>>>) -> Self {
+    pub(crate) fn of(server: Arc<Server<Keyed<K, S>>>) -> Self {
         let handle = Handle::new(Arc::clone(server.engine()));
         Scheduler { server, handle }
     }

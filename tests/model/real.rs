@@ -173,6 +173,7 @@ fn moved(answer: Reschedule) -> Answer {
         Reschedule::Moved { before } => Answer::Moved(before.as_nanos()),
         Reschedule::Running => Answer::Running,
         Reschedule::NotFound => Answer::NotFound,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -182,6 +183,7 @@ fn pulled(answer: PullIn) -> Answer {
         PullIn::Unchanged { deadline } => Answer::Unchanged(deadline.as_nanos()),
         PullIn::Running => Answer::Running,
         PullIn::NotFound => Answer::NotFound,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -193,6 +195,7 @@ fn cancelled(answer: Cancel) -> Answer {
         },
         Cancel::Running => Answer::Running,
         Cancel::NotFound => Answer::NotFound,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -2,7 +2,10 @@
 //! beginning with the place.
 
 use crate::source::{Source, Token};
-use crate::{FACADE_EXCEPTIONS, LAYERS, LONG_FILES, Layer, MAY_BE_IGNORED, ORDERING_EXCEPTIONS};
+use crate::{
+    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LAYERS, LONG_FILES, Layer,
+    MAY_BE_IGNORED, ORDERING_EXCEPTIONS,
+};
 
 const LONGEST: usize = 600;
 /// Files of tests alone are not read from top to bottom.
@@ -226,6 +229,79 @@ pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
     if source.path == "src/lib.rs" && !begins(&source.tokens) {
         let what = "the crate's code has to begin with `#![forbid(unsafe_code)]`";
         found.push(complain(source, 1, what));
+    }
+    found
+}
+
+// === enums that may grow ===
+
+/// A public enum is marked `#[non_exhaustive]`, or the table says why not. Those whose variants may
+/// get further fields mark these variants, too.
+pub(crate) fn enums_may_grow(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    let tokens = &source.tokens;
+    for at in 0..tokens.len().saturating_sub(2) {
+        let is_public_enum = tokens[at].is("pub") && tokens[at + 1].is("enum") && !tokens[at].test;
+        let Some(name) = tokens[at + 2].word().filter(|_| is_public_enum) else {
+            continue;
+        };
+        let may_stay = EXHAUSTIVE_ENUMS
+            .iter()
+            .any(|(file, exhaustive, _)| *file == source.path && *exhaustive == name);
+        if may_stay == is_marked(&tokens[..at]) {
+            let what = if may_stay {
+                format!("`{name}` is marked: take it out of EXHAUSTIVE_ENUMS")
+            } else {
+                format!(
+                    "`{name}` is not `#[non_exhaustive]`: mark it, or say in EXHAUSTIVE_ENUMS of \
+                     tests/tidy.rs why it never grows"
+                )
+            };
+            found.push(complain(source, tokens[at].line, &what));
+        }
+        if GROWING_VARIANTS.contains(&name) {
+            found.extend(unmarked_variants(source, at + 3, name));
+        }
+    }
+    found
+}
+
+/// Whether one of the attributes at the end of `before` is `#[non_exhaustive]`.
+fn is_marked(before: &[Token]) -> bool {
+    let mut rest = before;
+    while rest.last().is_some_and(|token| token.is("]")) {
+        let Some(open) = rest.iter().rposition(|token| token.is("#")) else {
+            return false;
+        };
+        if rest[open..].iter().any(|token| token.is("non_exhaustive")) {
+            return true;
+        }
+        rest = &rest[..open];
+    }
+    false
+}
+
+/// The variants with named fields and without the mark, in the enum whose body begins at `open`.
+fn unmarked_variants(source: &Source, open: usize, name: &str) -> Vec<String> {
+    let tokens = &source.tokens;
+    let mut found = Vec::new();
+    let mut depth = 0_usize;
+    for at in open..tokens.len() {
+        if tokens[at].is("}") {
+            depth -= 1;
+            if depth == 0 {
+                break;
+            }
+        }
+        if tokens[at].is("{") {
+            depth += 1;
+            // A word right before a brace within the body names a variant.
+            let variant = tokens[at - 1].word().filter(|_| depth == 2);
+            if let Some(variant) = variant.filter(|_| !is_marked(&tokens[..at - 1])) {
+                let what = format!("`{name}::{variant}` is not `#[non_exhaustive]`");
+                found.push(complain(source, tokens[at].line, &what));
+            }
+        }
     }
     found
 }
@@ -472,6 +548,32 @@ mod tests {
         assert_eq!(count(no_unsafe, "src/lib.rs", "mod a;"), 1);
         assert_eq!(count(no_unsafe, "src/lib.rs", "#![deny(unsafe_code)]"), 1);
         assert_eq!(count(no_unsafe, "src/lib.rs", ""), 1);
+    }
+
+    #[test]
+    fn enums_that_may_not_grow_are_found() {
+        for (text, expected) in [
+            ("#[derive(Debug)]\npub enum A { B }", 1),
+            ("#[derive(Debug)]\n#[non_exhaustive]\npub enum A { B }", 0),
+            (
+                "#[non_exhaustive]\n#[must_use = \"x\"]\npub enum A<V> { B(V) }",
+                0,
+            ),
+            ("#[non_exhaustive]\npub struct A;\npub enum B {}", 1),
+            ("pub(crate) enum A { B }", 0),
+            ("#[cfg(test)] mod tests { pub enum A { B } }", 0),
+            (
+                "#[non_exhaustive]\npub enum BuildError { A { b: u8 }, C }",
+                1,
+            ),
+            (
+                "#[non_exhaustive]\npub enum BuildError { #[non_exhaustive] A { b: u8 }, C(u8), }\n\
+                 fn f() { g { h: 1 } }",
+                0,
+            ),
+        ] {
+            assert_eq!(count(enums_may_grow, "src/x.rs", text), expected, "{text}");
+        }
     }
 
     #[test]

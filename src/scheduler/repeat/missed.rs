@@ -7,8 +7,8 @@
 //! | policy | of ten points that have come | the next one after that |
 //! |---|---|---|
 //! | `Skip` | none runs, ten are left out | the first after now |
-//! | `Once` | one runs now, nine are left out | the first after now |
-//! | `AtMost(3)` | three run now, one after the other, seven are left out | the first after now |
+//! | `Once` | the last one runs now, the nine before it are left out | the first after now |
+//! | `AtMost(3)` | the last three run now, one after the other, the seven before them are left out | the first after now |
 //! | `All` | ten run now, one after the other | the first after now |
 //!
 //! Nothing has to be remembered between the runs that make up for something: each one leaves the
@@ -23,7 +23,8 @@ use crate::tick::Time;
 /// machine was busy, or a round before took too long.
 ///
 /// What is left out for good is counted and told to the next round that runs:
-/// [`Round::missed`](super::Round::missed).
+/// [`Round::missed`](super::Round::missed). The rounds that are made up for are the latest ones, so
+/// whatever was left out lies before the round that is told, never after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {
@@ -34,10 +35,11 @@ pub enum Missed {
     /// same.
     #[default]
     Skip,
-    /// One late round at once, whatever the number of those that were missed.
+    /// One late round at once, whatever the number of those that were missed: the latest of them.
     Once,
-    /// So many late rounds at most, one after the other; the others are left out. 0 is
-    /// [`Skip`](Self::Skip), 1 is [`Once`](Self::Once).
+    /// At most this many late rounds, one after the other: the latest ones, each with its own
+    /// deadline. Those before them are left out. 0 is [`Skip`](Self::Skip), 1 is
+    /// [`Once`](Self::Once).
     AtMost(u64),
     /// Every round is made up for, one after the other, until the grid is caught up with.
     All,
@@ -69,27 +71,30 @@ pub(super) struct Due {
 /// What becomes of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
-    /// Whether it starts now.
-    pub(super) runs: bool,
+    /// The deadline with which a round starts now: that of the first point that is not left out.
+    /// Never later than now.
+    pub(super) runs: Option<Time>,
     /// So many rounds are left out for good.
     pub(super) missed: u64,
-    /// The next point of the grid: that of the round after this one, or of this one if it does not
-    /// start now, and then it lies ahead.
+    /// The next point of the grid: that of the round after the one that starts now, or, if none
+    /// does, the first that lies ahead.
     pub(super) next: Time,
 }
 
 pub(super) fn plan(due: Due, now: Time, policy: Missed, grace: Duration) -> Plan {
     let late = now.since(due.deadline);
     let (missed, runs) = if late.is_zero() || late < grace {
-        (0, true)
+        (0, Some(due.deadline))
     } else {
         // At least its own: by the jitter it may be late before its point has come.
         let passed = now.as_nanos().saturating_sub(due.point.as_nanos());
         let come = (passed / due.period).saturating_add(1);
         let made = policy.made(come);
-        (come - made, made > 0)
+        let missed = come - made;
+        let deadline = after(due.deadline, due.period, missed).min(now);
+        (missed, (made > 0).then_some(deadline))
     };
-    let steps = missed.saturating_add(u64::from(runs));
+    let steps = missed.saturating_add(u64::from(runs.is_some()));
     Plan {
         runs,
         missed,
@@ -126,9 +131,9 @@ mod tests {
         }
     }
 
-    fn planned(runs: bool, missed: u64, next: u64) -> Plan {
+    fn planned(runs: Option<u64>, missed: u64, next: u64) -> Plan {
         Plan {
-            runs,
+            runs: runs.map(at),
             missed,
             next: at(next),
         }
@@ -139,35 +144,36 @@ mod tests {
         for policy in [Missed::Skip, Missed::Once, Missed::AtMost(3), Missed::All] {
             for late in [0, 1, 50, 99] {
                 let plan = plan(due(500), at(500 + late), policy, GRACE);
-                assert_eq!(plan, planned(true, 0, 600), "{policy:?} {late}");
+                assert_eq!(plan, planned(Some(500), 0, 600), "{policy:?} {late}");
             }
             // Early, when everything was made due.
-            assert_eq!(plan(due(500), at(3), policy, GRACE), planned(true, 0, 600));
+            let early = plan(due(500), at(3), policy, GRACE);
+            assert_eq!(early, planned(Some(500), 0, 600));
         }
         // The least lateness that is none of less than the grace.
         assert_eq!(
             plan(due(500), at(600), Missed::Skip, GRACE),
-            planned(false, 2, 700)
+            planned(None, 2, 700)
         );
         // A grace of several periods.
         let long = Duration::from_nanos(3 * P);
         assert_eq!(
             plan(due(500), at(799), Missed::Skip, long),
-            planned(true, 0, 600)
+            planned(Some(500), 0, 600)
         );
         assert_eq!(
             plan(due(500), at(800), Missed::Skip, long),
-            planned(false, 4, 900)
+            planned(None, 4, 900)
         );
         // On time is never missed, without any grace, too.
         let none = Duration::ZERO;
         assert_eq!(
             plan(due(500), at(500), Missed::Skip, none),
-            planned(true, 0, 600)
+            planned(Some(500), 0, 600)
         );
         assert_eq!(
             plan(due(500), at(501), Missed::Skip, none),
-            planned(false, 1, 600)
+            planned(None, 1, 600)
         );
     }
 
@@ -176,14 +182,14 @@ mod tests {
         // The round before was at 1,000, and the pause ends at 2,000 or within the period after.
         for now in [2_000, 2_001, 2_050, 2_099] {
             for (policy, expected) in [
-                (Missed::Skip, planned(false, 10, 2_100)),
-                (Missed::Once, planned(true, 9, 2_100)),
-                (Missed::AtMost(0), planned(false, 10, 2_100)),
-                (Missed::AtMost(1), planned(true, 9, 2_100)),
-                (Missed::AtMost(3), planned(true, 7, 1_900)),
-                (Missed::AtMost(10), planned(true, 0, 1_200)),
-                (Missed::AtMost(11), planned(true, 0, 1_200)),
-                (Missed::All, planned(true, 0, 1_200)),
+                (Missed::Skip, planned(None, 10, 2_100)),
+                (Missed::Once, planned(Some(2_000), 9, 2_100)),
+                (Missed::AtMost(0), planned(None, 10, 2_100)),
+                (Missed::AtMost(1), planned(Some(2_000), 9, 2_100)),
+                (Missed::AtMost(3), planned(Some(1_800), 7, 1_900)),
+                (Missed::AtMost(10), planned(Some(1_100), 0, 1_200)),
+                (Missed::AtMost(11), planned(Some(1_100), 0, 1_200)),
+                (Missed::All, planned(Some(1_100), 0, 1_200)),
             ] {
                 let plan = plan(due(1_100), at(now), policy, GRACE);
                 assert_eq!(plan, expected, "{policy:?} {now}");
@@ -198,7 +204,7 @@ mod tests {
         while point <= at(now) {
             let plan = plan(due(point.as_nanos()), at(now), policy, grace);
             assert!(plan.next > point);
-            runs += u64::from(plan.runs);
+            runs += u64::from(plan.runs.is_some());
             missed += plan.missed;
             point = plan.next;
         }
@@ -262,15 +268,30 @@ mod tests {
         let grace = Duration::from_nanos(20);
         assert_eq!(
             plan(early, at(480), Missed::Skip, grace),
-            planned(false, 1, 600)
+            planned(None, 1, 600)
         );
         assert_eq!(
             plan(early, at(480), Missed::Once, grace),
-            planned(true, 0, 600)
+            planned(Some(450), 0, 600)
         );
         assert_eq!(
             plan(early, at(460), Missed::Skip, grace),
-            planned(true, 0, 600)
+            planned(Some(450), 0, 600)
+        );
+        // A round that comes after its point stays ahead of it when it is made up for, and is never
+        // due later than it starts.
+        let late = Due {
+            point: at(500),
+            period: P,
+            deadline: at(530),
+        };
+        assert_eq!(
+            plan(late, at(780), Missed::Once, grace),
+            planned(Some(730), 2, 800)
+        );
+        assert_eq!(
+            plan(late, at(710), Missed::Once, grace),
+            planned(Some(710), 2, 800)
         );
     }
 
@@ -282,7 +303,7 @@ mod tests {
             deadline: at(u64::MAX - 5),
         };
         let plan = plan(far, Time::MAX, Missed::All, Duration::from_nanos(1));
-        assert_eq!((plan.runs, plan.next), (true, Time::MAX));
+        assert_eq!((plan.runs, plan.next), (Some(far.deadline), Time::MAX));
         assert_eq!(first_from(at(7), u64::MAX, at(8)), Time::MAX);
         assert_eq!(first_from(at(7), 10, at(7)), at(7));
         assert_eq!(first_from(at(7), 10, at(3)), at(7));

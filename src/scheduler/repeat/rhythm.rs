@@ -120,7 +120,7 @@ impl Rhythm {
     /// How the round that was due at `deadline` starts. Under a lock: arithmetic alone (R1).
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
         let Beat::Rate { period, point } = &mut self.beat else {
-            return Start::Round;
+            return Start::Round(deadline);
         };
         if self.expected != Some(deadline) {
             // R2. What was moved into the past begins where it runs.
@@ -128,7 +128,7 @@ impl Rhythm {
             let begins = if late { now } else { deadline };
             *point = begins + Duration::from_nanos(*period);
             self.put_off = 0;
-            return Start::Round;
+            return Start::Round(deadline);
         }
         let due = Due {
             point: *point,
@@ -142,9 +142,9 @@ impl Rhythm {
         let plan = plan(due, now, policy, self.grace);
         self.missed = self.missed.saturating_add(plan.missed);
         *point = plan.next;
-        if plan.runs {
+        if let Some(deadline) = plan.runs {
             self.put_off = 0;
-            return Start::Round;
+            return Start::Round(deadline);
         }
         self.put_off += 1;
         Start::PutOff(self.expect(plan.next, now))
@@ -265,7 +265,7 @@ mod tests {
         takes: u64,
         answer: Option<Next>,
     ) -> Option<Time> {
-        assert_eq!(rhythm.start(deadline, deadline), Start::Round);
+        assert_eq!(rhythm.start(deadline, deadline), Start::Round(deadline));
         rhythm.begin_round();
         if let Some(answer) = answer {
             rhythm.end_round(answer);
@@ -363,17 +363,19 @@ mod tests {
         let due = round(&mut rhythm, first, 1, Some(Next::Again)).unwrap();
         assert_eq!(due, at(200));
         // Moved to 333, and as late as any.
-        assert_eq!(rhythm.start(at(333), at(340)), Start::Round);
+        assert_eq!(rhythm.start(at(333), at(340)), Start::Round(at(333)));
         assert_eq!(rhythm.begin_round(), (2, 0));
         rhythm.end_round(Next::Again);
         assert_eq!(rhythm.next(at(333), at(341)), Some(at(433)));
         // Moved to 350, and woken very late: it is not missed, and begins anew.
-        assert_eq!(rhythm.start(at(350), at(9_000)), Start::Round);
+        let moved = rhythm.start(at(350), at(9_000));
+        assert_eq!(moved, Start::Round(at(350)));
         assert_eq!(rhythm.begin_round(), (3, 0));
         rhythm.end_round(Next::Again);
         assert_eq!(rhythm.next(at(350), at(9_001)), Some(at(9_100)));
         assert_eq!(rhythm.start(at(9_100), at(9_350)), Start::PutOff(at(9_400)));
-        assert_eq!(rhythm.start(at(9_400), at(9_440)), Start::Round);
+        let on_time = rhythm.start(at(9_400), at(9_440));
+        assert_eq!(on_time, Start::Round(at(9_400)));
         assert_eq!(rhythm.begin_round(), (4, 3));
     }
 
@@ -390,7 +392,7 @@ mod tests {
             let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
             let due = round(&mut rhythm, first, 5, Some(next)).unwrap();
             assert_eq!(due, at(expected));
-            assert_eq!(rhythm.start(due, at(starts)), Start::Round);
+            assert_eq!(rhythm.start(due, at(starts)), Start::Round(due));
             rhythm.begin_round();
             rhythm.end_round(Next::Again);
             assert_eq!(rhythm.next(due, at(starts + 1)), Some(at(then)));
@@ -411,7 +413,7 @@ mod tests {
                     assert!(next > now);
                     due = next;
                 }
-                Start::Round => {
+                Start::Round(_) => {
                     runs += 1;
                     told += rhythm.begin_round().1;
                     rhythm.end_round(Next::Again);
@@ -463,7 +465,8 @@ mod tests {
         let period = Period::fixed_rate(P).jitter(10 * FINE);
         let (mut rhythm, first) = begin(period, u64::MAX - 3);
         assert_eq!(first, Time::MAX, "never");
-        assert_eq!(rhythm.start(at(u64::MAX - 1), Time::MAX), Start::Round);
+        let late = rhythm.start(at(u64::MAX - 1), Time::MAX);
+        assert_eq!(late, Start::Round(at(u64::MAX - 1)));
         rhythm.begin_round();
         rhythm.end_round(Next::Again);
         assert_eq!(rhythm.next(at(u64::MAX - 1), Time::MAX), Some(Time::MAX));

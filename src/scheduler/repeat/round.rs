@@ -56,9 +56,10 @@ where
         self.number
     }
 
-    /// How many rounds of a fixed rate were left out for good since the round before, or before the
-    /// first: see [`Missed`](super::Missed). A round that is made up for is not among them. 0 for
-    /// fixed delays and schedule functions.
+    /// The number of rounds of a fixed rate that were left out for good between the round before, or
+    /// the first point of the grid, and this one: see [`Missed`](super::Missed). All of them were due
+    /// before this round's own [deadline](Firing::deadline). A round that is made up for is not
+    /// among them. 0 for fixed delays and schedule functions.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed

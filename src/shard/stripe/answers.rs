@@ -115,8 +115,9 @@ pub(crate) enum Claimed<K, V> {
 pub(crate) enum Start {
     /// It runs, and that is its end.
     Once,
-    /// It runs, and may run again.
-    Round,
+    /// It runs, and may run again. The run bears this deadline, which is not later than the
+    /// present: of rounds that were missed, only the latest may be run.
+    Round(Time),
     /// It does not run now: it is pending again, until then.
     PutOff(Time),
 }

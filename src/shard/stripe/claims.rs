@@ -43,7 +43,8 @@ fn but_for_a_shutdown_that_runs_everything_at_once() {
 /// A run whose next round is kept, and that has not been settled.
 fn between_rounds() -> (Stripe<u32, char>, EntryId) {
     let (mut stripe, ticket) = queued();
-    let Claimed::Run { id, value, .. } = stripe.claim_as(ticket, at(10), |_, _, _| Start::Round)
+    let Claimed::Run { id, value, .. } =
+        stripe.claim_as(ticket, at(10), |_, due, _| Start::Round(due))
     else {
         panic!("it was queued");
     };

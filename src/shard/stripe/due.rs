@@ -92,12 +92,20 @@ impl<K, V> Stripe<K, V> {
         if armed.phase != Phase::Queued {
             return Claimed::Nothing;
         }
-        let start = start(&mut armed.value, armed.deadline, now);
-        if let Start::PutOff(deadline) = start {
-            // It has not started: it is moved, like any queued one.
-            self.refile(slot, deadline, now);
-            return Claimed::Nothing;
-        }
+        // Lateness is counted from here, also if the run bears a later deadline.
+        let was_due = armed.deadline;
+        let repeating = match start(&mut armed.value, was_due, now) {
+            Start::Once => None,
+            Start::Round(deadline) => {
+                armed.deadline = deadline;
+                Some(Repeating::new())
+            }
+            Start::PutOff(deadline) => {
+                // It has not started: it is moved, like any queued one.
+                self.refile(slot, deadline, now);
+                return Claimed::Nothing;
+            }
+        };
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
@@ -116,7 +124,6 @@ impl<K, V> Stripe<K, V> {
         self.counters.queued -= 1;
         self.counters.ran += 1;
         self.counters.pending -= 1;
-        let repeating = (start == Start::Round).then(Repeating::new);
         if repeating.is_none() {
             self.put_permit_back();
         }
@@ -130,7 +137,7 @@ impl<K, V> Stripe<K, V> {
         } else {
             now.max(deadline)
         };
-        self.record(now, deadline, tick_lag);
+        self.record(now, was_due, tick_lag);
         let slot = self.spare_a_worn_slot(slot, generation);
         let id = EntryId {
             slot,

@@ -129,7 +129,7 @@ fn a_repetition_that_finds_no_generation_ends() {
     let mut stripe = stripe();
     let slot = arm(&mut stripe, 1, 'a', NOW).id.slot;
     let ticket = stripe.take_aftermath().ticket.unwrap();
-    let claimed = stripe.claim_as(ticket, NOW, |_, _, _| Start::Round);
+    let claimed = stripe.claim_as(ticket, NOW, |_, due, _| Start::Round(due));
     let Claimed::Run { id, value, .. } = claimed else {
         panic!("{claimed:?}");
     };

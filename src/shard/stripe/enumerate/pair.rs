@@ -378,9 +378,9 @@ impl Pair {
         }
         let slot = self.tickets.remove(ticket);
         let repeating = &self.repeating;
-        let claimed = self.stripe.claim_as(slot, at(self.now), |value, _, _| {
+        let claimed = self.stripe.claim_as(slot, at(self.now), |value, due, _| {
             if repeating[*value] {
-                Start::Round
+                Start::Round(due)
             } else {
                 Start::Once
             }
