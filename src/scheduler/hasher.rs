@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 /// The default hasher: ahash, with keys that differ from process to process.
 ///
 /// Any other `BuildHasher` can be given to the builder; a hash that leaves small integers as they
-/// are is fine, since every hash is folded once more before a stripe is chosen.
+/// are is fine, since every hash is folded before it is used.
 ///
 /// # Examples
 ///

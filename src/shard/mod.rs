@@ -25,6 +25,7 @@ mod backlog;
 pub(crate) mod batch;
 mod doorbell;
 mod entry;
+mod fold;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
@@ -33,6 +34,7 @@ mod waiter;
 use backlog::Backlog;
 use doorbell::Doorbell;
 pub(crate) use entry::End;
+use fold::Fold;
 use permits::PermitPool;
 pub(crate) use stripe::{
     Aftermath, Arming, Cancelling, Claimed, EntryId, Index, KeyHash, Moving, Refusal, Settled,
@@ -76,7 +78,7 @@ type Lock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
 pub(crate) struct Shards<K, V> {
     stripes: Box<[Lock<K, V>]>,
     shards: Box<[CachePadded<Shard>]>,
-    fold: u64,
+    fold: Fold,
     permits: Option<Arc<PermitPool>>,
 }
 
@@ -184,7 +186,7 @@ impl<K, V> Shards<K, V> {
         let all = Shards {
             stripes,
             shards,
-            fold: mix(layout.seed) | 1,
+            fold: Fold::new(layout.seed),
             permits,
         };
         (all, parkers)
@@ -214,11 +216,10 @@ impl<K, V> Shards<K, V> {
         &self.shards[stripe % self.shards.len()]
     }
 
-    /// One folded multiply: hashers that leave small integers as they are must not fill one stripe.
+    /// Hashers that leave small integers as they are must not fill one stripe, nor one row.
     #[inline]
     pub(crate) fn fold(&self, hash: u64) -> KeyHash {
-        let product = u128::from(hash ^ self.fold) * u128::from(self.fold);
-        KeyHash((product as u64) ^ ((product >> 64) as u64))
+        self.fold.of(hash)
     }
 
     /// By the top bits; the index goes by the low ones.

@@ -328,6 +328,55 @@ mod tests {
             assert_eq!(slots.len(), self.lines as usize, "I4");
         }
 
+        /// How many rows so many lines take, inserted one by one.
+        pub(crate) fn rows_for(lines: usize) -> usize {
+            let mut rows = 0;
+            while limit_of(rows) < lines {
+                rows = more_than(rows);
+            }
+            rows
+        }
+
+        /// The home row of bits.
+        pub(crate) fn home_in(rows: usize, bits: u32) -> usize {
+            home(bits, rows)
+        }
+
+        /// The most rows that a lookup of something absent reads, if so many lines have each row
+        /// for a home. In which order they came does not matter: as many go on from a row as find
+        /// no room there.
+        pub(crate) fn longest_way(homes: &[u32]) -> usize {
+            let rows = homes.len();
+            let mut passed = vec![0; rows];
+            let mut carried = 0;
+            // Twice round, since ways wrap.
+            for row in (0..rows).chain(0..rows) {
+                carried = (homes[row] + carried).saturating_sub(CELLS as u32);
+                passed[row] = carried;
+            }
+            let mut longest = 0;
+            let mut way = 1;
+            for row in (0..rows).chain(0..rows) {
+                longest = longest.max(way);
+                way = if passed[row] > 0 { way + 1 } else { 1 };
+            }
+            longest.min(rows)
+        }
+
+        /// The same of the rows that are there.
+        fn longest(&self) -> usize {
+            let mut longest = 0;
+            for mut at in 0..self.rows.len() {
+                let mut read = 1;
+                while self.rows[at].passed > 0 {
+                    read += 1;
+                    at = self.next(at);
+                }
+                longest = longest.max(read);
+            }
+            longest
+        }
+
         /// The mean number of rows that a lookup of something absent reads.
         fn vain(&self) -> f64 {
             let rows = self.rows.len();
@@ -472,6 +521,25 @@ mod tests {
         assert!(catch_unwind(looking).is_err());
         index.check();
         assert_eq!(index.find(3, |slot| slot == 39), Some(39));
+    }
+
+    #[test]
+    fn the_longest_way_follows_from_the_homes() {
+        let mut rng = Rng(3);
+        for lines in [1, 7, 8, 40, 500, 1_000, 1_160] {
+            let rows = Index::rows_for(lines);
+            let mut index = Index::new();
+            let mut homes = vec![0; rows];
+            for slot in 0..lines as u32 {
+                // Crowded, and most of all at the end, where ways wrap.
+                let bits = rng.below(u32::MAX) | rng.below(u32::MAX) & rng.below(u32::MAX);
+                index.insert(bits, slot);
+                homes[home(bits, rows)] += 1;
+            }
+            index.check();
+            assert_eq!(index.rows.len(), rows);
+            assert_eq!(Index::longest_way(&homes), index.longest());
+        }
     }
 
     #[test]
