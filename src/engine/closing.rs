@@ -10,7 +10,8 @@
 //! 3. By mode: `HandBack` takes everything out at once; `Drain` waits until the stripes are empty;
 //!    `RunNow` makes everything due, then waits.
 //! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before,
-//!    and runs, or is handed back: never both. **C2**
+//!    and runs, or is handed back: never both. **C2** Whoever sleeps on a timer that was taken out
+//!    is woken now: a task that is still running may keep step 5 waiting for long.
 //! 5. Running tasks are waited for, up to the limit.
 //! 6. *stop*: tickers and workers leave at their next look; they look after they announced their
 //!    sleep, so none sleeps through it. **C3**
@@ -170,7 +171,8 @@ impl<F: Face> Engine<F> {
                 wait(self.now() + self.shutdown_limit);
             }
         }
-        let taken = self.take_pending(true);
+        let mut taken = self.take_pending(true);
+        self.face.keep_back(&mut taken);
         wait(self.now() + self.shutdown_limit);
         let still_running = self.running();
         self.stop();

@@ -47,7 +47,7 @@ use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::batch::{self, Group};
-use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Ticker};
+use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -112,6 +112,12 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
 
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
+
+    /// Takes what must not wait for running tasks out of what a shutdown hands back. Called once,
+    /// before the shutdown waits for them, and without a lock. Must not panic.
+    fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>) {
+        let _ = taken;
+    }
 
     /// The engine is closed, and nothing is pending or runs any more. User code may run in here:
     /// without a lock, and its panic is contained.

@@ -9,13 +9,14 @@
 //! - `teeth/shutdown-waiter-looks-first.patch`: C4 from the other side.
 //! - `teeth/shutdown-ticker-looks-before-promising.patch`,
 //!   `teeth/shutdown-stop-rings-no-bell.patch`: C3, the ticker sleeps through the end.
+//! - `teeth/shutdown-sleepers-wait-for-runs.patch`: sleepers are woken after the wait.
 
 use loom::thread;
 
 use super::check;
 use crate::engine::{Ending, Seat, Shutdown};
 use crate::executor::Worker;
-use crate::rig::{Rig, START, Size, at};
+use crate::rig::{Rig, SLEEPING, START, Size, at};
 use crate::tick::Time;
 
 const DUE: u64 = START + 1;
@@ -133,6 +134,26 @@ fn ticker_and_worker_go_on_while_all_is_handed_back() {
         ticker.join().unwrap();
         worker.join().unwrap();
         settle_up(&rig, &ending, 1);
+    });
+}
+
+/// Whoever sleeps on a timer is woken before the running task is waited for.
+#[test]
+fn sleepers_do_not_wait_for_what_runs() {
+    check(3, || {
+        let (rig, _seat) = handed_over(1, 1);
+        rig.arm(SLEEPING as u32, SLEEPING, at(FAR)).unwrap();
+        let worker = work(&rig, rig.worker());
+        assert!(rig.engine().closing().begin());
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |limit| {
+                assert_eq!(rig.ledger().woken(), 1);
+                assert!(rig.engine().wait_until_quiet(limit));
+            });
+        worker.join().unwrap();
+        assert_eq!(ending.taken.len() + rig.ledger().ran(0), 1);
+        assert_eq!(rig.balance().handed_back, ending.taken.len() as u64 + 1);
     });
 }
 
