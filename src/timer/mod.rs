@@ -396,7 +396,10 @@ pub struct TimerReport {
     /// What had not started, in no order. Sleeps are not in here. Their tasks are woken before the
     /// shutdown waits for running tasks, and the counters have them among what was handed back.
     pub handed_back: Vec<TimerHandedBack>,
-    /// How many tasks were still running when the limit had passed.
+    /// How many threads were still in user code when the limit had passed: in a task, or in what
+    /// follows one (a waker). If there was neither,
+    /// how many were in a foreign executor that was handed a batch. They go on, and end with that
+    /// code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,
