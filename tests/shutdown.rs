@@ -1045,3 +1045,166 @@ fn c135_after_the_end_no_payload_is_left() {
         assert!(timers.is_empty());
     }
 }
+
+// === user code outside of a run ===
+
+/// A key whose drop waits at a gate. Its clones have none.
+#[derive(Default)]
+struct HeldKey {
+    number: u32,
+    at_drop: AtDrop,
+    clone_panics: bool,
+}
+
+#[derive(Default)]
+struct AtDrop {
+    gate: Option<Gate>,
+    passed: Arc<AtomicBool>,
+}
+
+impl HeldKey {
+    fn at(gate: &Gate) -> Self {
+        let mut key = HeldKey::default();
+        key.at_drop.gate = Some(gate.clone());
+        key
+    }
+}
+
+impl Clone for HeldKey {
+    fn clone(&self) -> Self {
+        assert!(!self.clone_panics, "on purpose");
+        HeldKey {
+            number: self.number,
+            ..HeldKey::default()
+        }
+    }
+}
+
+impl PartialEq for HeldKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for HeldKey {}
+
+impl std::hash::Hash for HeldKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+impl Drop for AtDrop {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.gate {
+            gate.pass();
+            self.passed.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn with_held_keys(place: Place) -> (Builder<HeldKey>, ManualClock) {
+    let hand = ManualClock::new();
+    let builder = Scheduler::<HeldKey>::builder().shards(2).workers(2);
+    let builder = builder.clock(Clock::manual(&hand)).shutdown_limit(TICK);
+    let builder = match place {
+        Place::Pool => builder,
+        Place::Inline => builder.inline(),
+        Place::Foreign => builder.executor(ThreadPerBatch),
+    };
+    (builder, hand)
+}
+
+/// Shuts down while somebody waits at the gate, lets the limit pass, and opens the gate afterwards.
+fn shut_down_before_the_gate(
+    builder: Builder<HeldKey>,
+    hand: &ManualClock,
+    gate: &Gate,
+    key: HeldKey,
+) -> Report<HeldKey> {
+    let scheduler = Arc::new(builder.build().unwrap());
+    let timers = scheduler.handle();
+    timers.schedule(key, Duration::ZERO, |_| ()).unwrap();
+    gate.crowd(1);
+    let ending = {
+        let scheduler = Arc::clone(&scheduler);
+        thread::spawn(move || scheduler.shutdown(Shutdown::HandBack).unwrap())
+    };
+    until("the limit holds", || {
+        hand.advance(TICK);
+        ending.is_finished()
+    });
+    assert_eq!(gate.waiting(), 1);
+    assert_eq!(timers.state(), Lifecycle::Closed);
+    gate.open();
+    until("nobody waits at the gate", || gate.waiting() == 0);
+    ending.join().unwrap()
+}
+
+#[test]
+fn a_key_whose_drop_outlasts_the_limit_is_reported_as_still_running() {
+    for place in PLACES {
+        let (builder, hand) = with_held_keys(place);
+        let gate = Gate::default();
+        let report = shut_down_before_the_gate(builder, &hand, &gate, HeldKey::at(&gate));
+        assert_eq!(report.still_running, 1, "{place:?}");
+        assert!(report.handed_back.is_empty());
+    }
+}
+
+#[test]
+fn a_panic_handler_that_outlasts_the_limit_is_reported_as_still_running() {
+    for place in PLACES {
+        let (builder, hand) = with_held_keys(place);
+        let gate = Gate::default();
+        let at_gate = gate.clone();
+        let builder = builder.on_panic(move |_| at_gate.pass());
+        let key = HeldKey {
+            clone_panics: true,
+            ..HeldKey::default()
+        };
+        let report = shut_down_before_the_gate(builder, &hand, &gate, key);
+        assert_eq!(report.still_running, 1, "{place:?}");
+    }
+}
+
+#[test]
+fn a_foreign_executor_that_blocks_does_not_hold_a_shutdown_up() {
+    struct Blocks(Gate);
+    impl Executor for Blocks {
+        fn execute(&self, job: Job) -> Result<(), Job> {
+            self.0.pass();
+            Err(job)
+        }
+    }
+    let (builder, hand) = with_held_keys(Place::Pool);
+    let gate = Gate::default();
+    let builder = builder.executor(Blocks(gate.clone()));
+    let report = shut_down_before_the_gate(builder, &hand, &gate, HeldKey::default());
+    assert_eq!(report.still_running, 1);
+    assert_eq!(report.handed_back.len(), 1, "it was not claimed");
+}
+
+#[test]
+fn a_shutdown_waits_for_the_drop_of_a_key_within_its_limit() {
+    for place in PLACES {
+        let (builder, _hand) = with_held_keys(place);
+        let scheduler = Arc::new(builder.build().unwrap());
+        let timers = scheduler.handle();
+        let gate = Gate::default();
+        let key = HeldKey::at(&gate);
+        let passed = Arc::clone(&key.at_drop.passed);
+        timers.schedule(key, Duration::ZERO, |_| ()).unwrap();
+        gate.crowd(1);
+        let ending = {
+            let scheduler = Arc::clone(&scheduler);
+            thread::spawn(move || {
+                let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+                (report.still_running, passed.load(Ordering::SeqCst))
+            })
+        };
+        until("it is closing", || timers.state() == Lifecycle::Closing);
+        gate.open();
+        assert_eq!(ending.join().unwrap(), (0, true), "{place:?}");
+    }
+}

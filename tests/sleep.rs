@@ -1,5 +1,7 @@
 //! `Timer::sleep` and `timeout`: futures on the timer's wheel.
 
+#[path = "kit/gate.rs"]
+mod gate;
 #[path = "kit/quiet.rs"]
 mod quiet;
 #[path = "kit/runtimes.rs"]
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use gate::Gate;
 use runtimes::{on_all, on_all_in_turn};
 use tokio::sync::Notify;
 use tourbillon::{
@@ -205,6 +208,44 @@ fn who_sleeps_is_told_when_the_timer_closes() {
         assert_eq!(poll(&mut sleep, &wakes), closed, "end {end}");
     }
     assert_eq!(SleepError::Closed.to_string(), "the timer is closed");
+}
+
+#[test]
+fn who_sleeps_is_woken_before_a_shutdown_waits_for_running_tasks() {
+    for mode in [Shutdown::HandBack, Shutdown::Drain { limit: SECOND }] {
+        let (hand, builder) = manual();
+        let timer = builder.workers(1).max_workers(1).build().unwrap();
+        let gate = Gate::default();
+        let at_gate = gate.clone();
+        let _running = timer.after(Duration::ZERO, move || at_gate.pass()).unwrap();
+        gate.crowd(1);
+        let (woken, woken_late) = (Wakes::new(), Wakes::new());
+        let mut in_time = timer.sleep(SECOND * 10);
+        let mut late = timer.sleep(SECOND);
+        assert!(poll(&mut in_time, &woken).is_pending());
+        assert!(poll(&mut late, &woken_late).is_pending());
+        let ticket = timer.begin_shutdown(mode);
+        if mode != Shutdown::HandBack {
+            // The limit of the drain. The only worker is busy, so nobody claims the sleep.
+            hand.advance(SECOND);
+        }
+        until("both are woken", || {
+            (woken.count(), woken_late.count()) == (1, 1)
+        });
+        assert_eq!(gate.waiting(), 1, "the shutdown still waits for the task");
+        assert_eq!(timer.state(), Lifecycle::Closing);
+        let closed = Poll::Ready(Err(SleepError::Closed));
+        assert_eq!(poll(&mut in_time, &woken), closed);
+        // What counts is the deadline at the poll, not when the task was woken.
+        hand.set(Time::ZERO + SECOND);
+        assert_eq!(poll(&mut late, &woken_late), Poll::Ready(Ok(())));
+        gate.open();
+        let report = ticket.wait();
+        assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
+        assert_eq!((woken.count(), woken_late.count()), (1, 1), "woken once");
+        let stats = timer.stats();
+        assert_eq!((stats.handed_back, stats.ran), (2, 1));
+    }
 }
 
 #[test]

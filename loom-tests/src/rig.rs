@@ -16,7 +16,9 @@ use crate::engine::{Detached, Ended, Engine, Face, Fire, Parts, Place, Seat, Ser
 use crate::executor::Worker;
 use crate::job::contain;
 use crate::outlet::Outlet;
-use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Moving, Refusal, Sight, Start, Stays};
+use crate::shard::{
+    Arming, Cancelling, EntryId, KeyHash, Moving, Refusal, Sight, Start, Stays, Taken,
+};
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::{TickSize, Time};
@@ -26,6 +28,9 @@ const TASKS: usize = 5;
 
 /// The task that leaves its worker, and is settled by who takes it from the ledger.
 pub(crate) const LEAVING: usize = 3;
+
+/// The task that a shutdown keeps back.
+pub(crate) const SLEEPING: usize = 2;
 
 /// The task that repeats, so long after each deadline.
 pub(crate) const REPEATING: usize = 4;
@@ -48,6 +53,8 @@ pub(crate) struct Ledger {
     stop_after: Option<usize>,
     /// Runs that have left their worker, with their places. A lock that the checker does not see.
     left: std::sync::Mutex<Vec<(Detached<Ledger>, u32, EntryId)>>,
+    /// Tasks that sleep, as it were: a shutdown wakes them instead of handing them back.
+    woken: Count,
     /// Where their numbers go.
     delivery: Option<Outlet<usize>>,
 }
@@ -56,6 +63,11 @@ impl Ledger {
     /// How often a task ran.
     pub(crate) fn ran(&self, task: usize) -> usize {
         self.ran[task].load(Relaxed)
+    }
+
+    /// How many sleeping tasks a shutdown has woken.
+    pub(crate) fn woken(&self) -> usize {
+        self.woken.load(Relaxed)
     }
 
     pub(crate) fn end_delivery(&self) {
@@ -127,6 +139,12 @@ impl Face for Ledger {
             stays,
             left,
         }
+    }
+
+    fn keep_back(&self, taken: &mut Vec<Taken<u32, usize>>) {
+        let before = taken.len();
+        taken.retain(|(_, _, task)| *task != SLEEPING);
+        self.woken.fetch_add(before - taken.len(), Relaxed);
     }
 
     fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {

@@ -10,8 +10,10 @@
 //! 3. By mode: `HandBack` takes everything out at once; `Drain` waits until the stripes are empty;
 //!    `RunNow` makes everything due, then waits.
 //! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before,
-//!    and runs, or is handed back: never both. **C2**
-//! 5. Running tasks are waited for, up to the limit.
+//!    and runs, or is handed back: never both. **C2** Whoever sleeps on a timer that was taken out
+//!    is woken now: a task that is still running may keep step 5 waiting for long.
+//! 5. Running tasks are waited for, and so is user code outside of a run (`shard/user_code.rs`),
+//!    up to the limit.
 //! 6. *stop*: tickers and workers leave at their next look; they look after they announced their
 //!    sleep, so none sleeps through it. **C3**
 //!
@@ -130,11 +132,17 @@ impl Closing {
         // AcqRel: the last one has seen what all did before.
         let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
-            for waiter in self.waiters.lock().drain(..) {
-                waiter.unpark();
-            }
+            self.wake_waiters();
         }
         last
+    }
+
+    /// Those who wait for the end look again. They stay registered: user code that follows the last
+    /// run wakes them once more.
+    pub(super) fn wake_waiters(&self) {
+        for waiter in &*self.waiters.lock() {
+            waiter.unpark();
+        }
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -142,10 +150,9 @@ impl Closing {
         self.busy_stripes.load(Ordering::Acquire) == 0
     }
 
-    /// C4: registers first, looks afterwards. False: it is quiet already.
-    pub(crate) fn wake_when_quiet(&self, parker: &Parker) -> bool {
+    /// C4: registers. Whoever calls this looks afterwards.
+    pub(crate) fn wake_when_quiet(&self, parker: &Parker) {
         self.waiters.lock().push(parker.unparker().clone());
-        !self.is_quiet()
     }
 }
 
@@ -170,9 +177,13 @@ impl<F: Face> Engine<F> {
                 wait(self.now() + self.shutdown_limit);
             }
         }
-        let taken = self.take_pending(true);
+        let mut taken = self.take_pending(true);
+        self.face.keep_back(&mut taken);
+        for shard in 0..self.shards().shards() {
+            self.shards().shard(shard).user_code.end();
+        }
         wait(self.now() + self.shutdown_limit);
-        let still_running = self.running();
+        let still_running = self.still_running();
         self.stop();
         Ending {
             taken,
@@ -214,19 +225,25 @@ impl<F: Face> Engine<F> {
         all
     }
 
-    /// Waits until no stripe has anything pending or running, or until `limit`.
+    /// Waits until no stripe has anything pending or running, or until `limit`. From step 5 on also
+    /// until no thread is in user code.
     pub(crate) fn wait_until_quiet(&self, limit: Time) -> bool {
         let parker = Parker::new();
-        if !self.closing().wake_when_quiet(&parker) {
-            return true;
-        }
-        while !self.closing().is_quiet() {
+        self.closing().wake_when_quiet(&parker);
+        while !self.is_over() {
             if self.now() >= limit {
                 return false;
             }
             self.clock().park_until(&parker, Some(limit));
         }
         true
+    }
+
+    /// The stripes first: whoever finds the last run settled finds what follows it counted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closing().is_quiet()
+            && (0..self.shards().shards())
+                .all(|shard| self.shards().shard(shard).user_code.is_over())
     }
 
     /// Step 6.
@@ -236,6 +253,26 @@ impl<F: Face> Engine<F> {
             self.shards().shard(shard).bell.ring_for(Time::ZERO);
         }
         self.pool().stop();
+    }
+
+    /// How many threads are in user code: in a run, behind one, or, if there is neither, in an
+    /// executor that was handed a batch.
+    ///
+    /// A thread that ends its run between the two looks would be counted twice. So this looks until
+    /// nothing has changed meanwhile, which is soon: no run begins any more.
+    pub(crate) fn still_running(&self) -> usize {
+        loop {
+            let outside = self.outside();
+            let running = self.running();
+            if self.outside() != outside {
+                continue;
+            }
+            // An executor may run its batch in the call, and then the runs are counted already.
+            return match running + outside.after_runs {
+                0 => outside.hand_overs,
+                count => count,
+            };
+        }
     }
 
     /// How many runs have not been settled.

@@ -11,6 +11,7 @@
 //! | `threads.rs` | threads around the steps, and their end |
 //! | `waiting.rs` | waiting for the end of a run |
 //! | `awaiting.rs` | the same as a future |
+//! | `outside.rs` | user code that belongs to no run |
 //! | `watching.rs` | waiting until a run is cancelled, as a future |
 //! | `inside.rs` | which engines' tasks the present thread is in |
 
@@ -21,6 +22,7 @@ mod closing;
 mod detached;
 mod drive;
 mod inside;
+mod outside;
 mod pace;
 mod serve;
 #[cfg(not(loom))]
@@ -47,7 +49,7 @@ use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::batch::{self, Group};
-use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Ticker};
+use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -67,6 +69,9 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
     type Payload: Send + 'static;
     /// What running needs of the engine, made once; a handle, for instance.
     type Access: Send + Sync + 'static;
+
+    /// Whether [`ended`](Self::ended) does anything.
+    const ENDS: bool = false;
 
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
@@ -112,6 +117,12 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
 
     /// A run panicked. Also under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
+
+    /// Takes what must not wait for running tasks out of what a shutdown hands back. Called once,
+    /// before the shutdown waits for them, and without a lock. Must not panic.
+    fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>) {
+        let _ = taken;
+    }
 
     /// The engine is closed, and nothing is pending or runs any more. User code may run in here:
     /// without a lock, and its panic is contained.
@@ -336,8 +347,12 @@ impl<F: Face> Engine<F> {
             // A task's waker is its runtime's code.
             let _ = contain(|| waiter.wake());
         }
-        if after.emptied && self.closing.stripe_emptied() {
-            let _ = contain(|| self.face.ended());
+        if after.emptied {
+            // Before the stripe is counted: from then on the engine may look quiet.
+            let _user_code = F::ENDS.then(|| self.after_run(stripe));
+            if self.closing.stripe_emptied() {
+                let _ = contain(|| self.face.ended());
+            }
         }
     }
 
@@ -388,6 +403,12 @@ impl<F: Face> Engine<F> {
     /// `Drop`.
     fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
         let Some(server) = self.server() else {
+            self.take_back(&tickets);
+            return;
+        };
+        // USER-3: once everything is taken out, a batch stands for nothing.
+        let first = tickets.first().map_or(0, |ticket| ticket.stripe as usize);
+        let Some(_user_code) = self.hand_over_of(first) else {
             self.take_back(&tickets);
             return;
         };

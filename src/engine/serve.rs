@@ -9,7 +9,7 @@
 //! its own: so one that does not go on is dropped while the key still runs, and who waits for the
 //! run's end finds it gone.
 
-use super::{Engine, Face, inside};
+use super::{Engine, Face, inside, outside};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Claimed, EntryId, Settled, Stays};
 use crate::sync::Arc;
@@ -70,33 +70,42 @@ impl<F: Face> Server<F> {
         &self.engine
     }
 
-    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claimed<F::Key, F::Payload> {
+    /// What comes along counts user code that follows outside of a run. A claimed run counts
+    /// itself, and what is left of the settled one is done while it is under way.
+    fn claim(
+        &self,
+        ticket: Ticket,
+        done: Option<Done>,
+    ) -> (
+        Claimed<F::Key, F::Payload>,
+        Option<outside::InUserCode<'_, F>>,
+    ) {
         let engine = &self.engine;
         let now = engine.now();
-        let (settled, claimed) = match done {
-            Some(done) if done.stripe == ticket.stripe => {
-                let (settled, claimed) = engine.with(ticket.stripe as usize, |stripe| {
-                    let settled = stripe.settle(done.id, done.panicked, now);
-                    (settled, stripe.claim_as(ticket.slot, now, F::start))
-                });
-                (Some(settled), claimed)
+        let number = ticket.stripe as usize;
+        let done = match done {
+            Some(done) if done.stripe != ticket.stripe => {
+                engine.settle(done.stripe, done.id, done.panicked);
+                None
             }
-            done => {
-                if let Some(done) = done {
-                    engine.settle(done.stripe, done.id, done.panicked);
-                }
-                let claimed = engine.with(ticket.stripe as usize, |stripe| {
-                    stripe.claim_as(ticket.slot, now, F::start)
-                });
-                (None, claimed)
-            }
+            done => done,
         };
-        let shard = engine.shards().shard_of(ticket.stripe as usize);
+        let (settled, claimed, user_code) = engine.with(number, |stripe| {
+            let settled = done.map(|done| stripe.settle(done.id, done.panicked, now));
+            let claimed = stripe.claim_as(ticket.slot, now, F::start);
+            let follows = match &claimed {
+                Claimed::Run { .. } => false,
+                Claimed::KeyPanicked { .. } => true,
+                Claimed::Nothing => settled.as_ref().is_some_and(Settled::leaves_user_code),
+            };
+            (settled, claimed, follows.then(|| engine.after_run(number)))
+        });
+        let shard = engine.shards().shard_of(number);
         shard.backlog.claimed(&shard.bell);
         if let Some(settled) = settled {
             after_settling(settled);
         }
-        claimed
+        (claimed, user_code)
     }
 
     /// The next round is kept for after the run, or the payload goes.
@@ -201,11 +210,14 @@ impl<F: Face> Server<F> {
         let mut claimed = Vec::with_capacity(tickets.len());
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe;
-            engine.with(stripe as usize, |stripe| {
+            let _user_code = engine.with(stripe as usize, |claiming| {
                 let claims = same
                     .iter()
-                    .map(|ticket| stripe.claim_as(ticket.slot, started, F::start));
+                    .map(|ticket| claiming.claim_as(ticket.slot, started, F::start));
                 claimed.extend(claims);
+                let panicked = |claim: &_| matches!(claim, Claimed::KeyPanicked { .. });
+                let follows = claimed.iter().any(panicked);
+                follows.then(|| engine.after_run(stripe as usize))
             });
             let shard = engine.shards().shard_of(stripe as usize);
             for (ticket, claimed) in same.iter().zip(claimed.drain(..)) {
@@ -255,18 +267,23 @@ impl<F: Face> Server<F> {
         }
         let _ = contain(|| drop(key));
         let mut settled = Vec::with_capacity(done.len());
+        let mut user_code = None;
         for same in of_one_stripe(&done, |done| done.stripe) {
             let now = engine.now();
-            engine.with(same[0].stripe as usize, |stripe| {
-                settled.extend(
-                    same.iter()
-                        .map(|done| stripe.settle(done.id, panicked, now)),
-                );
+            let number = same[0].stripe as usize;
+            engine.with(number, |stripe| {
+                let ends = same.iter();
+                settled.extend(ends.map(|done| stripe.settle(done.id, panicked, now)));
+                // Until the last of them is settled the runs count themselves.
+                if settled.len() == done.len() && settled.iter().any(Settled::leaves_user_code) {
+                    user_code = Some(engine.after_run(number));
+                }
             });
         }
         for settled in settled {
             after_settling(settled);
         }
+        drop(user_code);
     }
 }
 
@@ -274,7 +291,12 @@ impl<F: Face> Engine<F> {
     /// A run has ended.
     pub(super) fn settle(&self, stripe: u32, id: EntryId, panicked: bool) {
         let now = self.now();
-        let settled = self.with(stripe as usize, |stripe| stripe.settle(id, panicked, now));
+        let number = stripe as usize;
+        let (settled, _user_code) = self.with(number, |stripe| {
+            let settled = stripe.settle(id, panicked, now);
+            let follows = settled.leaves_user_code();
+            (settled, follows.then(|| self.after_run(number)))
+        });
         after_settling(settled);
     }
 }
@@ -306,7 +328,7 @@ impl<F: Face> Claim for Server<F> {
         let mut next = Some(first);
         let mut done = None;
         while let Some(ticket) = next {
-            let claimed = self.claim(ticket, done.take());
+            let (claimed, _user_code) = self.claim(ticket, done.take());
             done = self.run(ticket, claimed);
             next = more();
         }

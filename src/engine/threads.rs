@@ -212,15 +212,21 @@ impl<F: Face> Engine<F> {
         })
     }
 
-    /// Waits for the threads that have nothing left to do. A worker whose task outlasted the limit
-    /// ends when its task does.
+    /// Waits for the threads that have nothing left to do; not for those in user code that outlasted
+    /// the limit, which end with it. So this needs no limit of its own: a thread that is in no user
+    /// code when everything is settled will be in none again (USER-3), and ends at its next look.
     fn join(&self, workers_too: bool) {
         let Some(started) = self.threads.0.lock().take() else {
             return;
         };
         drop((started.tickers, started.workers));
         // Disconnected is the only thing that can be received.
-        if workers_too || !self.is_inline() {
+        let tickers_too = if self.is_inline() {
+            workers_too
+        } else {
+            self.outside().hand_overs == 0
+        };
+        if tickers_too {
             let _ = started.tickers_gone.recv();
         }
         if workers_too {

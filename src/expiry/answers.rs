@@ -179,7 +179,8 @@ impl<K, V> std::error::Error for InsertError<K, V> {}
 pub struct ExpiryReport<K, V> {
     /// What had not been delivered, in no order.
     pub handed_back: Vec<ExpiryHandedBack<K, V>>,
-    /// How many handlers were still running when the limit had passed.
+    /// How many threads were still in user code when the limit had passed: in a handler, or in what
+    /// follows one (the drop of a key, the handler of a panic). They go on, and end with that code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,

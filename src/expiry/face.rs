@@ -156,6 +156,8 @@ where
     type Payload = Session<V, G::Tag>;
     type Access = ExpiryMap<K, V, S, G>;
 
+    const ENDS: bool = true;
+
     fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S, G> {
         ExpiryMap::of(Arc::clone(engine))
     }

@@ -157,8 +157,9 @@ where
     ///
     /// # Blocking
     ///
-    /// Until what `mode` asks for is done and running tasks have ended, but no longer than the
-    /// limits in `mode` and in the builder's `shutdown_limit`, both by the scheduler's clock.
+    /// Until what `mode` asks for is done and running tasks have ended, with the drops of their keys,
+    /// but no longer than the limits in `mode` and in the builder's `shutdown_limit`, both by the
+    /// scheduler's clock. User code that runs under a lock, a key's `Eq` for instance, holds it up.
     pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }

@@ -23,8 +23,10 @@ where
 {
     /// What had not started, in no order.
     pub handed_back: Vec<HandedBack<K, S>>,
-    /// How many tasks were still running when the limit had passed. They go on, and their threads
-    /// end with them.
+    /// How many threads were still in user code when the limit had passed: in a task, or in what
+    /// follows one (the drop of its key, the handler of its panic, a waker). If there was neither,
+    /// how many were in a foreign executor that was handed a batch. They go on, and end with that
+    /// code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,

@@ -29,6 +29,7 @@ mod fold;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
+mod user_code;
 mod waiter;
 
 use backlog::Backlog;
@@ -41,6 +42,8 @@ pub(crate) use stripe::{
     Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
+use user_code::UserCode;
+pub(crate) use user_code::{Outside, OutsideCounts};
 pub(crate) use waiter::Waiter;
 
 use std::cell::Cell;
@@ -57,6 +60,7 @@ pub(crate) struct Shard {
     next_due: Box<[AtomicU64]>,
     pub(crate) bell: Doorbell,
     pub(crate) backlog: Backlog,
+    pub(crate) user_code: UserCode,
 }
 
 impl Shard {
@@ -180,6 +184,7 @@ impl<K, V> Shards<K, V> {
                     next_due: (0..own).map(|_| AtomicU64::new(u64::MAX)).collect(),
                     bell: Doorbell::new(parker.unparker().clone()),
                     backlog: Backlog::new(layout.backlog),
+                    user_code: UserCode::new(),
                 })
             })
             .collect();

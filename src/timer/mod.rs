@@ -18,6 +18,8 @@ use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_pair;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
+#[cfg(feature = "futures")]
+use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded, thread_local, unique_number};
@@ -84,6 +86,12 @@ impl Face for Keyless {
     }
 
     fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
+
+    /// Sleepers: the drop of a [`sleep::WakeUp`] wakes its task, and contains the waker's panic.
+    #[cfg(feature = "futures")]
+    fn keep_back(&self, taken: &mut Vec<Taken<(), Due>>) {
+        taken.retain(|(_, _, due)| matches!(due, Due::Run(_)));
+    }
 }
 
 thread_local! {
@@ -385,10 +393,13 @@ impl fmt::Debug for Timeout {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TimerReport {
-    /// What had not started, in no order. A sleep is woken instead, to find the timer closed;
-    /// counters have it among what was handed back.
+    /// What had not started, in no order. Sleeps are not in here. Their tasks are woken before the
+    /// shutdown waits for running tasks, and the counters have them among what was handed back.
     pub handed_back: Vec<TimerHandedBack>,
-    /// How many tasks were still running when the limit had passed.
+    /// How many threads were still in user code when the limit had passed: in a task, or in what
+    /// follows one (a waker). If there was neither,
+    /// how many were in a foreign executor that was handed a batch. They go on, and end with that
+    /// code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,
@@ -425,7 +436,7 @@ impl TimerReport {
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
                     Due::Run(task) => Some(TimerHandedBack { deadline, task }),
-                    // Its drop wakes who sleeps, to be told that the timer is closed.
+                    // `keep_back` has taken these out.
                     #[cfg(feature = "futures")]
                     Due::Wake(_) => None,
                 })

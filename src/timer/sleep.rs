@@ -116,7 +116,9 @@ impl Timer {
     /// # Errors
     ///
     /// The future's: [`Full`](SleepError::Full) at `max_pending`, [`Closed`](SleepError::Closed) if
-    /// the timer is shut down or dropped before the sleep is over. With
+    /// the timer is shut down or dropped before the sleep is over. A shutdown wakes the sleeping
+    /// tasks before it waits for running ones. A task that polls its sleep only after the deadline
+    /// is told that the sleep is over, whatever became of the timer. With
     /// [`Shutdown::Drain`](crate::Shutdown::Drain) the sleeps go on to their end.
     ///
     /// # Examples

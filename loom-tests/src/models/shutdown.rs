@@ -9,13 +9,21 @@
 //! - `teeth/shutdown-waiter-looks-first.patch`: C4 from the other side.
 //! - `teeth/shutdown-ticker-looks-before-promising.patch`,
 //!   `teeth/shutdown-stop-rings-no-bell.patch`: C3, the ticker sleeps through the end.
+//! - `teeth/shutdown-sleepers-wait-for-runs.patch`: sleepers are woken after the wait.
+//! - `teeth/shutdown-counts-user-code-after-the-lock.patch`: USER-1, the end looks in between.
+//! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the end sleeps on.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Wake, Waker};
 
 use loom::thread;
 
 use super::check;
-use crate::engine::{Ending, Seat, Shutdown};
+use crate::engine::{Awaiting, Ending, Seat, Shutdown};
 use crate::executor::Worker;
-use crate::rig::{Rig, START, Size, at};
+use crate::rig::{LEAVING, Rig, SLEEPING, START, Size, at, hash};
+use crate::sync::Arc;
 use crate::tick::Time;
 
 const DUE: u64 = START + 1;
@@ -136,6 +144,26 @@ fn ticker_and_worker_go_on_while_all_is_handed_back() {
     });
 }
 
+/// Whoever sleeps on a timer is woken before the running task is waited for.
+#[test]
+fn sleepers_do_not_wait_for_what_runs() {
+    check(3, || {
+        let (rig, _seat) = handed_over(1, 1);
+        rig.arm(SLEEPING as u32, SLEEPING, at(FAR)).unwrap();
+        let worker = work(&rig, rig.worker());
+        assert!(rig.engine().closing().begin());
+        let ending = rig
+            .engine()
+            .wind_down(Shutdown::HandBack, rig.engine().now(), &mut |limit| {
+                assert_eq!(rig.ledger().woken(), 1);
+                assert!(rig.engine().wait_until_quiet(limit));
+            });
+        worker.join().unwrap();
+        assert_eq!(ending.taken.len() + rig.ledger().ran(0), 1);
+        assert_eq!(rig.balance().handed_back, ending.taken.len() as u64 + 1);
+    });
+}
+
 /// The ticker sleeps towards a far deadline, and what is made due wakes it.
 #[test]
 fn run_now_runs_everything_at_once() {
@@ -154,4 +182,38 @@ fn run_now_runs_everything_at_once() {
         assert!(ending.taken.is_empty());
         assert_eq!((rig.ledger().ran(0), rig.counters().pending), (1, 0));
     });
+}
+
+/// Whoever waits for a run is woken after that is settled, by a waker that is user code.
+#[test]
+fn user_code_behind_the_last_run_is_waited_for() {
+    check(3, || {
+        let (rig, mut seat) = Rig::new(&Size::default());
+        rig.arm(0, LEAVING, at(DUE)).unwrap();
+        rig.hand.set(at(DUE));
+        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.worker().step(rig.server.as_ref());
+        let (run, _, _) = rig.ledger().take_left().expect("it has left its worker");
+        let (_, mut waiting) =
+            Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let settling = thread::spawn(move || drop(run));
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        assert!(woken.0.load(Relaxed), "its waker has been called");
+        settling.join().unwrap();
+        settle_up(&rig, &ending, 0);
+    });
+}
+
+/// Not the checker's: it must order nothing.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
 }

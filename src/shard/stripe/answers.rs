@@ -2,6 +2,7 @@
 //! they are dropped outside the lock.
 
 use std::any::Any;
+use std::mem::needs_drop;
 
 use super::super::waiter::Waiter;
 use super::EntryId;
@@ -135,6 +136,14 @@ pub(crate) struct Stays<V> {
 pub(crate) struct Settled<K> {
     pub(crate) key: Option<K>,
     pub(crate) waiters: Vec<(u64, Waiter)>,
+}
+
+impl<K> Settled<K> {
+    /// Whether user code follows: the drop of a key, or a task's waker.
+    #[inline]
+    pub(crate) fn leaves_user_code(&self) -> bool {
+        (needs_drop::<K>() && self.key.is_some()) || !self.waiters.is_empty()
+    }
 }
 
 /// A pending arming that was taken out at the end: key, deadline, payload.
