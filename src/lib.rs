@@ -128,7 +128,8 @@ pub use executor::{Executor, Job};
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
-    Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, Removed, Touch,
+    Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, ReceiverLost,
+    Removed, Touch,
 };
 #[cfg(feature = "futures")]
 pub use scheduler::CancelAndWait;

@@ -7,7 +7,12 @@
 //!
 //! A send that waits for room holds no lock: the end can be told meanwhile, and it is disconnected
 //! when the last send is through. **O2**
+//!
+//! An item that finds no receiver comes back to its sender and is counted. A receiver that is gone
+//! never returns, and the count is one read-modify-write, so exactly one of these items is the
+//! first: its sender reports the loss. **O3**
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 use crate::sync::{Arc, Mutex};
 #[cfg(feature = "futures")]
@@ -23,7 +28,17 @@ use crate::waker::leave;
 pub(crate) struct Outlet<T> {
     /// Until the end.
     sender: Mutex<Option<Sender<T>>>,
+    /// How many items came back.
+    unsent: AtomicU64,
     signal: Arc<Signal>,
+}
+
+/// An item that came back: nobody receives any more, or the end has come.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Unsent<T> {
+    pub(crate) item: T,
+    /// Whether it is the first one.
+    pub(crate) is_first: bool,
 }
 
 /// The receiving end.
@@ -55,6 +70,7 @@ pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
     };
     let outlet = Outlet {
         sender: Mutex::new(Some(sender)),
+        unsent: AtomicU64::new(0),
         signal,
     };
     (outlet, intake)
@@ -66,17 +82,32 @@ impl<T> Outlet<T> {
     /// # Errors
     ///
     /// The item, if nobody receives any more, or after the end.
-    pub(crate) fn send(&self, item: T) -> Result<(), T> {
+    pub(crate) fn send(&self, item: T) -> Result<(), Unsent<T>> {
         // O2: not sent under the lock.
         let sender = self.sender.lock().clone();
         let Some(sender) = sender else {
-            return Err(item);
+            return Err(self.came_back(item));
         };
         let sent = sender.send(item).map_err(|error| error.0);
         // Before the signal: the end may have come meanwhile, and is to be seen then.
         drop(sender);
         self.signal.wake();
-        sent
+        sent.map_err(|item| self.came_back(item))
+    }
+
+    fn came_back(&self, item: T) -> Unsent<T> {
+        // O3. Relaxed: a count, whose values differ for each caller since this is one step.
+        let before = self.unsent.fetch_add(1, Ordering::Relaxed);
+        Unsent {
+            item,
+            is_first: before == 0,
+        }
+    }
+
+    /// How many items came back from [`send`](Self::send).
+    pub(crate) fn unsent(&self) -> u64 {
+        // Relaxed: a count.
+        self.unsent.load(Ordering::Relaxed)
     }
 
     /// Nothing is sent from now on. What was sent can be received. Without receivers it goes with

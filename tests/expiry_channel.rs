@@ -1,11 +1,13 @@
 //! An `ExpiryMap` whose expired entries go into a channel: nothing is lost, nobody is held up, and
-//! both sides see the other's end.
+//! both sides see the other's end. A map outlives its receivers.
 
+#[path = "kit/quiet.rs"]
+mod quiet;
 #[path = "kit/wait.rs"]
 mod wait;
 
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, never, select};
 use tourbillon::{
     Clock, Executor, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, InsertRefusal, Job, Lifecycle,
-    ManualClock, Reason, Removed, Shutdown, Touch,
+    ManualClock, Reason, ReceiverLost, Removed, Shutdown, Touch,
 };
 use wait::until;
 
@@ -140,21 +142,220 @@ fn a_shutdown_that_delivers_at_once_needs_somebody_who_receives() {
     assert_eq!(reasons, [Reason::Shutdown; 100]);
 }
 
+// === nobody receives any more ===
+
+/// A map whose losses are reported to a channel of the test.
+fn reporting(
+    capacity: usize,
+    policy: ReceiverLost,
+) -> (ManualClock, Map, Gone, mpsc::Receiver<(u32, String)>) {
+    let clock = ManualClock::new();
+    let (report, reports) = mpsc::channel();
+    let (map, gone) = Map::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        .when_receiver_lost(policy)
+        .on_receiver_lost(move |first| {
+            let _ = report.send((first.key, first.value.clone()));
+        })
+        .build_channel(capacity)
+        .unwrap();
+    (clock, map, gone, reports)
+}
+
 #[test]
-fn a_map_whose_receiver_is_gone_closes_at_the_next_expiry() {
+fn a_map_whose_receiver_is_gone_lives_on_and_counts_what_it_drops() {
+    for capacity in [0, 1, 3] {
+        let (clock, map, gone, reports) = reporting(capacity, ReceiverLost::default());
+        fill(&map, 0..10);
+        map.insert_with(
+            99,
+            "session".to_owned(),
+            Expiry::NEVER.time_to_idle(10 * IDLE),
+        )
+        .unwrap();
+        clock.advance(IDLE);
+        until("the channel is full, and one waits for room", || {
+            map.stats().ran == capacity as u64 + 1
+        });
+        let in_channel = gone.len();
+        assert_eq!((in_channel, map.stats().unreceived), (capacity, 0));
+        drop(gone);
+        until("the rest is dropped", || {
+            let stats = map.stats();
+            stats.ran == 10 && stats.running == 0
+        });
+        assert_eq!(map.stats().unreceived, 10 - in_channel as u64);
+        // Entries come in no order, so any but those in the channel may be the first.
+        let (key, value) = wait::next(&reports);
+        assert!(key < 10 && value == key.to_string());
+
+        // The session with time left is there, and everything else works as before.
+        assert_eq!(map.state(), Lifecycle::Running);
+        assert!(matches!(map.touch(&99), Touch::Touched { .. }));
+        fill(&map, 10..15);
+        assert!(matches!(map.remove(&10), Removed::Removed { .. }));
+        clock.advance(IDLE);
+        until("these are dropped, too", || {
+            let stats = map.stats();
+            stats.ran == 14 && stats.running == 0
+        });
+        let stats = map.stats();
+        assert_eq!(stats.unreceived, 14 - in_channel as u64);
+        assert_eq!((stats.cancelled, stats.panicked, map.len()), (1, 0, 1));
+        assert!(stats.balances());
+        let report = map.shutdown(Shutdown::HandBack).unwrap();
+        assert_eq!(report.handed_back[0].key, 99);
+        assert!(map.stats().balances() && map.is_empty());
+        drop(map);
+        // The callback goes with the map. It was called once.
+        assert!(wait::all(&reports).is_empty());
+    }
+}
+
+#[test]
+fn a_map_can_be_told_to_close_when_its_receiver_is_gone() {
     for capacity in [0, 1] {
-        let (clock, map, gone) = with_capacity(capacity);
+        let (clock, map, gone, reports) = reporting(capacity, ReceiverLost::Close);
         fill(&map, 0..10);
         // It may wait in the middle of a send.
         clock.advance(IDLE);
-        until("one is taken", || map.stats().ran > 0);
+        until("one is about to be sent", || {
+            map.stats().ran == capacity as u64 + 1
+        });
         drop(gone);
-        until("the map closes", || map.state() != Lifecycle::Running);
-        until("all is dropped", || map.is_empty());
+        let (key, _) = wait::next(&reports);
+        // The callback comes after the end.
+        assert!(key < 10 && map.state() == Lifecycle::Closed && map.is_empty());
         let error = map.insert(11, String::new()).unwrap_err();
         assert_eq!(error.refusal, InsertRefusal::Closed);
-        assert!(map.stats().balances());
+        let stats = map.stats();
+        assert_eq!(stats.unreceived, 1);
+        assert_eq!(
+            (stats.ran, stats.cancelled),
+            (1 + capacity as u64, 9 - capacity as u64)
+        );
+        assert!(stats.balances());
     }
+}
+
+#[test]
+fn a_shutdown_of_a_map_without_a_receiver_waits_for_nobody() {
+    for (mode, delivered) in [
+        (Shutdown::HandBack, 0),
+        (Shutdown::RunNow, 5),
+        (Shutdown::Drain { limit: 2 * IDLE }, 5),
+    ] {
+        let (clock, map, gone) = with_capacity(1);
+        fill(&map, 0..5);
+        drop(gone);
+        let ticket = map.begin_shutdown(mode);
+        if let Shutdown::Drain { .. } = mode {
+            clock.advance(IDLE);
+        }
+        let report = ticket.wait();
+        assert_eq!(report.handed_back.len() as u64, 5 - delivered, "{mode:?}");
+        assert_eq!(report.still_running, 0);
+        let stats = map.stats();
+        assert_eq!((stats.ran, stats.unreceived), (delivered, delivered));
+        assert!(stats.balances());
+    }
+}
+
+#[test]
+fn a_report_of_a_loss_may_call_the_map_and_panic() {
+    quiet::hush();
+    let clock = ManualClock::new();
+    let map: Arc<Mutex<Option<Map>>> = Arc::default();
+    let (seen, told) = mpsc::channel();
+    let in_report = Arc::clone(&map);
+    let (built, gone) = Map::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        // All keys in one stripe: a lock that is held would be noticed.
+        .shards(1)
+        .stripes(1)
+        .on_receiver_lost(move |first| {
+            let map = in_report.lock().unwrap().take().unwrap();
+            let inserted = map.insert(first.key, "again".to_owned()).is_ok();
+            let _ = seen.send((inserted, map.stats().unreceived, map.stats().running));
+            panic!("{}: a report", quiet::WANTED);
+        })
+        .build_channel(1)
+        .unwrap();
+    *map.lock().unwrap() = Some(built.clone());
+    fill(&built, 0..3);
+    drop(gone);
+    clock.advance(IDLE);
+    assert_eq!(wait::next(&told), (true, 1, 1));
+    until("all are dropped", || {
+        let stats = built.stats();
+        stats.ran == 3 && stats.running == 0
+    });
+    let stats = built.stats();
+    assert_eq!((stats.unreceived, stats.panicked, built.len()), (3, 0, 1));
+    clock.advance(IDLE);
+    until("the new entry is dropped without a report", || {
+        built.stats().unreceived == 4
+    });
+    assert!(told.try_recv().is_err());
+}
+
+/// A key and a value whose drops panic once they are armed. Two panics at once would end the process.
+struct Bomb(u32, Arc<AtomicBool>);
+
+impl Clone for Bomb {
+    fn clone(&self) -> Self {
+        Bomb(self.0, Arc::clone(&self.1))
+    }
+}
+
+impl PartialEq for Bomb {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Bomb {}
+
+impl Hash for Bomb {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        let armed = self.1.load(Ordering::SeqCst);
+        assert!(!armed, "{}: in drop", quiet::WANTED);
+    }
+}
+
+#[test]
+fn entries_that_nobody_receives_may_panic_in_their_drops() {
+    quiet::hush();
+    let clock = ManualClock::new();
+    let (map, gone) = ExpiryMap::<Bomb, Bomb>::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        .build_channel(1)
+        .unwrap();
+    let armed = Arc::new(AtomicBool::new(false));
+    for key in 0..3 {
+        let bomb = Bomb(key, Arc::clone(&armed));
+        assert!(map.insert(bomb.clone(), bomb).is_ok());
+    }
+    drop(gone);
+    armed.store(true, Ordering::SeqCst);
+    clock.advance(IDLE);
+    until("all are dropped", || {
+        let stats = map.stats();
+        stats.ran == 3 && stats.running == 0
+    });
+    armed.store(false, Ordering::SeqCst);
+    let stats = map.stats();
+    assert_eq!((stats.unreceived, stats.panicked), (3, 3));
+    assert!(stats.balances() && map.state() == Lifecycle::Running);
 }
 
 /// However many are due and however long nobody receives, the queue is bounded; the rest waits in the
@@ -354,10 +555,15 @@ struct Setting {
 
 /// A map of four values that shut it down; they can from the moment on at which they are `armed`.
 fn of_closers(capacity: usize) -> Setting {
+    of_closers_and(capacity, ReceiverLost::Drop)
+}
+
+fn of_closers_and(capacity: usize, policy: ReceiverLost) -> Setting {
     let clock = ManualClock::new();
     let (map, gone) = Closing::builder()
         .time_to_idle(IDLE)
         .clock(Clock::manual(&clock))
+        .when_receiver_lost(policy)
         .build_channel(capacity)
         .unwrap();
     let (tell, told) = mpsc::channel();
@@ -515,18 +721,21 @@ fn with_a_full_channel_the_only_receiver_waits_until_the_limit() {
 
 #[test]
 fn values_that_go_with_the_receiver_may_shut_the_map_down() {
-    for capacity in [0, 1, 3] {
-        let scenario: fn() = match capacity {
-            0 => || receiver_goes(0),
-            1 => || receiver_goes(1),
-            _ => || receiver_goes(3),
-        };
+    for scenario in [
+        || receiver_goes(0, ReceiverLost::Close),
+        || receiver_goes(1, ReceiverLost::Close),
+        || receiver_goes(3, ReceiverLost::Close),
+        || receiver_goes(0, ReceiverLost::Drop),
+        || receiver_goes(1, ReceiverLost::Drop),
+        || receiver_goes(3, ReceiverLost::Drop),
+    ] as [fn(); 6]
+    {
         within_patience(scenario);
     }
 }
 
-fn receiver_goes(capacity: usize) {
-    let setting = of_closers(capacity);
+fn receiver_goes(capacity: usize, policy: ReceiverLost) {
+    let setting = of_closers_and(capacity, policy);
     setting.clock.advance(IDLE);
     until("the channel is full, and one is about to be sent", || {
         setting.map.stats().ran == capacity as u64 + 1
@@ -545,7 +754,14 @@ fn receiver_goes(capacity: usize) {
         told.extend(setting.told.try_iter());
         told.len() == 4
     });
-    assert!(!told.contains(&Told::Later), "{told:?}");
+    // A map that lives on is shut down by the first drop. With room for none that is one on the
+    // thread that sends, where the report comes later.
+    let later = told.contains(&Told::Later);
+    match policy {
+        ReceiverLost::Close => assert!(!later, "{told:?}"),
+        _ if capacity == 0 => assert!(later, "{told:?}"),
+        _ => {}
+    }
     assert!(setting.map.stats().balances());
 }
 

@@ -21,7 +21,8 @@ use gate::Gate;
 use runtimes::{eventually, on_all};
 use tokio_stream::{Stream, StreamExt};
 use tourbillon::{
-    Clock, Expirations, ExpiryMap, InsertRefusal, Lifecycle, ManualClock, Reason, Shutdown, Touch,
+    Clock, Expirations, ExpiryMap, InsertRefusal, Lifecycle, ManualClock, Reason, ReceiverLost,
+    Shutdown, Touch,
 };
 use wait::until;
 use wakes::{Wakes, poll};
@@ -174,14 +175,55 @@ fn a_drain_delivers_at_the_deadlines_and_then_the_stream_ends() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_closes_the_map_at_the_next_expiry() {
-    let (clock, map, gone) = with_capacity(1);
+fn a_map_outlives_the_task_that_reads_its_stream() {
+    on_all(|| async {
+        let clock = ManualClock::new();
+        let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let (map, mut gone) = Map::builder()
+            .time_to_idle(IDLE)
+            .clock(Clock::manual(&clock))
+            .on_receiver_lost(move |first| {
+                let _ = report.send(first.key);
+            })
+            .build_stream(1)
+            .unwrap();
+        fill(&map, [1]);
+        let reader = tokio::spawn(async move { gone.next().await.map(|gone| gone.key) });
+        clock.advance(IDLE);
+        assert_eq!(reader.await.unwrap(), Some(1));
+        // The task has ended, and its stream with it.
+        fill(&map, 2..7);
+        clock.advance(IDLE);
+        let first = reports.recv().await.expect("the map lives");
+        assert!((2..7).contains(&first));
+        eventually("all are dropped", || {
+            let stats = map.stats();
+            stats.unreceived == 5 && stats.running == 0
+        })
+        .await;
+        assert!(reports.try_recv().is_err(), "one report");
+        assert_eq!(map.state(), Lifecycle::Running);
+        fill(&map, [8]);
+        assert!(map.stats().balances() && map.contains(&8));
+    });
+}
+
+#[test]
+fn a_map_can_be_told_to_close_when_its_stream_is_dropped() {
+    let clock = ManualClock::new();
+    let (map, gone) = Map::builder()
+        .time_to_idle(IDLE)
+        .clock(Clock::manual(&clock))
+        .when_receiver_lost(ReceiverLost::Close)
+        .build_stream(1)
+        .unwrap();
     fill(&map, 0..5);
     drop(gone);
     assert_eq!(map.state(), Lifecycle::Running);
     clock.advance(IDLE);
     until("it closes", || map.state() == Lifecycle::Closed);
-    assert!(map.insert(1, String::new()).is_err());
+    let refused = map.insert(1, String::new()).unwrap_err();
+    assert_eq!(refused.refusal, InsertRefusal::Closed);
 }
 
 #[test]

@@ -124,6 +124,11 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
         let _ = taken;
     }
 
+    /// How many runs found nobody to receive what they delivered.
+    fn unreceived(&self) -> u64 {
+        0
+    }
+
     /// The engine is closed, and nothing is pending or runs any more. User code may run in here:
     /// without a lock, and its panic is contained.
     fn ended(&self) {}

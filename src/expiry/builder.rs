@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::face::{Delivery, Expired, Sessions};
+use super::face::{Delivery, Expired, OnReceiverLost, Sessions};
 use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -17,6 +17,23 @@ use crate::outlet::{Intake, outlet};
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
+
+/// What a map does when nobody receives its expired entries any more: the last receiver of
+/// [`build_channel`](ExpiryMapBuilder::build_channel), or the stream of `build_stream`, has been
+/// dropped.
+///
+/// Given to [`when_receiver_lost`](ExpiryMapBuilder::when_receiver_lost).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum ReceiverLost {
+    /// The map lives on. Entries that expire are dropped and counted in
+    /// [`Stats::unreceived`](crate::Stats::unreceived). The default.
+    #[default]
+    Drop,
+    /// The map closes at the next expiry, as if its last clone had been dropped: the other entries
+    /// are dropped undelivered and count as cancelled, and what is inserted is refused.
+    Close,
+}
 
 /// Options of an [`ExpiryMap`], with defaults that fit most.
 ///
@@ -45,6 +62,8 @@ pub struct ExpiryMapBuilder<K, V, S = RandomState, G = NoGroups> {
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
     max_per_group: Option<usize>,
+    when_receiver_lost: ReceiverLost,
+    on_receiver_lost: Option<OnReceiverLost<K, V>>,
     entries: PhantomData<fn(K, V, G)>,
 }
 
@@ -57,6 +76,8 @@ impl<K, V> ExpiryMapBuilder<K, V> {
             expiry: Expiry::NEVER,
             on_panic: None,
             max_per_group: None,
+            when_receiver_lost: ReceiverLost::default(),
+            on_receiver_lost: None,
             entries: PhantomData,
         }
     }
@@ -90,6 +111,8 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
             expiry: self.expiry,
             on_panic: self.on_panic,
             max_per_group: self.max_per_group,
+            when_receiver_lost: self.when_receiver_lost,
+            on_receiver_lost: self.on_receiver_lost,
             entries: PhantomData,
         }
     }
@@ -98,6 +121,55 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     /// counted in any case, and the panic hook has printed it.
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
+        self
+    }
+
+    /// What the map does when the last receiver of its channel, or its stream, has been dropped. By
+    /// default it lives on, and entries that expire are [dropped and counted](ReceiverLost::Drop).
+    /// Means nothing for a map with a handler.
+    pub fn when_receiver_lost(mut self, policy: ReceiverLost) -> Self {
+        self.when_receiver_lost = policy;
+        self
+    }
+
+    /// Calls `report` when the first entry expires that nobody can receive, with that entry: the
+    /// last receiver of the channel, or the stream, has been dropped. A receiver that is gone never
+    /// comes back, so this happens at most once in the life of a map. How many entries have been
+    /// dropped since is in [`Stats::unreceived`](crate::Stats::unreceived).
+    ///
+    /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
+    /// but not wait for its shutdown; while it blocks, no entry is delivered. If it panics, the
+    /// panic is caught and the map goes on. With [`ReceiverLost::Close`] the map is closed by then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (alarm, alarms) = mpsc::channel();
+    /// let (tokens, expired) = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_live(Duration::from_millis(20))
+    ///     .on_receiver_lost(move |first| {
+    ///         let _ = alarm.send(format!("nobody reads what expires, such as {}", first.key));
+    ///     })
+    ///     .build_channel(64)?;
+    ///
+    /// drop(expired); // for example since the task that read it has panicked
+    /// tokens.insert(7, "token")?;
+    /// assert_eq!(alarms.recv()?, "nobody reads what expires, such as 7");
+    /// assert_eq!(tokens.stats().unreceived, 1);
+    /// tokens.insert(8, "the map lives on")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_receiver_lost(
+        mut self,
+        report: impl Fn(&Expired<K, V>) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_receiver_lost = Some(Box::new(report));
         self
     }
 }
@@ -171,9 +243,14 @@ where
     ///
     /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is
     /// itself the only one to receive. The channel is disconnected when the map has ended and what
-    /// was sent is received. When the last receiver is dropped the map closes, at the next expiry:
-    /// nobody would hear of it. `workers`, `max_workers`, `executor` and `inline` mean nothing
-    /// here.
+    /// was sent is received. `workers`, `max_workers`, `executor` and `inline` mean nothing here.
+    ///
+    /// When the last receiver is dropped, the entries in the channel are dropped with it. The map
+    /// lives on. Entries that expire from then on are dropped without a lock, on the thread that
+    /// would have sent them, and counted in [`Stats::unreceived`](crate::Stats::unreceived). So is
+    /// an entry that was waiting for room in the channel. Give
+    /// [`on_receiver_lost`](Self::on_receiver_lost) to hear of it, and
+    /// [`when_receiver_lost`](Self::when_receiver_lost) to have the map closed instead.
     ///
     /// # Errors
     ///
@@ -189,7 +266,7 @@ where
 
     /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
     /// on any runtime; needs the feature `futures`. With a capacity of 0 it is as with 1: a stream
-    /// can't be waited for.
+    /// can't be waited for. A stream that is dropped counts as the last receiver.
     ///
     /// What waits to be sent holds up a shutdown: a task that awaits the end of
     /// [`begin_shutdown`](ExpiryMap::begin_shutdown) should read on meanwhile, or leave that to
@@ -281,6 +358,8 @@ where
                 expiry: self.expiry,
                 delivery,
                 on_panic: self.on_panic,
+                when_receiver_lost: self.when_receiver_lost,
+                on_receiver_lost: self.on_receiver_lost,
                 groups: G::index(self.max_per_group),
             },
         ))
@@ -292,6 +371,7 @@ impl<K, V, S, G> fmt::Debug for ExpiryMapBuilder<K, V, S, G> {
         f.debug_struct("ExpiryMapBuilder")
             .field("config", &self.config)
             .field("expiry", &self.expiry)
+            .field("when_receiver_lost", &self.when_receiver_lost)
             .finish_non_exhaustive()
     }
 }

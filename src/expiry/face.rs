@@ -6,10 +6,10 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::{Expiry, ExpiryMap, Grouping};
+use super::{Expiry, ExpiryMap, Grouping, ReceiverLost};
 use crate::engine::{Batched, Engine, Face, Fire};
-use crate::job::contain;
-use crate::outlet::Outlet;
+use crate::job::{contain, drop_pair};
+use crate::outlet::{Outlet, Unsent};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -130,6 +130,9 @@ where
     Outlet(Outlet<Expired<K, V>>),
 }
 
+/// Called once, with the first entry that nobody received.
+pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>;
+
 /// What this face needs besides the engine.
 pub(crate) struct Sessions<K, V, S, G>
 where
@@ -142,6 +145,8 @@ where
     pub(super) expiry: Expiry,
     pub(super) delivery: Delivery<K, V, S, G>,
     pub(super) on_panic: Option<OnPanic<K>>,
+    pub(super) when_receiver_lost: ReceiverLost,
+    pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
     pub(super) groups: G::Index,
 }
 
@@ -176,10 +181,8 @@ where
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("they are run by `run_batch`"),
             Delivery::Outlet(outlet) => {
-                let unsent = outlet.send(expired);
-                if unsent.is_err() {
-                    // Nobody wants to know of expired entries any more.
-                    map.engine.abandon();
+                if let Err(unsent) = outlet.send(expired) {
+                    receiver_lost(map, unsent);
                 }
             }
         }
@@ -212,11 +215,46 @@ where
         }
     }
 
+    fn unreceived(&self) -> u64 {
+        match &self.delivery {
+            Delivery::Outlet(outlet) => outlet.unsent(),
+            Delivery::Handler(_) | Delivery::Batches(..) => 0,
+        }
+    }
+
     /// Receivers see the end when they have received what was sent.
     fn ended(&self) {
         if let Delivery::Outlet(outlet) = &self.delivery {
             outlet.end();
         }
+    }
+}
+
+/// What becomes of an entry that nobody receives. Runs on the worker that was to send it, without a
+/// lock; the callback and the drops are user code.
+fn receiver_lost<K, V, S, G>(map: &ExpiryMap<K, V, S, G>, unsent: Unsent<Expired<K, V>>)
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
+{
+    let Unsent { item, is_first } = unsent;
+    let face = &map.engine.face;
+    // The callback comes last: it finds the map closed if it is to close. The other entries go
+    // before this one, and a panic in their drops must not keep the callback from running.
+    let closed = contain(|| {
+        if face.when_receiver_lost == ReceiverLost::Close {
+            map.engine.abandon();
+        }
+    });
+    if let Some(tell) = face.on_receiver_lost.as_ref().filter(|_| is_first) {
+        let _ = contain(|| tell(&item));
+    }
+    // One by one: if both panicked at once the process would end.
+    drop_pair((item.key, item.value));
+    if let Err(message) = closed {
+        resume_unwind(Box::new(message));
     }
 }
 

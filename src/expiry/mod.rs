@@ -27,7 +27,7 @@ mod touch;
 pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
 };
-pub use builder::ExpiryMapBuilder;
+pub use builder::{ExpiryMapBuilder, ReceiverLost};
 pub use face::{Expired, Reason};
 pub use grouped::{Grouping, Groups, NoGroups};
 pub use many::Entries;

@@ -13,8 +13,11 @@ use crate::outlet::Intake;
 /// has ended and what was sent is received.
 ///
 /// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and
-/// no particular runtime. A poll allocates nothing. Dropping it closes the map at the next expiry,
-/// since nobody would hear of it.
+/// no particular runtime. A poll allocates nothing.
+///
+/// When it is dropped the map lives on, and entries that expire are dropped and counted; see
+/// [`on_receiver_lost`](crate::ExpiryMapBuilder::on_receiver_lost) and
+/// [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
 ///
 /// # Examples
 ///
@@ -37,7 +40,7 @@ use crate::outlet::Intake;
 /// # })
 /// # }
 /// ```
-#[must_use = "dropping it closes the map"]
+#[must_use = "entries that expire when it has been dropped are lost"]
 pub struct Expirations<K, V>(Intake<Expired<K, V>>);
 
 impl<K, V> Expirations<K, V> {

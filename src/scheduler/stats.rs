@@ -47,6 +47,11 @@ pub struct Stats {
     /// Counter: how often a ticker held back what was due for the [`pace`](crate::Builder::pace),
     /// until its next share. Counted once for all that waited for that share.
     pub held_back: u64,
+    /// Counter: entries of an [`ExpiryMap`](crate::ExpiryMap) that expired when its channel or
+    /// stream had no receiver any more, and were dropped. They are among those that `ran`. Entries
+    /// that lay in the channel when its last receiver was dropped went with it, and are not counted
+    /// here.
+    pub unreceived: u64,
     /// Counter: panics on a ticker thread, after each of which it went on. Always 0, unless there
     /// is a bug in this crate.
     pub ticker_panics: u64,
@@ -137,6 +142,7 @@ pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
     stats.workers = engine.pool().workers() as u64;
     stats.idle_workers = engine.pool().sleeping() as u64;
     stats.held_back = engine.held_back();
+    stats.unreceived = engine.face.unreceived();
     let faults = engine.faults();
     // Relaxed: counts.
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that
-//! was told to wait is woken, and the end is seen. `src/outlet.rs` has the protocol, O1 and O2.
+//! was told to wait is woken, the end is seen, and a loss is reported once. `src/outlet.rs` has the
+//! protocol, O1 to O3.
 //!
 //! What nobody wakes shows as a deadlock.
 //!
@@ -8,13 +9,14 @@
 //! - `teeth/outlet-sends-under-its-lock.patch`: while it is full nobody can end it.
 //! - `teeth/outlet-drops-what-has-no-room.patch`
 //! - `teeth/outlet-wakes-before-it-is-disconnected.patch`: the task sleeps through the end.
+//! - `teeth/outlet-counts-in-two-steps.patch`: two senders both report the first loss.
 
 use std::future::poll_fn;
 
 use loom::thread;
 
 use super::check;
-use crate::outlet::{Intake, outlet};
+use crate::outlet::{Intake, Unsent, outlet};
 use crate::rig::{Rig, START, Size, at, block_on};
 use crate::sync::Arc;
 
@@ -84,7 +86,36 @@ fn a_send_that_waits_for_room_ends_when_nobody_receives() {
         assert!(outlet.send(0).is_ok());
         let sender = thread::spawn(move || outlet.send(1));
         drop(intake);
-        assert_eq!(sender.join().unwrap(), Err(1));
+        let unsent = Unsent {
+            item: 1,
+            is_first: true,
+        };
+        assert_eq!(sender.join().unwrap(), Err(unsent));
+    });
+}
+
+/// Two senders race each other and the end of the receiver. What came back is counted, and one of
+/// it is the first.
+#[test]
+fn the_first_item_that_nobody_receives_is_reported_once() {
+    check(3, || {
+        let (outlet, intake) = outlet(1);
+        let outlet = Arc::new(outlet);
+        let sender = {
+            let outlet = Arc::clone(&outlet);
+            thread::spawn(move || outlet.send(1))
+        };
+        drop(intake);
+        let mine = outlet.send(0).expect_err("nobody receives");
+        assert_eq!(mine.item, 0);
+        let mut unsent = vec![mine];
+        if let Err(other) = sender.join().unwrap() {
+            assert_eq!(other.item, 1);
+            unsent.push(other);
+        }
+        assert_eq!(outlet.unsent(), unsent.len() as u64);
+        let first = unsent.iter().filter(|unsent| unsent.is_first);
+        assert_eq!(first.count(), 1);
     });
 }
 
