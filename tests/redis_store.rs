@@ -347,6 +347,49 @@ fn hosts_may_be_names_and_sockets_paths() {
     }
 }
 
+/// How many changes the server has counted: each is one entry of the append-only file, and one
+/// message to each replica.
+fn changes(server: &Server) -> u64 {
+    let info: String = redis::cmd("INFO")
+        .arg("persistence")
+        .query(&mut server.connect())
+        .unwrap();
+    let mut lines = info.lines();
+    let changes = lines.find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+    changes.expect("it is told").parse().expect("a number")
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn waiters_write_one_mark_however_often_they_ask() {
+    let server = Server::start();
+    let store = store(&server);
+    let ask = |owner: &str| {
+        let claim = Claim::new("x", owner, LEASE).waiting();
+        match store.acquire(&claim, LIMIT) {
+            Ok(Acquired::Held { .. }) => changes(&server),
+            other => panic!("it is held: {other:?}"),
+        }
+    };
+    granted(&store, "x", "a:1");
+    let before = changes(&server);
+    for _ in 0..10 {
+        for waiter in ["b:1", "c:1"] {
+            assert_eq!(ask(waiter), before + 1);
+        }
+    }
+    // The mark belongs to the holding. The next one has to be marked anew.
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
+    granted(&store, "x", "a:2");
+    let before = changes(&server);
+    for _ in 0..10 {
+        assert_eq!(ask("b:1"), before + 1);
+    }
+}
+
 // === batches ===
 
 #[test]

@@ -1,10 +1,11 @@
 -- KEYS: lock, token. ARGV: owner, lease in ms, life of the token in ms, longest lease in us, or 0
 -- for a server that forgets nothing, and 1 if the caller waits.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us}: nothing is granted yet after a restart.
-local owner = redis.call('HGET', KEYS[1], 'owner')
-if owner and owner ~= ARGV[1] then
+local held = redis.call('HMGET', KEYS[1], 'owner', 'waited')
+if held[1] and held[1] ~= ARGV[1] then
+  -- Only the first waiter writes, since each write goes to the replicas and the append-only file.
   -- What a full server does not note is not announced: who waits asks again.
-  if ARGV[5] == '1' then redis.pcall('HSET', KEYS[1], 'waited', 1) end
+  if ARGV[5] == '1' and not held[2] then redis.pcall('HSET', KEYS[1], 'waited', 1) end
   return {0, redis.call('PTTL', KEYS[1])}
 end
 local time = redis.call('TIME')
