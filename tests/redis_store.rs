@@ -221,20 +221,20 @@ fn left(server: &Server, key: &str) -> u64 {
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
-fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
+fn r23_all_keys_end_and_tokens_live_longer_than_a_clock_is_set_back_by() {
     let server = Server::start();
     let plain = store(&server);
     granted(&plain, "x", "a:1");
     assert!(left(&server, "tourbillon:{x}:lock") <= 30_000);
-    let week = 7 * 24 * 3_600 * 1_000;
+    let default = 25 * 3_600 * 1_000;
     let life = left(&server, "tourbillon:{x}:token");
-    assert!((week - 120_000..=week).contains(&life), "{life}");
+    assert!((default - 120_000..=default).contains(&life), "{life}");
     // A release leaves the token, and the next grant lets it live as long again.
     assert_eq!(release(&plain, "x", "a:1"), Released::Released);
-    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    assert!(left(&server, "tourbillon:{x}:token") > default - 120_000);
     server.cli(&["PEXPIRE", "tourbillon:{x}:token", "5000"]);
     granted(&plain, "x", "a:2");
-    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    assert!(left(&server, "tourbillon:{x}:token") > default - 120_000);
     let hour = Duration::from_secs(3_600);
     let short = RedisStore::builder(&server.url())
         .prefix("p")
@@ -244,6 +244,17 @@ fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
         .unwrap();
     granted(&short, "x", "a:3");
     assert!(left(&server, "p:{x}:token") <= 3_600_000);
+    // Twice the longest lease, if that is longer.
+    let day = 24 * hour;
+    let long = RedisStore::builder(&server.url())
+        .prefix("l")
+        .durable()
+        .longest_lease(day)
+        .build()
+        .unwrap();
+    granted(&long, "x", "a:4");
+    let (life, twice) = (left(&server, "l:{x}:token"), 48 * 3_600 * 1_000);
+    assert!((twice - 120_000..=twice).contains(&life), "{life}");
 }
 
 #[test]
@@ -557,6 +568,35 @@ fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
         server.cli(&["EXISTS", "tourbillon:{z}:lock"]),
         "(integer) 0"
     );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn tokens_grow_after_the_clock_was_set_back_by_a_day() {
+    const DAY_MS: u64 = 24 * 3_600 * 1_000;
+    let server = Server::start();
+    let store = store(&server);
+    let token_key = "tourbillon:{x}:token";
+    // A clock that is set back by a day leaves behind what was written a day ahead: the token, and
+    // the end of its key, which the server keeps as a moment.
+    let before = granted(&store, "x", "a:1") + DAY_MS * 1_000;
+    let life = (left(&server, token_key) + DAY_MS).to_string();
+    server.cli(&["SET", token_key, &before.to_string(), "PX", &life]);
+    let mut last = before;
+    for _ in 0..3 {
+        assert_eq!(release(&store, "x", "a:1"), Released::Released);
+        let token = granted(&store, "x", "a:1");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    // The key lives until the clock has passed its token, and from then on the time is greater.
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let ends = now.as_millis() + u128::from(left(&server, token_key));
+    assert!(ends > u128::from(last / 1_000), "{ends} before {last}");
 }
 
 /// How long a server has been up for certain, when it is asked for the first grant.

@@ -52,7 +52,7 @@ use scripts::{Call, Scripts};
 /// | key | type | what | lives |
 /// |---|---|---|---|
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does | a lease, from the last renewal on |
-/// | `tourbillon:{NAME}:token` | string | the last token | 7 days after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
+/// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -90,7 +90,8 @@ use scripts::{Call, Scripts};
 ///
 /// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
 /// of a name strictly grow also over restarts that forget everything, **as long as the server's
-/// clock is not set back** while the last token is forgotten too. Scripts count in doubles, which
+/// clock is not set back** while the last token is forgotten too. A server that forgets nothing
+/// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
 /// are exact up to 2^53: for microseconds that is until the year 2255.
 ///
 /// # Restarts
