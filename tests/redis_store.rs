@@ -174,23 +174,28 @@ fn what_is_in_redis_is_what_the_documentation_shows() {
         panic!("it is free");
     };
     let lock = "tourbillon:{orders/42}:lock";
-    let shown = |waited: &str, count: u32| {
-        format!(
-            "1) \"owner\"\n2) \"7c1e:3\"\n3) \"count\"\n4) \"{count}\"\n5) \"token\"\n6) \
-             \"{token}\"{waited}"
-        )
+    let shown = |count: &str, waited: &[&str]| {
+        let token = token.to_string();
+        let fields = [
+            "owner", "7c1e:3", "count", count, "token", &token, "lease", "30000",
+        ];
+        let all: Vec<_> = fields.iter().chain(waited).collect();
+        let width = all.len().to_string().len();
+        let line = |(at, word)| format!("{:>width$}) \"{word}\"", at + 1);
+        let lines: Vec<_> = all.iter().enumerate().map(line).collect();
+        lines.join("\n")
     };
-    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 1));
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("1", &[]));
     let mut renewal = Renewal::new("orders/42", "7c1e:3", LEASE);
     renewal.holds = 2;
     assert_eq!(renew(&store, &[renewal]), [Outcome::Renewed]);
-    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 2));
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("2", &[]));
     let waiting = Claim::new("orders/42", "9b02:1", LEASE).waiting();
     assert!(matches!(
         store.acquire(&waiting, LIMIT),
         Ok(Acquired::Held { .. })
     ));
-    let waited = shown("\n7) \"waited\"\n8) \"1\"", 2);
+    let waited = shown("2", &["waited", "1"]);
     assert_eq!(server.cli(&["HGETALL", lock]), waited);
     let keys = server.cli(&["--scan", "--pattern", "tourbillon:*"]);
     let keys: BTreeSet<&str> = keys.lines().collect();
@@ -356,6 +361,58 @@ fn hosts_may_be_names_and_sockets_paths() {
         let owner = server.cli(&["HGET", "tourbillon:{x}:lock", "owner"]);
         assert_eq!(owner, format!("\"{url}\""));
     }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
+    const HOUR_MS: u64 = 3_600_000;
+    let server = Server::start();
+    let store = store(&server);
+    let lock = "tourbillon:{x}:lock";
+    // The server keeps the end of a key as a moment: a clock that is set back by an hour leaves it
+    // an hour further away.
+    let set_back = || {
+        let life = (left(&server, lock) + HOUR_MS).to_string();
+        assert_eq!(server.cli(&["PEXPIRE", lock, &life]), "(integer) 1");
+    };
+    let short = Duration::from_millis(300);
+    let held = |owner: &str| match acquire(&store, "x", owner) {
+        Ok(Acquired::Held { remaining }) => remaining,
+        other => panic!("it is held: {other:?}"),
+    };
+    let claim = Claim::new("x", "a:1", short);
+    assert!(matches!(
+        store.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    set_back();
+    // Of a holder that is dead: the lease that it had, and not the longest that there is.
+    assert!(held("b:1") <= short);
+    assert!(left(&server, lock) <= 300);
+    wait::until("the lease runs out", || {
+        matches!(acquire(&store, "x", "b:1"), Ok(Acquired::Granted { .. }))
+    });
+    // Of one that lives, with leases of another length meanwhile: nothing is cut that is right.
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", short)]),
+        [Outcome::Renewed]
+    );
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
+        [Outcome::Renewed]
+    );
+    assert!(held("c:1") > LEASE / 2);
+    set_back();
+    assert!(held("c:1") <= LEASE);
+    assert!((1..=30_000).contains(&left(&server, lock)));
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
+        [Outcome::Renewed]
+    );
 }
 
 /// How many changes the server has counted: each is one entry of the append-only file, and one

@@ -59,6 +59,7 @@ use scripts::{Call, Scripts};
 /// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
+/// | `lease` | how long its lease is, in milliseconds |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
@@ -76,6 +77,8 @@ use scripts::{Call, Scripts};
 /// 4) "1"
 /// 5) "token"
 /// 6) "1794844800000000"
+/// 7) "lease"
+/// 8) "30000"
 /// $ redis-cli PTTL 'tourbillon:{orders/42}:lock'
 /// (integer) 24310
 /// $ redis-cli GET 'tourbillon:{orders/42}:token'
@@ -111,7 +114,9 @@ use scripts::{Call, Scripts};
 ///   would make that rarer and not impossible, so it is not used.
 /// - The same goes for whoever deletes keys (`FLUSHALL`, eviction): `maxmemory-policy` has to be
 ///   `noeviction`, or one of the volatile ones with enough room.
-/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early.
+/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early. One
+///   that is set back ends no lease early, and keeps nobody waiting for longer than one lease: who
+///   waits cuts what is left of a lease to its length.
 ///
 /// Against all of these there is one remedy, the token, checked by what the lock is to protect
 /// ([`Fence`](super::Fence)).
