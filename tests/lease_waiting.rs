@@ -186,7 +186,7 @@ fn who_waits_waits_out_a_store_that_fails() {
                 0 | 3 => Fault::Fail(down()),
                 1 => Fault::LoseAnswer(down()),
                 2 => panic!("wanted"),
-                4 => Fault::Fail(StoreError::Restarted { wait: 10 * S }),
+                4 => Fault::Fail(StoreError::Restarted { wait: 3_600 * S }),
                 _ => Fault::None,
             },
             _ => Fault::None,
@@ -199,10 +199,10 @@ fn who_waits_waits_out_a_store_that_fails() {
     // It was granted by the second call, and nobody knows; the same owner is granted it again.
     assert!(world.store.holder("a").is_some());
     let at = log.calls().last().unwrap().0;
-    march(&world.hand, 11 * S, "it has it", || claims(&log) == 6);
+    march(&world.hand, S, "it has it", || claims(&log) == 6);
     let guard = wait::next(&had).unwrap();
-    // It was told how long that takes.
-    assert!(log.calls().last().unwrap().0.since(at) >= 10 * S);
+    // It was told how long that takes, and does not rely on it: clocks may be set.
+    assert!(log.calls().last().unwrap().0.since(at) <= 10 * S);
     assert_eq!(world.store.holder("a").unwrap().1, guard.fencing_token());
     // Nor is it given back behind the holder's back.
     assert!(

@@ -174,23 +174,28 @@ fn what_is_in_redis_is_what_the_documentation_shows() {
         panic!("it is free");
     };
     let lock = "tourbillon:{orders/42}:lock";
-    let shown = |waited: &str, count: u32| {
-        format!(
-            "1) \"owner\"\n2) \"7c1e:3\"\n3) \"count\"\n4) \"{count}\"\n5) \"token\"\n6) \
-             \"{token}\"{waited}"
-        )
+    let shown = |count: &str, waited: &[&str]| {
+        let token = token.to_string();
+        let fields = [
+            "owner", "7c1e:3", "count", count, "token", &token, "lease", "30000",
+        ];
+        let all: Vec<_> = fields.iter().chain(waited).collect();
+        let width = all.len().to_string().len();
+        let line = |(at, word)| format!("{:>width$}) \"{word}\"", at + 1);
+        let lines: Vec<_> = all.iter().enumerate().map(line).collect();
+        lines.join("\n")
     };
-    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 1));
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("1", &[]));
     let mut renewal = Renewal::new("orders/42", "7c1e:3", LEASE);
     renewal.holds = 2;
     assert_eq!(renew(&store, &[renewal]), [Outcome::Renewed]);
-    assert_eq!(server.cli(&["HGETALL", lock]), shown("", 2));
+    assert_eq!(server.cli(&["HGETALL", lock]), shown("2", &[]));
     let waiting = Claim::new("orders/42", "9b02:1", LEASE).waiting();
     assert!(matches!(
         store.acquire(&waiting, LIMIT),
         Ok(Acquired::Held { .. })
     ));
-    let waited = shown("\n7) \"waited\"\n8) \"1\"", 2);
+    let waited = shown("2", &["waited", "1"]);
     assert_eq!(server.cli(&["HGETALL", lock]), waited);
     let keys = server.cli(&["--scan", "--pattern", "tourbillon:*"]);
     let keys: BTreeSet<&str> = keys.lines().collect();
@@ -221,20 +226,20 @@ fn left(server: &Server, key: &str) -> u64 {
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
-fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
+fn r23_all_keys_end_and_tokens_live_longer_than_a_clock_is_set_back_by() {
     let server = Server::start();
     let plain = store(&server);
     granted(&plain, "x", "a:1");
     assert!(left(&server, "tourbillon:{x}:lock") <= 30_000);
-    let week = 7 * 24 * 3_600 * 1_000;
+    let default = 25 * 3_600 * 1_000;
     let life = left(&server, "tourbillon:{x}:token");
-    assert!((week - 120_000..=week).contains(&life), "{life}");
+    assert!((default - 120_000..=default).contains(&life), "{life}");
     // A release leaves the token, and the next grant lets it live as long again.
     assert_eq!(release(&plain, "x", "a:1"), Released::Released);
-    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    assert!(left(&server, "tourbillon:{x}:token") > default - 120_000);
     server.cli(&["PEXPIRE", "tourbillon:{x}:token", "5000"]);
     granted(&plain, "x", "a:2");
-    assert!(left(&server, "tourbillon:{x}:token") > week - 120_000);
+    assert!(left(&server, "tourbillon:{x}:token") > default - 120_000);
     let hour = Duration::from_secs(3_600);
     let short = RedisStore::builder(&server.url())
         .prefix("p")
@@ -244,6 +249,17 @@ fn r23_all_keys_end_and_tokens_live_longer_than_any_pause_of_a_client() {
         .unwrap();
     granted(&short, "x", "a:3");
     assert!(left(&server, "p:{x}:token") <= 3_600_000);
+    // Twice the longest lease, if that is longer.
+    let day = 24 * hour;
+    let long = RedisStore::builder(&server.url())
+        .prefix("l")
+        .durable()
+        .longest_lease(day)
+        .build()
+        .unwrap();
+    granted(&long, "x", "a:4");
+    let (life, twice) = (left(&server, "l:{x}:token"), 48 * 3_600 * 1_000);
+    assert!((twice - 120_000..=twice).contains(&life), "{life}");
 }
 
 #[test]
@@ -344,6 +360,101 @@ fn hosts_may_be_names_and_sockets_paths() {
         granted(&store, "x", &url);
         let owner = server.cli(&["HGET", "tourbillon:{x}:lock", "owner"]);
         assert_eq!(owner, format!("\"{url}\""));
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
+    const HOUR_MS: u64 = 3_600_000;
+    let server = Server::start();
+    let store = store(&server);
+    let lock = "tourbillon:{x}:lock";
+    // The server keeps the end of a key as a moment: a clock that is set back by an hour leaves it
+    // an hour further away.
+    let set_back = || {
+        let life = (left(&server, lock) + HOUR_MS).to_string();
+        assert_eq!(server.cli(&["PEXPIRE", lock, &life]), "(integer) 1");
+    };
+    let short = Duration::from_millis(300);
+    let held = |owner: &str| match acquire(&store, "x", owner) {
+        Ok(Acquired::Held { remaining }) => remaining,
+        other => panic!("it is held: {other:?}"),
+    };
+    let claim = Claim::new("x", "a:1", short);
+    assert!(matches!(
+        store.acquire(&claim, LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    set_back();
+    // Of a holder that is dead: the lease that it had, and not the longest that there is.
+    assert!(held("b:1") <= short);
+    assert!(left(&server, lock) <= 300);
+    wait::until("the lease runs out", || {
+        matches!(acquire(&store, "x", "b:1"), Ok(Acquired::Granted { .. }))
+    });
+    // Of one that lives, with leases of another length meanwhile: nothing is cut that is right.
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", short)]),
+        [Outcome::Renewed]
+    );
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
+        [Outcome::Renewed]
+    );
+    assert!(held("c:1") > LEASE / 2);
+    set_back();
+    assert!(held("c:1") <= LEASE);
+    assert!((1..=30_000).contains(&left(&server, lock)));
+    assert_eq!(
+        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
+        [Outcome::Renewed]
+    );
+}
+
+/// How many changes the server has counted: each is one entry of the append-only file, and one
+/// message to each replica.
+fn changes(server: &Server) -> u64 {
+    let info: String = redis::cmd("INFO")
+        .arg("persistence")
+        .query(&mut server.connect())
+        .unwrap();
+    let mut lines = info.lines();
+    let changes = lines.find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+    changes.expect("it is told").parse().expect("a number")
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn waiters_write_one_mark_however_often_they_ask() {
+    let server = Server::start();
+    let store = store(&server);
+    let ask = |owner: &str| {
+        let claim = Claim::new("x", owner, LEASE).waiting();
+        match store.acquire(&claim, LIMIT) {
+            Ok(Acquired::Held { .. }) => changes(&server),
+            other => panic!("it is held: {other:?}"),
+        }
+    };
+    granted(&store, "x", "a:1");
+    let before = changes(&server);
+    for _ in 0..10 {
+        for waiter in ["b:1", "c:1"] {
+            assert_eq!(ask(waiter), before + 1);
+        }
+    }
+    // The mark belongs to the holding. The next one has to be marked anew.
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
+    granted(&store, "x", "a:2");
+    let before = changes(&server);
+    for _ in 0..10 {
+        assert_eq!(ask("b:1"), before + 1);
     }
 }
 
@@ -514,6 +625,35 @@ fn tokens_grow_also_while_the_clock_is_behind_the_last_one() {
         server.cli(&["EXISTS", "tourbillon:{z}:lock"]),
         "(integer) 0"
     );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn tokens_grow_after_the_clock_was_set_back_by_a_day() {
+    const DAY_MS: u64 = 24 * 3_600 * 1_000;
+    let server = Server::start();
+    let store = store(&server);
+    let token_key = "tourbillon:{x}:token";
+    // A clock that is set back by a day leaves behind what was written a day ahead: the token, and
+    // the end of its key, which the server keeps as a moment.
+    let before = granted(&store, "x", "a:1") + DAY_MS * 1_000;
+    let life = (left(&server, token_key) + DAY_MS).to_string();
+    server.cli(&["SET", token_key, &before.to_string(), "PX", &life]);
+    let mut last = before;
+    for _ in 0..3 {
+        assert_eq!(release(&store, "x", "a:1"), Released::Released);
+        let token = granted(&store, "x", "a:1");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    // The key lives until the clock has passed its token, and from then on the time is greater.
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let ends = now.as_millis() + u128::from(left(&server, token_key));
+    assert!(ends > u128::from(last / 1_000), "{ends} before {last}");
 }
 
 /// How long a server has been up for certain, when it is asked for the first grant.

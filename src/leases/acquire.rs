@@ -233,7 +233,8 @@ impl Quest {
                 }
                 self.watch(waker);
                 let pause = match error {
-                    StoreError::Restarted { wait } => wait,
+                    // Its clock may be set back meanwhile, and others may make it shorter.
+                    StoreError::Restarted { wait } => wait.min(self.pause(true)),
                     // It tells of nothing, either.
                     _ => self.pause(false),
                 };
@@ -282,8 +283,9 @@ impl Quest {
 
     /// The time to ask anyway.
     fn pause(&self, told: bool) -> Duration {
+        // With what is drawn on top, less than a second.
         let mean = self.inner.poll.unwrap_or(if told {
-            Duration::from_secs(1)
+            Duration::from_millis(800)
         } else {
             Duration::from_millis(100)
         });

@@ -70,8 +70,9 @@ impl LeasesBuilder {
         self
     }
 
-    /// How long who waits for a lock waits before it asks again, about. By default a tenth of a
-    /// second if the store can't tell of releases, else a second.
+    /// How long who waits for a lock waits before it asks again: up to a fifth less or more than
+    /// this, drawn anew each time. By default a tenth of a second if the store can't tell of releases,
+    /// else 0.8 s, so that everybody who waits asks at least once a second.
     pub fn poll(mut self, pause: Duration) -> Self {
         self.poll = Some(pause);
         self

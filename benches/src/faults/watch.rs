@@ -121,7 +121,7 @@ fn parse(line: &str) -> Option<(String, Seen)> {
             let owner = owner.to_owned();
             Some((lock(key)?, Seen::Renewal { owner, at }))
         }
-        ["HSET", key, "owner", owner, "count", _, "token", token] => {
+        ["HSET", key, "owner", owner, "count", _, "token", token, ..] => {
             let token = token.parse().ok()?;
             let owner = owner.to_owned();
             Some((lock(key)?, Seen::Grant { owner, token }))
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(renewed, Some(("x".to_owned(), renewal.clone())));
         }
         let granted = parse(
-            r#"+1700000000.000042 [0 lua] "HSET" "t:{x}:lock" "owner" "a:1" "count" "1" "token" "17""#,
+            r#"+1700000000.000042 [0 lua] "HSET" "t:{x}:lock" "owner" "a:1" "count" "1" "token" "17" "lease" "300""#,
         );
         let grant = Seen::Grant {
             owner: "a:1".to_owned(),

@@ -11,11 +11,14 @@ use super::{Options, RedisStore};
 
 const PREFIX: &str = "tourbillon";
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
-const TOKEN_LIFE: Duration = Duration::from_secs(7 * DAY);
+/// A clock that is wrong by a day, as one with a wrong date is, and an hour to spare.
+const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
 const CONNECTIONS: usize = 16;
 const DAY: u64 = 24 * 3_600;
 /// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
+/// Twice the longest lease there is.
+const LONGEST_TOKEN_LIFE: Duration = Duration::from_secs(2 * 365 * DAY);
 /// Redis expires keys to the millisecond.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// More would be as many threads that wait for one server.
@@ -29,7 +32,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     longest_lease: Duration,
     durable: bool,
-    token_life: Duration,
+    token_life: Option<Duration>,
     connections: usize,
     destinations: u16,
 }
@@ -41,7 +44,7 @@ impl RedisStoreBuilder {
             prefix: PREFIX.to_owned(),
             longest_lease: LONGEST_LEASE,
             durable: false,
-            token_life: TOKEN_LIFE,
+            token_life: None,
             connections: CONNECTIONS,
             destinations: 1,
         }
@@ -77,11 +80,15 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For how long the last token of a name is kept after its last grant; 7 days by default.
-    /// Tokens grow also without it as long as the server's clock is not set back, so it has to be
-    /// longer than any mistake of that clock lasts.
+    /// For how long the last token of a name is kept after its last grant. By default that is 25
+    /// hours, or twice the [longest lease](Self::longest_lease) if that is longer. Each name that
+    /// was ever granted takes some 150 bytes of the server's memory for this time.
+    ///
+    /// Tokens are times of the server's clock, so they grow also without the last one, unless that
+    /// clock is set back. Choose a life that is longer than the clock is ever set back by, in all,
+    /// within this time. The default bears a clock that is set back by a day.
     pub fn token_life(mut self, life: Duration) -> Self {
-        self.token_life = life;
+        self.token_life = Some(life);
         self
     }
 
@@ -114,9 +121,10 @@ impl RedisStoreBuilder {
         if !(SHORTEST..=LONGEST).contains(&self.longest_lease) {
             return Err(RedisBuildError::LongestLease(self.longest_lease));
         }
-        if !(self.longest_lease..=LONGEST).contains(&self.token_life) {
+        let token_life = self.life_of_tokens();
+        if !(self.longest_lease..=LONGEST_TOKEN_LIFE).contains(&token_life) {
             return Err(RedisBuildError::TokenLife {
-                life: self.token_life,
+                life: token_life,
                 longest_lease: self.longest_lease,
             });
         }
@@ -132,11 +140,16 @@ impl RedisStoreBuilder {
                 keys: Keys::new(self.prefix),
                 longest_lease: self.longest_lease,
                 durable: self.durable,
-                token_life: self.token_life,
+                token_life,
                 connections: self.connections,
                 destinations: self.destinations,
             },
         ))
+    }
+
+    fn life_of_tokens(&self) -> Duration {
+        let default = || TOKEN_LIFE.max(self.longest_lease.saturating_mul(2));
+        self.token_life.unwrap_or_else(default)
     }
 }
 
@@ -147,7 +160,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("longest_lease", &self.longest_lease)
             .field("durable", &self.durable)
-            .field("token_life", &self.token_life)
+            .field("token_life", &self.life_of_tokens())
             .field("connections", &self.connections)
             .finish()
     }
@@ -195,7 +208,7 @@ pub enum RedisBuildError {
     Prefix(String),
     /// The longest lease is not between 1 ms and 365 days.
     LongestLease(Duration),
-    /// The life of tokens is not between the longest lease and 365 days.
+    /// The life of tokens is not between the longest lease and 730 days.
     TokenLife {
         /// What was asked for.
         life: Duration,
@@ -231,7 +244,7 @@ impl fmt::Display for RedisBuildError {
             } => write!(
                 f,
                 "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
-                 and 365 days"
+                 and 730 days"
             ),
             RedisBuildError::Connections(connections) => {
                 write!(f, "{connections} connections: choose between 1 and 1,024")
@@ -298,7 +311,7 @@ mod tests {
         );
         assert_eq!(
             error(some().token_life(zero)).to_string(),
-            "tokens that live for 0ns: choose between the longest lease, 30s, and 365 days"
+            "tokens that live for 0ns: choose between the longest lease, 30s, and 730 days"
         );
         assert_eq!(
             error(some().connections(0)),
@@ -309,6 +322,8 @@ mod tests {
             RedisBuildError::Destinations(0)
         );
         assert!(some().build().is_ok());
+        // The default fits the longest lease that is possible.
+        assert!(some().longest_lease(LONGEST).build().is_ok());
     }
 
     #[test]

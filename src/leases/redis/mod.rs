@@ -52,13 +52,14 @@ use scripts::{Call, Scripts};
 /// | key | type | what | lives |
 /// |---|---|---|---|
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does | a lease, from the last renewal on |
-/// | `tourbillon:{NAME}:token` | string | the last token | 7 days after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
+/// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// | field of the hash | what |
 /// |---|---|
 /// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
+/// | `lease` | how long its lease is, in milliseconds |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
@@ -76,6 +77,8 @@ use scripts::{Call, Scripts};
 /// 4) "1"
 /// 5) "token"
 /// 6) "1794844800000000"
+/// 7) "lease"
+/// 8) "30000"
 /// $ redis-cli PTTL 'tourbillon:{orders/42}:lock'
 /// (integer) 24310
 /// $ redis-cli GET 'tourbillon:{orders/42}:token'
@@ -90,7 +93,8 @@ use scripts::{Call, Scripts};
 ///
 /// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
 /// of a name strictly grow also over restarts that forget everything, **as long as the server's
-/// clock is not set back** while the last token is forgotten too. Scripts count in doubles, which
+/// clock is not set back** while the last token is forgotten too. A server that forgets nothing
+/// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
 /// are exact up to 2^53: for microseconds that is until the year 2255.
 ///
 /// # Restarts
@@ -110,7 +114,9 @@ use scripts::{Call, Scripts};
 ///   would make that rarer and not impossible, so it is not used.
 /// - The same goes for whoever deletes keys (`FLUSHALL`, eviction): `maxmemory-policy` has to be
 ///   `noeviction`, or one of the volatile ones with enough room.
-/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early.
+/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early. One
+///   that is set back ends no lease early, and keeps nobody waiting for longer than one lease: who
+///   waits cuts what is left of a lease to its length.
 ///
 /// Against all of these there is one remedy, the token, checked by what the lock is to protect
 /// ([`Fence`](super::Fence)).
