@@ -10,6 +10,7 @@ use super::store::LeaseStore;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
+use crate::sync::atomic::AtomicU64;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
 use crate::sync::{Arc, Mutex};
@@ -122,6 +123,7 @@ impl LeasesBuilder {
                 drop_limit: DROP_LIMIT,
                 waiting: Hub::default(),
                 line: Mutex::default(),
+                released: AtomicU64::new(0),
             }),
         })
     }
@@ -153,6 +155,7 @@ impl LeasesBuilder {
             drop_limit: Duration::ZERO,
             waiting: Hub::default(),
             line: Mutex::default(),
+            released: AtomicU64::new(0),
         };
         let leases = Leases {
             inner: Arc::new(inner),

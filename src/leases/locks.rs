@@ -9,10 +9,12 @@ use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
+use super::stats::LeaseStats;
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
-use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
+use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::Receiver;
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
@@ -66,6 +68,8 @@ pub(super) struct Inner {
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
     pub(super) line: Mutex<Line>,
+    /// Names that the store gave back.
+    pub(super) released: AtomicU64,
 }
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -231,20 +235,28 @@ impl Leases {
     }
 
     /// A channel of events from now on. What it has no room for is left out and counted in
-    /// [`WatchdogStats::events_missed`]; at least one has room.
+    /// [`LeaseStats::events_missed`]; at least one has room.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
         self.inner.watchdog.events(capacity)
     }
 
-    /// Counters and gauges of the renewals.
+    /// Counters and gauges.
     ///
     /// # Complexity
     ///
     /// Linear in what is held.
     #[must_use]
-    pub fn stats(&self) -> WatchdogStats {
-        self.inner.watchdog.stats()
+    pub fn stats(&self) -> LeaseStats {
+        let line = self.inner.line.lock();
+        let releases_queued = line.waiting.len() + line.running;
+        drop(line);
+        LeaseStats {
+            releases_queued,
+            // Relaxed: a counter.
+            released: self.inner.released.load(Ordering::Relaxed),
+            ..LeaseStats::of(self.inner.watchdog.stats())
+        }
     }
 
     /// The present moment of the leases' clock.
@@ -379,10 +391,15 @@ impl Inner {
         lease: Duration,
     ) -> Result<Released, StoreError> {
         let limit = call_limit(lease);
-        contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+        let answer = contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
-        })
+        });
+        if answer == Ok(Released::Released) {
+            // Relaxed: a counter.
+            self.released.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.

@@ -143,7 +143,7 @@
 //! wait for the rest of the lease. In good order, drop the guards, or [`close`](Leases::close) the
 //! leases, which gives back what is held, within a limit. A panic that unwinds drops its guards. A
 //! guard that is leaked is renewed until the process ends, which is what `HeldLong`,
-//! [`most_renewals`](WatchdogStats::most_renewals) and `max_hold` are for.
+//! [`most_renewals`](LeaseStats::most_renewals) and `max_hold` are for.
 
 mod acquire;
 #[cfg(feature = "futures")]
@@ -159,6 +159,7 @@ mod locks;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod stats;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod store;
@@ -173,6 +174,7 @@ pub use fence::{Fence, StaleToken};
 pub use guard::{LeaseGuard, LeaseId};
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
+pub use stats::LeaseStats;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
 pub use store::{
