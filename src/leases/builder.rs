@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::guard::LeaseId;
 use super::hub::Hub;
 use super::locks::{Inner, Leases};
+use super::stats::Asks;
 use super::store::LeaseStore;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
@@ -124,6 +125,7 @@ impl LeasesBuilder {
                 waiting: Hub::default(),
                 line: Mutex::default(),
                 released: AtomicU64::new(0),
+                asks: Asks::default(),
             }),
         })
     }
@@ -156,6 +158,7 @@ impl LeasesBuilder {
             waiting: Hub::default(),
             line: Mutex::default(),
             released: AtomicU64::new(0),
+            asks: Asks::default(),
         };
         let leases = Leases {
             inner: Arc::new(inner),

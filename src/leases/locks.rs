@@ -9,7 +9,7 @@ use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
-use super::stats::LeaseStats;
+use super::stats::{Asks, LeaseStats};
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
 use crate::clock::Clock;
@@ -70,6 +70,7 @@ pub(super) struct Inner {
     pub(super) line: Mutex<Line>,
     /// Names that the store gave back.
     pub(super) released: AtomicU64,
+    pub(super) asks: Asks,
 }
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -161,8 +162,11 @@ impl Leases {
     /// # Blocking
     ///
     /// Until the lock is free, and for as long as the store does not answer: without a server that is
-    /// for ever, and no event tells of it. [`try_lock_for`](Self::try_lock_for) says what was wrong. A
-    /// Redis server that has just started grants nothing for up to 31 s, unless it is durable.
+    /// for ever. After one second an event says what it waits for, [`What::Waiting`], and again at
+    /// pauses that double; [`LeaseStats::waiting`] counts such callers. A Redis server that has just
+    /// started grants nothing for up to 31 s, unless it is durable.
+    ///
+    /// [`What::Waiting`]: super::What::Waiting
     ///
     /// Who waits is woken when it is released, if the store can tell, and asks
     /// again when the lease in its way has run out, and every now and then. One after the other is
@@ -188,7 +192,8 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::TimedOut`], and those of [`lock`](Self::lock).
+    /// [`LockError::TimedOut`] if somebody else held it to the end, [`LockError::Unanswered`] if the
+    /// store failed at the end, and those of [`lock`](Self::lock).
     ///
     /// # Blocking
     ///
@@ -220,16 +225,20 @@ impl Leases {
     ///
     /// let others = Leases::new(MemoryStore::new())?;
     /// let foreign = others.lock("ledger")?;
-    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard)));
+    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard { .. })));
     /// # Ok(())
     /// # }
     /// ```
     pub fn enter_again(&self, guard: &LeaseGuard) -> Result<LeaseGuard, LockError> {
         if !guard.belongs_to(&self.inner) {
-            return Err(LockError::ForeignGuard);
+            let name = guard.name().to_owned();
+            return Err(LockError::ForeignGuard { name });
         }
         match guard.lost().loss() {
-            Some(loss) => Err(LockError::Lost(loss)),
+            Some(loss) => {
+                let name = guard.name().to_owned();
+                Err(LockError::Lost { name, loss })
+            }
             None => Ok(guard.again()),
         }
     }
@@ -251,12 +260,12 @@ impl Leases {
         let line = self.inner.line.lock();
         let releases_queued = line.waiting.len() + line.running;
         drop(line);
-        LeaseStats {
+        self.inner.asks.fill(LeaseStats {
             releases_queued,
             // Relaxed: a counter.
             released: self.inner.released.load(Ordering::Relaxed),
             ..LeaseStats::of(self.inner.watchdog.stats())
-        }
+        })
     }
 
     /// The present moment of the leases' clock.
@@ -311,9 +320,11 @@ impl Inner {
         }
         let most = self.store.longest_lease();
         if lease > most {
-            return Err(LockError::TooLong { lease, most });
+            let name = name.to_owned();
+            return Err(LockError::TooLong { name, lease, most });
         }
-        self.watchdog.check(&keep)?;
+        let checked = self.watchdog.check(&keep);
+        checked.map_err(|error| LockError::of_keep(name, error))?;
         Ok(Request {
             name: name.to_owned(),
             // The process by its number of now: it may be a copy of the one that made the leases.
@@ -362,7 +373,7 @@ impl Inner {
             .keep_with(id, &request.keep.clone().since(sent))
         {
             Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
-            Err(error) => Attempt::Ended(error.into()),
+            Err(error) => Attempt::Ended(LockError::of_keep(&request.name, error)),
         }
     }
 

@@ -129,6 +129,7 @@
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
+//! | `Waiting` | `lock` or `try_lock_for` has waited for a second or longer: is it held for so long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end

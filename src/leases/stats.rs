@@ -1,6 +1,9 @@
 //! What [`Leases`](super::Leases) count.
 
+use super::error::LockError;
+use super::guard::LeaseGuard;
 use super::watchdog::WatchdogStats;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A snapshot of the gauges and counters of [`Leases`](super::Leases).
 ///
@@ -53,6 +56,78 @@ pub struct LeaseStats {
     pub releases_queued: usize,
     /// Counter: locks that the store gave back when these leases asked it to.
     pub released: u64,
+    /// Counter: acquires that began, by any of the methods that lock. A wrong name or a wrong option
+    /// is refused before that and is not counted. It is the sum of the next five.
+    pub asked: u64,
+    /// Counter: acquires that returned a guard.
+    pub granted: u64,
+    /// Counter: acquires that ended since somebody else held the lock: [`LockError::Held`] and
+    /// [`LockError::TimedOut`].
+    ///
+    /// [`LockError::Held`]: super::LockError::Held
+    /// [`LockError::TimedOut`]: super::LockError::TimedOut
+    pub refused: u64,
+    /// Counter: acquires that ended with any other error.
+    pub acquires_failed: u64,
+    /// Counter: acquires whose caller gave up, by dropping the future.
+    pub abandoned: u64,
+    /// Gauge: acquires that have no answer yet, calls that wait and calls that don't.
+    pub waiting: u64,
+}
+
+/// What becomes of acquires.
+#[derive(Default)]
+pub(super) struct Asks {
+    asked: AtomicU64,
+    granted: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    abandoned: AtomicU64,
+}
+
+impl Asks {
+    /// One begins.
+    pub(super) fn begin(&self) {
+        // Relaxed, here and below: counters, read for a snapshot alone.
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One has its answer.
+    pub(super) fn end(&self, answer: &Result<LeaseGuard, LockError>) {
+        let counter = match answer {
+            Ok(_) => &self.granted,
+            Err(LockError::Held { .. } | LockError::TimedOut { .. }) => &self.refused,
+            Err(_) => &self.failed,
+        };
+        // Relaxed: a counter.
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One will have none.
+    pub(super) fn abandon(&self) {
+        // Relaxed: a counter.
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Fills in the counters of acquires.
+    pub(super) fn fill(&self, stats: LeaseStats) -> LeaseStats {
+        // Relaxed: counters.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [granted, refused, failed, abandoned] =
+            [&self.granted, &self.refused, &self.failed, &self.abandoned].map(read);
+        // Read last, so that what began meanwhile counts as waiting and the sum holds.
+        let ended = granted + refused + failed + abandoned;
+        let asked = read(&self.asked).max(ended);
+        LeaseStats {
+            asked,
+            granted,
+            refused,
+            acquires_failed: failed,
+            abandoned,
+            waiting: asked - ended,
+            ..stats
+        }
+    }
 }
 
 impl LeaseStats {
