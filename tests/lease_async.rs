@@ -9,6 +9,7 @@ mod wait;
 #[path = "kit/wakes.rs"]
 mod wakes;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
@@ -17,7 +18,8 @@ use std::time::Duration;
 use gate::Gate;
 use runtimes::{eventually, on_all};
 use tourbillon::leases::{
-    Fault, Leases, LockError, Loss, MemoryStore, ReleaseError, StoreCall, StoreError,
+    Event, Fault, LeaseId, Leases, LockError, Loss, MemoryStore, ReleaseError, Steps, StoreCall,
+    StoreError, What,
 };
 use tourbillon::{Clock, ManualClock};
 use wait::until;
@@ -72,7 +74,7 @@ fn a_lock_is_awaited_and_given_back_on_every_runtime() {
         let guard = leases.try_lock_async("a").await.unwrap();
         assert!(guard.is_held() && guard.fencing_token() > 0);
         let refused = leases.try_lock_async("a").await;
-        assert!(matches!(refused, Err(LockError::Held { remaining }) if remaining == LEASE));
+        assert!(matches!(refused, Err(LockError::Held { remaining, .. }) if remaining == LEASE));
         guard.release_async().await.unwrap();
         assert!(is_free(&store, "a"));
         assert_eq!(leases.stats().armed, 0);
@@ -94,9 +96,10 @@ fn who_waits_is_woken_by_the_release_and_not_by_the_clock() {
             let leases = leases.clone();
             async move { leases.lock_async("a").await.unwrap().fencing_token() }
         });
-        // It has asked twice, and a timer is armed for the time to ask anyway.
+        // It has asked twice. Timers are armed for the guard, for the time to ask anyway, and for the
+        // event that tells of the wait.
         eventually("it waits", || {
-            claims.load(SeqCst) == 2 && leases.stats().armed == 2
+            claims.load(SeqCst) == 2 && leases.stats().armed == 3
         })
         .await;
         first.release_async().await.unwrap();
@@ -124,10 +127,7 @@ fn the_patience_is_that_of_the_clock() {
         }
         answer.is_some()
     });
-    assert!(matches!(
-        answer,
-        Some(Err(LockError::TimedOut { last: None }))
-    ));
+    assert!(matches!(answer, Some(Err(LockError::TimedOut { .. }))));
     // Asked once more at the end.
     assert_eq!(claims.load(SeqCst), 3);
 }
@@ -155,7 +155,7 @@ fn patience_ends_also_while_no_worker_is_free() {
     until("it is woken", || wakes.count() > before);
     assert!(matches!(
         poll(&mut waiting, &wakes),
-        Poll::Ready(Err(LockError::TimedOut { last: None }))
+        Poll::Ready(Err(LockError::Unanswered { .. }))
     ));
     // Neither was asked for the other name, nor will be.
     drop((waiting, hangs));
@@ -269,8 +269,8 @@ fn who_gives_up_waiting_lets_the_next_one_have_it() {
     let poll_until_it_sleeps = |waiting: &mut std::pin::Pin<Box<_>>, wakes: &_, waiters: usize| {
         until("it sleeps", || {
             assert!(poll(waiting, wakes).is_pending());
-            // It has asked twice, and waits for the time to ask anyway.
-            claims.load(SeqCst) == 2 * waiters && leases.stats().armed == 1 + waiters
+            // It has asked twice, and has a timer for the time to ask anyway, and one for the event.
+            claims.load(SeqCst) == 2 * waiters && leases.stats().armed == 1 + 2 * waiters
         });
     };
     poll_until_it_sleeps(&mut first, &first_wakes, 1);
@@ -375,10 +375,131 @@ fn closed_leases_answer_at_once() {
         assert_eq!(leases.close(LEASE), 1);
         assert!(!guard.is_held());
         let refused = leases.lock_async("b").await;
-        assert!(matches!(refused, Err(LockError::Closed)));
+        assert!(matches!(refused, Err(LockError::Closed { .. })));
         assert_eq!(
             guard.release_async().await,
             Err(ReleaseError::Lost(Loss::Closed))
         );
     });
+}
+
+/// Leases without threads, their store, and a channel of their events.
+fn stepped(seed: u64) -> (Leases, Steps, MemoryStore, Events) {
+    let clock = Clock::manual(&ManualClock::new());
+    let store = MemoryStore::with_clock(clock.clone());
+    let builder = Leases::builder(store.clone()).clock(clock);
+    let (leases, steps) = builder.build_stepped(seed).unwrap();
+    let events = leases.events(1_000);
+    (
+        leases,
+        steps,
+        store,
+        Box::new(move || events.try_iter().collect()),
+    )
+}
+
+/// What has been told since the last look.
+type Events = Box<dyn Fn() -> Vec<Event<LeaseId>>>;
+
+/// Lets the time pass for somebody who waits.
+fn pass<F: Future + Unpin>(steps: &Steps, waiting: &mut F, by: Duration) {
+    let wakes = Wakes::new();
+    let end = steps.now() + by;
+    loop {
+        steps.settle();
+        assert!(poll(waiting, &wakes).is_pending());
+        steps.settle();
+        if steps.now() >= end {
+            return;
+        }
+        steps.advance(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_wait_is_told_after_a_second_and_then_after_pauses_that_double() {
+    let second = Duration::from_secs(1);
+    for seed in 0..5 {
+        let (leases, steps, _store, events) = stepped(seed);
+        let guard = leases.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
+        steps.advance(second);
+        let began = steps.now();
+        let mut waiting = Box::pin(leases.lock_async("a"));
+        pass(&steps, &mut waiting, second - Duration::from_millis(1));
+        assert_eq!(events(), []);
+        pass(&steps, &mut waiting, 20 * second);
+        let told = events();
+        let seconds: Vec<u64> = told
+            .iter()
+            .map(|event| event.at.since(began).as_secs())
+            .collect();
+        assert_eq!(seconds, [1, 3, 7, 15]);
+        for event in &told {
+            assert_eq!(event.key.name(), "a");
+            assert_eq!(event.key.token(), 0);
+            assert_ne!(event.key, *guard.id());
+            match &event.what {
+                What::Waiting { since, error, .. } => assert_eq!((*since, error), (began, &None)),
+                other => panic!("{other:?}"),
+            }
+            let text = event.what.to_string();
+            assert_eq!(text, "waiting: somebody else holds it");
+        }
+        // It was that owner that asked, and the wait ends with the answer.
+        guard.release().unwrap();
+        let wakes = Wakes::new();
+        let mut had = None;
+        while had.is_none() {
+            steps.settle();
+            match poll(&mut waiting, &wakes) {
+                Poll::Ready(answer) => had = Some(answer.unwrap()),
+                Poll::Pending => {}
+            }
+        }
+        assert_eq!(*had.unwrap().id(), told[0].key);
+        assert_eq!(leases.stats().waiting, 0);
+        steps.advance(100 * second);
+        assert_eq!(events(), []);
+        assert_eq!(leases.stats().armed, 0);
+    }
+}
+
+#[test]
+fn a_wait_for_a_store_that_fails_is_told_with_its_error() {
+    let second = Duration::from_secs(1);
+    let (leases, steps, store, events) = stepped(1);
+    let down = StoreError::Unavailable("down".to_owned());
+    let error = down.clone();
+    store.inject(move |_| Fault::Fail(error.clone()));
+    let mut waiting = Box::pin(leases.lock_async("a"));
+    let mut short = Box::pin(leases.try_lock_for_async("b", second / 2));
+    assert!(poll(&mut short, &Wakes::new()).is_pending());
+    pass(&steps, &mut waiting, second + second / 10);
+    let told = events();
+    // The other one was not to wait for so long.
+    let names: Vec<_> = told.iter().map(|event| event.key.name()).collect();
+    assert_eq!(names, ["a"]);
+    assert!(
+        matches!(&told[0].what, What::Waiting { error: Some(error), .. } if *error == down),
+        "{told:?}"
+    );
+    assert!(told[0].what.to_string().contains("unavailable: down"));
+    // It is held by somebody then, and that is told.
+    store.heal();
+    let other = Leases::builder(store.clone()).clock(Clock::manual(&steps.clock()));
+    let (other, _others) = other.build_stepped(2).unwrap();
+    let _guard = other.acquire("a").fixed_lease(LEASE).try_lock().unwrap();
+    pass(&steps, &mut waiting, 2 * second);
+    let told = events();
+    assert_eq!(told.len(), 1);
+    assert!(matches!(told[0].what, What::Waiting { error: None, .. }));
+    // Who gives up waits no more.
+    let stats = leases.stats();
+    assert_eq!((stats.asked, stats.waiting, stats.abandoned), (2, 2, 0));
+    drop((waiting, short));
+    steps.advance(100 * second);
+    assert_eq!(events(), []);
+    let stats = leases.stats();
+    assert_eq!((stats.asked, stats.waiting, stats.abandoned), (2, 0, 2));
+    assert_eq!(stats.armed, 0);
 }

@@ -140,7 +140,10 @@ fn c153_r09_an_acquire_whose_answer_comes_after_the_end_arms_nothing() {
     assert!(world.store.holder("a").is_some());
     assert_eq!(world.leases.close(S), 0);
     gate.open();
-    assert!(matches!(acquiring.join().unwrap(), Err(LockError::Closed)));
+    assert!(matches!(
+        acquiring.join().unwrap(),
+        Err(LockError::Closed { .. })
+    ));
     assert_eq!(world.leases.stats().kept, 0);
     until("it is given back", || world.store.holder("a").is_none());
     until("nothing is armed", || world.leases.stats().armed == 0);
@@ -164,7 +167,10 @@ fn c153_r09_an_acquire_whose_answer_comes_too_late_arms_nothing() {
         let late = world.leases.try_lock("a");
         assert!(matches!(
             late,
-            Err(LockError::Store(StoreError::Unavailable(_)))
+            Err(LockError::Store {
+                error: StoreError::Unavailable(_),
+                ..
+            })
         ));
         assert_eq!(world.leases.stats().kept, 0);
         // For the store it still is held, and by nobody who would give it back later.
@@ -187,7 +193,7 @@ fn r05_an_acquire_whose_answer_is_lost_leaves_the_lock_with_nobody() {
         });
         assert!(matches!(
             world.leases.try_lock("a"),
-            Err(LockError::Store(_))
+            Err(LockError::Store { .. })
         ));
         assert_eq!(world.leases.stats().kept, 0);
         assert!(world.store.holder("a").is_some());
@@ -341,7 +347,10 @@ fn one_guard_less_knows_of_the_loss_and_gives_nothing_back() {
     assert_eq!(outer.release(), Err(ReleaseError::Lost(Loss::Expired)));
     assert!(matches!(
         world.leases.enter_again(&inner),
-        Err(LockError::Lost(Loss::Expired))
+        Err(LockError::Lost {
+            loss: Loss::Expired,
+            ..
+        })
     ));
     assert_eq!(inner.release(), Err(ReleaseError::Lost(Loss::Expired)));
 }
@@ -500,14 +509,17 @@ fn to_close_is_the_end_of_everything_that_is_held() {
     for n in 0..5 {
         assert_eq!(world.store.holder(&n.to_string()), None);
     }
-    let closed = |answer| matches!(answer, Err(LockError::Closed));
+    let closed = |answer| matches!(answer, Err(LockError::Closed { .. }));
     assert!(closed(world.leases.try_lock("9").map(drop)));
     assert!(closed(world.leases.lock("9").map(drop)));
     assert!(closed(world.leases.try_lock_for("9", S).map(drop)));
     for guard in guards {
         assert!(matches!(
             world.leases.enter_again(&guard),
-            Err(LockError::Lost(Loss::Closed))
+            Err(LockError::Lost {
+                loss: Loss::Closed,
+                ..
+            })
         ));
         assert_eq!(guard.release(), Err(ReleaseError::Lost(Loss::Closed)));
     }

@@ -23,7 +23,7 @@ use kit::{
 };
 use tourbillon::leases::{
     Acquired, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
-    Outcome, Released, Renewal, StoreCall, StoreError,
+    Outcome, Released, Renewal, StoreCall, StoreError, What,
 };
 use tourbillon::{Clock, ManualClock, Time};
 use wait::until;
@@ -131,7 +131,7 @@ fn a_try_that_waits_gives_up_in_time_and_leaves_nothing() {
     world.hand.advance(MS);
     let (took, answer) = wait::next(&had);
     assert!(
-        matches!(answer, Err(LockError::TimedOut { last: None })),
+        matches!(answer, Err(LockError::TimedOut { .. })),
         "{answer:?}"
     );
     assert_eq!(took, 5 * S);
@@ -151,9 +151,9 @@ fn without_patience_there_is_one_call_all_the_same() {
     let log = log(&world.store, &world.clock, no_fault);
     let guard = world.leases.try_lock_for("a", Duration::ZERO).unwrap();
     let refused = world.leases.try_lock_for("a", Duration::ZERO);
-    assert!(matches!(refused, Err(LockError::TimedOut { last: None })));
+    assert!(matches!(refused, Err(LockError::TimedOut { .. })));
     let refused = world.leases.try_lock("a");
-    assert!(matches!(refused, Err(LockError::Held { remaining }) if remaining == LEASE));
+    assert!(matches!(refused, Err(LockError::Held { remaining, .. }) if remaining == LEASE));
     assert_eq!(log.len(), 3);
     drop(guard);
 }
@@ -233,7 +233,7 @@ fn what_the_store_said_last_is_told_at_the_end() {
         answer.is_some()
     });
     let last = match answer {
-        Some(Err(LockError::TimedOut { last: Some(last) })) => last,
+        Some(Err(LockError::Unanswered { name, error, .. })) if name == "a" => error,
         other => panic!("{other:?}"),
     };
     assert_eq!(last, down());
@@ -252,7 +252,7 @@ fn a_store_that_refuses_for_good_is_not_waited_out() {
         world.leases.try_lock("a"),
         world.leases.try_lock_for("a", 10 * S),
     ] {
-        assert!(matches!(answer, Err(LockError::Store(error)) if error == refused));
+        assert!(matches!(answer, Err(LockError::Store { error, .. }) if error == refused));
     }
     assert_eq!(log.len(), 3);
 }
@@ -266,7 +266,7 @@ fn who_waits_when_it_is_all_over_is_told() {
     until("it waits", || claims(&log) == 2);
     world.leases.close(S);
     // The name was given back, so it is woken, and finds that nothing is kept any more.
-    assert!(matches!(wait::next(&had), Err(LockError::Closed)));
+    assert!(matches!(wait::next(&had), Err(LockError::Closed { .. })));
     until("nothing is left", || world.store.holder("a").is_none());
     drop(held);
 }
@@ -454,4 +454,139 @@ fn a_request_that_hangs_holds_up_nobody_else() {
     // Granted now, and counted from when it was asked for: there is less left.
     let guard = wait::next(&had).unwrap();
     assert!(guard.remaining() < 18 * S);
+}
+
+#[test]
+fn a_call_that_hangs_holds_up_no_event_of_the_wait() {
+    let world = threads();
+    let gate = Gate::default();
+    let own = gate.clone();
+    let log = log(&world.store, &Clock::manual(&world.hand), move |call| {
+        if matches!(call, StoreCall::Claim(_)) {
+            own.pass();
+        }
+        Fault::None
+    });
+    let events = world.leases.events(100);
+    let had = waiter(&world.leases);
+    gate.crowd(1);
+    let mut told = None;
+    march(&world.hand, S, "it is told", || {
+        told = events.try_recv().ok();
+        told.is_some()
+    });
+    let event = told.unwrap();
+    assert_eq!(event.key.name(), "a");
+    match event.what {
+        What::Waiting { since, error, .. } => {
+            assert!(event.at.since(since) >= S);
+            let why = error.unwrap().to_string();
+            assert!(
+                why.contains("no answer for") && why.contains("under way"),
+                "{why}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.leases.stats().waiting, 1);
+    gate.open();
+    let guard = wait::next(&had).unwrap();
+    assert_eq!(claims(&log), 1);
+    assert_eq!(*guard.id(), event.key);
+    let stats = world.leases.stats();
+    assert_eq!((stats.asked, stats.granted, stats.waiting), (1, 1, 0));
+}
+
+#[test]
+fn a_lock_that_is_held_and_a_store_that_fails_are_two_ends_of_the_patience() {
+    let world = world(1);
+    let guard = world.leases.try_lock("a").unwrap();
+    // One call each, since the clock stands still and there is no patience.
+    let try_it = || world.leases.try_lock_for("a", Duration::ZERO);
+    match try_it() {
+        Err(error @ LockError::TimedOut { .. }) => assert_eq!(error.name(), "a"),
+        other => panic!("{other:?}"),
+    }
+    for failure in [down(), StoreError::Restarted { wait: 7 * S }] {
+        let own = failure.clone();
+        world.store.inject(move |_| Fault::Fail(own.clone()));
+        match try_it() {
+            Err(LockError::Unanswered { name, error, .. }) => {
+                assert_eq!((name.as_str(), error), ("a", failure));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    world.store.heal();
+    assert!(matches!(try_it(), Err(LockError::TimedOut { .. })));
+    guard.release().unwrap();
+    assert!(try_it().is_ok());
+}
+
+#[test]
+fn a_last_call_without_time_does_not_hide_that_the_lock_is_held() {
+    // The clock stands at the end of the patience when the last call is made.
+    for (fails_from, held) in [(3, true), (2, false)] {
+        let world = threads();
+        let _guard = world.leases.acquire("a").fixed_lease(LEASE).try_lock();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let log = log(&world.store, &Clock::manual(&world.hand), move |call| {
+            let claim = matches!(call, StoreCall::Claim(_));
+            if claim && count.fetch_add(1, SeqCst) + 1 >= fails_from {
+                return Fault::Fail(down());
+            }
+            Fault::None
+        });
+        let (leases, (send, had)) = (world.leases.clone(), channel());
+        thread::spawn(move || send.send(leases.try_lock_for("a", S / 2)));
+        until("it waits", || claims(&log) >= 2);
+        world.hand.advance(S / 2);
+        let answer = wait::next(&had);
+        match answer {
+            Err(LockError::TimedOut { .. }) => assert!(held),
+            Err(LockError::Unanswered { error, .. }) => {
+                assert!(!held);
+                assert_eq!(error, down());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn every_acquire_is_counted_by_its_end() {
+    let world = world(1);
+    let ends = || {
+        let stats = world.leases.stats();
+        assert_eq!((stats.waiting, stats.abandoned), (0, 0));
+        assert_eq!(
+            stats.asked,
+            stats.granted + stats.refused + stats.acquires_failed
+        );
+        (stats.granted, stats.refused, stats.acquires_failed)
+    };
+    assert_eq!(ends(), (0, 0, 0));
+    let guard = world.leases.lock("a").unwrap();
+    assert_eq!(ends(), (1, 0, 0));
+    assert!(world.leases.try_lock("a").is_err());
+    assert!(world.leases.try_lock_for("a", Duration::ZERO).is_err());
+    assert_eq!(ends(), (1, 2, 0));
+    world.store.inject(|_| Fault::Fail(down()));
+    assert!(world.leases.try_lock("b").is_err());
+    assert!(world.leases.try_lock_for("b", Duration::ZERO).is_err());
+    assert_eq!(ends(), (1, 2, 2));
+    world.store.heal();
+    // What is wrong in itself is not asked for.
+    assert!(world.leases.try_lock("").is_err());
+    assert!(world.leases.acquire("b").lease(MS).try_lock().is_err());
+    // Nor is one more guard of a holding.
+    drop(world.leases.enter_again(&guard).unwrap());
+    assert_eq!(ends(), (1, 2, 2));
+    guard.release().unwrap();
+    world.leases.close(S);
+    assert!(matches!(
+        world.leases.lock("a"),
+        Err(LockError::Closed { .. })
+    ));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tourbillon::leases::{
     Acquired, Claim, Destination, LeaseStore, Leases, LockError, Outcome, RedisStore, Released,
-    Renewal, StoreError,
+    Renewal, StoreError, What,
 };
 
 #[path = "kit/proxy.rs"]
@@ -770,4 +770,85 @@ fn locks_of_two_processes_are_handed_over_by_the_server() {
         assert!(guard.fencing_token() > token);
         assert!(matches!(from.try_lock("x"), Err(LockError::Held { .. })));
     }
+}
+
+// === waits that are told ===
+
+/// The first event of a wait on `name`, and then the lock, once `mend` has put an end to the trouble.
+fn told(url: &str, why: &str, mend: impl FnOnce()) {
+    let store = RedisStore::builder(url).durable().build().unwrap();
+    let leases = Leases::new(store).unwrap();
+    let events = leases.events(1_000);
+    let (tell, had) = mpsc::channel();
+    thread::spawn({
+        let leases = leases.clone();
+        move || tell.send(leases.lock("orders/42"))
+    });
+    let event = events.recv_timeout(LIMIT).expect("the wait is told");
+    assert_eq!(event.key.name(), "orders/42");
+    match event.what {
+        What::Waiting {
+            since,
+            error: Some(error),
+            ..
+        } => {
+            assert!(event.at.since(since) >= Duration::from_secs(1));
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let stats = leases.stats();
+    assert_eq!((stats.asked, stats.waiting), (1, 1));
+    // With a limit it is an error, which names the lock and is not the one of a lock that is held.
+    match leases.try_lock_for("orders/43", Duration::from_millis(200)) {
+        Err(error @ LockError::Unanswered { .. }) => {
+            let text = error.to_string();
+            assert!(text.contains("orders/43") && text.contains(why), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    mend();
+    wait::next(&had).unwrap().release().unwrap();
+    let stats = leases.stats();
+    assert_eq!((stats.asked, stats.granted, stats.waiting), (2, 1, 0));
+    assert_eq!(stats.acquires_failed, 1);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_wait_for_a_port_without_a_server_is_told() {
+    let mut server = Server::start();
+    let url = server.url();
+    server.kill();
+    told(&url, "refused", || server.restart());
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_wait_for_a_replica_that_takes_no_writes_is_told() {
+    let server = Server::start();
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    told(&server.url(), "READONLY", || {
+        server.cli(&["REPLICAOF", "NO", "ONE"]);
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_wait_for_a_full_server_is_told() {
+    let server = Server::start();
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    told(&server.url(), "OOM", || {
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    });
 }

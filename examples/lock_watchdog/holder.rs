@@ -88,14 +88,16 @@ fn contend(
         // For a while, and again, so that orders are heard meanwhile; else this would be `lock`.
         let guard = match leases.try_lock_for(&setting.lock, setting.lease) {
             Ok(guard) => guard,
-            Err(LockError::TimedOut { .. }) => match orders.try_recv() {
-                Ok(Order::End) | Err(TryRecvError::Disconnected) => return Ok(()),
-                Ok(Order::Cut) => {
-                    cable.cut();
-                    continue;
+            Err(LockError::TimedOut { .. } | LockError::Unanswered { .. }) => {
+                match orders.try_recv() {
+                    Ok(Order::End) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok(Order::Cut) => {
+                        cable.cut();
+                        continue;
+                    }
+                    Ok(Order::Release) | Err(TryRecvError::Empty) => continue,
                 }
-                Ok(Order::Release) | Err(TryRecvError::Empty) => continue,
-            },
+            }
             Err(error) => return Err(error.into()),
         };
         // Nobody else uses this cable, so the last grant is that of the guard.

@@ -9,10 +9,10 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use super::error::LockError;
-use super::guard::LeaseGuard;
+use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, GiveBack, How, Inner, Leases, Request};
 use super::store::{StoreError, Watch};
-use super::watchdog::{Keep, spread};
+use super::watchdog::{FIRST_WAIT, Keep, Waits, spread};
 use crate::job::contain;
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::Time;
@@ -131,15 +131,21 @@ impl<'a> Acquisition<'a> {
             keep = keep.max_hold(most);
         }
         let inner = &self.leases.inner;
-        Ok(Quest {
+        let mut quest = Quest {
             request: Arc::new(inner.request(self.name, keep, self.lease)?),
             inner: Arc::clone(inner),
             patience,
             asked: 0,
             watch: None,
-            last: None,
+            last: Last::None,
             unsure: false,
-        })
+            rushed: false,
+            waits: None,
+            ended: false,
+        };
+        inner.asks.begin();
+        quest.announce();
+        Ok(quest)
     }
 }
 
@@ -167,10 +173,26 @@ pub(super) struct Quest {
     asked: u64,
     /// `None` until it waits.
     watch: Option<Watching>,
-    last: Option<StoreError>,
+    last: Last,
     /// An attempt that had no answer may have been granted, or may still be.
     unsure: bool,
+    /// The call under way began at the very end of the patience: that it fails says little.
+    rushed: bool,
+    /// Tells of the wait; `None` if that may not last for long enough.
+    waits: Option<Waits>,
+    /// Its answer has been counted.
+    ended: bool,
 }
+
+/// What the store answered last.
+enum Last {
+    None,
+    Held,
+    Failed(StoreError),
+}
+
+/// A call that has less time than this may fail though the store is well.
+const RUSHED: Duration = Duration::from_millis(100);
 
 /// What wakes who waits, beside the clock.
 struct Watching {
@@ -184,6 +206,11 @@ impl Quest {
     /// About to ask.
     pub(super) fn ask(&mut self, drop_waits: bool) -> How {
         self.asked += 1;
+        let now = self.inner.clock.now();
+        self.rushed = self.end().since(now) < RUSHED;
+        if let Some(waits) = &self.waits {
+            waits.asks(now);
+        }
         if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
@@ -209,10 +236,11 @@ impl Quest {
                 return Step::Done(Err(error));
             }
             Attempt::Held(remaining) if !waits => {
-                return Step::Done(Err(LockError::Held { remaining }));
+                let name = self.name();
+                return Step::Done(Err(LockError::Held { name, remaining }));
             }
             Attempt::Held(remaining) => {
-                self.last = None;
+                self.answered(None);
                 // A release between the answer and the watch would be missed.
                 let watched = self.watch.is_some();
                 self.watch(waker);
@@ -229,7 +257,8 @@ impl Quest {
             Attempt::Failed(error) => {
                 self.unsure |= error.leaves_open();
                 if !waits || !error.may_pass() {
-                    return Step::Done(Err(LockError::Store(error)));
+                    let name = self.name();
+                    return Step::Done(Err(LockError::Store { name, error }));
                 }
                 self.watch(waker);
                 let pause = match error {
@@ -238,12 +267,12 @@ impl Quest {
                     // It tells of nothing, either.
                     _ => self.pause(false),
                 };
-                self.last = Some(error);
+                self.answered(Some(error));
                 pause
             }
         };
         if self.is_closed() {
-            return Step::Done(Err(LockError::Closed));
+            return Step::Done(Err(self.closed()));
         }
         let now = self.inner.clock.now();
         let end = self.end();
@@ -258,9 +287,55 @@ impl Quest {
         self.inner.watchdog.is_closed()
     }
 
-    pub(super) fn timed_out(&mut self) -> LockError {
-        let last = self.last.take();
-        LockError::TimedOut { last }
+    pub(super) fn timed_out(&self) -> LockError {
+        let name = self.name();
+        let error = match &self.last {
+            Last::Held => return LockError::TimedOut { name },
+            Last::Failed(error) => error.clone(),
+            Last::None => StoreError::Unavailable("no call has been answered in time".to_owned()),
+        };
+        LockError::Unanswered { name, error }
+    }
+
+    pub(super) fn closed(&self) -> LockError {
+        LockError::Closed { name: self.name() }
+    }
+
+    fn name(&self) -> String {
+        self.request.name.clone()
+    }
+
+    /// Notes what the store answered, for the events and for the end of the patience.
+    fn answered(&mut self, error: Option<StoreError>) {
+        if let Some(waits) = &self.waits {
+            waits.answered(error.clone());
+        }
+        self.last = match error {
+            None => Last::Held,
+            Some(_) if self.rushed && matches!(self.last, Last::Held) => Last::Held,
+            Some(error) => Last::Failed(error),
+        };
+    }
+
+    /// Has the wait told, if it may last until the first event.
+    fn announce(&mut self) {
+        let patience = match self.patience {
+            Patience::None => Duration::ZERO,
+            Patience::Until(until) => until.since(self.inner.clock.now()),
+            Patience::Endless => Duration::MAX,
+        };
+        if patience > FIRST_WAIT {
+            let request = Arc::clone(&self.request);
+            let key = move || LeaseId::new(&request, 0);
+            self.waits = Some(self.inner.watchdog.waits(key));
+        }
+    }
+
+    /// It has its answer: no event tells of it any more.
+    pub(super) fn ended(&mut self, answer: &Result<LeaseGuard, LockError>) {
+        self.waits = None;
+        self.ended = true;
+        self.inner.asks.end(answer);
     }
 
     /// When its patience is over.
@@ -294,11 +369,17 @@ impl Quest {
 
     /// Asks and waits on this thread.
     fn go(mut self) -> Result<LeaseGuard, LockError> {
+        let answer = self.run();
+        self.ended(&answer);
+        answer
+    }
+
+    fn run(&mut self) -> Result<LeaseGuard, LockError> {
         let parker = Parker::new();
         let waker = Waker::from(Arc::new(Rouse(parker.unparker().clone())));
         loop {
             if self.is_closed() {
-                return Err(LockError::Closed);
+                return Err(self.closed());
             }
             let how = self.ask(true);
             let answer = self.inner.attempt(&self.request, how);
@@ -314,6 +395,9 @@ impl Quest {
 /// An attempt that may have been granted is given back: nothing is held by nobody.
 impl Drop for Quest {
     fn drop(&mut self) {
+        if !self.ended {
+            self.inner.asks.abandon();
+        }
         if self.unsure {
             self.inner.give_back_later(self.request.give_back());
         }

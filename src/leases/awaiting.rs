@@ -126,6 +126,12 @@ impl LeaseGuard {
 }
 
 async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
+    let answer = ask(&mut quest).await;
+    quest.ended(&answer);
+    answer
+}
+
+async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&quest.inner);
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
@@ -141,7 +147,7 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     };
     loop {
         if quest.is_closed() {
-            return Err(LockError::Closed);
+            return Err(quest.closed());
         }
         let how = quest.ask(false);
         let (asked, request) = (Arc::clone(&inner), Arc::clone(&quest.request));
@@ -160,7 +166,7 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
         });
         let answer = match answer.await {
             Some(Some(answer)) => answer.take(),
-            Some(None) => Attempt::Ended(LockError::Closed),
+            Some(None) => Attempt::Ended(quest.closed()),
             None => return Err(quest.timed_out()),
         };
         match quest.after(answer, &waker) {

@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::guard::LeaseId;
 use super::hub::Hub;
 use super::locks::{Inner, Leases};
+use super::stats::Asks;
 use super::store::LeaseStore;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
+use crate::sync::atomic::AtomicU64;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
 use crate::sync::{Arc, Mutex};
@@ -123,6 +125,8 @@ impl LeasesBuilder {
                 drop_limit: DROP_LIMIT,
                 waiting: Hub::default(),
                 line: Mutex::default(),
+                released: AtomicU64::new(0),
+                asks: Asks::default(),
             }),
         })
     }
@@ -154,6 +158,8 @@ impl LeasesBuilder {
             drop_limit: Duration::ZERO,
             waiting: Hub::default(),
             line: Mutex::default(),
+            released: AtomicU64::new(0),
+            asks: Asks::default(),
         };
         let leases = Leases {
             inner: Arc::new(inner),

@@ -9,10 +9,12 @@ use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
+use super::stats::{Asks, LeaseStats};
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
-use super::watchdog::{Batch, Event, Keep, Watchdog, WatchdogStats, call_limit};
+use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::Receiver;
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
@@ -66,6 +68,9 @@ pub(super) struct Inner {
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
     pub(super) line: Mutex<Line>,
+    /// Names that the store gave back.
+    pub(super) released: AtomicU64,
+    pub(super) asks: Asks,
 }
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -157,8 +162,11 @@ impl Leases {
     /// # Blocking
     ///
     /// Until the lock is free, and for as long as the store does not answer: without a server that is
-    /// for ever, and no event tells of it. [`try_lock_for`](Self::try_lock_for) says what was wrong. A
-    /// Redis server that has just started grants nothing for up to 31 s, unless it is durable.
+    /// for ever. After one second an event says what it waits for, [`What::Waiting`], and again at
+    /// pauses that double; [`LeaseStats::waiting`] counts such callers. A Redis server that has just
+    /// started grants nothing for up to 31 s, unless it is durable.
+    ///
+    /// [`What::Waiting`]: super::What::Waiting
     ///
     /// Who waits is woken when it is released, if the store can tell, and asks
     /// again when the lease in its way has run out, and every now and then. One after the other is
@@ -184,7 +192,8 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::TimedOut`], and those of [`lock`](Self::lock).
+    /// [`LockError::TimedOut`] if somebody else held it to the end, [`LockError::Unanswered`] if the
+    /// store failed at the end, and those of [`lock`](Self::lock).
     ///
     /// # Blocking
     ///
@@ -216,35 +225,47 @@ impl Leases {
     ///
     /// let others = Leases::new(MemoryStore::new())?;
     /// let foreign = others.lock("ledger")?;
-    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard)));
+    /// assert!(matches!(leases.enter_again(&foreign), Err(LockError::ForeignGuard { .. })));
     /// # Ok(())
     /// # }
     /// ```
     pub fn enter_again(&self, guard: &LeaseGuard) -> Result<LeaseGuard, LockError> {
         if !guard.belongs_to(&self.inner) {
-            return Err(LockError::ForeignGuard);
+            let name = guard.name().to_owned();
+            return Err(LockError::ForeignGuard { name });
         }
         match guard.lost().loss() {
-            Some(loss) => Err(LockError::Lost(loss)),
+            Some(loss) => {
+                let name = guard.name().to_owned();
+                Err(LockError::Lost { name, loss })
+            }
             None => Ok(guard.again()),
         }
     }
 
     /// A channel of events from now on. What it has no room for is left out and counted in
-    /// [`WatchdogStats::events_missed`]; at least one has room.
+    /// [`LeaseStats::events_missed`]; at least one has room.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
         self.inner.watchdog.events(capacity)
     }
 
-    /// Counters and gauges of the renewals.
+    /// Counters and gauges.
     ///
     /// # Complexity
     ///
     /// Linear in what is held.
     #[must_use]
-    pub fn stats(&self) -> WatchdogStats {
-        self.inner.watchdog.stats()
+    pub fn stats(&self) -> LeaseStats {
+        let line = self.inner.line.lock();
+        let releases_queued = line.waiting.len() + line.running;
+        drop(line);
+        self.inner.asks.fill(LeaseStats {
+            releases_queued,
+            // Relaxed: a counter.
+            released: self.inner.released.load(Ordering::Relaxed),
+            ..LeaseStats::of(self.inner.watchdog.stats())
+        })
     }
 
     /// The present moment of the leases' clock.
@@ -299,9 +320,11 @@ impl Inner {
         }
         let most = self.store.longest_lease();
         if lease > most {
-            return Err(LockError::TooLong { lease, most });
+            let name = name.to_owned();
+            return Err(LockError::TooLong { name, lease, most });
         }
-        self.watchdog.check(&keep)?;
+        let checked = self.watchdog.check(&keep);
+        checked.map_err(|error| LockError::of_keep(name, error))?;
         Ok(Request {
             name: name.to_owned(),
             // The process by its number of now: it may be a copy of the one that made the leases.
@@ -350,7 +373,7 @@ impl Inner {
             .keep_with(id, &request.keep.clone().since(sent))
         {
             Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
-            Err(error) => Attempt::Ended(error.into()),
+            Err(error) => Attempt::Ended(LockError::of_keep(&request.name, error)),
         }
     }
 
@@ -379,10 +402,15 @@ impl Inner {
         lease: Duration,
     ) -> Result<Released, StoreError> {
         let limit = call_limit(lease);
-        contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+        let answer = contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
-        })
+        });
+        if answer == Ok(Released::Released) {
+            // Relaxed: a counter.
+            self.released.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.

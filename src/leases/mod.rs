@@ -129,6 +129,7 @@
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
+//! | `Waiting` | `lock` or `try_lock_for` has waited for a second or longer: is it held for so long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end
@@ -143,7 +144,7 @@
 //! wait for the rest of the lease. In good order, drop the guards, or [`close`](Leases::close) the
 //! leases, which gives back what is held, within a limit. A panic that unwinds drops its guards. A
 //! guard that is leaked is renewed until the process ends, which is what `HeldLong`,
-//! [`most_renewals`](WatchdogStats::most_renewals) and `max_hold` are for.
+//! [`most_renewals`](LeaseStats::most_renewals) and `max_hold` are for.
 
 mod acquire;
 #[cfg(feature = "futures")]
@@ -159,6 +160,7 @@ mod locks;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod stats;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod store;
@@ -173,6 +175,7 @@ pub use fence::{Fence, StaleToken};
 pub use guard::{LeaseGuard, LeaseId};
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
+pub use stats::LeaseStats;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
 pub use store::{

@@ -1,9 +1,11 @@
 //! Leases on a Redis server of this program's own: what it takes to keep a hundred thousand of them,
-//! what remains of lock and unlock, and how long others wait when a holder dies.
+//! what remains of lock and unlock, how long others wait when a holder dies, and how processes share
+//! one lock.
 //!
 //! ```text
-//! cargo run --release -p benches --bin leases              # about four minutes
-//! cargo run --release -p benches --bin leases -- --smoke   # seconds: does it work?
+//! cargo run --release -p benches --bin leases                # about five minutes
+//! cargo run --release -p benches --bin leases -- --contest   # only the processes that compete
+//! cargo run --release -p benches --bin leases -- --smoke     # seconds: does it work?
 //! ```
 //!
 //! A program of its own, since it needs a `redis-server`, on the loopback device, which ends with it.
@@ -34,6 +36,7 @@ struct Sizes {
     cycles: usize,
     crashes: usize,
     crash_leases: &'static [u64],
+    contest: Duration,
 }
 
 const FULL: Sizes = Sizes {
@@ -43,6 +46,7 @@ const FULL: Sizes = Sizes {
     cycles: 10_000,
     crashes: 9,
     crash_leases: &[500, 3_000],
+    contest: Duration::from_secs(30),
 };
 
 const SMOKE: Sizes = Sizes {
@@ -52,6 +56,7 @@ const SMOKE: Sizes = Sizes {
     cycles: 500,
     crashes: 2,
     crash_leases: &[300],
+    contest: Duration::from_secs(2),
 };
 
 fn main() -> ExitCode {
@@ -60,9 +65,11 @@ fn main() -> ExitCode {
     let sizes = match words[..] {
         [] => FULL,
         ["--smoke"] => SMOKE,
+        ["--contest"] => return verdict(contest(FULL.contest, true)),
         ["--hold", url, millis] => return hold(url, millis.parse().unwrap_or(1_000)),
+        ["--contend", url, millis] => return contend(url, millis.parse().unwrap_or(1_000)),
         _ => {
-            eprintln!("usage: leases [--smoke]");
+            eprintln!("usage: leases [--smoke | --contest]");
             return ExitCode::from(2);
         }
     };
@@ -83,7 +90,13 @@ fn main() -> ExitCode {
     for &lease in sizes.crash_leases {
         crashes(Duration::from_millis(lease), sizes.crashes);
     }
-    if held {
+    // Two seconds on a busy machine say nothing about shares.
+    let fair = contest(sizes.contest, sizes.contest == FULL.contest);
+    verdict(held && fair)
+}
+
+fn verdict(good: bool) -> ExitCode {
+    if good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -338,4 +351,88 @@ fn crashes(lease: Duration, times: usize) {
         after_rest[0],
         after_rest[times - 1]
     );
+}
+
+/// Processes that compete for one lock.
+const RIVALS: usize = 4;
+/// The largest share may be this many times the smallest one.
+const FAIR: f64 = 1.5;
+
+/// A process that locks and unlocks one name for some time. It prints a line when it is ready, begins
+/// when it reads one, and prints how often it held the lock and its longest wait in microseconds.
+fn contend(url: &str, millis: u64) -> ExitCode {
+    end_with_the_parent();
+    let leases = Leases::builder(store(url, Duration::from_secs(30)))
+        .build()
+        .expect("leases");
+    println!("ready");
+    std::io::stdout().flush().expect("somebody reads");
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .expect("the word to begin");
+    let end = Instant::now() + Duration::from_millis(millis);
+    let (mut held, mut longest) = (0_u64, Duration::ZERO);
+    loop {
+        let asked = Instant::now();
+        if asked >= end {
+            break;
+        }
+        let Ok(guard) = leases.try_lock_for("contested", end - asked) else {
+            longest = longest.max(asked.elapsed());
+            break;
+        };
+        longest = longest.max(asked.elapsed());
+        held += 1;
+        guard.release().expect("it was held");
+    }
+    println!("{held} {}", longest.as_micros());
+    ExitCode::SUCCESS
+}
+
+/// P5: processes compete for one lock. Whether they shared it fairly, if that is `judged`.
+fn contest(time: Duration, judged: bool) -> bool {
+    let server = Server::start();
+    let own = std::env::current_exe().expect("this program");
+    let mut rivals: Vec<_> = (0..RIVALS)
+        .map(|_| {
+            let mut rival = Command::new(&own)
+                .args(["--contend", &server.url(), &time.as_millis().to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("this program starts once more");
+            let mut output = BufReader::new(rival.stdout.take().expect("a pipe"));
+            let mut line = String::new();
+            output.read_line(&mut line).expect("it says it is ready");
+            (rival, output)
+        })
+        .collect();
+    for (rival, _) in &mut rivals {
+        let mut input = rival.stdin.take().expect("a pipe");
+        input.write_all(b"go\n").expect("it reads");
+    }
+    let mut shares: Vec<u64> = Vec::new();
+    let mut longest = Duration::ZERO;
+    for (mut rival, mut output) in rivals {
+        let mut line = String::new();
+        output.read_line(&mut line).expect("it says how it went");
+        rival.wait().expect("it has ended");
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let mut next = || numbers.next().expect("two numbers").expect("a number");
+        shares.push(next());
+        longest = longest.max(Duration::from_micros(next()));
+    }
+    shares.sort_unstable();
+    let total: u64 = shares.iter().sum();
+    let factor = shares[RIVALS - 1] as f64 / shares[0].max(1) as f64;
+    println!("\n{RIVALS} processes lock and unlock one name for {time:?}");
+    println!("times held, by each          {shares:>10?}");
+    println!("largest by smallest share    {factor:>10.2}");
+    println!(
+        "held by all                  {:>10.0} times a second",
+        total as f64 / time.as_secs_f64()
+    );
+    println!("longest wait                 {longest:>10.1?}");
+    !judged || factor <= FAIR
 }

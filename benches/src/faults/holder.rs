@@ -247,7 +247,7 @@ impl Holder<'_> {
                 });
                 Some(guard)
             }
-            Err(LockError::Held { .. } | LockError::TimedOut { last: None }) => None,
+            Err(LockError::Held { .. } | LockError::TimedOut { .. }) => None,
             Err(error) => {
                 let why = error.to_string();
                 (self.say)(Word::Refused { at, why });

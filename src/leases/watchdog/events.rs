@@ -64,6 +64,18 @@ pub enum What {
     },
     /// It is lost, for good: the last event of this series.
     Lost(Loss),
+    /// A caller of [`Leases`](super::super::Leases) has been waiting for a lock: told after one second,
+    /// and again after pauses of 2 s, 4 s, 8 s and so on, until the caller has its answer. The event's
+    /// key has the name of the lock and the owner that asks for it. Its token is 0, since nothing has
+    /// been granted. A [`Watchdog`](super::Watchdog) of its own never tells this.
+    #[non_exhaustive]
+    Waiting {
+        /// When the wait began.
+        since: Time,
+        /// Why the store does not grant it: its last answer, if that was an error, or that a call has
+        /// been without an answer for a while. `None` while somebody else holds the lock.
+        error: Option<StoreError>,
+    },
     /// A renewal began so long after it was due. The machine is busy, or the process was stopped.
     Late {
         /// By how much.
@@ -93,6 +105,10 @@ impl fmt::Display for What {
                 write!(f, "at risk: {} ms are left", remaining.as_millis())
             }
             What::Lost(loss) => write!(f, "lost: {loss}"),
+            What::Waiting { error: None, .. } => f.write_str("waiting: somebody else holds it"),
+            What::Waiting {
+                error: Some(error), ..
+            } => write!(f, "waiting: {error}"),
             What::Late { by } => write!(f, "a renewal began {} ms late", by.as_millis()),
             What::HeldLong { renewals } => write!(f, "held long: renewed {renewals} times"),
         }

@@ -9,6 +9,7 @@
 //! | `lane.rs` | one destination: what is due, and which pass sends it |
 //! | `rhythm.rs` | when: jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | what the application hears |
+//! | `waits.rs` | what it hears of callers that wait |
 //! | `timers.rs` | the scheduler that it all runs on |
 
 mod builder;
@@ -20,6 +21,7 @@ mod pass;
 mod rhythm;
 mod term;
 mod timers;
+mod waits;
 
 pub use builder::WatchdogBuilder;
 pub use events::{Event, What};
@@ -30,6 +32,7 @@ pub(super) use builder::random;
 pub(super) use rhythm::{call_limit, spread};
 #[cfg(any(test, feature = "test-util"))]
 pub(super) use timers::Alarm;
+pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;
 use std::io;
@@ -267,7 +270,7 @@ pub struct WatchdogStats {
     /// Gauge: what is kept at present.
     pub kept: usize,
     /// Gauge: timers that are armed. One for each that is kept, and those of passes, of callbacks
-    /// that have not started and of releases that are tried again.
+    /// that have not started, of releases that are tried again, and of callers that wait.
     pub armed: usize,
     /// Gauge: destinations of what is kept.
     pub destinations: usize,
@@ -372,6 +375,11 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
 
     pub(super) fn good_for(&self, lease: Duration) -> Duration {
         self.machine.good_for(lease)
+    }
+
+    /// Tells of a wait that begins now, until the answer is dropped.
+    pub(super) fn waits(&self, key: impl Fn() -> K + Send + 'static) -> Waits {
+        self.machine.waits(key)
     }
 
     /// A number that nothing else of this watchdog has.
