@@ -12,7 +12,7 @@ use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
 use super::store::StoreError;
-use super::watchdog::Watchdog;
+use super::watchdog::{Loss, Watchdog};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -119,13 +119,30 @@ impl LeaseGuard {
         let lease = Arc::clone(self.lease());
         let answer = on_worker(&self.lease().inner, move || lease.answer(ended), false).await;
         answer.unwrap_or_else(|| {
+            if self.lease().kept.is_forked() {
+                return Err(ReleaseError::Lost(Loss::Forked));
+            }
             let what = "there is no worker any more".to_owned();
             Err(ReleaseError::Store(StoreError::Unavailable(what)))
         })
     }
 }
 
-async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
+/// In a forked copy of the process nothing wakes the future, and what it would look at may be locked
+/// for ever: so this looks first, at each poll.
+async fn go(quest: Quest) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&quest.inner);
+    let mut going = pin!(go_here(quest));
+    poll_fn(|context| {
+        if inner.watchdog.is_forked() {
+            return Poll::Ready(Err(LockError::Store(StoreError::Forked)));
+        }
+        going.as_mut().poll(context)
+    })
+    .await
+}
+
+async fn go_here(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&quest.inner);
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));

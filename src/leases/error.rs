@@ -108,6 +108,7 @@ impl From<KeepError> for LockError {
             KeepError::ZeroHold => LockError::ZeroHold,
             KeepError::Closed => LockError::Closed,
             KeepError::Spawn(error) => LockError::Spawn(error),
+            KeepError::Forked => LockError::Store(StoreError::Forked),
         }
     }
 }
