@@ -139,7 +139,15 @@ fn hold(folders: &[&str], rule: fn(&Source) -> Vec<String>) {
     none(&sources.iter().flat_map(rule).collect::<Vec<_>>());
 }
 
-const EVERYTHING: &[&str] = &["src", "tests", "examples", "loom-tests", "benches", "xtask"];
+const EVERYTHING: &[&str] = &[
+    "src",
+    "tests",
+    "examples",
+    "fork-tests",
+    "loom-tests",
+    "benches",
+    "xtask",
+];
 
 #[test]
 fn modules_use_what_lies_below_them() {
@@ -163,7 +171,8 @@ fn nothing_is_left_over() {
 
 #[test]
 fn there_is_no_unsafe_code() {
-    // Not in `benches`: who counts allocations cannot do without.
+    // Not in `benches`: who counts allocations cannot do without. Nor in `fork-tests`: no safe function
+    // forks.
     hold(
         &["src", "tests", "examples", "loom-tests", "xtask"],
         rules::no_unsafe,

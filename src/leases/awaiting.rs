@@ -12,7 +12,7 @@ use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
 use super::store::StoreError;
-use super::watchdog::Watchdog;
+use super::watchdog::{Loss, Watchdog};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -119,14 +119,31 @@ impl LeaseGuard {
         let lease = Arc::clone(self.lease());
         let answer = on_worker(&self.lease().inner, move || lease.answer(ended), false).await;
         answer.unwrap_or_else(|| {
+            if self.lease().kept.is_forked() {
+                return Err(ReleaseError::Lost(Loss::Forked));
+            }
             let what = "there is no worker any more".to_owned();
             Err(ReleaseError::Store(StoreError::Unavailable(what)))
         })
     }
 }
 
+/// In a forked copy of the process nothing wakes the future, and a lock that it would take may be held
+/// for ever. So each poll looks for that first.
 async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
-    let answer = ask(&mut quest).await;
+    let inner = Arc::clone(&quest.inner);
+    let name = quest.request.name.clone();
+    let answer = {
+        let mut asking = pin!(ask(&mut quest));
+        poll_fn(|context| {
+            if inner.watchdog.is_forked() {
+                let (name, error) = (name.clone(), StoreError::Forked);
+                return Poll::Ready(Err(LockError::Store { name, error }));
+            }
+            asking.as_mut().poll(context)
+        })
+        .await
+    };
     quest.ended(&answer);
     answer
 }

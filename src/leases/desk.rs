@@ -8,7 +8,7 @@
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::job::contain;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 
 /// A desk's two ends.
 pub(crate) fn desk<T>() -> (Answers<T>, End<T>) {
@@ -18,7 +18,7 @@ pub(crate) fn desk<T>() -> (Answers<T>, End<T>) {
         abandoned: false,
         waker: None,
     }));
-    (Answers(Arc::clone(&desk)), End(desk))
+    (Answers(Arc::clone(&desk)), End(desk, Origin::here()))
 }
 
 struct Left<T> {
@@ -33,8 +33,9 @@ struct Left<T> {
 /// The worker's end: dropped when the task has run, panicked, or will not run.
 pub(crate) struct Answers<T>(Arc<Mutex<Left<T>>>);
 
-/// The future's end.
-pub(crate) struct End<T>(Arc<Mutex<Left<T>>>);
+/// The future's end. In a forked copy of the process there will never be an answer, and the worker's
+/// end may hold the lock for ever.
+pub(crate) struct End<T>(Arc<Mutex<Left<T>>>, Origin);
 
 impl<T> Answers<T> {
     /// The future is woken when this end is dropped.
@@ -63,6 +64,9 @@ impl<T> Drop for Answers<T> {
 impl<T> End<T> {
     /// The answer, or `None` if there never will be one.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
+        if self.1.is_elsewhere() {
+            return Poll::Ready(None);
+        }
         let waker = context.waker().clone();
         let mut state = self.0.lock();
         if let Some(answer) = state.answer.take() {
@@ -80,6 +84,9 @@ impl<T> End<T> {
 
 impl<T> Drop for End<T> {
     fn drop(&mut self) {
+        if self.1.is_elsewhere() {
+            return;
+        }
         let left = {
             let mut state = self.0.lock();
             state.abandoned = true;

@@ -152,6 +152,10 @@ impl LockError {
             KeepError::ZeroHold => LockError::ZeroHold { name },
             KeepError::Closed => LockError::Closed { name },
             KeepError::Spawn(error) => LockError::Spawn { name, error },
+            KeepError::Forked => LockError::Store {
+                name,
+                error: StoreError::Forked,
+            },
         }
     }
 }

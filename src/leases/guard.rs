@@ -132,6 +132,10 @@ impl Lease {
 
     /// After [`Kept::end`].
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
+        if self.kept.is_forked() {
+            // It is the original's to give back.
+            return Err(ReleaseError::Lost(Loss::Forked));
+        }
         let id = self.id();
         let later = |sure| {
             let back = GiveBack {
@@ -215,11 +219,12 @@ impl LeaseGuard {
 
     /// Whether it is held, by a look at the local clock and at nothing else: no call to the store, and
     /// right also while the store does not answer, and after the process stood still. Once it says no
-    /// it never says yes again.
+    /// it never says yes again. In a forked copy of the process it says no.
     ///
     /// # Complexity
     ///
-    /// A read of the clock and a lock that is nearly always free.
+    /// A read of the clock, a system call (the number of the process), and a lock that is nearly
+    /// always free.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.lease.kept.is_kept()
@@ -294,7 +299,8 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        if !self.is_last() {
+        // In a forked copy of the process it is the original's to give back.
+        if !self.is_last() || self.lease.kept.is_forked() {
             return;
         }
         // From here on nothing is renewed, whatever becomes of the rest.

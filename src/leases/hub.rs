@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
 use super::store::Watch;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 
 /// Clones are one hub.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,7 @@ impl Hub {
             hub: self.clone(),
             name,
             number,
+            origin: Origin::here(),
         })
     }
 
@@ -90,10 +91,15 @@ struct Place {
     hub: Hub,
     name: String,
     number: u64,
+    /// In a forked copy the hub's lock may be held for ever.
+    origin: Origin,
 }
 
 impl Watch for Place {
     fn looks(&self) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let mut state = self.hub.0.lock();
         let waiting = state.names.get_mut(&self.name).into_iter().flatten();
         if let Some(own) = waiting.into_iter().find(|one| one.number == self.number) {
@@ -104,6 +110,9 @@ impl Watch for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let own = {
             let mut state = self.hub.0.lock();
             let Some(waiting) = state.names.get_mut(&self.name) else {

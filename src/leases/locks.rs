@@ -284,6 +284,9 @@ impl Leases {
     /// leases' clock. What remains runs out.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
+        if self.inner.watchdog.is_forked() {
+            return 0;
+        }
         let until = self.now() + limit;
         let held = self.inner.watchdog.close_all();
         self.inner.waiting.all_may_be_free();
@@ -315,6 +318,12 @@ impl Inner {
         keep: Keep,
         lease: Duration,
     ) -> Result<Request, LockError> {
+        if self.watchdog.is_forked() {
+            return Err(LockError::Store {
+                name: name.to_owned(),
+                error: StoreError::Forked,
+            });
+        }
         if name.is_empty() {
             return Err(LockError::EmptyName);
         }
@@ -415,6 +424,10 @@ impl Inner {
 
     /// Gives a name back on a worker, and tries again until any lease of it would have run out.
     pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
+        // The process that it was forked from holds it, and gives it back.
+        if self.watchdog.is_forked() {
+            return;
+        }
         // A call may be under way, and prolong it once more.
         let whole = back.lease.saturating_add(call_limit(back.lease));
         let until = self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) };

@@ -11,7 +11,7 @@ use super::store::{
     Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
 };
 use crate::clock::Clock;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 use crate::tick::Time;
 
 /// Leases in the memory of one process: the embedded default, and the store of tests, whose
@@ -20,6 +20,9 @@ use crate::tick::Time;
 /// Clones are one store. It wakes who waits in the order of their coming. What has run out is
 /// forgotten when somebody asks for it, or when there are twice as many names as were alive at the
 /// last clean-up.
+///
+/// It belongs to the process that made it. In a forked copy of that process every call fails with
+/// [`StoreError::Forked`], and what is not a call of the store does nothing.
 ///
 /// # Examples
 ///
@@ -44,6 +47,7 @@ struct Shared {
     hub: Hub,
     destinations: u64,
     faults: Mutex<Option<Arc<Injected>>>,
+    origin: Origin,
 }
 
 type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
@@ -129,22 +133,30 @@ impl MemoryStore {
             hub: Hub::default(),
             destinations,
             faults: Mutex::new(None),
+            origin: Origin::here(),
         }))
     }
 
     /// Asks `fault` from now on, before each call, what is to become of it. It runs on the caller's
     /// thread without a lock: it may block, for a call that hangs, and panic.
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
-        *self.0.faults.lock() = Some(Arc::new(fault));
+        if !self.is_forked() {
+            *self.0.faults.lock() = Some(Arc::new(fault));
+        }
     }
 
     /// No more faults.
     pub fn heal(&self) {
-        *self.0.faults.lock() = None;
+        if !self.is_forked() {
+            *self.0.faults.lock() = None;
+        }
     }
 
     /// Forgets all leases, as a server does that restarts without having saved anything. Tokens go on.
     pub fn forget(&self) {
+        if self.is_forked() {
+            return;
+        }
         let held = std::mem::take(&mut self.0.state.lock().held);
         for name in held.keys() {
             self.0.hub.released(name);
@@ -154,10 +166,18 @@ impl MemoryStore {
     /// Who holds a name by the store's clock, with which token.
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<(String, u64)> {
+        if self.is_forked() {
+            return None;
+        }
         let now = self.0.clock.now();
         let state = self.0.state.lock();
         let held = state.held.get(name).filter(|held| now < held.until)?;
         Some((held.owner.clone(), held.token))
+    }
+
+    /// Whether this process is a forked copy, in which the locks may be held for ever.
+    fn is_forked(&self) -> bool {
+        self.0.origin.is_elsewhere()
     }
 
     fn fault(&self, call: &StoreCall<'_>) -> Fault {
@@ -171,6 +191,9 @@ impl MemoryStore {
         call: &StoreCall<'_>,
         execute: impl FnOnce(&[usize], Option<StoreError>) -> T,
     ) -> Result<T, StoreError> {
+        if self.is_forked() {
+            return Err(StoreError::Forked);
+        }
         match self.fault(call) {
             Fault::None => Ok(execute(&[], None)),
             Fault::Fail(error) => Err(error),
@@ -284,7 +307,7 @@ impl LeaseStore for MemoryStore {
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-        Some(self.0.hub.watch(name, waker))
+        (!self.is_forked()).then(|| self.0.hub.watch(name, waker))
     }
 }
 
@@ -296,10 +319,11 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.state.lock().held.len();
-        f.debug_struct("MemoryStore")
-            .field("names", &names)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("MemoryStore");
+        if !self.is_forked() {
+            shown.field("names", &self.0.state.lock().held.len());
+        }
+        shown.finish_non_exhaustive()
     }
 }
 

@@ -145,6 +145,10 @@
 //! leases, which gives back what is held, within a limit. A panic that unwinds drops its guards. A
 //! guard that is leaked is renewed until the process ends, which is what `HeldLong`,
 //! [`most_renewals`](LeaseStats::most_renewals) and `max_hold` are for.
+//!
+//! **A forked copy of the process** (`fork` without `exec`) holds nothing. There
+//! [`is_held`](LeaseGuard::is_held) says no, every attempt fails with [`StoreError::Forked`], and
+//! drops do nothing: the locks stay with the original. Make leases, and their store, after the fork.
 
 mod acquire;
 #[cfg(feature = "futures")]

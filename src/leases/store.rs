@@ -269,13 +269,16 @@ pub enum StoreError {
         /// For how long.
         wait: Duration,
     },
+    /// The store was made before this process was forked from another one, and belongs to that one.
+    /// Nothing was sent. The same call fails for ever: make another store in this process.
+    Forked,
 }
 
 impl StoreError {
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
-        !matches!(self, StoreError::Refused(_))
+        !matches!(self, StoreError::Refused(_) | StoreError::Forked)
     }
 
     /// Whether the call may have been executed all the same.
@@ -294,6 +297,10 @@ impl fmt::Display for StoreError {
                 "the store has restarted and grants nothing for another {wait:?}, since holders from \
                  before may still believe in their leases; wait, or build it as durable if the server \
                  loses nothing"
+            ),
+            StoreError::Forked => f.write_str(
+                "the store was made before this process was forked: make the store and its leases \
+                 after the fork",
             ),
         }
     }

@@ -152,6 +152,13 @@ use scripts::{Call, Scripts};
 /// slots, and each node looks at its own uptime. Where such a proxy has no `SUBSCRIBE`, who waits
 /// finds a release by asking again.
 ///
+/// # Forks
+///
+/// A store belongs to the process that made it. In a forked copy of that process (`fork` without
+/// `exec`) each call answers [`StoreError::Forked`] at once and sends nothing, guards say that they
+/// are not held, and drops do nothing: the locks stay with the original. Make a store and its leases
+/// after the fork. That goes for every kind of store.
+///
 /// Clones are one store.
 #[derive(Clone)]
 pub struct RedisStore(Arc<Inner>);
@@ -193,8 +200,8 @@ impl RedisStore {
 
     fn new(server: Server, options: Options) -> Self {
         let server = Arc::new(server);
-        // Different in each process and for each store.
-        let own = RandomState::new().hash_one(unique_number());
+        // Different in each process and for each store. A forked copy draws the same random keys.
+        let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(Inner {
             scripts: Scripts::new(),
             pool: Pool::new(Arc::clone(&server), options.connections),
@@ -342,6 +349,9 @@ impl LeaseStore for RedisStore {
     }
 
     fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        if self.0.pool.is_forked() {
+            return Err(StoreError::Forked);
+        }
         let call = Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
             .arg(owner)
             .arg(self.0.options.keys.channel())
@@ -358,6 +368,9 @@ impl LeaseStore for RedisStore {
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        if self.0.pool.is_forked() {
+            return None;
+        }
         let place = self.0.listener.hub.watch(name, waker);
         self.0.listener.listen();
         Some(place)
@@ -366,17 +379,25 @@ impl LeaseStore for RedisStore {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.listener.close();
+        // A forked copy has no thread that listens, and closing its sockets leaves the original's open.
+        if !self.pool.is_forked() {
+            self.listener.close();
+        }
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
+        let mut shown = f.debug_struct("RedisStore");
+        shown
             .field("server", &self.0.server.to_string())
             .field("prefix", &self.0.options.keys.prefix())
             .field("longest_lease", &self.0.options.longest_lease)
-            .field("durable", &self.0.options.durable)
+            .field("durable", &self.0.options.durable);
+        if self.0.pool.is_forked() {
+            return shown.finish_non_exhaustive();
+        }
+        shown
             .field("idle_connections", &self.0.pool.idle())
             .field("listens", &self.0.listener.is_running())
             .finish()

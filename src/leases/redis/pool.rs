@@ -7,7 +7,7 @@ use super::link::{Limit, Link, Server};
 use super::scripts::{By, Call};
 use crate::leases::StoreError;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 
 /// Connections that nobody uses just now, and turns for those who want one.
 pub(super) struct Pool {
@@ -16,6 +16,7 @@ pub(super) struct Pool {
     /// The one used last is used next, so that those beyond what is needed stay unused.
     idle: Mutex<Vec<Link>>,
     turns: (Sender<()>, Receiver<()>),
+    origin: Origin,
 }
 
 /// How often a call is sent again because of a signal. More of them than this while one call lasts
@@ -48,7 +49,14 @@ impl Pool {
             most,
             idle: Mutex::new(Vec::new()),
             turns: bounded(most),
+            origin: Origin::here(),
         }
+    }
+
+    /// Whether this process is a forked copy of the one that made it. The copy has the same
+    /// connections, and would take the answers that the original waits for.
+    pub(super) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
     }
 
     pub(super) fn idle(&self) -> usize {
@@ -69,6 +77,9 @@ impl Pool {
         calls: &[Call<'_>],
         limit: Limit,
     ) -> Result<Vec<Value>, StoreError> {
+        if self.is_forked() {
+            return Err(StoreError::Forked);
+        }
         let _turn = match whose {
             Whose::User => Some(self.turn(limit)?),
             Whose::Watchdog => None,

@@ -28,7 +28,7 @@ use crate::job::contain;
 use crate::scheduler::Next;
 use crate::shard::mix;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, Mutex, Origin, Weak};
 use crate::tick::Time;
 
 /// What renews a batch.
@@ -50,6 +50,7 @@ pub(super) struct Machine<K> {
     pub(super) passes: AtomicUsize,
     seed: u64,
     pub(super) counts: Counts,
+    origin: Origin,
 }
 
 pub(super) type SharedLane<K> = Arc<Lane<Series<K>>>;
@@ -134,7 +135,14 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             passes: AtomicUsize::new(0),
             seed: parts.seed,
             counts: Counts::default(),
+            origin: Origin::here(),
         }
+    }
+
+    /// Whether this process is a forked copy of the one that made it. There neither locks nor timers
+    /// can be used.
+    pub(super) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
     }
 
     pub(super) fn now(&self) -> Time {
@@ -143,6 +151,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Whether a lease of this length can be kept, and everything that takes.
     pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
+        if self.is_forked() {
+            return Err(KeepError::Forked);
+        }
         let least = rhythm::shortest(self.margin);
         if keep.lease < least {
             return Err(KeepError::TooShort {
@@ -163,7 +174,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.registry.lock().closed
+        self.is_forked() || self.registry.lock().closed
     }
 
     pub(super) fn margin(&self, lease: Duration) -> Duration {
@@ -258,6 +269,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// The holder gives it up. Nothing of this series departs any more.
     pub(super) fn stop(&self, series: &Series<K>) -> Result<(), Loss> {
+        if self.is_forked() {
+            return Err(Loss::Forked);
+        }
         let stopped = series.term.stop(self.now());
         self.remove(series.number);
         match stopped {
@@ -268,6 +282,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Everything is lost, and nothing is kept any more.
     pub(super) fn close(&self) -> Vec<Arc<Series<K>>> {
+        if self.is_forked() {
+            return Vec::new();
+        }
         let all: Vec<_> = {
             let mut registry = self.registry.lock();
             registry.closed = true;
@@ -405,6 +422,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     pub(super) fn stats(&self) -> WatchdogStats {
+        if self.is_forked() {
+            return WatchdogStats::default();
+        }
         // Relaxed: counters.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let registry = self.registry.lock();
@@ -432,6 +452,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 /// What is queued would keep its lane, and the lane what is queued.
 impl<K> Drop for Machine<K> {
     fn drop(&mut self) {
+        // In a forked copy a lane's lock may be held for ever: the cycle stays.
+        if self.origin.is_elsewhere() {
+            return;
+        }
         let lanes = std::mem::take(&mut self.registry.lock().lanes);
         lanes.values().for_each(|(lane, _)| lane.clear());
     }

@@ -43,7 +43,7 @@ use term::Standing;
 
 use super::store::Destination;
 use crate::sync::Arc;
-use crate::sync::channel::Receiver;
+use crate::sync::channel::{Receiver, bounded};
 use crate::tick::Time;
 
 /// Keeps things alive that end unless they are renewed: a session at a peer, a registration of a
@@ -157,6 +157,9 @@ pub enum KeepError {
     Closed,
     /// Its threads could not be started.
     Spawn(io::Error),
+    /// The watchdog was made before this process was forked from another one, and its threads are
+    /// that one's: make another watchdog in this process.
+    Forked,
 }
 
 impl fmt::Display for KeepError {
@@ -172,6 +175,9 @@ impl fmt::Display for KeepError {
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
             KeepError::Closed => f.write_str("the watchdog is closed"),
             KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+            KeepError::Forked => f.write_str(
+                "the watchdog was made before this process was forked: make it after the fork",
+            ),
         }
     }
 }
@@ -333,6 +339,9 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// [`WatchdogStats::events_missed`]; at least one has room.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<K>> {
+        if self.is_forked() {
+            return bounded(0).1;
+        }
         self.machine.teller.subscribe(capacity)
     }
 
@@ -354,6 +363,11 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
 
     pub(super) fn is_closed(&self) -> bool {
         self.machine.is_closed()
+    }
+
+    /// Whether this process is a forked copy of the one that made it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.machine.is_forked()
     }
 
     /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; returns how many there were.
@@ -397,6 +411,9 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
         let number = self.machine.number();
         let called = self.machine.timers.call(number, delay, task);
         called.then_some(number)
@@ -405,6 +422,9 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// Wakes after `delay`. The number to cancel it by.
     #[cfg(feature = "futures")]
     pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
         let number = self.machine.number();
         let armed = self.machine.timers.wake(number, delay, waker);
         armed.then_some(number)
@@ -413,7 +433,9 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// A call that has not begun does not.
     #[cfg(feature = "futures")]
     pub(super) fn cancel_call(&self, number: u64) {
-        self.machine.timers.cancel_call(number);
+        if !self.is_forked() {
+            self.machine.timers.cancel_call(number);
+        }
     }
 }
 
@@ -446,11 +468,13 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
         &self.series.key
     }
 
-    /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again.
+    /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again. In a
+    /// forked copy of the process it says no.
     ///
     /// # Complexity
     ///
-    /// A read of the clock and a lock that is nearly always free.
+    /// A read of the clock, a system call (the number of the process), and a lock that is nearly
+    /// always free.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.remaining().is_zero()
@@ -499,6 +523,11 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
         let ended = self.end();
         self.settled();
         ended
+    }
+
+    /// Whether this process is a forked copy of the one that keeps it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.series.term.is_forked()
     }
 
     /// Stops without waiting for what is under way.

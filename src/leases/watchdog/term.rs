@@ -19,6 +19,8 @@
 //! - **T3** An answer belongs to the term that asked. It can't reach another one, since a flight is
 //!   landed on the term itself and not looked up by a name; and on an ended term it changes nothing.
 //! - **T4** The loss is told exactly once, by whoever ends the term, after the lock.
+//! - **T5** In a forked copy of the process the term is lost, and its lock is not taken: a thread that
+//!   the copy does not have may hold it. So every call that a holder can make looks at the origin first.
 
 use std::fmt;
 use std::task::Waker;
@@ -27,7 +29,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::job::contain;
 use crate::sync::channel::{Receiver, Sender, bounded};
-use crate::sync::{Mutex, MutexGuard, Parker, Unparker};
+use crate::sync::{Mutex, MutexGuard, Origin, Parker, Unparker};
 use crate::tick::Time;
 
 /// Why a lease was lost.
@@ -44,6 +46,9 @@ pub enum Loss {
     HeldTooLong,
     /// What renewed it was closed.
     Closed,
+    /// This process is a forked copy of the one that holds it, and renews nothing. The original may
+    /// hold it still.
+    Forked,
 }
 
 impl std::error::Error for Loss {}
@@ -56,6 +61,7 @@ impl fmt::Display for Loss {
             Loss::NotFed => "it was not fed in time",
             Loss::HeldTooLong => "it was held for as long as it may be",
             Loss::Closed => "the leases or the watchdog were closed",
+            Loss::Forked => "it belongs to the process that this one was forked from",
         })
     }
 }
@@ -100,6 +106,7 @@ pub(crate) type OnLoss = Box<dyn Fn(Loss) + Send + Sync>;
 pub(crate) struct Term {
     state: Mutex<State>,
     on_loss: OnLoss,
+    origin: Origin,
 }
 
 struct State {
@@ -181,11 +188,20 @@ impl Term {
                 next_waker: 0,
             }),
             on_loss,
+            origin: Origin::here(),
         }
+    }
+
+    /// T5.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
     }
 
     /// How it stands at `now`.
     pub(crate) fn look(&self, now: Time) -> Standing {
+        if self.is_forked() {
+            return Standing::Lost(Loss::Forked);
+        }
         let state = self.state.lock();
         if state.stage == Stage::Kept
             && let Some(loss) = state.overdue(now)
@@ -205,6 +221,9 @@ impl Term {
 
     /// How often it was renewed.
     pub(crate) fn renewals(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
         self.state.lock().renewals
     }
 
@@ -288,6 +307,9 @@ impl Term {
 
     /// The holder is alive. Whether it still holds.
     pub(crate) fn feed(&self, now: Time) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut state = self.state.lock();
         if state.stage != Stage::Kept {
             return false;
@@ -305,6 +327,9 @@ impl Term {
 
     /// The holder gives it up: T2.
     pub(crate) fn stop(&self, now: Time) -> Stopped {
+        if self.is_forked() {
+            return Stopped::Lost(Loss::Forked);
+        }
         let mut state = self.state.lock();
         match state.stage {
             Stage::Stopped => Stopped::Before,
@@ -337,6 +362,9 @@ impl Term {
 
     /// Waits until no renewal is under way any more, or its time has passed.
     pub(crate) fn settled(&self, clock: &Clock) {
+        if self.is_forked() {
+            return;
+        }
         let parker = Parker::new();
         loop {
             let until = {
@@ -356,6 +384,11 @@ impl Term {
     /// A channel that gets the loss, or is disconnected by a stop.
     pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
         let (sender, receiver) = bounded(1);
+        if self.is_forked() {
+            // There is room for one.
+            let _ = sender.send(Loss::Forked);
+            return receiver;
+        }
         let mut state = self.state.lock();
         match state.stage {
             Stage::Kept => state.senders.push(sender),
@@ -372,6 +405,9 @@ impl Term {
     /// Wakes the waker at the end, in the place of the one that was left under this number before.
     /// Nothing is left if it has ended: look again.
     pub(crate) fn leave_waker(&self, place: &mut Option<u64>, waker: &Waker) {
+        if self.is_forked() {
+            return;
+        }
         let mut new = waker.clone();
         let mut state = self.state.lock();
         if state.stage != Stage::Kept {
@@ -393,6 +429,9 @@ impl Term {
 
     /// Nobody waits there any more.
     pub(crate) fn take_waker(&self, place: u64) {
+        if self.is_forked() {
+            return;
+        }
         let mut state = self.state.lock();
         let at = state.wakers.iter().position(|(number, _)| *number == place);
         let waker = at.map(|at| state.wakers.swap_remove(at));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::scheduler::{AfterPanic, Handle, Next, Period, Scheduler};
-use crate::sync::{Mutex, OnceLock};
+use crate::sync::{Mutex, OnceLock, Origin};
 use crate::tick::Time;
 
 /// What is armed.
@@ -39,6 +39,7 @@ pub(crate) struct Timers {
     callbacks: bool,
     started: OnceLock<Started>,
     starting: Mutex<()>,
+    origin: Origin,
 }
 
 struct Started {
@@ -56,6 +57,7 @@ impl Timers {
             callbacks,
             started: OnceLock::new(),
             starting: Mutex::new(()),
+            origin: Origin::here(),
         }
     }
 
@@ -221,5 +223,14 @@ impl Timers {
             started.calls.len() + started.tell.as_ref().map_or(0, Handle::len)
         };
         started.work.len() + others
+    }
+}
+
+/// In a forked copy there are no threads to end, and their locks may be held for ever.
+impl Drop for Timers {
+    fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            std::mem::forget(self.started.take());
+        }
     }
 }

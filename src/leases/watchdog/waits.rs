@@ -13,7 +13,7 @@ use super::machine::Machine;
 use super::timers::Timers;
 use crate::job::contain;
 use crate::scheduler::Next;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Origin};
 use crate::tick::Time;
 
 /// From the beginning of a wait to its first event; each following pause is twice as long.
@@ -26,6 +26,7 @@ pub(in super::super) struct Waits {
     number: u64,
     timers: Arc<Timers>,
     state: Arc<Mutex<State>>,
+    origin: Origin,
 }
 
 #[derive(Default)]
@@ -69,6 +70,10 @@ impl Waits {
 
 impl Drop for Waits {
     fn drop(&mut self) {
+        // In a forked copy of the process the lock may be held for ever, and there is no timer.
+        if self.origin.is_elsewhere() {
+            return;
+        }
         self.state.lock().over = true;
         self.timers.cancel(self.number);
     }
@@ -123,6 +128,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             number,
             timers: Arc::clone(&self.timers),
             state,
+            origin: Origin::here(),
         }
     }
 }
