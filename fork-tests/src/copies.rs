@@ -266,7 +266,13 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     let ready = pin!(lost).poll(&mut Context::from_waker(Waker::noop()));
     check("future", ready == Poll::Ready(Some(Loss::Forked)), &ready);
     let entered = leases.enter_again(&guard);
-    let refused = matches!(entered, Err(LockError::Lost(Loss::Forked)));
+    let refused = matches!(
+        entered,
+        Err(LockError::Lost {
+            loss: Loss::Forked,
+            ..
+        })
+    );
     check("enter_again", refused, &entered);
     let _ = (again.release(), fixed);
     let released = guard.release();

@@ -58,6 +58,13 @@ struct Done {
     panicked: bool,
 }
 
+/// The answer of a claim, and a guard that counts user code which follows outside of a run. A claimed
+/// run counts itself, and what is left of the settled one is done while it is under way.
+type ClaimedBeside<'a, F> = (
+    Claimed<<F as Face>::Key, <F as Face>::Payload>,
+    Option<outside::InUserCode<'a, F>>,
+);
+
 impl<F: Face> Server<F> {
     pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
         Arc::new(Server {
@@ -70,16 +77,7 @@ impl<F: Face> Server<F> {
         &self.engine
     }
 
-    /// What comes along counts user code that follows outside of a run. A claimed run counts
-    /// itself, and what is left of the settled one is done while it is under way.
-    fn claim(
-        &self,
-        ticket: Ticket,
-        done: Option<Done>,
-    ) -> (
-        Claimed<F::Key, F::Payload>,
-        Option<outside::InUserCode<'_, F>>,
-    ) {
+    fn claim(&self, ticket: Ticket, done: Option<Done>) -> ClaimedBeside<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
