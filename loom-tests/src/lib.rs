@@ -29,6 +29,8 @@ mod executor;
 mod groups;
 #[path = "../../src/job.rs"]
 mod job;
+#[path = "../../src/expiry/members.rs"]
+mod members;
 #[path = "../../src/outlet.rs"]
 mod outlet;
 #[path = "../../src/shard/mod.rs"]

@@ -1,9 +1,9 @@
 //! Which entries belong to which group.
 //!
 //! ```text
-//!  group --hash--> shard (Mutex): index, groups --position--> member: where the entry lies
-//!                    ^                                          |
-//!                    '--- entry: shard, number of the group, position
+//!  group --hash--> shard (Mutex): index, groups --own number--> member: where the entry lies
+//!                    ^                                            |
+//!                    '--- entry: shard, number of the group, own number in it
 //! ```
 //!
 //! A shard's index leads to groups as a stripe's leads to entries. A group has a list of its
@@ -32,6 +32,8 @@ use crate::job::contain;
 use crate::shard::{EntryId, Index, KeyHash, NoCalls};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
+
+use super::members::Members;
 
 /// So many locks the groups are spread over. A power of two.
 const SHARDS: usize = 64;
@@ -64,67 +66,11 @@ struct Group<G> {
     members: Members,
 }
 
-/// Members by position, so that one leaves in constant time. Positions of those that left are
-/// linked to a list.
-struct Members {
-    list: Vec<Member>,
-    free: u32,
-    count: usize,
-}
-
 /// Where an entry lies in the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Member {
     pub(super) stripe: u32,
     pub(super) id: EntryId,
-}
-
-impl Member {
-    /// A position that nobody has, or somebody who is just being armed.
-    fn none(next: u32) -> Self {
-        Member {
-            stripe: 0,
-            id: EntryId::gone(next),
-        }
-    }
-
-    fn is_none(&self) -> bool {
-        self.id.generation == 0
-    }
-}
-
-impl Members {
-    fn new() -> Self {
-        Members {
-            list: Vec::new(),
-            free: NO_ENTRY,
-            count: 0,
-        }
-    }
-
-    /// A position for one more.
-    fn take_position(&mut self) -> Option<u32> {
-        let position = self.free;
-        if position == NO_ENTRY {
-            let next = u32::try_from(self.list.len()).ok()?;
-            if next == NO_ENTRY {
-                return None;
-            }
-            self.list.push(Member::none(NO_ENTRY));
-            self.count += 1;
-            return Some(next);
-        }
-        let member = &mut self.list[position as usize];
-        self.free = member.id.slot;
-        self.count += 1;
-        Some(position)
-    }
-
-    fn leave(&mut self, position: u32) {
-        self.list[position as usize] = Member::none(self.free);
-        self.free = position;
-        self.count -= 1;
-    }
 }
 
 impl<G> Shard<G> {
@@ -188,12 +134,12 @@ impl<G> Shard<G> {
     }
 
     /// The group, if that was its last member: to be dropped outside of the lock.
-    fn leave(&mut self, number: u32, position: u32) -> Option<Group<G>> {
+    fn leave(&mut self, number: u32, member: u32) -> Option<Group<G>> {
         let Some(group) = self.group_mut(number) else {
             unreachable!("G5: a group with a member is there");
         };
-        group.members.leave(position);
-        if group.members.count > 0 {
+        group.members.leave(member);
+        if group.members.count() > 0 {
             return None;
         }
         let place = &mut self.groups[number];
@@ -211,8 +157,8 @@ impl<G> Shard<G> {
 pub struct Membership<G> {
     shard: Arc<Lock<G>>,
     group: u32,
-    /// `NO_ENTRY`: it has left.
-    position: u32,
+    /// Its own number in the group. `NO_ENTRY`: it has left.
+    number: u32,
 }
 
 impl<G> Membership<G> {
@@ -222,8 +168,8 @@ impl<G> Membership<G> {
     }
 
     /// It leaves under the lock that the caller holds, not by its drop.
-    fn take_position(&mut self) -> u32 {
-        std::mem::replace(&mut self.position, NO_ENTRY)
+    fn take_number(&mut self) -> u32 {
+        std::mem::replace(&mut self.number, NO_ENTRY)
     }
 
     /// To be asked without the stripe's lock, under which this is (G1).
@@ -231,17 +177,17 @@ impl<G> Membership<G> {
         MemberPlace {
             shard: Arc::clone(&self.shard),
             group: self.group,
-            position: self.position,
+            number: self.number,
         }
     }
 }
 
 impl<G> Drop for Membership<G> {
     fn drop(&mut self) {
-        if self.position == NO_ENTRY {
+        if self.number == NO_ENTRY {
             return;
         }
-        let emptied = self.shard.lock().leave(self.group, self.position);
+        let emptied = self.shard.lock().leave(self.group, self.number);
         dispose(emptied);
     }
 }
@@ -257,7 +203,7 @@ fn dispose<G>(emptied: Option<Group<G>>) {
 pub(super) struct MemberPlace<G> {
     shard: Arc<Lock<G>>,
     group: u32,
-    position: u32,
+    number: u32,
 }
 
 impl<G> MemberPlace<G> {
@@ -268,7 +214,7 @@ impl<G> MemberPlace<G> {
     {
         let shard = hold(&self.shard);
         let group = shard.group(self.group)?;
-        if group.members.list.get(self.position as usize) != Some(&member) {
+        if group.members.get(self.number) != Some(&member) {
             return None;
         }
         let _user_code = NoCalls::begin();
@@ -344,20 +290,20 @@ impl<G> GroupIndex<G> {
         let Some(group) = held.group_mut(number) else {
             unreachable!("it was found, or opened, under this lock");
         };
-        let is_full = group.members.count >= self.most;
-        let position = group.members.take_position()?;
+        let is_full = group.members.count() >= self.most;
+        let own = group.members.enter()?;
         let (entered, answer) = arm(
             Membership {
                 shard: Arc::clone(shard),
                 group: number,
-                position,
+                number: own,
             },
             is_full,
         );
         let mut left = match entered {
             Entered::Armed(member, replaced) => {
                 if let Some(group) = held.group_mut(number) {
-                    group.members.list[position as usize] = member;
+                    group.members.tell(own, member);
                 }
                 replaced
             }
@@ -368,7 +314,7 @@ impl<G> GroupIndex<G> {
             && left.group == number
             && Arc::ptr_eq(&left.shard, shard)
         {
-            emptied = held.leave(number, left.take_position());
+            emptied = held.leave(number, left.take_number());
         }
         drop(held);
         // A member of another group leaves that one.
@@ -386,7 +332,7 @@ impl<G> GroupIndex<G> {
         let held = hold(self.shard(hash));
         let number = held.find(hash, name);
         let group = number.and_then(|number| held.group(number));
-        group.map_or(0, |group| group.members.count)
+        group.map_or(0, |group| group.members.count())
     }
 
     /// G3: all members, by stripe and slot.
@@ -401,9 +347,8 @@ impl<G> GroupIndex<G> {
             let Some(group) = number.and_then(|number| held.group(number)) else {
                 return Vec::new();
             };
-            group.members.list.clone()
+            group.members.to_vec()
         };
-        members.retain(|member| !member.is_none());
         members.sort_unstable_by_key(|member| (member.stripe, member.id.slot));
         members
     }
@@ -417,8 +362,8 @@ impl<G> GroupIndex<G> {
         let mut emptied = Vec::new();
         let mut held = self.shard(hash).lock();
         for mut membership in memberships {
-            let position = membership.take_position();
-            emptied.extend(held.leave(membership.group, position));
+            let number = membership.take_number();
+            emptied.extend(held.leave(membership.group, number));
         }
         drop(held);
         for group in emptied {
@@ -439,7 +384,7 @@ impl<G> fmt::Debug for Membership<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Membership")
             .field("group", &self.group)
-            .field("position", &self.position)
+            .field("number", &self.number)
             .finish_non_exhaustive()
     }
 }
@@ -508,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_used_again_and_members_are_sorted_by_stripe() {
+    fn places_are_used_again_and_members_are_sorted_by_stripe() {
         let groups = GroupIndex::new(None);
         let mut all: Vec<_> = (0..100).map(|n| enter(&groups, 7, n)).collect();
         for round in 0..10 {
@@ -521,7 +466,7 @@ mod tests {
         }
         let shard = groups.shard(hash(7)).lock();
         let number = shard.find(hash(7), &7).unwrap();
-        assert_eq!(shard.group(number).unwrap().members.list.len(), 100);
+        assert!(shard.group(number).unwrap().members.room() <= 256);
         drop(shard);
         let members = groups.members(hash(7), &7);
         let mut expected: Vec<_> = (0..100).map(member).collect();

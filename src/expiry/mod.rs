@@ -6,7 +6,7 @@
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
 //! | `grouped.rs` | the calls for groups |
-//! | `groups.rs` | which entries belong to which group |
+//! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | options |
 //! | `span.rs` | how long an entry lives |
 //! | `stream.rs` | the expired as a stream |
@@ -19,6 +19,7 @@ mod face;
 mod grouped;
 mod groups;
 mod many;
+mod members;
 mod span;
 #[cfg(feature = "futures")]
 mod stream;

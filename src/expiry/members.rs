@@ -1,0 +1,351 @@
+//! The members of one group, in a list that gets smaller again.
+//!
+//! Each member has a number, by which it leaves in constant time. Mostly the number is its position
+//! in the list. Numbers of those that left are linked to a list and given out again.
+//!
+//! The list gets smaller when less than a quarter of its memory is used. Numbers can't be changed
+//! then: they lie in entries, each under the lock of a stripe. So a member whose number is behind
+//! the new end is *displaced*: it takes a free position, and a sorted list says which. When the list
+//! has grown up to its number again, it goes home to that, and whoever comes takes its place.
+//!
+//! - **M1** A place is held by one member, or free.
+//! - **M2** A member whose number is not in `displaced` lies at the position of its number.
+//! - **M3** The number of a displaced member is no position: it is behind the end.
+//! - **M4** There is memory for at most four times as many members as there are, or for
+//!   [`LEAST`].
+
+use super::groups::Member;
+use crate::shard::EntryId;
+use crate::wheel::NO_ENTRY;
+
+/// Room for so many is kept in any case.
+#[cfg(not(test))]
+const LEAST: usize = 64;
+/// Small, so that tests with few members cross it often.
+#[cfg(test)]
+const LEAST: usize = 4;
+
+/// In the stripe of a free place.
+const FREE: u32 = u32::MAX;
+
+pub(super) struct Members {
+    places: Vec<Member>,
+    /// The first free position.
+    free: u32,
+    count: usize,
+    /// Number and position, in the order of the numbers. The position of one that has left is
+    /// `NO_ENTRY`.
+    displaced: Vec<(u32, u32)>,
+}
+
+impl Member {
+    /// A free position, and the next one.
+    fn free(next: u32) -> Self {
+        Member {
+            stripe: FREE,
+            id: EntryId::gone(next),
+        }
+    }
+
+    /// Somebody who is just being armed.
+    fn coming() -> Self {
+        Member {
+            stripe: 0,
+            id: EntryId::gone(NO_ENTRY),
+        }
+    }
+
+    /// Whether this is an entry, and not one of the others.
+    fn is_there(&self) -> bool {
+        self.id.generation != 0
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_there() || self.stripe != FREE
+    }
+}
+
+impl Members {
+    pub(super) fn new() -> Self {
+        Members {
+            places: Vec::new(),
+            free: NO_ENTRY,
+            count: 0,
+            displaced: Vec::new(),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// A number for one more, if there is one. Who it is, is [told](Self::tell) later.
+    pub(super) fn enter(&mut self) -> Option<u32> {
+        let mut number = self.free;
+        if number != NO_ENTRY {
+            let place = &mut self.places[number as usize];
+            self.free = place.id.slot;
+            *place = Member::coming();
+        } else {
+            let end = u32::try_from(self.places.len()).ok()?;
+            if end == NO_ENTRY {
+                return None;
+            }
+            number = end;
+            let mut comes = Member::coming();
+            if let Some(at) = self.displaced_at(end) {
+                // M3: that one goes home.
+                number = std::mem::replace(&mut self.displaced[at].1, NO_ENTRY);
+                std::mem::swap(&mut self.places[number as usize], &mut comes);
+            }
+            self.places.push(comes);
+        }
+        self.count += 1;
+        Some(number)
+    }
+
+    pub(super) fn tell(&mut self, number: u32, member: Member) {
+        let position = self.position(number);
+        self.places[position as usize] = member;
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Member> {
+        self.places.get(self.position(number) as usize)
+    }
+
+    /// In constant time over all calls; for a displaced member a binary search is added.
+    pub(super) fn leave(&mut self, number: u32) {
+        let position = match self.displaced_at(number) {
+            Some(at) => std::mem::replace(&mut self.displaced[at].1, NO_ENTRY),
+            None => number,
+        };
+        self.places[position as usize] = Member::free(self.free);
+        self.free = position;
+        self.count -= 1;
+        let room = self.places.capacity();
+        if room > LEAST && 4 * self.count < room {
+            self.shrink();
+        }
+    }
+
+    /// A copy of all that have been told.
+    pub(super) fn to_vec(&self) -> Vec<Member> {
+        let mut all = Vec::with_capacity(self.count);
+        all.extend(self.places.iter().filter(|member| member.is_there()));
+        all
+    }
+
+    /// M2.
+    fn position(&self, number: u32) -> u32 {
+        match self.displaced_at(number) {
+            Some(at) => self.displaced[at].1,
+            None => number,
+        }
+    }
+
+    /// Where in `displaced` the member of this number is.
+    fn displaced_at(&self, number: u32) -> Option<usize> {
+        if self.displaced.is_empty() {
+            return None;
+        }
+        let found = self
+            .displaced
+            .binary_search_by_key(&number, |(own, _)| *own);
+        found.ok().filter(|at| self.displaced[*at].1 != NO_ENTRY)
+    }
+
+    /// Half of the new memory is free, so that half of the members have to leave before it gets
+    /// smaller again, or as many to come before it grows.
+    #[cold]
+    #[inline(never)]
+    fn shrink(&mut self) {
+        let room = (2 * self.count).max(LEAST / 2);
+        let mut by_position: Vec<_> = std::mem::take(&mut self.displaced);
+        by_position.retain(|(_, position)| *position != NO_ENTRY);
+        by_position.sort_unstable_by_key(|(_, position)| *position);
+        let mut displaced = by_position.into_iter().peekable();
+
+        let mut places = vec![Member::free(NO_ENTRY); room];
+        let mut homeless = Vec::new();
+        for (position, member) in (0..).zip(&self.places) {
+            if !member.is_held() {
+                continue;
+            }
+            let number = match displaced.next_if(|(_, lies)| *lies == position) {
+                Some((number, _)) => number,
+                None => position,
+            };
+            match places.get_mut(number as usize) {
+                Some(home) => *home = *member,
+                None => homeless.push((number, *member)),
+            }
+        }
+        homeless.sort_unstable_by_key(|(number, _)| *number);
+        self.displaced = Vec::with_capacity(homeless.len());
+        let mut homeless = homeless.into_iter();
+        self.free = NO_ENTRY;
+        for (position, place) in (0..).zip(&mut places) {
+            if place.is_held() {
+                continue;
+            }
+            match homeless.next() {
+                Some((number, member)) => {
+                    *place = member;
+                    self.displaced.push((number, position));
+                }
+                None => *place = Member::free(std::mem::replace(&mut self.free, position)),
+            }
+        }
+        debug_assert!(homeless.next().is_none(), "there is room for all of them");
+        self.places = places;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn member(number: u32) -> Member {
+        Member {
+            stripe: number % 3,
+            id: EntryId {
+                slot: number,
+                generation: 1,
+            },
+        }
+    }
+
+    impl Members {
+        /// The room that there is.
+        pub(in crate::expiry) fn room(&self) -> usize {
+            self.places.capacity() + self.displaced.capacity()
+        }
+
+        fn check(&self) {
+            let held = self.places.iter().filter(|place| place.is_held());
+            assert_eq!(held.count(), self.count, "M1");
+            let mut free = 0;
+            let mut next = self.free;
+            while next != NO_ENTRY {
+                assert!(!self.places[next as usize].is_held(), "M1");
+                next = self.places[next as usize].id.slot;
+                free += 1;
+            }
+            assert_eq!(self.count + free, self.places.len(), "M1");
+            for &(number, position) in &self.displaced {
+                if position != NO_ENTRY {
+                    assert!(self.places[position as usize].is_held(), "M2");
+                    assert!(number as usize >= self.places.len(), "M3");
+                }
+            }
+            let room = self.places.capacity();
+            assert!(room <= LEAST.max(4 * self.count), "M4: {room}");
+        }
+    }
+
+    struct Rng(u64);
+
+    impl Rng {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 = crate::shard::mix(self.0);
+            (self.0 >> 32) as usize % end
+        }
+    }
+
+    /// In waves that fill it and nearly empty it, each up to another size.
+    #[test]
+    fn it_does_what_a_map_does_while_it_grows_and_shrinks() {
+        for seed in 0..200 {
+            let mut rng = Rng(seed);
+            let mut members = Members::new();
+            let mut model = BTreeMap::new();
+            let mut next = 0;
+            for wave in 0..12 {
+                let size = if wave % 2 == 0 {
+                    1 + rng.below(200)
+                } else {
+                    rng.below(12)
+                };
+                while model.len() != size {
+                    let grows = (model.len() < size) ^ (rng.below(4) == 0);
+                    if grows || model.is_empty() {
+                        let number = members.enter().unwrap();
+                        assert_eq!(members.to_vec().len(), model.len());
+                        members.check();
+                        members.tell(number, member(next));
+                        assert_eq!(
+                            model.insert(number, member(next)),
+                            None,
+                            "a number is one's"
+                        );
+                        next += 1;
+                    } else {
+                        let at = rng.below(model.len());
+                        let number = *model.keys().nth(at).unwrap();
+                        model.remove(&number);
+                        members.leave(number);
+                    }
+                    members.check();
+                    assert_eq!(members.count(), model.len());
+                }
+                for (number, member) in &model {
+                    assert_eq!(members.get(*number), Some(member));
+                }
+                let mut all = members.to_vec();
+                all.sort_unstable_by_key(|member| member.id.slot);
+                let mut expected: Vec<_> = model.values().copied().collect();
+                expected.sort_unstable_by_key(|member| member.id.slot);
+                assert_eq!(all, expected);
+            }
+        }
+    }
+
+    /// One of those that have the highest numbers, and one that is just being armed.
+    #[test]
+    fn who_is_left_is_found_by_the_number_it_had() {
+        let mut members = Members::new();
+        let numbers: Vec<_> = (0..100_000).map(|_| members.enter().unwrap()).collect();
+        for &number in &numbers[..99_999] {
+            members.tell(number, member(number));
+        }
+        for &number in &numbers[..99_998] {
+            members.leave(number);
+        }
+        assert!(members.room() <= 16, "{}", members.room());
+        assert_eq!(members.to_vec(), [member(99_998)]);
+        members.tell(99_999, member(7));
+        assert_eq!(members.get(99_998), Some(&member(99_998)));
+        assert_eq!(members.get(99_999), Some(&member(7)));
+        members.leave(99_998);
+        members.leave(99_999);
+        assert_eq!((members.count(), members.to_vec()), (0, Vec::new()));
+    }
+
+    /// Churn between a tenth and all of a size costs no more than a few moves for each change.
+    #[test]
+    fn coming_and_going_pays_for_a_smaller_list_once_in_a_while() {
+        let mut members = Members::new();
+        let mut numbers = Vec::new();
+        let mut changes = 0;
+        let mut moved = 0;
+        for _ in 0..50 {
+            for size in [1_000, 100] {
+                while numbers.len() < size {
+                    numbers.push(members.enter().unwrap());
+                    changes += 1;
+                }
+                while numbers.len() > size {
+                    let before = members.places.capacity();
+                    members.leave(numbers.pop().unwrap());
+                    changes += 1;
+                    if members.places.capacity() != before {
+                        moved += before;
+                    }
+                }
+            }
+        }
+        assert!(moved > 0 && moved <= 4 * changes, "{moved} of {changes}");
+    }
+}
