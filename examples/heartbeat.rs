@@ -6,11 +6,29 @@
 //! cargo run --release --example heartbeat
 //! ```
 
+#[path = "common/about.rs"]
+mod about;
+
+use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use tourbillon::{Handle, Next, Period, Scheduler, Shutdown};
+
+const HELP: &str = "\
+A node beats five times a second, stalls once, and a watchdog notices.
+
+Usage:
+  heartbeat
+
+It takes three seconds. The last line on stdout is
+  10 beats, 3 missed, 1 alarm
+
+Options:
+  -h, --help      this text
+  -V, --version   the version of the crate
+";
 
 const BEAT: Duration = Duration::from_millis(200);
 /// Without a beat for so long the watchdog raises its alarm.
@@ -42,7 +60,10 @@ fn watch(timers: &Handle<Key>, events: &mpsc::Sender<Event>) {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    if let Some(answered) = about::answer("heartbeat", HELP, std::env::args_os().skip(1)) {
+        return Ok(answered);
+    }
     let scheduler = Scheduler::<Key>::builder().build()?;
     let timers = scheduler.handle();
     let (events, heard) = mpsc::channel();
@@ -85,5 +106,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .shutdown(Shutdown::HandBack)
         .map_err(|_| "called from a task")?;
     assert!(report.handed_back.is_empty() && timers.stats().balances());
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,8 @@
 //! The example `lock_watchdog`: its ledger and its lines, a short run on the embedded store, one that is
 //! sabotaged, and the program itself, on a Redis server too.
 
+#[path = "../examples/common/about.rs"]
+mod about;
 #[path = "../examples/lock_watchdog/app.rs"]
 mod app;
 #[path = "../examples/lock_watchdog/cable.rs"]

@@ -1,6 +1,8 @@
 //! The main job of the `sessions` example: replays against a computation without any timer, the
 //! command line, and a short run in real time.
 
+#[path = "../examples/common/about.rs"]
+mod about;
 #[path = "../examples/sessions/app.rs"]
 mod app;
 #[path = "../examples/sessions/balance.rs"]
@@ -21,6 +23,8 @@ mod progress;
 mod replay;
 #[path = "../examples/sessions/rng.rs"]
 mod rng;
+#[path = "../examples/sessions/terminal.rs"]
+mod terminal;
 #[path = "../examples/sessions/zipf.rs"]
 mod zipf;
 
@@ -28,7 +32,9 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use app::Console;
@@ -91,12 +97,26 @@ fn assert_replay_is_offline(bytes: &[u8], idle_times: &[u64], seed: u64) {
 
 /// The program's exit code, standard output and standard error.
 fn run(args: &[&str]) -> (u8, String, String) {
+    run_on(args, b"", None, false)
+}
+
+/// The same with something on standard input, on a terminal of so many columns or on none, and with
+/// an interrupt right at the start or without.
+fn run_on(
+    args: &[&str],
+    mut input: &[u8],
+    columns: Option<fn() -> usize>,
+    interrupt: bool,
+) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let console = Console {
+        input: &mut input,
         out: &mut out,
         err: &mut err,
-        out_is_terminal: false,
-        err_is_terminal: false,
+        out_is_terminal: columns.is_some(),
+        err_is_terminal: columns.is_some(),
+        columns: columns.unwrap_or(|| 80),
+        interrupts: &|| Ok(Arc::new(AtomicBool::new(interrupt))),
     };
     let code = app::run(args.iter().map(OsString::from), console);
     let text = |bytes| String::from_utf8(bytes).expect("the program prints text");
@@ -270,9 +290,103 @@ fn broken_lines_are_reported_with_the_first_ones_number() {
     let line = format!("{}\n", offline(&made.bytes, 3_600));
     assert_eq!((code, out, err), (0, line, report));
 
-    let path = scratch("broken.log", b"\xff\xfe");
-    let report = "sessions: 1 line does not parse, the first is line 1\n";
+    let path = scratch(
+        "broken.log",
+        b"h - - [01/Jan/1970:00:00:09 +0000] \"GET /\" 200 1\n\xff\xfe",
+    );
+    let report = "sessions: 1 line does not parse, the first is line 2\n";
     assert_eq!(run(&[&path]).2, report);
+}
+
+#[test]
+fn a_log_of_which_no_line_parses_is_a_fault_that_is_named() {
+    for (name, bytes, fault) in [
+        (
+            "a.gz",
+            &b"\x1f\x8b\x08\x00\n"[..],
+            "a.gz is compressed with gzip; unpack it first: gzip -dc ",
+        ),
+        ("a.zst", b"\x28\xb5\x2f\xfd\x24", "compressed with zstd"),
+        (
+            "a.json",
+            b"{\"time\": 1}\n{\"time\": 2}\n",
+            "of 2 in all; its lines are JSON",
+        ),
+        (
+            "b.json",
+            b"\xef\xbb\xbf [{\"time\": 1},",
+            "of 1 in all; its lines are JSON",
+        ),
+        (
+            "text",
+            b"what\tis this\r\n\n",
+            "of 2 in all; its first line begins with \"what\\tis this\"",
+        ),
+        (
+            "blank",
+            b"\n",
+            "of 1 in all; its first line begins with \"\"",
+        ),
+        ("bytes", b"\xff\xfe", "begins with \"\u{fffd}\u{fffd}\""),
+    ] {
+        let path = scratch(name, bytes);
+        let (code, out, err) = run(&[&path]);
+        assert_eq!(
+            (code, &*out, err.lines().count()),
+            (2, "", 1),
+            "{name}: {err}"
+        );
+        assert!(err.contains(fault) && err.contains(name), "{name}: {err}");
+        let (code, out, err) = run_on(&["-"], bytes, None, false);
+        assert_eq!((code, &*out), (2, ""));
+        assert!(
+            err.contains("standard input is compressed")
+                || err.contains("no line of standard input"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn a_dash_is_standard_input() {
+    let made = generate::generate(7, 1_500);
+    let line = format!("{}\n", offline(&made.bytes, 3_600));
+    // On a terminal, too: nobody knows how much is to come, so there is no bar for reading.
+    for columns in [None, Some((|| 60) as fn() -> usize)] {
+        let (code, out, err) = run_on(&["-", "--idle", "1h"], &made.bytes, columns, false);
+        assert_eq!((code, &*out), (0, &*line));
+        assert!(!err.contains("reading"), "{err}");
+    }
+    let mut program = Command::new(program::example("sessions"))
+        .args(["--idle", "1h", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the example is built");
+    let mut input = program.stdin.take().expect("a pipe");
+    input.write_all(&made.bytes).expect("the program reads");
+    drop(input);
+    let output = program.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), line);
+}
+
+#[test]
+fn virtual_hosts_and_a_byte_order_mark_change_no_session() {
+    let made = generate::generate(3, 2_000);
+    let mut bytes = b"\xef\xbb\xbf".to_vec();
+    for (number, line) in made
+        .bytes
+        .split_inclusive(|&byte| byte == b'\n')
+        .enumerate()
+    {
+        write!(bytes, "www{}.example.org:443 ", number % 3).expect("memory");
+        bytes.extend(line);
+    }
+    for idle in [60, 1_800] {
+        let plain = replayed(&made.bytes, Duration::from_secs(idle), 1);
+        assert_eq!(replayed(&bytes, Duration::from_secs(idle), 1), plain);
+    }
 }
 
 #[test]
@@ -297,6 +411,8 @@ fn faults_exit_with_2_and_say_why() {
     }
     let (code, out, err) = run(&["--help"]);
     assert_eq!((code, &*out, &*err), (0, cli::HELP, ""));
+    let version = format!("sessions (tourbillon) {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(run(&["--version"]), (0, version, String::new()));
 }
 
 #[test]
@@ -320,10 +436,13 @@ fn a_reader_that_leaves_is_no_fault() {
             &["--seconds", "1", "--sessions", "10"],
         ] {
             let console = Console {
+                input: &mut io::empty(),
                 out: &mut Gone(kind),
                 err: &mut io::sink(),
                 out_is_terminal: false,
                 err_is_terminal: false,
+                columns: || 80,
+                interrupts: &|| Ok(Arc::default()),
             };
             assert_eq!(
                 app::run(args.iter().map(OsString::from), console),
@@ -406,4 +525,135 @@ fn sessions_that_do_not_expire_are_handed_back() {
         .split_whitespace()
         .nth(2);
     assert!(handed_back.is_some_and(|count| count != "0"), "{out}");
+}
+
+/// The live line as a terminal shows it: what stands behind the last carriage return.
+fn live_lines(out: &str) -> Vec<&str> {
+    out.split(['\r', '\n'])
+        .filter_map(|line| line.strip_suffix("\x1b[K"))
+        .collect()
+}
+
+#[test]
+fn the_live_line_fits_into_its_terminal() {
+    let args = ["--seconds", "3", "--sessions", "2000", "--idle", "200ms"];
+    for (columns, width) in [((|| 20) as fn() -> usize, 20), (|| 60, 60), (|| 120, 120)] {
+        let (code, out, _) = run_on(&args, b"", Some(columns), false);
+        let lines = live_lines(&out);
+        assert_eq!((code, lines.is_empty()), (0, false), "{out:?}");
+        let longest = lines.iter().map(|line| line.len()).max();
+        assert!(longest < Some(width), "{width}: {lines:?}");
+        assert_eq!(
+            lines.iter().any(|line| line.contains("touches/s")),
+            width == 120,
+            "{lines:?}"
+        );
+        // The lines that stay are made for 60 columns, but for the sources of the table.
+        let wide = out
+            .lines()
+            .filter(|line| !line.contains('\r') && line.len() > 60)
+            .count();
+        assert_eq!(wide > 0, width == 120, "{out}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_a_run_with_its_table() {
+    let args = [
+        "--seconds",
+        "3600",
+        "--sessions",
+        "2000",
+        "--slow",
+        "2",
+        "--idle",
+        "1h",
+    ];
+    let (code, out, err) = run_on(&args, b"", None, true);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    assert!(out.contains("\ninterrupted: "), "{out}");
+    assert!(out.ends_with("\nnothing lost\n"), "{out}");
+    // Nothing has expired, so nothing was late.
+    for name in ["while producers worked", "to the end"] {
+        let row = out.lines().find_map(|line| line.strip_prefix(name));
+        let cells: Vec<_> = row.expect("a row").split_whitespace().collect();
+        assert_eq!(cells, ["-", "-", "-"], "{out}");
+    }
+}
+
+/// The program itself: the first interrupt brings the table, and a second one would not have waited.
+#[cfg(unix)]
+#[test]
+fn the_program_itself_prints_its_table_when_it_is_interrupted() {
+    use std::io::{BufRead, BufReader};
+
+    let interrupt = |program: &std::process::Child| {
+        let sent = Command::new("kill")
+            .args(["-INT", &program.id().to_string()])
+            .status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    };
+    let mut program = Command::new(program::example("sessions"))
+        .args(["--seconds", "600", "--sessions", "1000", "--idle", "1h"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the example is built");
+    let mut lines = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    // The first line comes when interrupts are watched for, and the second one in a second.
+    let mut line = || lines.next().map(|line| line.expect("text"));
+    assert!(line().is_some_and(|line| line.contains("1,000 sessions")));
+    assert!(line().is_some_and(|line| line.contains("live")));
+    interrupt(&program);
+    let rest: Vec<_> = std::iter::from_fn(line).collect();
+    assert_eq!(
+        rest.last().map(String::as_str),
+        Some("nothing lost"),
+        "{rest:?}"
+    );
+    assert_eq!(program.wait().expect("it ends").code(), Some(0));
+}
+
+/// What a second interrupt does, in a process of its own: it ends it at once.
+#[test]
+fn a_second_interrupt_ends_the_program() {
+    const CHILD: &str = "TOURBILLON_TEST_INTERRUPTED_TWICE";
+    if std::env::var_os(CHILD).is_some() {
+        let interrupted = terminal::interrupts().expect("signals can be watched for");
+        for number in 0..2 {
+            assert_eq!(interrupted.load(Ordering::SeqCst), number == 1);
+            signal_hook::low_level::raise(signal_hook::consts::SIGINT).expect("raised");
+        }
+        unreachable!("the second one ends it");
+    }
+    let status = Command::new(std::env::current_exe().expect("a test has a path"))
+        .args(["--exact", "a_second_interrupt_ends_the_program"])
+        .env(CHILD, "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("a test can run itself");
+    assert_eq!(status.code(), Some(130));
+}
+
+#[test]
+fn the_width_of_the_terminal_is_what_columns_says() {
+    const CHILD: &str = "TOURBILLON_TEST_COLUMNS";
+    if let Ok(expected) = std::env::var(CHILD) {
+        assert_eq!(
+            terminal::columns(),
+            expected.parse::<usize>().expect("a number")
+        );
+        return;
+    }
+    for (columns, expected) in [("60", "60"), ("120", "120"), ("0", "80"), ("wide", "80")] {
+        let output = Command::new(std::env::current_exe().expect("a test has a path"))
+            .args(["--exact", "the_width_of_the_terminal_is_what_columns_says"])
+            .env("COLUMNS", columns)
+            .env(CHILD, expected)
+            // None of them is a terminal.
+            .stdin(Stdio::null())
+            .output()
+            .expect("a test can run itself");
+        assert!(output.status.success(), "{columns}: {output:?}");
+    }
 }

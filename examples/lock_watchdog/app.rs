@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use tourbillon::Clock;
 
+use crate::about;
 use crate::cli::{self, Command, Options};
 use crate::contest::{Contest, Failure, Place, Summary};
 use crate::holder::Millis;
@@ -51,6 +52,10 @@ pub(crate) fn run(
             return USAGE;
         }
         Ok(Command::Help) => console.out.write_all(cli::HELP.as_bytes()).map(|()| FINE),
+        Ok(Command::Version) => {
+            let version = about::version("lock_watchdog");
+            console.out.write_all(version.as_bytes()).map(|()| FINE)
+        }
         Ok(Command::Contest(options)) => contest(program, &options, &mut console),
         #[cfg(feature = "redis")]
         Ok(Command::Hold {

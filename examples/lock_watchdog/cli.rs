@@ -16,6 +16,7 @@ Options:
                   it on the embedded store, with holders that are threads
   --sabotage      holders go on when they have lost the lock, to show that this is noticed
   -h, --help      this text
+  -V, --version   the version of the crate
 
 The last line on stdout is
   rounds N takeovers N overlaps N
@@ -29,6 +30,7 @@ is at fault or there is no server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help,
+    Version,
     Contest(Options),
     /// What this program starts itself as: a holder whose orders come from stdin.
     Hold {
@@ -53,6 +55,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     while let Some(arg) = args.next() {
         if matches!(&*arg, "-h" | "--help") {
             return Ok(Command::Help);
+        }
+        if matches!(&*arg, "-V" | "--version") {
+            return Ok(Command::Version);
         }
         let (name, value) = match arg.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
@@ -133,6 +138,8 @@ mod tests {
         let words = "--rounds 3 --lease=200 --sabotage --redis redis://127.0.0.1/";
         assert_eq!(parse_words(words), contest(given.clone()));
         assert_eq!(parse_words("--rounds 3 -h"), Ok(Command::Help));
+        assert_eq!(parse_words("--rounds 3 -V"), Ok(Command::Version));
+        assert_eq!(parse_words("--version"), Ok(Command::Version));
         let hold = format!("{words} --hold A --lock x");
         let expected = Command::Hold {
             name: "A".to_owned(),

@@ -18,6 +18,8 @@
 //! | `threads.rs`, `processes.rs`, `wire.rs` | holders as threads, and as processes |
 //! | `app.rs`, `cli.rs` | from arguments to exit code |
 
+#[path = "../common/about.rs"]
+mod about;
 mod app;
 mod cable;
 mod cli;

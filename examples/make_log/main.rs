@@ -7,6 +7,8 @@
 //! `generate.rs` says what is in it. Addresses and names are those that are set aside for
 //! documentation.
 
+#[path = "../common/about.rs"]
+mod about;
 mod generate;
 #[path = "../sessions/rng.rs"]
 mod rng;
@@ -16,10 +18,27 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: make_log [--seed N] [--lines N] > FILE   (default: 7 and 1500)";
 
+const HELP: &str = "\
+Makes an access log for the example `sessions`, the same one for the same seed.
+
+Usage:
+  make_log [OPTIONS] > FILE
+
+Options:
+  --seed N        what the log follows from (default: 7)
+  --lines N       how many lines it has (default: 1500)
+  -h, --help      this text
+  -V, --version   the version of the crate
+";
+
 fn main() -> ExitCode {
     let (mut seed, mut lines) = (7, 1_500);
     let mut args = std::env::args().skip(1);
     while let Some(option) = args.next() {
+        if matches!(&*option, "-h" | "--help" | "-V" | "--version") {
+            let asked = std::iter::once(option.into());
+            return about::answer("make_log", HELP, asked).unwrap_or(ExitCode::SUCCESS);
+        }
         let value = args.next().and_then(|value| value.parse().ok());
         match (&*option, value) {
             ("--seed", Some(value)) => seed = value,

@@ -2,12 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::about;
 use crate::cli::{self, Command};
-use crate::log::Log;
+use crate::log::{Log, Packed};
 use crate::progress::Bar;
 use crate::{live, replay};
 
@@ -18,15 +21,23 @@ pub(crate) const FAILED: u8 = 1;
 /// The command line or the log is at fault.
 pub(crate) const USAGE: u8 = 2;
 
+/// The path that stands for standard input.
+const STDIN: &str = "-";
+
 /// Where a replay's shards and workers take their order from. Any other seed gives the same line.
 const SEED: u64 = 1;
 
-/// Standard output and standard error.
+/// Standard input, standard output and standard error, and the terminal behind them.
 pub(crate) struct Console<'a> {
+    pub(crate) input: &'a mut dyn Read,
     pub(crate) out: &'a mut dyn Write,
     pub(crate) err: &'a mut dyn Write,
     pub(crate) out_is_terminal: bool,
     pub(crate) err_is_terminal: bool,
+    /// How wide the terminal is at present.
+    pub(crate) columns: fn() -> usize,
+    /// From this call on an interrupt sets the flag; a second one ends the program.
+    pub(crate) interrupts: &'a dyn Fn() -> io::Result<Arc<AtomicBool>>,
 }
 
 impl Console<'_> {
@@ -44,6 +55,10 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>, mut console: Console
             return USAGE;
         }
         Ok(Command::Help) => console.out.write_all(cli::HELP.as_bytes()).map(|()| FINE),
+        Ok(Command::Version) => {
+            let version = about::version("sessions");
+            console.out.write_all(version.as_bytes()).map(|()| FINE)
+        }
         Ok(Command::Replay { path, idle }) => replay_file(&path, idle, &mut console),
         Ok(Command::Live(options)) => live::run(&options, &mut console).map(|kept| match kept {
             true => FINE,
@@ -70,6 +85,10 @@ fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Re
             return Ok(USAGE);
         }
     };
+    if let Some(fault) = unusable(path, &log) {
+        console.complain(&fault);
+        return Ok(USAGE);
+    }
     if let Some(first) = log.first_broken {
         let lines = if log.broken == 1 {
             "line does"
@@ -83,7 +102,7 @@ fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Re
         console.complain(&line);
     }
     let total = log.requests.len() as u64;
-    let mut bar = Bar::new("replaying", total, console.err, console.err_is_terminal);
+    let mut bar = bar("replaying", total, console);
     let summary = replay::replay(&log, idle, SEED, |done| bar.show(done));
     drop(bar);
     match summary {
@@ -96,8 +115,53 @@ fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Re
 }
 
 fn read_file(path: &Path, console: &mut Console<'_>) -> io::Result<Log> {
+    if path == Path::new(STDIN) {
+        // Nobody knows how long it is, so there is no bar.
+        return Log::read(BufReader::new(&mut *console.input), |_| ());
+    }
     let file = File::open(path)?;
     let size = file.metadata()?.len();
-    let mut bar = Bar::new("reading", size, console.err, console.err_is_terminal);
+    let mut bar = bar("reading", size, console);
     Log::read(BufReader::new(file), |read| bar.show(read))
+}
+
+fn bar<'a>(label: &'static str, total: u64, console: &'a mut Console<'_>) -> Bar<'a> {
+    let columns = (console.columns)();
+    Bar::new(
+        label,
+        total,
+        console.err,
+        console.err_is_terminal.then_some(columns),
+    )
+}
+
+/// What keeps all of a log from being replayed, as one line for the user. An empty log is fine.
+fn unusable(path: &Path, log: &Log) -> Option<String> {
+    let name = match path {
+        path if path == Path::new(STDIN) => "standard input".into(),
+        path => path.to_string_lossy(),
+    };
+    if let Some(Packed { format, unpack }) = log.packed {
+        let advice = match path {
+            path if path == Path::new(STDIN) => format!("unpack it with `{unpack}` first"),
+            _ => format!("unpack it first: {unpack} {name} | sessions -"),
+        };
+        return Some(format!("{name} is compressed with {format}; {advice}"));
+    }
+    if !log.requests.is_empty() || log.broken == 0 {
+        return None;
+    }
+    let excerpt = String::from_utf8_lossy(&log.excerpt);
+    let excerpt = excerpt.trim();
+    let what = if excerpt.starts_with(['{', '[']) {
+        "its lines are JSON".to_owned()
+    } else {
+        // On one line, whatever is in it.
+        let start: String = excerpt.chars().take(60).collect();
+        format!("its first line begins with {start:?}")
+    };
+    Some(format!(
+        "no line of {name} is in the Common or Combined Log Format, of {} in all; {what}",
+        log.broken
+    ))
 }

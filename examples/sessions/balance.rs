@@ -69,7 +69,11 @@ impl Row {
     }
 }
 
-/// The table and, under it, `nothing lost` or the faults.
+/// How wide the table is with its sources.
+pub(crate) const WIDE: usize = 76;
+
+/// The table and, under it, `nothing lost` or the faults. The alternate form has no sources, for
+/// narrow terminals.
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:12} {:>15} {:>15}", "sessions", "engine", "program")?;
@@ -81,7 +85,11 @@ impl fmt::Display for Balance {
         } in self.rows()
         {
             let (engine, program) = (grouped(*engine), grouped(*program));
-            writeln!(f, "{name:12} {engine:>15} {program:>15}   {source}")?;
+            write!(f, "{name:12} {engine:>15} {program:>15}")?;
+            if !f.alternate() {
+                write!(f, "   {source}")?;
+            }
+            writeln!(f)?;
         }
         let faults = self.faults();
         if faults.is_empty() {
@@ -131,6 +139,12 @@ mod tests {
         let text = balanced().to_string();
         assert!(text.contains("ran                    1,200           1,200   the handlers say\n"));
         assert!(text.ends_with("\nnothing lost\n"), "{text}");
+        let narrow = format!("{:#}", balanced());
+        assert!(
+            narrow.contains("ran                    1,200           1,200\n"),
+            "{narrow}"
+        );
+        assert!(narrow.ends_with("\nnothing lost\n"), "{narrow}");
     }
 
     #[test]

@@ -9,7 +9,10 @@ Session expiry on the map of tourbillon.
 
 Usage:
   sessions [OPTIONS]            producers create and touch sessions in real time
-  sessions PATH [--idle TIME]   replays an access log (Common or Combined Log Format)
+  sessions PATH [--idle TIME]   replays an access log; `-` is standard input
+
+A log is in the Common or the Combined Log Format, with or without the virtual
+host in front.
 
 Options:
   --idle TIME     a session ends after this time without a request: 3600s, 30m, 1h, 500ms
@@ -19,12 +22,15 @@ Options:
   --producers N   threads that create and touch them (default: one per core, at least 2)
   --slow N        N handlers sleep 500 ms each, spread over the run (default: 0)
   -h, --help      this text
+  -V, --version   the version of the crate
 
 A replay prints one line on stdout:
   requests N clients N sessions N longest SECONDS total_duration SECONDS max_hits N
-A run in real time ends with a table of what happened to every session.
+A run in real time ends with a table of what happened to every session. An
+interrupt (Ctrl-C) ends it early, with its table; a second one kills it.
 
-Exit code: 0 if all went well, 1 if sessions were lost, 2 if the command line or the log is at fault.
+Exit code: 0 if all went well, 1 if sessions were lost, 2 if the command line is
+at fault, the log cannot be read, or none of its lines parses.
 ";
 
 /// The longest idle time: with the years that a log may span it stays below the 584 years of the
@@ -35,6 +41,7 @@ const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help,
+    Version,
     Live(LiveOptions),
     Replay { path: PathBuf, idle: Duration },
 }
@@ -69,6 +76,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         };
         if matches!(option, "-h" | "--help") {
             return Ok(Command::Help);
+        }
+        if matches!(option, "-V" | "--version") {
+            return Ok(Command::Version);
         }
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
@@ -212,6 +222,7 @@ mod tests {
             })
         };
         assert_eq!(parse_words(&["a.log"]), replay("a.log", 1_800));
+        assert_eq!(parse_words(&["-"]), replay("-", 1_800));
         assert_eq!(
             parse_words(&["a.log", "--idle", "1h"]),
             replay("a.log", 3_600)
@@ -230,6 +241,8 @@ mod tests {
     fn help_wins() {
         assert_eq!(parse_words(&["--help"]), Ok(Command::Help));
         assert_eq!(parse_words(&["a.log", "-h"]), Ok(Command::Help));
+        assert_eq!(parse_words(&["--version"]), Ok(Command::Version));
+        assert_eq!(parse_words(&["a.log", "-V"]), Ok(Command::Version));
     }
 
     #[test]

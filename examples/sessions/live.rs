@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon::{Expiry, ExpiryMap, Inserted, Removed, Shutdown};
+use tourbillon::{Expiry, ExpiryMap, Inserted, Lateness, Removed, Shutdown};
 
 use crate::app::Console;
-use crate::balance::{Balance, Row, grouped};
+use crate::balance::{Balance, Row, WIDE, grouped};
 use crate::cli::LiveOptions;
 use crate::rng::Rng;
 use crate::zipf::Zipf;
@@ -193,6 +193,9 @@ impl Producer {
 struct Screen<'a> {
     out: &'a mut dyn Write,
     in_place: bool,
+    columns: fn() -> usize,
+    /// A line is shown that the next one will take the place of.
+    shown: bool,
     sessions: &'a Sessions,
     tallies: &'a [Arc<Tally>],
     start: Instant,
@@ -215,39 +218,46 @@ impl Screen<'_> {
 
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
-        let lateness = self.sessions.stats().lateness();
-        let p99 = match lateness.count {
-            0 => "-".to_owned(),
-            _ => millis(lateness.p99),
-        };
+        let [_, p99, _] = millis(self.sessions.stats().lateness());
         let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
-        let (left, right) = if self.in_place {
-            ("\r", "\x1b[K")
+        let live = grouped(self.sessions.len() as u64);
+        let touches = short(rate(totals.touched, self.last_totals.touched));
+        let expired = short(rate(totals.ran, self.last_totals.ran));
+        // Each with its rank: where there is no room for all of them, the higher ranks go first.
+        let fields = [
+            (0, format!("{:>2} s", self.start.elapsed().as_secs())),
+            (3, format!("live {live:>9}")),
+            (4, format!("touches/s {touches:>7}")),
+            (2, format!("expired/s {expired:>7}")),
+            (1, format!("lateness p99 {p99}")),
+        ];
+        if self.in_place {
+            // The last column stays free: a line that wraps cannot be updated in place.
+            let line = fitting(&fields, (self.columns)().saturating_sub(1));
+            write!(self.out, "\r{line}\x1b[K")?;
+            self.shown = true;
         } else {
-            ("", "\n")
-        };
-        // Fits into 80 columns: a line that wraps cannot be updated in place.
-        write!(
-            self.out,
-            "{left}{:>2} s  live {:>9}  touches/s {:>7}  expired/s {:>7}  lateness p99 {p99}{right}",
-            self.start.elapsed().as_secs(),
-            grouped(self.sessions.len() as u64),
-            short(rate(totals.touched, self.last_totals.touched)),
-            short(rate(totals.ran, self.last_totals.ran)),
-        )?;
+            writeln!(self.out, "{}", fitting(&fields, usize::MAX))?;
+        }
         self.out.flush()?;
         self.last += since_last;
         self.last_totals = totals;
         Ok(())
     }
 
-    /// Leaves the line standing.
-    fn close(self) -> io::Result<()> {
-        if self.in_place {
-            writeln!(self.out)
-        } else {
-            Ok(())
+    /// One line below the present one, which stays.
+    fn note(&mut self, text: &str) -> io::Result<()> {
+        self.close()?;
+        writeln!(self.out, "{text}")?;
+        self.out.flush()
+    }
+
+    /// Leaves the present line standing.
+    fn close(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.shown) {
+            writeln!(self.out)?;
         }
+        Ok(())
     }
 }
 
@@ -260,8 +270,30 @@ fn short(rate: f64) -> String {
     }
 }
 
-fn millis(lateness: Duration) -> String {
-    format!("{:.1} ms", lateness.as_secs_f64() * 1e3)
+/// As many of the fields as `width` has room for, in their order; those of the highest rank are left
+/// out first.
+fn fitting(fields: &[(u8, String)], width: usize) -> String {
+    let mut most = fields.iter().map(|(rank, _)| *rank).max().unwrap_or(0);
+    loop {
+        let kept = fields.iter().filter(|(rank, _)| *rank <= most);
+        let kept: Vec<&str> = kept.map(|(_, text)| &**text).collect();
+        let line = kept.join("  ");
+        if line.len() <= width {
+            return line;
+        }
+        if most == 0 {
+            return line[..width].to_owned();
+        }
+        most -= 1;
+    }
+}
+
+/// The median, the 99th percentile and the longest; without samples there is none of them.
+fn millis(lateness: Lateness) -> [String; 3] {
+    [lateness.p50, lateness.p99, lateness.max].map(|lateness_of| match lateness.count {
+        0 => "-".to_owned(),
+        _ => format!("{:.1} ms", lateness_of.as_secs_f64() * 1e3),
+    })
 }
 
 /// Runs in real time; the answer is whether every timer is accounted for. Errors are those of
@@ -274,11 +306,17 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         producers,
         slow,
     } = options;
+    let interrupted = (console.interrupts)()?;
+    let is_interrupted = || interrupted.load(Relaxed);
     let plan = Plan::new(seconds, idle);
     let start = Instant::now();
+    let slow_handlers = match slow {
+        0 => String::new(),
+        _ => format!(", {slow} slow handlers"),
+    };
     writeln!(
         console.out,
-        "{} sessions, idle time {idle:?}, {producers} producers, {slow} slow handlers, {seconds} s",
+        "{} sessions, idle time {idle:?}, {producers} producers{slow_handlers}, {seconds} s",
         grouped(sessions)
     )?;
     // Naps that overlap hold a worker each; the others need some beside them. More than 1,024
@@ -312,6 +350,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     let mut screen = Screen {
         out: &mut *console.out,
         in_place: console.out_is_terminal,
+        columns: console.columns,
+        shown: false,
         sessions: &map,
         tallies: &tallies,
         start,
@@ -326,30 +366,33 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
             let share = sessions * number / producers..sessions * (number + 1) / producers;
             scope.spawn(move || producer.work(share, zipf, Rng::new(number), stop));
         }
-        let watched = screen.watch(|| start.elapsed() >= plan.producers_stop);
+        let watched = screen.watch(|| start.elapsed() >= plan.producers_stop || is_interrupted());
         stop.store(true, Relaxed);
         watched
     })?;
     let under_load = map.stats().lateness();
-    screen.watch(|| start.elapsed() >= plan.shutdown || map.is_empty())?;
+    screen.watch(|| start.elapsed() >= plan.shutdown || map.is_empty() || is_interrupted())?;
+    if is_interrupted() {
+        screen.note("interrupted: what is left is handed back")?;
+    }
     screen.close()?;
 
     let balance = settle(&map, &tallies, options)?;
     // Apart, since sessions that nobody touches any more expire as fast as all of them were
     // touched before: what they wait for is the engine's throughput.
     let whole = map.stats().lateness();
-    for (lateness, span) in [
-        (under_load, "while the producers worked"),
-        (whole, "to the end"),
-    ] {
-        let of = [lateness.p50, lateness.p99, lateness.p99_9, lateness.max];
-        let [p50, p99, p99_9, max] = of.map(millis);
-        writeln!(
-            console.out,
-            "lateness p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {max} {span}"
-        )?;
+    let row = |name: &str, [p50, p99, max]: [String; 3]| {
+        format!("{name:24} {p50:>11} {p99:>11} {max:>11}")
+    };
+    let head = row("lateness", ["p50", "p99", "max"].map(str::to_owned));
+    let worked = row("while producers worked", millis(under_load));
+    let to_the_end = row("to the end", millis(whole));
+    writeln!(console.out, "{head}\n{worked}\n{to_the_end}\n")?;
+    if console.out_is_terminal && (console.columns)() < WIDE {
+        write!(console.out, "{balance:#}")?;
+    } else {
+        write!(console.out, "{balance}")?;
     }
-    write!(console.out, "{balance}")?;
     Ok(balance.faults().is_empty())
 }
 
@@ -422,6 +465,28 @@ fn settle(map: &Sessions, tallies: &[Arc<Tally>], options: &LiveOptions) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_a_high_rank_go_first_where_there_is_no_room() {
+        let fields = [(0, "1 s"), (2, "live 10"), (1, "p99 1 ms")]
+            .map(|(rank, text)| (rank, text.to_owned()));
+        for (width, line) in [
+            (usize::MAX, "1 s  live 10  p99 1 ms"),
+            (22, "1 s  live 10  p99 1 ms"),
+            (21, "1 s  p99 1 ms"),
+            (13, "1 s  p99 1 ms"),
+            (12, "1 s"),
+            (2, "1 "),
+            (0, ""),
+        ] {
+            assert_eq!(fitting(&fields, width), line, "{width}");
+        }
+    }
+
+    #[test]
+    fn without_samples_there_is_no_lateness() {
+        assert_eq!(millis(Lateness::default()), ["-", "-", "-"]);
+    }
 
     #[test]
     fn a_plan_ends_in_time() {

@@ -13,11 +13,18 @@
 //! - The status has three digits, the bytes are digits or `-`.
 //! - The line is UTF-8 without control characters other than the tab.
 //!
+//! The virtual-host formats of Apache and nginx, both called `vhost_combined`, put `name:port` and a
+//! space before all this. That word is skipped. What looks like one and is an IPv6 address, or has no
+//! whole line behind it, is the client.
+//!
+//! A byte-order mark at the start of a log is skipped, too.
+//!
 //! What follows the bytes after a space, the referer and the agent of the Combined format, is not
 //! judged. Servers cut agents short at their own limits, and nothing of a session depends on them.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The first field of a line: an address or a name.
@@ -34,6 +41,52 @@ const YEARS: std::ops::RangeInclusive<i64> = 1970..=2399;
 const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
+
+/// What editors of Windows put at the start of a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How much of a line that does not parse is kept, to be shown.
+const EXCERPT: usize = 200;
+
+/// Compressed files by their first bytes, and what unpacks them.
+const PACKED: [(&[u8], Packed); 4] = [
+    (
+        b"\x1f\x8b",
+        Packed {
+            format: "gzip",
+            unpack: "gzip -dc",
+        },
+    ),
+    (
+        b"\x28\xb5\x2f\xfd",
+        Packed {
+            format: "zstd",
+            unpack: "zstd -dc",
+        },
+    ),
+    (
+        b"\xfd7zXZ\0",
+        Packed {
+            format: "xz",
+            unpack: "xz -dc",
+        },
+    ),
+    (
+        b"BZh",
+        Packed {
+            format: "bzip2",
+            unpack: "bzip2 -dc",
+        },
+    ),
+];
+
+/// A compressed format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packed {
+    pub(crate) format: &'static str,
+    /// The command that writes what is in the file to stdout.
+    pub(crate) unpack: &'static str,
+}
 
 /// One parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +115,10 @@ pub(crate) struct Log {
     pub(crate) broken: u64,
     /// The number of the first line that did not parse, counted from 1.
     pub(crate) first_broken: Option<u64>,
+    /// How that line begins.
+    pub(crate) excerpt: Vec<u8>,
+    /// It is compressed, and was not read any further.
+    pub(crate) packed: Option<Packed>,
 }
 
 impl Log {
@@ -77,6 +134,16 @@ impl Log {
         let mut number = 0;
         while let Some(line) = lines.next()? {
             number += 1;
+            let line = if number == 1 {
+                if let Some((_, packed)) = PACKED.iter().find(|(magic, _)| line.starts_with(magic))
+                {
+                    log.packed = Some(*packed);
+                    return Ok(log);
+                }
+                line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)
+            } else {
+                line
+            };
             if let Some(Line { client, instant }) = parse_line(line) {
                 let client = known.get(client).copied().unwrap_or_else(|| {
                     let index = u32::try_from(log.clients.len()).expect("fewer than 2^32 clients");
@@ -88,7 +155,10 @@ impl Log {
                 log.requests.push(Request { instant, client });
             } else {
                 log.broken += 1;
-                log.first_broken.get_or_insert(number);
+                if log.first_broken.is_none() {
+                    log.first_broken = Some(number);
+                    log.excerpt = line[..line.len().min(EXCERPT)].to_vec();
+                }
             }
             progress(lines.read);
         }
@@ -153,6 +223,24 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     {
         return None;
     }
+    // With a virtual host in front the rest is a whole line. Without one it hardly ever is.
+    let behind_host = text.split_once(' ').filter(|(word, _)| is_host(word));
+    behind_host
+        .and_then(|(_, rest)| parse_request(rest))
+        .or_else(|| parse_request(text))
+}
+
+/// Whether a word is a virtual host and its port, `www.example.org:443` or `[2001:db8::7]:443`.
+fn is_host(word: &str) -> bool {
+    let Some((name, port)) = word.rsplit_once(':') else {
+        return false;
+    };
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    // A client's address may end in a colon and digits, too: `2001:db8::7`.
+    digits && port.parse::<u16>().is_ok() && !name.is_empty() && word.parse::<IpAddr>().is_err()
+}
+
+fn parse_request(text: &str) -> Option<Line<'_>> {
     let (client, rest) = text.split_once(' ')?;
     let (identity, rest) = rest.split_once(' ')?;
     let (user, rest) = rest.split_once(" [")?;
@@ -326,6 +414,61 @@ mod tests {
             line("2001:db8::7 - - [01/Jan/1970:00:00:09 +0000] \"GET /\" 200 1"),
             Some(("2001:db8::7", 9))
         );
+    }
+
+    #[test]
+    fn a_virtual_host_in_front_is_skipped() {
+        let rest = "- u [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"agent\"";
+        for host in [
+            "www.example.org:443",
+            "192.0.2.1:80",
+            "[2001:db8::1]:8080",
+            "x:0",
+            "a:b:1",
+        ] {
+            for client in ["192.0.2.7", "2001:db8::7", "host", "-"] {
+                let text = format!("{host} {client} {rest}");
+                assert_eq!(line(&text), Some((client, 1_431_857_103)), "{text}");
+            }
+        }
+        // These are clients.
+        for client in [
+            "2001:db8::7",
+            "::1",
+            "::ffff:1",
+            "www.example.org:443",
+            "h:65536",
+            ":80",
+        ] {
+            let text = format!("{client} {rest}");
+            assert_eq!(line(&text), Some((client, 1_431_857_103)), "{text}");
+        }
+        let cut = "www.example.org:443 192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /";
+        assert_eq!(line(cut), None);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_at_the_start_alone() {
+        let line = "h - - [01/Jan/1970:00:00:09 +0000] \"GET /\" 200 1\n";
+        let read = |text: &str| Log::read(text.as_bytes(), |_| ()).expect("memory can be read");
+        let log = read(&format!("\u{feff}{line}{line}"));
+        assert_eq!((log.requests.len(), log.broken), (2, 0));
+        assert_eq!(log.clients, [Client::from("h")]);
+        let log = read(&format!("{line}\u{feff}{line}"));
+        assert_eq!(log.clients, [Client::from("h"), Client::from("\u{feff}h")]);
+    }
+
+    #[test]
+    fn compressed_logs_are_recognised_and_read_no_further() {
+        for (magic, packed) in PACKED {
+            let mut bytes = magic.to_vec();
+            bytes.extend(b"\x08 and so on\n");
+            bytes.extend(b"h - - [01/Jan/1970:00:00:09 +0000] \"GET /\" 200 1\n");
+            let log = Log::read(&*bytes, |_| ()).expect("memory can be read");
+            assert_eq!((log.packed, log.requests.len()), (Some(packed), 0));
+        }
+        let log = Log::read(&b"BZ - -\n"[..], |_| ()).expect("memory can be read");
+        assert_eq!((log.packed, &*log.excerpt), (None, &b"BZ - -"[..]));
     }
 
     #[test]

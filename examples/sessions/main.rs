@@ -1,6 +1,8 @@
 //! Session expiry on an `ExpiryMap`: in real time with a million sessions, or as the replay of an
 //! access log on the test kit's clock. `--help` lists the options.
 
+#[path = "../common/about.rs"]
+mod about;
 mod app;
 mod balance;
 mod cli;
@@ -9,6 +11,7 @@ mod log;
 mod progress;
 mod replay;
 mod rng;
+mod terminal;
 mod zipf;
 
 use std::io::{self, IsTerminal};
@@ -16,10 +19,13 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let console = app::Console {
+        input: &mut io::stdin(),
         out: &mut io::stdout(),
         err: &mut io::stderr(),
         out_is_terminal: io::stdout().is_terminal(),
         err_is_terminal: io::stderr().is_terminal(),
+        columns: terminal::columns,
+        interrupts: &terminal::interrupts,
     };
     ExitCode::from(app::run(std::env::args_os().skip(1), console))
 }

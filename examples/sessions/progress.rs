@@ -5,12 +5,17 @@ use std::time::{Duration, Instant};
 
 /// How long a bar stays as it is; the eye sees no more.
 const PAUSE: Duration = Duration::from_millis(100);
-const WIDTH: u64 = 40;
+/// The longest bar.
+const WIDTH: usize = 40;
+/// What a line has beside its label and its bar: a blank, two brackets, `100 %` with a blank in front,
+/// and the last column, which stays free lest the line wraps.
+const BESIDE: usize = 10;
 
 /// Wiped when dropped, so that what is printed next stands alone. Off a terminal it shows nothing.
 pub(crate) struct Bar<'a> {
     label: &'static str,
     total: u64,
+    width: usize,
     err: &'a mut dyn Write,
     shown: bool,
     /// When to look at the clock again, as a count: reading it for each step would cost more than
@@ -20,17 +25,20 @@ pub(crate) struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
+    /// On a terminal of so many columns, or on none.
     pub(crate) fn new(
         label: &'static str,
         total: u64,
         err: &'a mut dyn Write,
-        is_terminal: bool,
+        terminal: Option<usize>,
     ) -> Self {
         // Small inputs are done before a bar could be seen.
-        let next_draw = is_terminal.then(|| Instant::now() + PAUSE);
+        let next_draw = terminal.map(|_| Instant::now() + PAUSE);
+        let room = terminal.map_or(0, |columns| columns.saturating_sub(label.len() + BESIDE));
         Bar {
             label,
             total,
+            width: room.min(WIDTH),
             err,
             shown: false,
             next_look: 0,
@@ -58,8 +66,8 @@ impl<'a> Bar<'a> {
         // A pipe has no size, and a file may grow while it is read.
         let total = self.total.max(done).max(1);
         let part = |of: u64| (u128::from(done) * u128::from(of) / u128::from(total)) as u64;
-        let full = part(WIDTH) as usize;
-        let empty = WIDTH as usize - full;
+        let full = part(self.width as u64) as usize;
+        let empty = self.width - full;
         let percent = part(100);
         let label = self.label;
         let _ = write!(
@@ -87,7 +95,7 @@ mod tests {
     #[test]
     fn a_bar_grows_and_is_wiped() {
         let mut err = Vec::new();
-        let mut bar = Bar::new("reading", 200, &mut err, true);
+        let mut bar = Bar::new("reading", 200, &mut err, Some(80));
         bar.draw(0);
         bar.draw(50);
         bar.draw(200);
@@ -101,9 +109,23 @@ mod tests {
     }
 
     #[test]
+    fn a_bar_fits_into_its_terminal() {
+        for columns in [20, 40, 57, 58, 80] {
+            let mut err = Vec::new();
+            let mut bar = Bar::new("replaying", 200, &mut err, Some(columns));
+            bar.draw(100);
+            drop(bar);
+            let drawn = String::from_utf8(err).expect("text");
+            let drawn = drawn.trim_start_matches('\r').split('\r').next();
+            let length = drawn.map_or(0, str::len);
+            assert_eq!(length, (columns - 1).min(58), "{columns}");
+        }
+    }
+
+    #[test]
     fn off_a_terminal_there_is_no_bar() {
         let mut err = Vec::new();
-        let mut bar = Bar::new("reading", 200, &mut err, false);
+        let mut bar = Bar::new("reading", 200, &mut err, None);
         (0..=200).for_each(|done| bar.show(done));
         drop(bar);
         assert!(err.is_empty());
