@@ -205,7 +205,9 @@ fn c161_r07_a_guard_that_is_dropped_is_renewed_no_more() {
     let world = world(1);
     let log = log(&world.store, &world.clock, |call| match call {
         // Not even given back.
-        StoreCall::GiveBack { .. } => Fault::Fail(StoreError::Refused("no".to_owned())),
+        StoreCall::GiveBack { .. } | StoreCall::GiveBackMany { .. } => {
+            Fault::Fail(StoreError::Refused("no".to_owned()))
+        }
         _ => Fault::None,
     });
     drop(world.leases.try_lock("a").unwrap());

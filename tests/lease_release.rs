@@ -531,7 +531,7 @@ fn to_close_is_the_end_of_everything_that_is_held() {
 
 #[test]
 fn to_close_takes_no_longer_than_its_limit_and_one_call() {
-    let world = world(1);
+    let world = world_of(1, 1, |builder| builder.batch(1));
     let hand = world.steps.clock();
     let log = log(&world.store, &world.clock, move |call| {
         if let StoreCall::GiveBack { .. } = call {

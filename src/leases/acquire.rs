@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, GiveBack, How, Inner, Leases, Request};
+use super::locks::{Attempt, How, Inner, Leases, Request};
+use super::releases::GiveBack;
 use super::store::{StoreError, Watch};
 use super::watchdog::{FIRST_WAIT, Keep, Waits, spread};
 use crate::job::contain;

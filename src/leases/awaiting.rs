@@ -11,7 +11,7 @@ use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
 use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
-use super::store::StoreError;
+use super::store::{Destination, StoreError};
 use super::watchdog::{Loss, Watchdog};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -19,8 +19,8 @@ use crate::tick::Time;
 impl Leases {
     /// [`lock`](Self::lock), awaited.
     ///
-    /// Needs no runtime of a certain kind: the store is asked on the leases' own workers, of which
-    /// there are 64. If as many calls hang, others wait for them.
+    /// Needs no runtime of a certain kind: the store is asked on the leases' own workers, of which a
+    /// destination gets 64 at one time and all of them 192. If as many calls hang, others wait for them.
     ///
     /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
     /// granted is given back at once. A guard that was acquired so does not block when it is dropped;
@@ -117,7 +117,9 @@ impl LeaseGuard {
         }
         let ended = self.lease().kept.end();
         let lease = Arc::clone(self.lease());
-        let answer = on_worker(&self.lease().inner, move || lease.answer(ended), false).await;
+        let inner = &self.lease().inner;
+        let destination = inner.destination(self.name());
+        let answer = on_worker(inner, destination, move || lease.answer(ended), false).await;
         answer.unwrap_or_else(|| {
             if self.lease().kept.is_forked() {
                 return Err(ReleaseError::Lost(Loss::Forked));
@@ -150,6 +152,7 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
 
 async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&quest.inner);
+    let destination = inner.destination(&quest.request.name);
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     // All workers may be busy with calls that hang, and then its own does not even begin. Else there
@@ -174,7 +177,7 @@ async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
             inner: asked,
             request,
         };
-        let mut answer = pin!(on_worker(&inner, attempt, true));
+        let mut answer = pin!(on_worker(&inner, destination, attempt, true));
         let answer = poll_fn(|context| {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
@@ -250,20 +253,52 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// Runs `task` on a worker of the leases; `None` if there is none any more. When the future is
-/// dropped, a task that has begun runs to its end, and its answer is dropped; one that has not does
-/// not begin if it `may_be_left`.
+/// A task that is to have a turn, unless it has begun.
+struct Turn<'a> {
+    inner: &'a Inner,
+    destination: Destination,
+    number: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // In a forked copy of the process nothing takes turns, and the lock may be held for ever.
+        if self.inner.watchdog.is_forked() {
+            return;
+        }
+        self.inner.watchdog.cancel_call(self.number);
+        self.inner.turns.leave(self.destination, self.number);
+    }
+}
+
+/// Runs `task` on a worker of the leases, when it is its destination's turn; `None` if there is none
+/// any more. When the future is dropped, a task that has begun runs to its end, and its answer is
+/// dropped; one that has not does not begin if it `may_be_left`.
 async fn on_worker<T: Send + 'static>(
-    inner: &Inner,
+    inner: &Arc<Inner>,
+    destination: Destination,
     task: impl FnOnce() -> T + Send + 'static,
     may_be_left: bool,
 ) -> Option<T> {
     let (answers, end) = desk();
-    let watchdog = &inner.watchdog;
-    let number = watchdog.call(Duration::ZERO, move || {
+    let number = inner.watchdog.number();
+    let own = Arc::clone(inner);
+    let task = Box::new(move || {
+        // It may have been on its way to its turn when the future was dropped.
+        if may_be_left && !answers.are_awaited() {
+            return;
+        }
         let answer = task();
         answers.leave(answer);
-    })?;
-    let _left = may_be_left.then(|| Alarm { watchdog, number });
+    });
+    let turn = move || own.turns.run(destination, number, task);
+    if !inner.watchdog.call(number, turn) {
+        return None;
+    }
+    let _left = may_be_left.then(|| Turn {
+        inner,
+        destination,
+        number,
+    });
     poll_fn(|context| end.poll(context)).await
 }

@@ -5,20 +5,28 @@ use std::time::Duration;
 
 use super::guard::LeaseId;
 use super::hub::Hub;
+use super::line::Line;
 use super::locks::{Inner, Leases};
 use super::stats::Asks;
 use super::store::LeaseStore;
+#[cfg(feature = "futures")]
+use super::turns::Turns;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
 use crate::error::BuildError;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, AtomicUsize};
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::unique_number;
-use crate::sync::{Arc, Mutex};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// A drop may take as long as a release usually does, and not as long as it may.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
+/// The end of a program may take longer: there is no later.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// So many awaited calls of one destination run at one time, a third of all workers for them.
+#[cfg(feature = "futures")]
+const MOST_AWAITED: usize = 64;
 
 /// Options of [`Leases`].
 #[must_use = "a builder does nothing until `build`"]
@@ -29,6 +37,7 @@ pub struct LeasesBuilder {
     lease: Duration,
     poll: Option<Duration>,
     instance: Option<String>,
+    end_limit: Duration,
 }
 
 impl LeasesBuilder {
@@ -40,6 +49,7 @@ impl LeasesBuilder {
             lease: LEASE,
             poll: None,
             instance: None,
+            end_limit: END_LIMIT,
         }
     }
 
@@ -66,7 +76,7 @@ impl LeasesBuilder {
         self
     }
 
-    /// How many leases are renewed by one call at most; 100 by default.
+    /// How many leases are renewed, or given back, by one call at most; 100 by default.
     pub fn batch(mut self, most: usize) -> Self {
         self.watchdog = self.watchdog.batch(most);
         self
@@ -84,6 +94,22 @@ impl LeasesBuilder {
     /// digits follow, the number of the process, and that of the holding.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
+        self
+    }
+
+    /// How long the drop of the last [`Leases`] and guard waits for releases that are queued; one
+    /// second by default. At zero it does not wait.
+    ///
+    /// The drop of a guard may leave its release to the background. A program that ends right then
+    /// would take it along, and the lock would stay locked until its lease has run out. So the last
+    /// drop waits until the store has been asked for each release, by the clock of this machine and
+    /// no longer than this. That blocks the thread, also one of an async runtime: choose less if
+    /// `Leases` come and go while a runtime works, and keep one clone for as long as it does.
+    ///
+    /// Whoever never drops the last one, since it is in a `static` or leaked, or ends the program by
+    /// [`exit`](std::process::exit), calls [`Leases::close`] instead.
+    pub fn end_limit(mut self, limit: Duration) -> Self {
+        self.end_limit = limit;
         self
     }
 
@@ -114,21 +140,26 @@ impl LeasesBuilder {
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
             .build(move |batch| Inner::renew(store.as_ref(), batch))?;
         let instance = instance(self.instance.as_deref(), random(), random());
-        Ok(Leases {
-            inner: Arc::new(Inner {
-                store: self.store,
-                watchdog,
-                clock: self.clock,
-                instance,
-                lease: self.lease,
-                poll: self.poll,
-                drop_limit: DROP_LIMIT,
-                waiting: Hub::default(),
-                line: Mutex::default(),
-                released: AtomicU64::new(0),
-                asks: Asks::default(),
-            }),
-        })
+        Ok(Leases::of(Inner {
+            store: self.store,
+            watchdog,
+            clock: self.clock,
+            instance,
+            lease: self.lease,
+            poll: self.poll,
+            drop_limit: DROP_LIMIT,
+            waiting: Hub::default(),
+            line: Line::default(),
+            releases: Arc::default(),
+            release_passes: AtomicUsize::new(0),
+            released: AtomicU64::new(0),
+            asks: Asks::default(),
+            handles: AtomicUsize::new(0),
+            end_limit: self.end_limit,
+            stepped: false,
+            #[cfg(feature = "futures")]
+            turns: Turns::new(MOST_AWAITED),
+        }))
     }
 
     /// Makes leases without threads, which the [`Steps`](super::Steps) drive from the thread of a
@@ -157,14 +188,18 @@ impl LeasesBuilder {
             // Nothing would happen while it waits.
             drop_limit: Duration::ZERO,
             waiting: Hub::default(),
-            line: Mutex::default(),
+            line: Line::default(),
+            releases: Arc::default(),
+            release_passes: AtomicUsize::new(0),
             released: AtomicU64::new(0),
             asks: Asks::default(),
+            handles: AtomicUsize::new(0),
+            end_limit: Duration::ZERO,
+            stepped: true,
+            #[cfg(feature = "futures")]
+            turns: Turns::new(MOST_AWAITED),
         };
-        let leases = Leases {
-            inner: Arc::new(inner),
-        };
-        Ok((leases, steps))
+        Ok((Leases::of(inner), steps))
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -192,6 +227,7 @@ impl fmt::Debug for LeasesBuilder {
             .field("clock", &self.clock)
             .field("poll", &self.poll)
             .field("instance", &self.instance)
+            .field("end_limit", &self.end_limit)
             .field("watchdog", &self.watchdog)
             .finish_non_exhaustive()
     }

@@ -38,6 +38,11 @@ pub(crate) struct Answers<T>(Arc<Mutex<Left<T>>>);
 pub(crate) struct End<T>(Arc<Mutex<Left<T>>>, Origin);
 
 impl<T> Answers<T> {
+    /// Whether the future is still there.
+    pub(crate) fn are_awaited(&self) -> bool {
+        !self.0.lock().abandoned
+    }
+
     /// The future is woken when this end is dropped.
     pub(crate) fn leave(&self, answer: T) {
         let mut state = self.0.lock();

@@ -5,7 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::error::ReleaseError;
-use super::locks::{GiveBack, Inner, Request};
+use super::locks::{Inner, Request};
+use super::releases::{GiveBack, Handle};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
 use crate::sync::Arc;
@@ -111,7 +112,7 @@ pub struct LeaseGuard {
 
 /// What the guards of one holding share.
 pub(super) struct Lease {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Handle,
     pub(super) kept: Kept<LeaseId>,
     /// An earlier attempt may still arrive, and be granted to the same owner.
     unsure: bool,
@@ -130,6 +131,16 @@ impl Lease {
         self.answer(ended)
     }
 
+    fn back(&self, sure: bool) -> GiveBack {
+        let id = self.id();
+        GiveBack {
+            name: id.name().to_owned(),
+            owner: id.owner().to_owned(),
+            lease: id.lease(),
+            sure,
+        }
+    }
+
     /// After [`Kept::end`].
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         if self.kept.is_forked() {
@@ -137,15 +148,7 @@ impl Lease {
             return Err(ReleaseError::Lost(Loss::Forked));
         }
         let id = self.id();
-        let later = |sure| {
-            let back = GiveBack {
-                name: id.name().to_owned(),
-                owner: id.owner().to_owned(),
-                lease: id.lease(),
-                sure,
-            };
-            self.inner.give_back_later(back);
-        };
+        let later = |sure| self.inner.give_back_later(self.back(sure));
         if let Err(loss) = ended {
             // The store may know it for longer than the local clock does, or have executed a renewal
             // whose answer never came.
@@ -176,7 +179,7 @@ impl LeaseGuard {
     pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, unsure: bool, waits: bool) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
-                inner: Arc::clone(inner),
+                inner: Handle::new(inner),
                 kept,
                 unsure,
                 waits,
@@ -304,17 +307,14 @@ impl Drop for LeaseGuard {
             return;
         }
         // From here on nothing is renewed, whatever becomes of the rest.
-        let ended = self.lease.kept.end();
-        let lease = Arc::clone(&self.lease);
-        let (done, wait) = bounded(1);
-        let called = self.lease.inner.background(Duration::ZERO, move || {
-            // It can't be told to anybody, and what can be done has been begun.
-            let _ = lease.answer(ended);
-            // Nobody may wait any more.
-            let _ = done.send(());
-        });
-        if called && self.lease.waits {
-            let _ = wait.recv_timeout(self.lease.inner.drop_limit);
+        let held = self.lease.kept.end().is_ok();
+        let (tells, tried) = bounded(1);
+        let inner = &self.lease.inner;
+        // What is lost the store may know for longer than the local clock does.
+        inner.give_back(self.lease.back(!self.lease.unsure), held, Some(tells));
+        if held && self.lease.waits {
+            // Nothing is sent: it is dropped when the store has been asked.
+            let _ = tried.recv_timeout(inner.drop_limit);
         }
     }
 }

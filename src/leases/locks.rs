@@ -1,6 +1,5 @@
 //! The lock manager: what acquires, waits, and gives back.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,14 +8,20 @@ use super::builder::LeasesBuilder;
 use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
+use super::line::{Line, Tally};
+use super::releases::{GiveBack, Handle, Release};
 use super::stats::{Asks, LeaseStats};
-use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
+use super::store::{
+    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError,
+};
+#[cfg(feature = "futures")]
+use super::turns::Turns;
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
-use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
 /// Locks that end by themselves, over a [`LeaseStore`].
@@ -54,7 +59,7 @@ use crate::tick::Time;
 /// ```
 #[derive(Clone)]
 pub struct Leases {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Handle,
 }
 
 pub(super) struct Inner {
@@ -67,38 +72,27 @@ pub(super) struct Inner {
     pub(super) drop_limit: Duration,
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
-    pub(super) line: Mutex<Line>,
+    /// What is to be given back, and how much that is.
+    pub(super) line: Line<Release>,
+    pub(super) releases: Arc<Tally>,
+    /// Passes of the line that run.
+    pub(super) release_passes: AtomicUsize,
     /// Names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,
-}
-
-type Task = Box<dyn FnOnce() + Send>;
-
-/// Calls that nobody waits for.
-#[derive(Default)]
-pub(super) struct Line {
-    running: usize,
-    waiting: VecDeque<Task>,
+    /// How many users' handles there are.
+    pub(super) handles: AtomicUsize,
+    /// How long the drop of the last one waits.
+    pub(super) end_limit: Duration,
+    /// Without threads: nothing happens while somebody waits.
+    pub(super) stepped: bool,
+    /// Calls that somebody awaits.
+    #[cfg(feature = "futures")]
+    pub(super) turns: Turns<Destination>,
 }
 
 /// A call takes this long at least, however little patience is left.
 pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
-/// So many calls that nobody waits for run at one time.
-const BACKGROUND: usize = 4;
-/// What may not even have been granted is given back for so long.
-const DOUBT: Duration = Duration::from_secs(60);
-
-/// A name that is to be given back.
-pub(super) struct GiveBack {
-    pub(super) name: String,
-    pub(super) owner: String,
-    pub(super) lease: Duration,
-    /// Nothing of this owner is under way that may still be granted: what the store does not know is
-    /// given back.
-    pub(super) sure: bool,
-}
-
 /// What is to be acquired, checked.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
@@ -139,6 +133,12 @@ impl Leases {
     /// As for [`LeasesBuilder::build`].
     pub fn new(store: impl LeaseStore) -> Result<Self, crate::error::BuildError> {
         Self::builder(store).build()
+    }
+
+    pub(super) fn of(inner: Inner) -> Self {
+        Leases {
+            inner: Handle::new(&Arc::new(inner)),
+        }
     }
 
     /// Options with their defaults.
@@ -257,11 +257,8 @@ impl Leases {
     /// Linear in what is held.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        let line = self.inner.line.lock();
-        let releases_queued = line.waiting.len() + line.running;
-        drop(line);
         self.inner.asks.fill(LeaseStats {
-            releases_queued,
+            releases_queued: self.inner.releases.entered(),
             // Relaxed: a counter.
             released: self.inner.released.load(Ordering::Relaxed),
             ..LeaseStats::of(self.inner.watchdog.stats())
@@ -275,13 +272,14 @@ impl Leases {
     }
 
     /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
-    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for each. Who waits for a
-    /// lock gets [`LockError::Closed`]. Returns how many were held.
+    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for it, in batches. Who
+    /// waits for a lock gets [`LockError::Closed`]. Returns how many were held.
     ///
     /// # Blocking
     ///
-    /// For a call to the store for each that is held, and no longer than `limit` and one call, by the
-    /// leases' clock. What remains runs out.
+    /// Until the store has answered for each that was held and for each release that was queued
+    /// before, or has failed to, but no longer than `limit` by the leases' clock. What is left then
+    /// is given back in the background for as long as the process lives, and runs out otherwise.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
         if self.inner.watchdog.is_forked() {
@@ -290,13 +288,14 @@ impl Leases {
         let until = self.now() + limit;
         let held = self.inner.watchdog.close_all();
         self.inner.waiting.all_may_be_free();
-        for id in &held {
-            if self.now() >= until {
-                break;
-            }
-            // What fails runs out.
-            let _ = self.inner.release_once(id.name(), id.owner(), id.lease());
-        }
+        let back = |id: &LeaseId| GiveBack {
+            name: id.name().to_owned(),
+            owner: id.owner().to_owned(),
+            lease: id.lease(),
+            sure: true,
+        };
+        self.inner.give_all_back_later(held.iter().map(back));
+        self.inner.settle(&self.inner.clock, until);
         held.len()
     }
 }
@@ -415,78 +414,9 @@ impl Inner {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
         });
-        if answer == Ok(Released::Released) {
-            // Relaxed: a counter.
-            self.released.fetch_add(1, Ordering::Relaxed);
+        if let Ok(answer) = &answer {
+            self.count_released(*answer);
         }
         answer
-    }
-
-    /// Gives a name back on a worker, and tries again until any lease of it would have run out.
-    pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
-        // The process that it was forked from holds it, and gives it back.
-        if self.watchdog.is_forked() {
-            return;
-        }
-        // A call may be under way, and prolong it once more.
-        let whole = back.lease.saturating_add(call_limit(back.lease));
-        let until = self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) };
-        self.give_back_by(until, 0, back);
-    }
-
-    fn give_back_by(self: &Arc<Self>, until: Time, tried: u32, back: GiveBack) {
-        // At once, then soon, then with pauses as long as a call may take.
-        let pause = call_limit(back.lease) / 8 * (1 << tried.saturating_sub(1).min(3));
-        let delay = if tried == 0 { Duration::ZERO } else { pause };
-        // It keeps the leases alive until it has been said, or may be left unsaid.
-        let inner = Arc::clone(self);
-        self.background(delay, move || {
-            let again = match inner.release_once(&back.name, &back.owner, back.lease) {
-                Ok(Released::Released) => false,
-                Ok(Released::NotHeld) => !back.sure,
-                Err(error) => error.may_pass(),
-            };
-            if again && inner.clock.now() + pause < until {
-                inner.give_back_by(until, tried.saturating_add(1), back);
-            }
-        });
-    }
-
-    /// Runs a call that nobody waits for. Few of them run at one time, and the others stand in line:
-    /// they keep neither workers nor connections from calls that somebody waits for.
-    pub(super) fn background(
-        self: &Arc<Self>,
-        delay: Duration,
-        task: impl FnOnce() + Send + 'static,
-    ) -> bool {
-        let inner = Arc::clone(self);
-        self.call(delay, move || inner.in_line(Box::new(task)))
-    }
-
-    /// Whoever runs goes on with the next one, so none is left in the line.
-    fn in_line(&self, task: Task) {
-        {
-            let mut line = self.line.lock();
-            if line.running >= BACKGROUND {
-                line.waiting.push_back(task);
-                return;
-            }
-            line.running += 1;
-        }
-        let mut next = Some(task);
-        while let Some(task) = next {
-            // The store's panics are contained before; of others the panic hook has told.
-            let _ = contain(task);
-            let mut line = self.line.lock();
-            next = line.waiting.pop_front();
-            if next.is_none() {
-                line.running -= 1;
-            }
-        }
-    }
-
-    /// Runs `task` on a worker after `delay`. False if there is none any more.
-    pub(super) fn call(&self, delay: Duration, task: impl FnOnce() + Send + 'static) -> bool {
-        self.watchdog.call(delay, task).is_some()
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::hub::Hub;
 use super::store::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
+    Watch,
 };
 use crate::clock::Clock;
 use crate::sync::{Arc, Mutex, Origin};
@@ -87,6 +88,13 @@ pub enum StoreCall<'a> {
         /// Who it was.
         owner: &'a str,
     },
+    /// Several names are given back by one call. A batch of one is a [`GiveBack`](Self::GiveBack).
+    GiveBackMany {
+        /// Where it goes.
+        destination: Destination,
+        /// What it is.
+        batch: &'a [Holding<'a>],
+    },
 }
 
 /// What becomes of a call.
@@ -101,8 +109,8 @@ pub enum Fault {
     /// It is executed, and then this runs, on the caller's thread and without a lock, before the
     /// answer comes.
     Then(Box<dyn FnOnce() + Send>),
-    /// These of a batch of renewals, by their place, fail with the error; the others are executed.
-    /// Other calls are executed.
+    /// These of a batch, of renewals or releases, by their place, fail with the error; the others are
+    /// executed. Other calls are executed.
     Some(Vec<usize>, StoreError),
 }
 
@@ -304,6 +312,27 @@ impl LeaseStore for MemoryStore {
         self.execute(&StoreCall::GiveBack { name, owner }, |_, _| {
             self.free(name, owner)
         })
+    }
+
+    fn release_many(
+        &self,
+        destination: Destination,
+        batch: &[Holding<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        if let [held] = batch {
+            return Ok(vec![self.release(held.name, held.owner, limit)]);
+        }
+        self.execute(
+            &StoreCall::GiveBackMany { destination, batch },
+            |fail, error| {
+                let answer = |(at, held): (usize, &Holding<'_>)| match &error {
+                    Some(error) if fail.contains(&at) => Err(error.clone()),
+                    _ => Ok(self.free(held.name, held.owner)),
+                };
+                batch.iter().enumerate().map(answer).collect()
+            },
+        )
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

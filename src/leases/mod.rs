@@ -160,14 +160,18 @@ mod error;
 mod fence;
 mod guard;
 mod hub;
+mod line;
 mod locks;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod releases;
 mod stats;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod store;
+#[cfg(feature = "futures")]
+mod turns;
 mod watchdog;
 
 #[cfg(feature = "redis")]
@@ -183,7 +187,8 @@ pub use stats::LeaseStats;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
 pub use store::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
+    Watch,
 };
 pub use watchdog::{
     Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::sync::Arc;
 ///   call whose answer was lost is repeated with the same owner.
 /// - Renewing and releasing touch nothing but what the named owner holds.
 /// - A call sends nothing after its `limit`, and returns not much later. One that does return later
-///   delays no renewal of another destination, but it keeps a thread: one of 240 for renewals, of 64
-///   for the other calls that nobody's thread waits in.
+///   delays no call of another destination, but it keeps a thread: one of 240 for renewals, of 64 for
+///   batches of releases, and of 192 for awaited calls, of which one destination gets 64.
 ///
 /// Owners are never used twice: every acquire of a [`Leases`](super::Leases) has one of its own.
 ///
@@ -72,6 +72,38 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// After an error it is unknown whether the name was given back.
     fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError>;
 
+    /// Gives names of one destination back, each as [`release`](Self::release) does. One answer for
+    /// each of `batch`, in the same order; those that are missing count as failed.
+    ///
+    /// The locks of dropped guards and of closed leases go this way, so many at a time as
+    /// [`LeasesBuilder::batch`](super::LeasesBuilder::batch) says. The default calls
+    /// [`release`](Self::release) for one after the other, until `limit` is over. A backend on a
+    /// network should send them together: else a destination gives back one lock for each round
+    /// trip.
+    ///
+    /// # Errors
+    ///
+    /// If all have failed; then it is unknown of each whether it was given back. After
+    /// [`StoreError::Refused`] each is tried alone, in a batch of its own.
+    fn release_many(
+        &self,
+        destination: Destination,
+        batch: &[Holding<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        let _ = destination;
+        let start = Instant::now();
+        let release = |held: &Holding<'_>| {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                let why = "the releases before it in the batch took all of its time";
+                return Err(StoreError::Unavailable(why.to_owned()));
+            }
+            self.release(held.name, held.owner, left)
+        };
+        Ok(batch.iter().map(release).collect())
+    }
+
     /// Wakes `waker` when `name` may be free, until the answer is dropped. `None`, the default, if
     /// the backend can't tell. It may wake for nothing, and it may miss something: who waits asks
     /// again every now and then, and when the lease that is in the way has run out.
@@ -121,6 +153,15 @@ macro_rules! pass_on {
                 limit: Duration,
             ) -> Result<Released, StoreError> {
                 (**self).release(name, owner, limit)
+            }
+
+            fn release_many(
+                &self,
+                destination: Destination,
+                batch: &[Holding<'_>],
+                limit: Duration,
+            ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+                (**self).release_many(destination, batch, limit)
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
@@ -240,6 +281,24 @@ pub enum Outcome {
     NotHeld,
     /// Nobody knows. It is tried again for as long as the lease lasts.
     Failed(StoreError),
+}
+
+/// One name of a batch of releases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Holding<'a> {
+    /// What is given back.
+    pub name: &'a str,
+    /// Who gives it back.
+    pub owner: &'a str,
+}
+
+impl<'a> Holding<'a> {
+    /// This name, if this owner holds it.
+    #[must_use]
+    pub fn new(name: &'a str, owner: &'a str) -> Self {
+        Holding { name, owner }
+    }
 }
 
 /// What became of a release.

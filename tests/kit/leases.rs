@@ -80,6 +80,7 @@ pub(crate) enum Seen {
     /// Names with their owners.
     Renew(Vec<(String, String)>),
     GiveBack(String),
+    GiveBackMany(Vec<String>),
 }
 
 /// Every call that reached the store, with the time.
@@ -105,6 +106,9 @@ pub(crate) fn log(
                 )
             }
             StoreCall::GiveBack { name, .. } => Seen::GiveBack((*name).to_owned()),
+            StoreCall::GiveBackMany { batch, .. } => {
+                Seen::GiveBackMany(batch.iter().map(|one| one.name.into()).collect())
+            }
             other => panic!("an unknown call: {other:?}"),
         };
         own.0.lock().unwrap().push((clock.now(), seen));

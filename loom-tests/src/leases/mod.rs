@@ -2,6 +2,10 @@
 
 #[path = "../../../src/leases/desk.rs"]
 pub(crate) mod desk;
+#[path = "../../../src/leases/line.rs"]
+pub(crate) mod line;
 #[path = "../../../src/leases/store.rs"]
 pub(crate) mod store;
+#[path = "../../../src/leases/turns.rs"]
+pub(crate) mod turns;
 pub(crate) mod watchdog;

@@ -4,3 +4,5 @@ pub(crate) mod lane;
 pub(crate) mod lost;
 #[path = "../../../src/leases/watchdog/term.rs"]
 pub(crate) mod term;
+
+pub(crate) use lane::{Lane, Route};

@@ -56,7 +56,7 @@ impl Rig {
     /// A series' round.
     fn due(&self, series: usize, now: u64) {
         let end = end_of(series);
-        self.lane.put(end, series as u64, Arc::new(series));
+        self.lane.put(end, series as u64, series);
         self.arm(now);
     }
 
@@ -86,7 +86,7 @@ impl Rig {
             }
             assert!(!given_up, "it was given up, and takes something");
             for series in batch {
-                self.taken[*series].fetch_add(1, Relaxed);
+                self.taken[series].fetch_add(1, Relaxed);
             }
             if !self.lane.sends(epoch, at(OVERDUE)) {
                 break;

@@ -14,6 +14,7 @@ mod groups;
 mod growth;
 mod inline;
 mod lane;
+mod line;
 mod litmus;
 mod lost;
 mod outlet;
@@ -23,6 +24,7 @@ mod renewal;
 mod repeat;
 mod shutdown;
 mod sleep;
+mod turns;
 mod waiting;
 
 use std::sync::Arc;

@@ -51,8 +51,9 @@ impl RedisStoreBuilder {
     }
 
     /// For a proxy that hides a cluster: over how many destinations names are spread, by equal ranges of
-    /// slots; one by default. Renewals of a destination go out together, so a node that hangs delays
-    /// those of its own ranges alone.
+    /// slots; one by default. Renewals and releases of a destination go out together, and it has
+    /// [connections](Self::connections) of its own: a node that hangs delays the calls for its own
+    /// ranges alone.
     pub fn destinations(mut self, ranges: u16) -> Self {
         self.destinations = ranges;
         self
@@ -93,9 +94,10 @@ impl RedisStoreBuilder {
     }
 
     /// How many acquires and releases may be under way at one time, each on a connection of its
-    /// own; 16 by default. More of them wait for their turn, within their limits. As many
-    /// connections are kept when nobody uses them. Renewals wait for nobody, and have connections
-    /// beside these, as many as there are passes at one time.
+    /// own; 16 by default. More of them wait for their turn, within their limits. With several
+    /// [destinations](Self::destinations) each of them has so many. As many connections are kept when
+    /// nobody uses them, in all. Renewals, and batches of releases, wait for nobody, and have
+    /// connections beside these, as many as there are passes at one time.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self

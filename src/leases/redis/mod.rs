@@ -8,7 +8,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::store::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
+    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
+    Watch,
 };
 use crate::sync::{Arc, unique_number};
 
@@ -31,7 +32,7 @@ use scripts::{Call, Scripts};
 /// Leases on a Redis server, for processes that share one. Feature `redis`.
 ///
 /// A name is held in one hash, which ends by itself when nobody renews it. Each call is one script,
-/// executed by the server as a whole; a batch of renewals is one round trip.
+/// executed by the server as a whole; a batch of renewals, or of releases, is one round trip.
 ///
 /// ```no_run
 /// use tourbillon::leases::{Leases, RedisStore};
@@ -227,20 +228,28 @@ impl RedisStore {
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         let call = Call::new(&self.0.scripts.ready, [self.0.options.keys.lock("check")])
             .arg(&self.guard_micros());
-        match self.call_one(call, limit)? {
+        match self.call_one("check", call, limit)? {
             Value::Int(0) => Ok(()),
             Value::Int(wait) => Err(restarted(wait)),
             other => Err(unexpected(&other)),
         }
     }
 
-    fn call_one(&self, call: Call<'_>, limit: Duration) -> Result<Value, StoreError> {
-        let answers = self.0.pool.call(Whose::User, &[call], Limit::new(limit))?;
+    fn call_one(&self, name: &str, call: Call<'_>, limit: Duration) -> Result<Value, StoreError> {
+        let whose = Whose::User(self.destination(name));
+        let answers = self.0.pool.call(whose, &[call], Limit::new(limit))?;
         match answers.into_iter().next() {
             Some(Value::ServerError(error)) => Err(answered(&error)),
             Some(answer) => Ok(answer),
             None => Err(StoreError::Unavailable("no answer".to_owned())),
         }
+    }
+
+    fn giving_back(&self, name: &str, owner: &str) -> Call<'_> {
+        Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
+            .arg(owner)
+            .arg(self.0.options.keys.channel())
+            .arg(&self.0.listener.message(name))
     }
 
     /// What is asked of the server's uptime, or 0.
@@ -289,7 +298,7 @@ impl LeaseStore for RedisStore {
             .arg(&millis(self.0.options.token_life))
             .arg(&self.guard_micros())
             .arg(&u8::from(claim.waits));
-        let answer = self.call_one(call, limit)?;
+        let answer = self.call_one(claim.name, call, limit)?;
         let Value::Array(parts) = &answer else {
             return Err(strange(&answer));
         };
@@ -333,10 +342,7 @@ impl LeaseStore for RedisStore {
         if calls.is_empty() {
             return Ok(outcomes);
         }
-        let answers = self
-            .0
-            .pool
-            .call(Whose::Watchdog, &calls, Limit::new(limit))?;
+        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit))?;
         for (at, answer) in places.into_iter().zip(answers) {
             outcomes[at] = match answer {
                 Value::Int(1) => Outcome::Renewed,
@@ -352,19 +358,32 @@ impl LeaseStore for RedisStore {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
-        let call = Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
-            .arg(owner)
-            .arg(self.0.options.keys.channel())
-            .arg(&self.0.listener.message(name));
-        let answer = self.call_one(call, limit);
+        let answer = self.call_one(name, self.giving_back(name, owner), limit);
         // Who waits in this process may have come after the last acquire that was refused, so that
         // nothing is announced; and also without an answer it may be free.
         self.0.listener.hub.released(name);
-        match answer? {
-            Value::Int(1) => Ok(Released::Released),
-            Value::Int(0) => Ok(Released::NotHeld),
-            other => Err(unexpected(&other)),
+        given_back(answer?)
+    }
+
+    fn release_many(
+        &self,
+        _destination: Destination,
+        batch: &[Holding<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        let calls: Vec<_> = batch
+            .iter()
+            .map(|held| self.giving_back(held.name, held.owner))
+            .collect();
+        if calls.is_empty() {
+            return Ok(Vec::new());
         }
+        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit));
+        // As after a release.
+        for held in batch {
+            self.0.listener.hub.released(held.name);
+        }
+        Ok(answers?.into_iter().map(given_back).collect())
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
@@ -401,6 +420,16 @@ impl fmt::Debug for RedisStore {
             .field("idle_connections", &self.0.pool.idle())
             .field("listens", &self.0.listener.is_running())
             .finish()
+    }
+}
+
+/// What a release was answered.
+fn given_back(answer: Value) -> Result<Released, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Released::Released),
+        Value::Int(0) => Ok(Released::NotHeld),
+        Value::ServerError(error) => Err(answered(&error)),
+        other => Err(unexpected(&other)),
     }
 }
 

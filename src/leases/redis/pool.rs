@@ -1,11 +1,13 @@
 //! The connections of a store, and calls on them.
 
+use std::collections::HashMap;
+
 use redis::Value;
 
 use super::errors::Fault;
 use super::link::{Limit, Link, Server};
 use super::scripts::{By, Call};
-use crate::leases::StoreError;
+use crate::leases::{Destination, StoreError};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -15,9 +17,12 @@ pub(super) struct Pool {
     most: usize,
     /// The one used last is used next, so that those beyond what is needed stay unused.
     idle: Mutex<Vec<Link>>,
-    turns: (Sender<()>, Receiver<()>),
+    /// Of each destination: one that hangs keeps its own, and no others.
+    turns: Mutex<HashMap<Destination, Turns>>,
     origin: Origin,
 }
+
+type Turns = (Sender<()>, Receiver<()>);
 
 /// How often a call is sent again because of a signal. More of them than this while one call lasts
 /// are a matter of a profiler, or of a server that is slow, and would be as many connections.
@@ -26,16 +31,17 @@ const INTERRUPTIONS: u32 = 10;
 /// Whose call it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// One of the user's threads, of which there may be any number.
-    User,
-    /// The watchdog's, which makes few at a time, and must not stand in line behind the others.
-    Watchdog,
+    /// One of the user's threads, of which there may be any number. It goes to this destination.
+    User(Destination),
+    /// A pass's, of renewals or releases. There are few at a time, and they must not stand in line
+    /// behind the others.
+    Pass,
 }
 
 /// A turn, until it is dropped.
-struct Turn<'a>(&'a Receiver<()>);
+struct Turn(Receiver<()>);
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         // There is one of ours in it.
         let _ = self.0.try_recv();
@@ -48,7 +54,7 @@ impl Pool {
             server,
             most,
             idle: Mutex::new(Vec::new()),
-            turns: bounded(most),
+            turns: Mutex::default(),
             origin: Origin::here(),
         }
     }
@@ -81,8 +87,8 @@ impl Pool {
             return Err(StoreError::Forked);
         }
         let _turn = match whose {
-            Whose::User => Some(self.turn(limit)?),
-            Whose::Watchdog => None,
+            Whose::User(destination) => Some(self.turn(destination, limit)?),
+            Whose::Pass => None,
         };
         let mut interruptions = 0;
         let mut idle = self.idle.lock().pop();
@@ -110,15 +116,20 @@ impl Pool {
         }
     }
 
-    fn turn(&self, limit: Limit) -> Result<Turn<'_>, StoreError> {
+    fn turn(&self, destination: Destination, limit: Limit) -> Result<Turn, StoreError> {
         let left = limit.left().ok_or_else(|| Fault::late(&*self.server))?;
-        if self.turns.0.send_timeout((), left).is_err() {
+        let (enter, leave) = {
+            let mut turns = self.turns.lock();
+            let turns = turns.entry(destination);
+            turns.or_insert_with(|| bounded(self.most)).clone()
+        };
+        if enter.send_timeout((), left).is_err() {
             return Err(StoreError::Unavailable(format!(
                 "{}: {} calls are under way, and none of them ended in time",
                 self.server, self.most
             )));
         }
-        Ok(Turn(&self.turns.1))
+        Ok(Turn(leave))
     }
 
     /// Calls on one connection, which is kept if all went well.

@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::store::Destination;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Mutex;
 use crate::tick::Time;
 
 /// So many passes of one lane may hang. Each has a thread of its own.
 const HANGING: usize = 2;
 
 /// What has a lane of its own: a destination, and leases from a power of two up to the next one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Route {
     pub(crate) destination: Destination,
     length: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Lane<T> {
 
 struct State<T> {
     /// By the end of the lease, then by number.
-    queue: BTreeMap<(Time, u64), Arc<T>>,
+    queue: BTreeMap<(Time, u64), T>,
     epoch: u64,
     /// The pass of this epoch runs, and its batch is overdue from then on.
     overdue: Option<Time>,
@@ -76,9 +76,9 @@ impl<T> Lane<T> {
     }
 
     /// Something is due. The epoch whose pass is to send it.
-    pub(crate) fn put(&self, until: Time, number: u64, series: Arc<T>) -> u64 {
+    pub(crate) fn put(&self, until: Time, number: u64, item: T) -> u64 {
         let mut state = self.state.lock();
-        state.queue.insert((until, number), series);
+        state.queue.insert((until, number), item);
         state.epoch
     }
 
@@ -111,7 +111,7 @@ impl<T> Lane<T> {
         epoch: u64,
         most: usize,
         mut choose: impl FnMut(Time) -> bool,
-    ) -> Vec<Arc<T>> {
+    ) -> Vec<T> {
         let mut batch = Vec::new();
         let mut state = self.state.lock();
         if state.epoch != epoch {
@@ -149,6 +149,11 @@ impl<T> Lane<T> {
         }
     }
 
+    /// Whether there is nothing in the queue.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().queue.is_empty()
+    }
+
     /// Whether no pass runs, and none hangs.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
@@ -173,14 +178,13 @@ mod tests {
     fn lane(until: &[u64]) -> Lane<u64> {
         let lane = Lane::new(Route::of(Destination::new(7), Duration::from_secs(30)), 0);
         for (number, until) in until.iter().enumerate() {
-            lane.put(at(*until), number as u64, Arc::new(*until));
+            lane.put(at(*until), number as u64, *until);
         }
         lane
     }
 
     fn taken(lane: &Lane<u64>, epoch: u64, most: usize) -> Vec<u64> {
-        let batch = lane.take(epoch, most, |_| true);
-        batch.iter().map(|series| **series).collect()
+        lane.take(epoch, most, |_| true)
     }
 
     #[test]

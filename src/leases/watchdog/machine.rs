@@ -22,7 +22,7 @@ use super::events::{Teller, What};
 use super::lane::{Lane, Route};
 use super::rhythm;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
-use super::timers::Timers;
+use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
 use crate::job::contain;
 use crate::scheduler::Next;
@@ -53,7 +53,7 @@ pub(super) struct Machine<K> {
     origin: Origin,
 }
 
-pub(super) type SharedLane<K> = Arc<Lane<Series<K>>>;
+pub(super) type SharedLane<K> = Arc<Lane<Arc<Series<K>>>>;
 
 struct Registry<K> {
     closed: bool,
@@ -84,7 +84,7 @@ pub(super) struct Series<K> {
     pub(super) key: K,
     pub(super) lease: Duration,
     pub(super) renewed: bool,
-    pub(super) lane: Arc<Lane<Self>>,
+    pub(super) lane: SharedLane<K>,
     pub(super) term: Arc<Term>,
     pub(super) plan: Mutex<Plan>,
     /// The loss was told, after which nothing is.
@@ -258,7 +258,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if armed {
             // It may have ended before its timer was there to be cancelled.
             if !self.registry.lock().series.contains_key(&number) {
-                self.timers.cancel(number);
+                self.timers.cancel(Alarm::Series(number));
             }
             Ok(series)
         } else {
@@ -310,7 +310,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             series
         };
         self.sweep(&series.lane);
-        self.timers.cancel(number);
+        self.timers.cancel(Alarm::Series(number));
         let queued = {
             let mut plan = series.plan.lock();
             plan.ended = true;

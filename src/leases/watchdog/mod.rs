@@ -29,8 +29,8 @@ pub use lost::Lost;
 pub use term::Loss;
 
 pub(super) use builder::random;
+pub(super) use lane::{Lane, Route};
 pub(super) use rhythm::{call_limit, spread};
-#[cfg(any(test, feature = "test-util"))]
 pub(super) use timers::Alarm;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
@@ -405,18 +405,41 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
         self.machine.random(of)
     }
 
-    /// Runs `task` on a worker after `delay`. The number of the call; `None` if there is no worker.
-    pub(super) fn call(
+    /// How much goes into one batch.
+    pub(super) fn most(&self) -> usize {
+        self.machine.most
+    }
+
+    /// Runs `task` on a worker for calls, under a [`number`](Self::number). False if there is none.
+    #[cfg(feature = "futures")]
+    pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
+        !self.is_forked() && self.machine.timers.call(number, task)
+    }
+
+    /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
+    pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
+        if !self.is_forked() {
+            self.machine.timers.pass(alarm, delay, task);
+        }
+    }
+
+    /// Runs `task` on a worker for renewals after `delay`, in the place of what was armed under this
+    /// alarm.
+    pub(super) fn after(
         &self,
+        alarm: Alarm,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
-    ) -> Option<u64> {
-        if self.is_forked() {
-            return None;
+    ) {
+        if !self.is_forked() {
+            self.machine.timers.after(alarm, delay, task);
         }
-        let number = self.machine.number();
-        let called = self.machine.timers.call(number, delay, task);
-        called.then_some(number)
+    }
+
+    pub(super) fn cancel(&self, alarm: Alarm) {
+        if !self.is_forked() {
+            self.machine.timers.cancel(alarm);
+        }
     }
 
     /// Wakes after `delay`. The number to cancel it by.

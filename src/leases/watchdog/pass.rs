@@ -99,7 +99,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// pass was given up meanwhile.
     fn send(
         self: &Arc<Self>,
-        lane: &Lane<Series<K>>,
+        lane: &Lane<Arc<Series<K>>>,
         epoch: u64,
         batch: &[Arc<Series<K>>],
     ) -> bool {
@@ -129,7 +129,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// Sends a batch once. Whether each is to be tried alone.
     fn send_once(
         self: &Arc<Self>,
-        lane: &Lane<Series<K>>,
+        lane: &Lane<Arc<Series<K>>>,
         epoch: u64,
         batch: &[Arc<Series<K>>],
     ) -> Option<bool> {

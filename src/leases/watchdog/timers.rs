@@ -1,8 +1,8 @@
 //! The small schedulers that leases run on. They start at the first lease.
 //!
-//! One for the renewals, so that neither a storm of expiring sessions nor tasks that block keep one
-//! waiting; another one for calls to the store that are no renewals, of which there may be any
-//! number at one time; and workers for callbacks, which are the user's.
+//! One for the renewals and for batches of releases, so that neither a storm of expiring sessions
+//! nor tasks that block keep one waiting; another one for calls to the store that are awaited, of
+//! which there may be any number at one time; and workers for callbacks, which are the user's.
 
 use std::io;
 use std::time::Duration;
@@ -18,9 +18,11 @@ use crate::tick::Time;
 pub(crate) enum Alarm {
     /// The series of this number looks after itself: one repeating timer each.
     Series(u64),
-    /// A lane's renewals go out. The second number changes when a pass is given up.
+    /// What is due in a lane goes out. The second number changes when a pass is given up.
     Pass(u64, u64),
-    /// A call to the store that nobody waits for on this thread.
+    /// Whether this pass of a lane hangs.
+    Look(u64, u64),
+    /// A call to the store that somebody awaits, or releases that are tried again.
     Call(u64),
     /// A callback.
     Tell(u64),
@@ -28,9 +30,12 @@ pub(crate) enum Alarm {
 
 /// Passes that hang at one time; beyond those the ones that look after the series find a worker.
 pub(super) const MAX_PASSES: usize = 240;
-const MAX_WORKERS: usize = 256;
-/// Calls that hang at one time; one more waits, and renewals don't.
-const MAX_CALLS: usize = 64;
+/// Passes of renewals, those of releases, of which there are 64, and rounds.
+const MAX_WORKERS: usize = 320;
+/// Calls that hang at one time; one more waits, and renewals don't. Those of one destination have
+/// turns, so that it takes several that hang to use all of these.
+#[cfg(feature = "futures")]
+const MAX_CALLS: usize = 192;
 /// Callbacks that hang at one time; one more waits, and renewals don't.
 const MAX_CALLBACKS: usize = 16;
 
@@ -44,6 +49,7 @@ pub(crate) struct Timers {
 
 struct Started {
     work: Handle<Alarm>,
+    #[cfg(feature = "futures")]
     calls: Handle<Alarm>,
     tell: Option<Handle<Alarm>>,
     /// None for what is stepped.
@@ -67,6 +73,7 @@ impl Timers {
         let timers = Timers::new(clock, true);
         let started = Started {
             tell: Some(work.clone()),
+            #[cfg(feature = "futures")]
             calls: work.clone(),
             work,
             owners: Vec::new(),
@@ -89,6 +96,7 @@ impl Timers {
             return Ok(());
         }
         let work = self.scheduler(2, MAX_WORKERS)?;
+        #[cfg(feature = "futures")]
         let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
             .callbacks
@@ -96,12 +104,18 @@ impl Timers {
             .transpose()?;
         let _ = self.started.set(Started {
             work: work.handle(),
+            #[cfg(feature = "futures")]
             calls: calls.handle(),
             tell: tell.as_ref().map(Scheduler::handle),
-            owners: [Some(work), Some(calls), tell]
-                .into_iter()
-                .flatten()
-                .collect(),
+            owners: [
+                Some(work),
+                #[cfg(feature = "futures")]
+                Some(calls),
+                tell,
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         });
         Ok(())
     }
@@ -151,9 +165,21 @@ impl Timers {
         }
     }
 
-    pub(super) fn cancel(&self, series: u64) {
+    pub(super) fn cancel(&self, alarm: Alarm) {
         if let Some(work) = self.work() {
-            let _ = work.cancel(&Alarm::Series(series));
+            let _ = work.cancel(&alarm);
+        }
+    }
+
+    /// Runs `task` after `delay`, in the place of what was armed under this alarm.
+    pub(super) fn after(
+        &self,
+        alarm: Alarm,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) {
+        if let Some(work) = self.work() {
+            let _ = work.schedule(alarm, delay, move |_| task());
         }
     }
 
@@ -169,17 +195,14 @@ impl Timers {
         }
     }
 
-    /// Runs `task` on a worker after `delay`. False after the end, or before the beginning.
-    pub(crate) fn call(
-        &self,
-        number: u64,
-        delay: Duration,
-        task: impl FnOnce() + Send + 'static,
-    ) -> bool {
+    /// Runs `task` on a worker for calls. False after the end, or before the beginning.
+    #[cfg(feature = "futures")]
+    pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
         self.started.get().is_some_and(|started| {
+            let alarm = Alarm::Call(number);
             let called = started
                 .calls
-                .schedule(Alarm::Call(number), delay, move |_| task());
+                .schedule(alarm, Duration::ZERO, move |_| task());
             called.is_ok()
         })
     }
@@ -216,13 +239,16 @@ impl Timers {
         let Some(started) = self.started.get() else {
             return 0;
         };
+        let mut armed = started.work.len();
         // Stepped, they are one.
-        let others = if started.owners.is_empty() {
-            0
-        } else {
-            started.calls.len() + started.tell.as_ref().map_or(0, Handle::len)
-        };
-        started.work.len() + others
+        if !started.owners.is_empty() {
+            armed += started.tell.as_ref().map_or(0, Handle::len);
+            #[cfg(feature = "futures")]
+            {
+                armed += started.calls.len();
+            }
+        }
+        armed
     }
 }
 

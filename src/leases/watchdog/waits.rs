@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::super::store::StoreError;
 use super::events::What;
 use super::machine::Machine;
-use super::timers::Timers;
+use super::timers::{Alarm, Timers};
 use crate::job::contain;
 use crate::scheduler::Next;
 use crate::sync::{Arc, Mutex, Origin};
@@ -75,7 +75,7 @@ impl Drop for Waits {
             return;
         }
         self.state.lock().over = true;
-        self.timers.cancel(self.number);
+        self.timers.cancel(Alarm::Series(self.number));
     }
 }
 

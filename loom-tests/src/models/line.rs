@@ -1,0 +1,224 @@
+//! What is given back is sent, whatever becomes of the passes, and who waits for it goes on when it
+//! has been. `leases/line.rs` has the rules, L3 and L4.
+//!
+//! Nobody looks again here, as nobody does in truth: what stays shows at the end. Who is not woken
+//! shows as a deadlock.
+//!
+//! Teeth:
+//! - `teeth/line-pass-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
+//! - `teeth/line-looks-at-nothing.patch`: what is behind a pass that hangs stays.
+//! - `teeth/line-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
+//! - `teeth/line-settled-registers-in-a-second-hold.patch`
+
+use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
+use std::time::Duration;
+
+use loom::thread;
+
+use super::check;
+use crate::clock::{Clock, ManualClock};
+use crate::leases::line::{Carrier, Entered, Line, Tally};
+use crate::leases::store::Destination;
+use crate::leases::watchdog::{Lane, Route};
+use crate::rig::{START, at};
+use crate::sync::{Arc, Mutex};
+use crate::tick::Time;
+
+/// How long a call may take.
+const LIMIT: u64 = 5;
+
+/// What is to be given back.
+struct Item {
+    number: usize,
+    entered: Entered,
+}
+
+/// A line, its timers, and the store. The checker does not see the timers: they order nobody.
+struct Rig {
+    line: Line<Item>,
+    tally: Arc<Tally>,
+    hand: ManualClock,
+    clock: Clock,
+    armed: std::sync::Mutex<Vec<(Arc<Lane<Item>>, u64)>>,
+    looks: std::sync::Mutex<Vec<(Arc<Lane<Item>>, u64)>>,
+    numbers: Number,
+    sent: [Count; 3],
+    /// What a batch is sent to, with which the checker lets others in between.
+    store: Mutex<()>,
+    /// The call for this one does not come back until the test says so.
+    hangs: Option<usize>,
+    hanging: std::sync::Mutex<Vec<Item>>,
+}
+
+impl Carrier<Item> for Arc<Rig> {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Relaxed)
+    }
+
+    fn most(&self) -> usize {
+        1
+    }
+
+    fn limit(&self, _route: Route) -> Duration {
+        Duration::from_nanos(LIMIT)
+    }
+
+    fn arm(&self, lane: &Arc<Lane<Item>>, epoch: u64) {
+        let mut armed = self.armed.lock().unwrap();
+        if !armed.iter().any(|(_, other)| *other == epoch) {
+            armed.push((Arc::clone(lane), epoch));
+        }
+    }
+
+    fn looks_at(&self, lane: &Arc<Lane<Item>>, epoch: u64, _at: Time) {
+        self.stops_looking(lane, epoch);
+        self.looks.lock().unwrap().push((Arc::clone(lane), epoch));
+    }
+
+    fn stops_looking(&self, _lane: &Arc<Lane<Item>>, epoch: u64) {
+        self.looks
+            .lock()
+            .unwrap()
+            .retain(|(_, other)| *other != epoch);
+    }
+
+    fn send(&self, _route: Route, batch: Vec<Item>, _limit: Duration) {
+        for item in batch {
+            drop(self.store.lock());
+            if self.hangs == Some(item.number) {
+                self.hanging.lock().unwrap().push(item);
+                self.hand.set(at(START + LIMIT));
+                let looks = std::mem::take(&mut *self.looks.lock().unwrap());
+                for (lane, _) in looks {
+                    self.line.look(self, &lane);
+                }
+                // Other workers, as long as this one hangs.
+                while self.runs_one() {}
+                assert_eq!(self.sent()[1], 1, "it waits behind what hangs");
+                continue;
+            }
+            self.sent[item.number].fetch_add(1, Relaxed);
+            drop(item.entered);
+        }
+    }
+}
+
+impl Rig {
+    fn new(hangs: Option<usize>) -> Arc<Self> {
+        let hand = ManualClock::starting_at(at(START));
+        Arc::new(Rig {
+            line: Line::default(),
+            tally: Arc::default(),
+            clock: Clock::manual(&hand),
+            hand,
+            armed: std::sync::Mutex::default(),
+            looks: std::sync::Mutex::default(),
+            numbers: Number::new(0),
+            sent: Default::default(),
+            store: Mutex::new(()),
+            hangs,
+            hanging: std::sync::Mutex::default(),
+        })
+    }
+
+    fn give_back(self: &Arc<Self>, number: usize) {
+        let item = Item {
+            number,
+            entered: self.tally.enter(),
+        };
+        let route = Route::of(Destination::default(), Duration::from_secs(30));
+        self.line.put(self, vec![(route, at(START + 100), item)]);
+    }
+
+    /// One that is armed runs, on this thread. Whether there was one.
+    fn runs_one(self: &Arc<Self>) -> bool {
+        let Some((lane, epoch)) = self.armed.lock().unwrap().pop() else {
+            return false;
+        };
+        self.line.pass(self, &lane, epoch, Time::MAX);
+        true
+    }
+
+    fn sent(&self) -> [usize; 3] {
+        self.sent.each_ref().map(|count| count.load(Relaxed))
+    }
+}
+
+/// One is given back while the pass of another one ends.
+#[test]
+fn nothing_stays_behind_a_pass_that_ends() {
+    check(3, || {
+        let rig = Rig::new(None);
+        rig.give_back(0);
+        let dropping = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.give_back(1))
+        };
+        assert!(rig.runs_one());
+        dropping.join().unwrap();
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [1, 1, 0]);
+        assert_eq!(rig.tally.entered(), 0);
+    });
+}
+
+/// The call for the first one hangs with the second one behind it, while a third one is given back.
+#[test]
+fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
+    check(3, || {
+        let rig = Rig::new(Some(0));
+        rig.give_back(0);
+        rig.give_back(1);
+        let dropping = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.give_back(2))
+        };
+        let (lane, epoch) = rig.armed.lock().unwrap().pop().expect("it was armed");
+        rig.line.pass(&rig, &lane, epoch, Time::MAX);
+        dropping.join().unwrap();
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [0, 1, 1]);
+        rig.hanging.lock().unwrap().clear();
+        assert_eq!(rig.tally.entered(), 0);
+    });
+}
+
+/// The last one who could wait for what was given back is the end of the program: then the store has
+/// been asked.
+#[test]
+fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
+    check(3, || {
+        let rig = Rig::new(None);
+        rig.give_back(0);
+        rig.give_back(1);
+        let worker = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || while rig.runs_one() {})
+        };
+        rig.tally.settled(&rig.clock, Time::MAX);
+        assert_eq!(rig.sent(), [1, 1, 0]);
+        worker.join().unwrap();
+    });
+}
+
+/// It waits no longer than it may, and what it waited for is sent all the same.
+#[test]
+fn who_waits_for_the_line_waits_no_longer_than_it_may() {
+    check(3, || {
+        let rig = Rig::new(None);
+        rig.give_back(0);
+        let clock = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.hand.set(at(START + LIMIT)))
+        };
+        rig.tally.settled(&rig.clock, at(START + LIMIT));
+        assert_eq!(rig.hand.now(), at(START + LIMIT));
+        clock.join().unwrap();
+        while rig.runs_one() {}
+        assert_eq!(rig.sent(), [1, 0, 0]);
+    });
+}
