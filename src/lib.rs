@@ -95,6 +95,7 @@
 //! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
 //! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
 //! | `redis` | `leases::RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
+//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 

@@ -32,6 +32,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
         ("futures", cfg!(feature = "futures")),
         ("tokio", cfg!(feature = "tokio")),
         ("redis", cfg!(feature = "redis")),
+        ("redis-tls", cfg!(feature = "redis-tls")),
     ] {
         if on {
             build.args(["--features", feature]);

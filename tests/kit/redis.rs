@@ -229,7 +229,7 @@ impl Drop for Server {
 
 /// A port that nobody has, below those that the system gives to connections: it has to be free also
 /// when the server is started again. So does the one that a node of a cluster has 10,000 above.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

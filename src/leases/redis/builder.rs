@@ -7,6 +7,8 @@ use redis::IntoConnectionInfo;
 
 use super::keys::{Keys, SLOTS};
 use super::link::Server;
+#[cfg(feature = "redis-tls")]
+use super::tls::Certificates;
 use super::{Options, RedisStore};
 
 const PREFIX: &str = "tourbillon";
@@ -35,6 +37,8 @@ pub struct RedisStoreBuilder {
     token_life: Option<Duration>,
     connections: usize,
     destinations: u16,
+    #[cfg(feature = "redis-tls")]
+    certificates: Certificates,
 }
 
 impl RedisStoreBuilder {
@@ -47,7 +51,43 @@ impl RedisStoreBuilder {
             token_life: None,
             connections: CONNECTIONS,
             destinations: 1,
+            #[cfg(feature = "redis-tls")]
+            certificates: Certificates::default(),
         }
+    }
+
+    /// For `rediss://`: a certificate of an authority that is trusted, in PEM, or several of them.
+    /// Without a call of this, those that the system trusts; with calls, those of all calls and no
+    /// others. Feature `redis-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon::leases::RedisStore;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::builder("rediss://redis.internal/")
+    ///     .tls_root_certificate_pem(std::fs::read("/etc/redis/ca.crt")?)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    pub fn tls_root_certificate_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.trust(pem.into());
+        self
+    }
+
+    /// For `rediss://` to a server that asks for certificates: this client's own, with those that lead
+    /// to an authority which the server trusts, and its private key; both in PEM. Feature `redis-tls`.
+    #[cfg(feature = "redis-tls")]
+    pub fn tls_client_certificate_pem(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.show(chain.into(), key.into());
+        self
     }
 
     /// For a proxy that hides a cluster: over how many destinations names are spread, by equal ranges of
@@ -109,14 +149,7 @@ impl RedisStoreBuilder {
     ///
     /// If an option is not what it may be; the error names the value.
     pub fn build(self) -> Result<RedisStore, RedisBuildError> {
-        let info = self.url.as_str().into_connection_info();
-        let info = info.map_err(|error| RedisBuildError::Url {
-            url: without_password(&self.url),
-            why: match error.detail() {
-                Some(detail) => format!("{} ({detail})", described(&error)),
-                None => described(&error),
-            },
-        })?;
+        let server = self.server()?;
         if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
             return Err(RedisBuildError::Prefix(self.prefix));
         }
@@ -137,7 +170,7 @@ impl RedisStoreBuilder {
             return Err(RedisBuildError::Destinations(self.destinations));
         }
         Ok(RedisStore::new(
-            Server::new(info),
+            server,
             Options {
                 keys: Keys::new(self.prefix),
                 longest_lease: self.longest_lease,
@@ -152,6 +185,48 @@ impl RedisStoreBuilder {
     fn life_of_tokens(&self) -> Duration {
         let default = || TOKEN_LIFE.max(self.longest_lease.saturating_mul(2));
         self.token_life.unwrap_or_else(default)
+    }
+}
+
+impl RedisStoreBuilder {
+    fn server(&self) -> Result<Server, RedisBuildError> {
+        let wrong = |why: String| RedisBuildError::Url {
+            url: without_password(&self.url),
+            why,
+        };
+        // TLS is done here: the client's own has no limit for the handshake.
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
+        let tls = matches!(scheme, "rediss" | "valkeys");
+        if tls && cfg!(not(feature = "redis-tls")) {
+            return Err(wrong(
+                "TLS needs tourbillon's feature `redis-tls`".to_owned(),
+            ));
+        }
+        if tls && rest.contains('#') {
+            let why = "certificates are always checked, so nothing may follow a `#`";
+            return Err(wrong(why.to_owned()));
+        }
+        let plain = format!("redis://{rest}");
+        let url = if tls { &plain } else { &self.url };
+        let info = url.as_str().into_connection_info();
+        let info = info.map_err(|error| {
+            wrong(match error.detail() {
+                Some(detail) => format!("{} ({detail})", described(&error)),
+                None => described(&error),
+            })
+        })?;
+        let server = Server::new(&info);
+        let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
+        #[cfg(feature = "redis-tls")]
+        {
+            let certificates = &self.certificates;
+            certificates.check().map_err(RedisBuildError::Tls)?;
+            if let (true, Some(host)) = (tls, server.host()) {
+                let tls = certificates.tls(host).map_err(RedisBuildError::Tls)?;
+                return Ok(server.with_tls(tls));
+            }
+        }
+        Ok(server)
     }
 }
 
@@ -206,6 +281,9 @@ pub enum RedisBuildError {
         /// What is wrong with it.
         why: String,
     },
+    /// A certificate or a key can't be used, or there are none to trust; this is what is wrong.
+    #[cfg(feature = "redis-tls")]
+    Tls(String),
     /// The prefix is empty or has braces, which decide where in a cluster a key lies.
     Prefix(String),
     /// The longest lease is not between 1 ms and 365 days.
@@ -230,6 +308,8 @@ impl fmt::Display for RedisBuildError {
                 f,
                 "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/"
             ),
+            #[cfg(feature = "redis-tls")]
+            RedisBuildError::Tls(why) => write!(f, "TLS can't be used: {why}"),
             RedisBuildError::Prefix(prefix) => {
                 write!(
                     f,
@@ -298,6 +378,13 @@ mod tests {
             let error = build(url);
             assert!(error.contains(words), "{error}");
             assert!(!error.contains("s3cret"), "{error}");
+        }
+        if cfg!(feature = "redis-tls") {
+            let error = build("rediss://:s3cret@host/#insecure");
+            assert!(error.contains("certificates are always checked"), "{error}");
+        } else {
+            let error = build("rediss://:s3cret@host/");
+            assert!(error.contains("feature `redis-tls`"), "{error}");
         }
         let some = || RedisStoreBuilder::new("redis://host/");
         let error = |builder: RedisStoreBuilder| builder.build().unwrap_err();

@@ -1,12 +1,10 @@
 //! What may pass, and what will be refused again.
 
-use std::error::Error;
 use std::{fmt, io};
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::ServerError;
 
 use crate::leases::StoreError;
-use crate::sync::Arc;
 
 /// Codes of answers that pass by themselves:
 ///
@@ -37,53 +35,40 @@ const PASSING: [&str; 11] = [
 pub(super) enum Fault {
     /// The connection is gone, perhaps since long ago.
     Lost(String),
-    /// A signal came while it waited, and the client can't go on waiting: the connection is out of
-    /// step. Signals that stop the process are among those, when it goes on.
-    Interrupted(String),
+    /// Nothing came in time.
+    Late(String),
     /// Anything else.
     Other(StoreError),
 }
 
 impl Fault {
-    pub(super) fn of(error: &RedisError, address: &impl fmt::Display) -> Self {
-        if error.is_timeout() {
-            return Fault::late(address);
-        }
-        if error.is_connection_dropped() && !error.is_connection_refusal() {
-            return Fault::Lost(format!("{address}: {error}"));
+    /// What an error of the connection means.
+    pub(super) fn of(error: &io::Error, address: &impl fmt::Display) -> Self {
+        #[cfg(feature = "redis-tls")]
+        if let Some(refusal) = super::tls::refusal(error) {
+            return Fault::Other(StoreError::Refused(format!("{address}: {refusal}")));
         }
         let why = format!("{address}: {error}");
-        if is_interruption(error) {
-            return Fault::Interrupted(why);
+        match error.kind() {
+            io::ErrorKind::TimedOut => Fault::late(address),
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotConnected => Fault::Lost(why),
+            _ => Fault::Other(StoreError::Unavailable(why)),
         }
-        Fault::Other(match error.kind() {
-            // A name that is not to be found may be found later.
-            ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-                StoreError::Unavailable(why)
-            }
-            _ => StoreError::Refused(why),
-        })
     }
 
     pub(super) fn late(address: &impl fmt::Display) -> Self {
-        Fault::Other(StoreError::Unavailable(format!(
-            "{address}: no answer in time"
-        )))
+        Fault::Late(format!("{address}: no answer in time"))
     }
-}
-
-pub(super) fn is_interruption(error: &RedisError) -> bool {
-    // The client keeps what was wrong behind a count, and names that as the source.
-    let source = error.source();
-    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
 }
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Lost(why) | Fault::Interrupted(why) => StoreError::Unavailable(why),
+            Fault::Lost(why) | Fault::Late(why) => StoreError::Unavailable(why),
             Fault::Other(error) => error,
         }
     }
@@ -127,24 +112,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interruptions_are_known() {
-        let error = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
-        assert!(is_interruption(&error(io::ErrorKind::Interrupted)));
-        assert!(!is_interruption(&error(io::ErrorKind::TimedOut)));
-        let fault = |kind| Fault::of(&error(kind), &"here");
-        assert!(matches!(
-            fault(io::ErrorKind::Interrupted),
-            Fault::Interrupted(_)
-        ));
-        assert!(matches!(
-            fault(io::ErrorKind::UnexpectedEof),
-            Fault::Lost(_)
-        ));
-        assert!(matches!(
-            fault(io::ErrorKind::ConnectionReset),
-            Fault::Lost(_)
-        ));
-        for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionRefused] {
+    fn errors_of_connections_are_told_apart() {
+        let fault = |kind: io::ErrorKind| Fault::of(&io::Error::from(kind), &"here");
+        for kind in [
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::BrokenPipe,
+        ] {
+            assert!(matches!(fault(kind), Fault::Lost(_)), "{kind}");
+        }
+        assert!(matches!(fault(io::ErrorKind::TimedOut), Fault::Late(_)));
+        for kind in [
+            io::ErrorKind::TimedOut,
+            io::ErrorKind::NotFound,
+            io::ErrorKind::ConnectionRefused,
+        ] {
             let fault = StoreError::from(fault(kind));
             assert!(matches!(fault, StoreError::Unavailable(_)), "{fault:?}");
         }

@@ -1,43 +1,36 @@
 //! One connection, with a limit for each exchange.
 
 use std::fmt;
-use std::net::ToSocketAddrs;
-use std::time::{Duration, Instant};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
-use redis::io::tcp::TcpSettings;
-use redis::{Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Parser, Value};
 
 use super::errors::{Fault, answered};
+#[cfg(feature = "redis-tls")]
+use super::tls::Tls;
+pub(super) use super::wire::Limit;
+use super::wire::{Timed, Wire};
 use crate::leases::StoreError;
-
-/// Longer limits are as good as none, and fit every clock.
-const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 3_600);
-
-/// Until when a call may last.
-#[derive(Clone, Copy)]
-pub(super) struct Limit(Instant);
-
-impl Limit {
-    pub(super) fn new(limit: Duration) -> Self {
-        Limit(Instant::now() + limit.min(LONGEST_LIMIT))
-    }
-
-    /// What is left, unless that is nothing.
-    pub(super) fn left(self) -> Option<Duration> {
-        let left = self.0.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
-    }
-}
 
 /// Where the server is, and who we are to it.
 pub(super) struct Server {
-    info: ConnectionInfo,
+    address: Address,
+    #[cfg(feature = "redis-tls")]
+    tls: Option<Tls>,
     /// What is sent first on each connection, with the number of its answers.
     greeting: (Vec<u8>, usize),
 }
 
+enum Address {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
 impl Server {
-    pub(super) fn new(info: ConnectionInfo) -> Self {
+    /// None for an address of a kind that is unknown here.
+    pub(super) fn new(info: &ConnectionInfo) -> Option<Self> {
         let settings = info.redis_settings();
         let mut greeting = (Vec::new(), 0);
         let mut add = |cmd: &Cmd| {
@@ -54,74 +47,128 @@ impl Server {
         if settings.db() != 0 {
             add(redis::cmd("SELECT").arg(settings.db()));
         }
-        // The client's own greeting waits for each of its answers as long as for all of them, and
-        // goes on to the next when one is late.
-        let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let tcp = TcpSettings::default().set_nodelay(true);
-        Server {
-            info: info.set_redis_settings(bare).set_tcp_settings(tcp),
+        Some(Server {
+            address: match info.addr() {
+                ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+                ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+                _ => return None,
+            },
+            #[cfg(feature = "redis-tls")]
+            tls: None,
             greeting,
+        })
+    }
+
+    /// The host, if it is not a socket of this machine.
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn host(&self) -> Option<&str> {
+        match &self.address {
+            Address::Tcp(host, _) => Some(host),
+            Address::Unix(_) => None,
         }
     }
 
-    /// The addresses to try, in their order. A client that is given a name would try each address
-    /// of it for as long as the limit is.
-    fn addresses(&self) -> Result<Vec<ConnectionAddr>, Fault> {
-        let ConnectionAddr::Tcp(host, port) = self.info.addr() else {
-            return Ok(vec![self.info.addr().clone()]);
-        };
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn with_tls(self, tls: Tls) -> Self {
+        Server {
+            tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// The addresses to try, in their order.
+    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
         let unknown = |why: &str| {
             Fault::Other(StoreError::Unavailable(format!(
                 "{self}: the name of the host is not to be found{why}"
             )))
         };
-        let found = (host.as_str(), *port).to_socket_addrs();
+        let found = (host, port).to_socket_addrs();
         let found: Vec<_> = found
             .map_err(|error| unknown(&format!(": {error}")))?
-            .map(|address| ConnectionAddr::Tcp(address.ip().to_string(), *port))
             .collect();
         if found.is_empty() {
             return Err(unknown(""));
         }
         Ok(found)
     }
+
+    fn connect(&self, limit: Limit) -> Result<Wire, Fault> {
+        let (host, port) = match &self.address {
+            Address::Tcp(host, port) => (host, *port),
+            #[cfg(unix)]
+            Address::Unix(path) => {
+                let connected = Timed::unix(path, limit);
+                return connected
+                    .map(Wire::Plain)
+                    .map_err(|error| Fault::of(&error, self));
+            }
+            #[cfg(not(unix))]
+            Address::Unix(_) => {
+                let error = io::ErrorKind::Unsupported.into();
+                return Err(Fault::of(&error, self));
+            }
+        };
+        let mut fault = Fault::late(self);
+        let addresses = self.addresses(host, port)?;
+        for (tried, address) in (0..).zip(&addresses) {
+            let Some(left) = limit.left() else {
+                return Err(fault);
+            };
+            // One that swallows everything leaves time for the others.
+            let limit = Limit::new(left / (addresses.len() as u32 - tried));
+            let connected = Timed::tcp(address, limit).and_then(|timed| self.secured(timed));
+            match connected {
+                Ok(wire) => return Ok(wire),
+                Err(error) => fault = Fault::of(&error, self),
+            }
+        }
+        Err(fault)
+    }
+
+    #[cfg_attr(
+        not(feature = "redis-tls"),
+        allow(
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "with TLS they are used"
+        )
+    )]
+    fn secured(&self, timed: Timed) -> io::Result<Wire> {
+        #[cfg(feature = "redis-tls")]
+        if let Some(tls) = &self.tls {
+            return tls.over(timed);
+        }
+        Ok(Wire::Plain(timed))
+    }
 }
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.info.addr().fmt(f)
+        match &self.address {
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => path.display().fmt(f),
+        }
     }
 }
 
 /// A connection whose answers are in step with what was asked. One on which something went wrong is
 /// never used again: what answers to it is still under way would be taken for the next ones.
 pub(super) struct Link {
-    connection: Connection,
+    wire: Wire,
+    /// It keeps what it has read of the next answer.
+    parser: Parser,
 }
 
 impl Link {
     /// Connects. Looking up the name of a host is the system's affair, and has limits of its own.
     pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, Fault> {
-        let mut fault = Fault::late(server);
-        let addresses = server.addresses()?;
-        for (tried, address) in (0..).zip(&addresses) {
-            let Some(left) = limit.left() else {
-                return Err(fault);
-            };
-            // One that swallows everything leaves time for the others.
-            let left = left / (addresses.len() as u32 - tried);
-            let opened = Client::open(server.info.clone().set_addr(address.clone()))
-                .and_then(|client| client.get_connection_with_timeout(left));
-            match opened {
-                Ok(connection) => {
-                    let mut link = Link { connection };
-                    link.greet(server, limit)?;
-                    return Ok(link);
-                }
-                Err(error) => fault = Fault::of(&error, server),
-            }
-        }
-        Err(fault)
+        let mut link = Link {
+            wire: server.connect(limit)?,
+            parser: Parser::new(),
+        };
+        link.greet(server, limit)?;
+        Ok(link)
     }
 
     fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), Fault> {
@@ -137,8 +184,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends commands and takes as many answers, one round trip for all. An answer that comes in
-    /// pieces may have what is left of the limit for each piece; ours fit into one.
+    /// Sends commands and takes as many answers, one round trip for all.
     pub(super) fn exchange(
         &mut self,
         server: &Server,
@@ -146,31 +192,56 @@ impl Link {
         answers: usize,
         limit: Limit,
     ) -> Result<Vec<Value>, Fault> {
-        let late = || Fault::late(server);
-        let fault = |error| Fault::of(&error, server);
-        let left = limit.left().ok_or_else(late)?;
-        self.connection
-            .set_write_timeout(Some(left))
-            .map_err(fault)?;
-        self.connection
-            .send_packed_command(commands)
-            .map_err(fault)?;
-        let mut taken = Vec::with_capacity(answers);
-        while taken.len() < answers {
-            let left = limit.left().ok_or_else(late)?;
-            self.connection
-                .set_read_timeout(Some(left))
-                .map_err(fault)?;
-            match self.connection.recv_response().map_err(fault)? {
-                Value::Push { .. } => {}
-                answer => taken.push(answer),
-            }
-        }
-        Ok(taken)
+        self.send(server, commands, limit)?;
+        (0..answers).map(|_| self.receive(server, limit)).collect()
     }
 
-    /// The connection itself, for one that listens from now on.
-    pub(super) fn into_connection(self) -> Connection {
-        self.connection
+    pub(super) fn send(
+        &mut self,
+        server: &Server,
+        commands: &[u8],
+        limit: Limit,
+    ) -> Result<(), Fault> {
+        self.wire.limit(limit);
+        let sent = self.wire.write_all(commands);
+        sent.and_then(|()| self.wire.flush())
+            .map_err(|error| Fault::of(&error, server))
+    }
+
+    /// The next answer, or whatever else the server says. After [`Fault::Late`] the wait can go on.
+    pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, Fault> {
+        self.wire.limit(limit);
+        let mut noted = Noted {
+            wire: &mut self.wire,
+            error: None,
+        };
+        let answer = self.parser.parse_value(&mut noted);
+        answer.map_err(|error| match noted.error {
+            Some(error) => Fault::of(&error, server),
+            None => Fault::Other(StoreError::Unavailable(format!("{server}: {error}"))),
+        })
+    }
+}
+
+/// Keeps the error of a read, which the parser wraps.
+struct Noted<'a> {
+    wire: &'a mut Wire,
+    error: Option<io::Error>,
+}
+
+impl Read for Noted<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = match self.wire.read(to) {
+            Ok(0) if !to.is_empty() => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server has closed the connection",
+            )),
+            read => read,
+        };
+        read.map_err(|error| {
+            let kind = error.kind();
+            self.error = Some(error);
+            kind.into()
+        })
     }
 }

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use redis::{Msg, PubSub, RedisResult, Value};
+use redis::Value;
 
-use super::errors::{Fault, answered, is_interruption};
+use super::errors::{Fault, answered};
 use super::link::{Limit, Link, Server};
 use crate::leases::StoreError;
 use crate::leases::hub::Hub;
@@ -127,21 +127,27 @@ impl Listener {
                 return Err(answered(&error));
             }
         }
-        let mut connection = link.into_connection();
-        let mut words = connection.as_pubsub();
         self.hub.all_may_be_free();
         *pause = PAUSE;
-        let fault = |error| StoreError::from(Fault::of(&error, &*self.server));
         let mut heard = Instant::now();
         let mut wanted = heard;
         loop {
-            words.set_read_timeout(Some(SLICE)).map_err(fault)?;
-            if let Some(message) = next(&mut words).map_err(fault)? {
-                heard = Instant::now();
-                self.hear(&message);
-            } else if heard.elapsed() >= SILENCE {
-                let _: Value = words.ping().map_err(fault)?;
-                heard = Instant::now();
+            match link.receive(&self.server, Limit::new(SLICE)) {
+                Ok(message) => {
+                    heard = Instant::now();
+                    self.hear(&message);
+                }
+                Err(Fault::Late(_)) if heard.elapsed() < SILENCE => {}
+                Err(Fault::Late(_)) => {
+                    let ping = redis::cmd("PING").get_packed_command();
+                    let limit = Limit::new(SLICE);
+                    link.send(&self.server, &ping, limit)?;
+                    // Whatever it says now, it lives.
+                    let message = link.receive(&self.server, limit)?;
+                    heard = Instant::now();
+                    self.hear(&message);
+                }
+                Err(fault) => return Err(fault.into()),
             }
             // Others may have much to say all the time.
             if !self.hub.is_empty() {
@@ -154,8 +160,15 @@ impl Listener {
         }
     }
 
-    fn hear(&self, message: &Msg) {
-        let Ok(text) = std::str::from_utf8(message.get_payload_bytes()) else {
+    /// Messages are lists: `message`, the channel, the text. Answers to other commands are not.
+    fn hear(&self, message: &Value) {
+        let Value::Array(words) = message else {
+            return;
+        };
+        let [Value::BulkString(kind), _, Value::BulkString(text)] = &words[..] else {
+            return;
+        };
+        let (b"message", Ok(text)) = (&kind[..], std::str::from_utf8(text)) else {
             return;
         };
         // The store that released a name has woken one of its own already.
@@ -164,15 +177,6 @@ impl Listener {
         {
             self.hub.released(name);
         }
-    }
-}
-
-/// The next message, or none if the read timed out or a signal came.
-fn next(words: &mut PubSub<'_>) -> RedisResult<Option<Msg>> {
-    match words.get_message() {
-        Ok(message) => Ok(Some(message)),
-        Err(error) if error.is_timeout() || is_interruption(&error) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

@@ -20,6 +20,9 @@ mod link;
 mod listener;
 mod pool;
 mod scripts;
+#[cfg(feature = "redis-tls")]
+mod tls;
+mod wire;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
 use errors::answered;
@@ -124,10 +127,9 @@ use scripts::{Call, Scripts};
 ///
 /// # Limits, and what goes wrong
 ///
-/// Every call connects, writes and reads within its limit; only looking up the name of a host has
-/// the system's own limits. A connection on which something went wrong is thrown away. If one that
-/// was idle turns out to be closed, or a signal interrupts the wait for an answer, the call is sent
-/// once more on a new one, and what was sent first may have been executed: the second answer of a
+/// Every call connects, shakes hands, writes and reads within its limit; only looking up the name of a
+/// host has the system's own limits. A connection on which something went wrong is thrown away. If one
+/// that was idle turns out to be closed, the call is sent once more on a new one, and what was sent first may have been executed: the second answer of a
 /// release may then be [`Released::NotHeld`](super::Released::NotHeld). An acquire that was sent first
 /// and is held up on its way for longer than its lock is held leaves the name with nobody for a lease.
 ///
@@ -135,7 +137,8 @@ use scripts::{Call, Scripts};
 /// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
 /// many clients.
 /// [`StoreError::Refused`]: all else, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
-/// `MOVED`, an empty name, a lease that is zero or longer than the longest.
+/// `MOVED`, a certificate that is not accepted, an empty name, a lease that is zero or longer than the
+/// longest.
 ///
 /// A thread listens for releases while somebody waits, with one connection, and ends some seconds
 /// after the last one, or a second after the store. What it misses while it can't listen, waiters
@@ -147,8 +150,9 @@ use scripts::{Call, Scripts};
 /// `+eval +evalsha +hget +hset +hmget +get +set +del +pexpire +pttl +time +info +publish +subscribe
 /// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
 ///
-/// `rediss://` works if your `Cargo.toml` names the crate `redis` 1.8 with one of its features for
-/// TLS (this is not tested). This client talks to one server, and does not follow `MOVED`: a
+/// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
+/// of the URL, by an authority that the system trusts or that the builder was given
+/// (`tls_root_certificate_pem`). This client talks to one server, and does not follow `MOVED`: a
 /// cluster needs a proxy that hides it. That is tested with three nodes; no call has keys of two
 /// slots, and each node looks at its own uptime. Where such a proxy has no `SUBSCRIBE`, who waits
 /// finds a release by asking again.
@@ -194,7 +198,8 @@ impl RedisStore {
     }
 
     /// A store with other options. URLs are those of the crate `redis`:
-    /// `redis://[user][:password@]host[:port][/database]`, or `unix:///path`.
+    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS (feature
+    /// `redis-tls`), or `unix:///path`.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }

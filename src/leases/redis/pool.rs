@@ -24,10 +24,6 @@ pub(super) struct Pool {
 
 type Turns = (Sender<()>, Receiver<()>);
 
-/// How often a call is sent again because of a signal. More of them than this while one call lasts
-/// are a matter of a profiler, or of a server that is slow, and would be as many connections.
-const INTERRUPTIONS: u32 = 10;
-
 /// Whose call it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
@@ -71,9 +67,8 @@ impl Pool {
 
     /// Calls scripts, all in one round trip, and answers with what each of them answered.
     ///
-    /// If a connection that had been idle turns out to be gone, or a signal interrupts the wait for
-    /// an answer, all of it is sent once more on a new one. What was sent first may have been
-    /// executed all the same, and that makes nobody believe what is not so, since the owner is the
+    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a new
+    /// one. What was sent first may have been executed all the same, and that makes nobody believe what is not so, since the owner is the
     /// same: a second acquire grants again, a second renewal renews again, and a second release finds
     /// nothing, which is what it says. Only if what was sent first arrives when all is over, an acquire
     /// takes the name for nobody, for a lease.
@@ -90,7 +85,6 @@ impl Pool {
             Whose::User(destination) => Some(self.turn(destination, limit)?),
             Whose::Pass => None,
         };
-        let mut interruptions = 0;
         let mut idle = self.idle.lock().pop();
         loop {
             let reused = idle.is_some();
@@ -110,7 +104,6 @@ impl Pool {
             }
             match fault {
                 Fault::Lost(_) if reused => {}
-                Fault::Interrupted(_) if interruptions < INTERRUPTIONS => interruptions += 1,
                 fault => return Err(fault.into()),
             }
         }
