@@ -158,7 +158,8 @@ impl Leases {
     ///
     /// Until the lock is free, and for as long as the store does not answer: without a server that is
     /// for ever, and no event tells of it. [`try_lock_for`](Self::try_lock_for) says what was wrong. A
-    /// Redis server that has just started grants nothing for up to 31 s, unless it is durable.
+    /// Redis server that has just started, lost its data, or is new to the store grants nothing for up
+    /// to 31 s, unless the store is built as durable or as one that starts empty.
     ///
     /// Who waits is woken when it is released, if the store can tell, and asks
     /// again when the lease in its way has run out, and every now and then. One after the other is

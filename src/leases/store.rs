@@ -266,6 +266,14 @@ pub enum StoreError {
         /// For how long.
         wait: Duration,
     },
+    /// It grants nothing yet, since it knows nothing of earlier leases, which may still be believed
+    /// in: it is new, or lost its data.
+    Emptied {
+        /// For how long.
+        wait: Duration,
+        /// It has thrown keys away to save memory, so that this may be why.
+        evicted: bool,
+    },
 }
 
 impl StoreError {
@@ -292,6 +300,18 @@ impl fmt::Display for StoreError {
                  before may still believe in their leases; wait, or build it as durable if the server \
                  loses nothing"
             ),
+            StoreError::Emptied { wait, evicted } => {
+                let why = match evicted {
+                    false => "is new, or lost its data,",
+                    true => "evicted keys to save memory (maxmemory-policy has to be noeviction)",
+                };
+                write!(
+                    f,
+                    "the store {why} and grants nothing for another {wait:?}, since holders from \
+                     before may still believe in their leases; wait, or tell it that the server \
+                     starts empty on purpose"
+                )
+            }
         }
     }
 }
