@@ -199,6 +199,20 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         (down(), "unavailable: down"),
         (StoreError::Refused("no".to_owned()), "refuses the call: no"),
         (StoreError::Restarted { wait: 3 * S }, "for another 3s"),
+        (
+            StoreError::Emptied {
+                wait: 3 * S,
+                evicted: false,
+            },
+            "is new, or lost its data, and grants nothing for another 3s",
+        ),
+        (
+            StoreError::Emptied {
+                wait: 3 * S,
+                evicted: true,
+            },
+            "evicted keys to save memory (maxmemory-policy has to be noeviction) and grants",
+        ),
     ];
     for (error, text) in store {
         for error in [&error as &dyn Error, &ReleaseError::Store(error.clone())] {

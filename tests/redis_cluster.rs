@@ -147,7 +147,8 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
         let claim = Claim::new(name, "g:1", Duration::from_millis(1));
         wait::until("all nodes grant", || match guarded.acquire(&claim, LIMIT) {
             Ok(Acquired::Granted { .. }) => true,
-            Err(StoreError::Restarted { .. }) | Ok(Acquired::Held { .. }) => false,
+            Err(StoreError::Restarted { .. } | StoreError::Emptied { .. })
+            | Ok(Acquired::Held { .. }) => false,
             other => panic!("{other:?}"),
         });
     }
@@ -182,4 +183,60 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
         };
         assert!(token > tokens[name]);
     }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
+    let nodes = cluster();
+    let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
+    let longest = Duration::from_secs(1);
+    let store = RedisStore::builder(&url).longest_lease(longest);
+    let store = store.destinations(3).build().unwrap();
+    wait::until("all nodes grant", || {
+        // Each node is asked for its uptime only with a lock of its own.
+        store.check(LIMIT).is_ok()
+            && (0..30).all(|at| {
+                let name = format!("n{at}");
+                let acquired = store.acquire(&Claim::new(&name, "w:1", longest), LIMIT);
+                matches!(acquired, Ok(Acquired::Granted { .. }))
+                    && store.release(&name, "w:1", LIMIT) == Ok(Released::Released)
+            })
+    });
+    let name_of = |node: u64| {
+        let mut names = (0..).map(|at| format!("n{at}"));
+        let of = |name: &String| store.destination(name) == Destination::new(node);
+        names.find(of).expect("names are endless")
+    };
+    let lost = std::time::Instant::now();
+    assert_eq!(nodes[1].cli(&["FLUSHALL"]), "OK");
+    let mut refused = 0;
+    loop {
+        // Those of the others go on.
+        for node in [0, 2] {
+            let name = name_of(node);
+            let acquired = store.acquire(&Claim::new(&name, "a:1", longest), LIMIT);
+            assert!(
+                matches!(acquired, Ok(Acquired::Granted { .. })),
+                "{acquired:?}"
+            );
+        }
+        let name = name_of(1);
+        match store.acquire(&Claim::new(&name, "a:1", longest), LIMIT) {
+            Ok(Acquired::Granted { .. }) => break,
+            Err(StoreError::Emptied { wait, .. }) => {
+                assert!(wait <= longest, "{wait:?}");
+                refused += 1;
+                // What the node had granted is given back.
+                let lock = format!("tourbillon:{{{name}}}:lock");
+                assert_eq!(nodes[1].cli(&["EXISTS", &lock]), "(integer) 0");
+            }
+            other => panic!("{other:?}"),
+        }
+        thread::park_timeout(Duration::from_millis(10));
+    }
+    assert!(refused > 0 && lost.elapsed() >= longest, "{refused}");
 }

@@ -519,6 +519,40 @@ fn r02_rights_and_types_are_refused() {
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
+fn a_user_who_may_not_call_info_is_told_what_to_do() {
+    let server = Server::start();
+    let url = format!("redis://ops:s3cret@127.0.0.1:{}/0", server.port());
+    let guarded = RedisStore::builder(&url).build().unwrap();
+    let rights = ["on", ">s3cret", "~*", "&*", "+@all", "-@dangerous"];
+    let user: Vec<_> = ["ACL", "SETUSER", "ops"]
+        .into_iter()
+        .chain(rights)
+        .collect();
+    assert_eq!(server.cli(&user), "OK");
+    for answer in [
+        acquire(&guarded, "x", "a:1").map(drop),
+        guarded.check(LIMIT),
+    ] {
+        let why = refused(answer);
+        for word in ["NOPERM", "INFO", "+info", "durable"] {
+            assert!(why.contains(word), "{word}: {why}");
+        }
+    }
+    // Both ways out.
+    granted(&at(&url), "x", "a:1");
+    assert_eq!(server.cli(&["ACL", "SETUSER", "ops", "+info"]), "OK");
+    let answer = acquire(&guarded, "y", "a:1");
+    assert!(
+        matches!(answer, Err(StoreError::Emptied { .. })),
+        "{answer:?}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
 fn r30_a_batch_is_one_round_trip_of_calls_that_name_one_key_each() {
     let server = Server::cluster();
     let proxy = Proxy::before(server.port());

@@ -1,6 +1,7 @@
 //! What the store on Redis promises, on real servers.
 
 use std::collections::BTreeSet;
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,11 +9,14 @@ use tourbillon::leases::{
     Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
 };
 
+#[path = "kit/proxy.rs"]
+mod proxy;
 #[path = "kit/redis.rs"]
 mod redis_kit;
 #[path = "kit/wait.rs"]
 mod wait;
 
+use proxy::Proxy;
 use redis_kit::Server;
 
 /// Nothing that answers takes so long.
@@ -579,9 +583,9 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
         let token = loop {
             match store.acquire(&claim, LIMIT) {
                 Ok(Acquired::Granted { token }) => break token,
-                Err(StoreError::Restarted { wait }) => {
+                Err(StoreError::Emptied { wait, .. }) => {
                     refused += 1;
-                    assert!(wait <= Duration::from_millis(1_200), "{wait:?}");
+                    assert!(wait <= Duration::from_millis(200), "{wait:?}");
                     thread::park_timeout(wait);
                 }
                 other => panic!("{other:?}"),
@@ -591,7 +595,7 @@ fn c168_tokens_strictly_grow_over_restarts_that_forget_everything() {
         last = token;
         assert_eq!(release(&store, "x", &owner), Released::Released);
     }
-    assert!(refused >= 4, "each restart was noticed: {refused}");
+    assert!(refused >= 5, "each start was noticed: {refused}");
 }
 
 #[test]
@@ -661,7 +665,7 @@ fn first_grant(store: &RedisStore, started: Instant) -> Duration {
     loop {
         match acquire_short(store, "x", "late:1") {
             Ok(Acquired::Granted { .. }) => return started.elapsed(),
-            Err(StoreError::Restarted { wait }) => thread::park_timeout(wait),
+            Err(StoreError::Emptied { wait, .. }) => thread::park_timeout(wait),
             other => panic!("{other:?}"),
         }
     }
@@ -676,7 +680,7 @@ fn acquire_short(store: &RedisStore, name: &str, owner: &str) -> Result<Acquired
     not(has_redis_server),
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
-fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in() {
+fn a_server_that_lost_its_data_grants_nothing_while_older_leases_may_be_believed_in() {
     let longest = Duration::from_secs(3);
     let mut server = Server::start();
     let build = |server: &Server| {
@@ -698,13 +702,13 @@ fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in(
     for store in [&known, &new] {
         for _ in 0..2 {
             let answer = acquire_short(store, "x", "b:1");
-            let Err(StoreError::Restarted { wait }) = answer else {
+            let Err(StoreError::Emptied { wait, evicted }) = answer else {
                 panic!("nothing is granted yet: {answer:?}");
             };
-            assert!(wait <= longest + Duration::from_secs(1), "{wait:?}");
+            assert!(wait <= longest && !evicted, "{wait:?}");
             assert!(matches!(
                 store.check(LIMIT),
-                Err(StoreError::Restarted { .. })
+                Err(StoreError::Emptied { .. })
             ));
         }
     }
@@ -724,13 +728,10 @@ fn a_server_that_restarted_grants_nothing_while_older_leases_may_be_believed_in(
 )]
 fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
     let server = Server::start();
-    let script = |uptime: u32| {
-        format!(
-            "local redis = {{call = function() return 'uptime_in_seconds:{uptime}' end}}\n{}\n\
-             return rest_of_guard(tonumber(ARGV[1]), tonumber(ARGV[2]))",
-            include_str!("../src/leases/redis/guard.lua")
-        )
-    };
+    let script = format!(
+        "{}\nreturn rest_of_uptime(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]))",
+        include_str!("../src/leases/redis/guard.lua")
+    );
     // It may have begun at the end of the second in which it says that it began.
     for (longest, uptime, microseconds, rest) in [
         (30_000_000, 0, 0, 31_000_000),
@@ -740,12 +741,332 @@ fn of_an_uptime_in_whole_seconds_the_least_is_believed() {
         (200_000, 1, 199_999, 1),
         (200_000, 1, 200_000, 0),
         (200_000, 1_000_000_000, 0, 0),
-        (0, 0, 0, 0),
     ] {
+        let info = format!("uptime_in_seconds:{uptime}");
         let (longest, microseconds) = (longest.to_string(), microseconds.to_string());
-        let answer = server.cli(&["EVAL", &script(uptime), "0", &longest, &microseconds]);
+        let answer = server.cli(&["EVAL", &script, "0", &info, &longest, &microseconds]);
         let case = format!("{longest} {uptime} {microseconds}");
         assert_eq!(answer, format!("(integer) {rest}"), "{case}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn the_marker_says_what_was_lost_whatever_the_clock_does() {
+    let server = Server::start();
+    // The script on a server that is made up: the run "bb", 1,000 s after the epoch.
+    let script = format!(
+        "local written
+         local function call(command, key, value)
+           if command == 'GET' then return ARGV[2] ~= '' and ARGV[2] end
+           if command == 'SET' then written = value return end
+           if key == 'stats' then return 'evicted_keys:' .. ARGV[3] end
+           return 'run_id:bb\\nuptime_in_seconds:' .. ARGV[1]
+         end
+         local redis = {{call = call, pcall = call}}
+         {}
+         local marker = ARGV[2] ~= 'none' and 'marker' or nil
+         local wait = guard(marker, 30000000, ARGV[4] == '1', {{'1000', '0'}})
+         local answer = wait and string.format('waits %.0f %d', wait[2], wait[3]) or 'grants'
+         return answer .. ', ' .. (written or 'writes nothing')",
+        include_str!("../src/leases/redis/guard.lua")
+    );
+    let long = "100000";
+    for (uptime, marker, evicted, empty, answer) in [
+        // No data, whenever it started; and what is no marker.
+        (long, "", "0", "0", "waits 30000000 2, bb 1030000000 empty"),
+        ("0", "", "0", "0", "waits 30000000 2, bb 1030000000 empty"),
+        (
+            long,
+            "",
+            "7",
+            "0",
+            "waits 30000000 3, bb 1030000000 evicted",
+        ),
+        (long, "", "0", "1", "grants, bb 0 empty"),
+        (
+            long,
+            "bb 0 ?",
+            "0",
+            "0",
+            "waits 30000000 2, bb 1030000000 empty",
+        ),
+        (
+            long,
+            "bb 0 not",
+            "0",
+            "0",
+            "waits 30000000 2, bb 1030000000 empty",
+        ),
+        // Those who come later wait for the same moment.
+        (
+            long,
+            "bb 1010000000 empty",
+            "0",
+            "0",
+            "waits 10000000 2, writes nothing",
+        ),
+        (
+            long,
+            "bb 1000000001 evicted",
+            "9",
+            "0",
+            "waits 1 3, writes nothing",
+        ),
+        (long, "bb 1000000000 empty", "0", "0", "grants, bb 0 empty"),
+        (long, "bb 0 empty", "0", "0", "grants, writes nothing"),
+        // The clock was set back by an hour: nobody waits for more than the longest lease, and who
+        // has nothing to wait for does not.
+        (
+            long,
+            "bb 4600000000 empty",
+            "0",
+            "0",
+            "waits 30000000 2, bb 1030000000 empty",
+        ),
+        (
+            "-3600",
+            "bb 0 restarted",
+            "0",
+            "0",
+            "grants, writes nothing",
+        ),
+        (
+            "-3600",
+            "aa 0 empty",
+            "0",
+            "0",
+            "waits 30000000 1, bb 1030000000 restarted",
+        ),
+        (
+            "-3600",
+            "none",
+            "0",
+            "0",
+            "waits 31000000 1, writes nothing",
+        ),
+        // Another run, with the data of the one before.
+        (
+            "5",
+            "aa 0 empty",
+            "0",
+            "0",
+            "waits 26000000 1, bb 1026000000 restarted",
+        ),
+        (
+            "5",
+            "aa 0 empty",
+            "0",
+            "1",
+            "waits 26000000 1, bb 1026000000 restarted",
+        ),
+        (
+            "0",
+            "aa 0 empty",
+            "0",
+            "0",
+            "waits 30000000 1, bb 1030000000 restarted",
+        ),
+        (long, "aa 0 restarted", "0", "0", "grants, bb 0 restarted"),
+        // A replica took over while nothing was granted.
+        (
+            long,
+            "aa 1020000000 empty",
+            "0",
+            "0",
+            "waits 20000000 2, bb 1020000000 empty",
+        ),
+        // The marker lies elsewhere.
+        ("5", "none", "0", "0", "waits 26000000 1, writes nothing"),
+        (long, "none", "0", "0", "grants, writes nothing"),
+    ] {
+        let said = server.cli(&["EVAL", &script, "0", uptime, marker, evicted, empty]);
+        let case = format!("{uptime} {marker:?} {evicted} {empty}");
+        assert_eq!(said, format!("\"{answer}\""), "{case}");
+    }
+}
+
+/// A store with a guard, on a server that grants.
+fn ready(url: &str, longest: Duration) -> RedisStore {
+    let store = RedisStore::builder(url).longest_lease(longest).build();
+    let store = store.unwrap();
+    wait::until("the server grants", || store.check(LIMIT).is_ok());
+    store
+}
+
+const MARKER: &str = "tourbillon:{0}:marker";
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn two_that_find_the_data_gone_at_once_both_wait() {
+    let longest = Duration::from_secs(1);
+    let server = Server::start();
+    let stores = [0, 1].map(|_| ready(&server.url(), longest));
+    for round in 0..3 {
+        let lost = Instant::now();
+        assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+        let begin = Barrier::new(4);
+        thread::scope(|scope| {
+            for at in 0..4 {
+                let (store, begin) = (&stores[at % 2], &begin);
+                scope.spawn(move || {
+                    let name = format!("n{at}");
+                    let owner = format!("{at}:{round}");
+                    let mut refused = 0;
+                    begin.wait();
+                    loop {
+                        match acquire_short(store, &name, &owner) {
+                            Ok(Acquired::Granted { .. }) => break,
+                            Err(StoreError::Emptied { wait, evicted }) => {
+                                assert!(wait <= longest && !evicted, "{wait:?}");
+                                refused += 1;
+                            }
+                            other => panic!("{other:?}"),
+                        }
+                        thread::park_timeout(Duration::from_millis(5));
+                    }
+                    assert!(refused > 0, "it was granted at once");
+                    assert!(lost.elapsed() >= longest, "{:?}", lost.elapsed());
+                });
+            }
+        });
+        // What was granted after that time lets the next ones come at once.
+        assert!(matches!(
+            acquire_short(&stores[0], "later", &format!("l:{round}")),
+            Ok(Acquired::Granted { .. })
+        ));
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_failover_to_an_empty_server_is_a_loss() {
+    let servers = [0, 1].map(|_| Server::start());
+    let proxy = Proxy::before(servers[0].port());
+    let longest = Duration::from_secs(1);
+    let store = ready(&proxy.url(), longest);
+    assert!(matches!(
+        acquire_short(&store, "x", "a:1"),
+        Ok(Acquired::Granted { .. })
+    ));
+    // The other one has been up for as long.
+    let before = Instant::now();
+    proxy.leads_to(servers[1].port());
+    let answer = acquire_short(&store, "x", "b:1");
+    assert!(
+        matches!(answer, Err(StoreError::Emptied { evicted: false, .. })),
+        "{answer:?}"
+    );
+    assert!(first_grant(&store, before) >= longest);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
+    let server = Server::start();
+    let store = ready(&server.url(), Duration::from_secs(1));
+    let before = Instant::now();
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    wait::until("all is evicted", || {
+        server.cli(&["SET", "x", "1"]);
+        server.cli(&["EXISTS", MARKER]) == "(integer) 0"
+    });
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    for _ in 0..2 {
+        let error = acquire_short(&store, "x", "a:1").unwrap_err();
+        assert!(
+            matches!(error, StoreError::Emptied { evicted: true, .. }),
+            "{error:?}"
+        );
+        let said = error.to_string();
+        assert!(said.contains("maxmemory-policy"), "{said}");
+    }
+    assert!(first_grant(&store, before) >= Duration::from_secs(1));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_server_that_restarted_with_its_data_is_waited_for() {
+    let mut server = Server::durable();
+    let build = |url: &str| {
+        let builder = RedisStore::builder(url).longest_lease(LEASE);
+        builder.starts_empty().build().unwrap()
+    };
+    let store = build(&server.url());
+    granted(&store, "x", "a:1");
+    server.restart();
+    // It has its data, so it does not start empty. Perhaps it lacks the last of them.
+    for store in [&store, &build(&server.url())] {
+        for answer in [acquire(store, "y", "b:1").map(drop), store.check(LIMIT)] {
+            let Err(StoreError::Restarted { wait }) = answer else {
+                panic!("nothing is granted yet: {answer:?}");
+            };
+            assert!(wait <= LEASE, "{wait:?}");
+        }
+        assert!(matches!(
+            acquire(store, "x", "b:1"),
+            Ok(Acquired::Held { .. })
+        ));
+    }
+    assert_eq!(release(&store, "x", "a:1"), Released::Released);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_server_that_starts_empty_on_purpose_grants_at_once() {
+    let mut server = Server::start();
+    let builder = RedisStore::builder(&server.url()).starts_empty();
+    let store = builder.build().unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.check(LIMIT), Ok(()));
+        granted(&store, "x", "a:1");
+        // What its documentation warns of.
+        server.cli(&["FLUSHALL"]);
+        granted(&store, "x", "b:1");
+        server.restart();
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_check_begins_the_wait_for_all_destinations() {
+    let server = Server::start();
+    let builder = RedisStore::builder(&server.url()).longest_lease(Duration::from_millis(500));
+    let store = builder.destinations(5).build().unwrap();
+    let first = store.check(LIMIT);
+    assert!(
+        matches!(first, Err(StoreError::Emptied { .. })),
+        "{first:?}"
+    );
+    let markers = server.cli(&["--scan", "--pattern", "tourbillon:*:marker"]);
+    assert_eq!(markers.lines().count(), 5, "{markers}");
+    wait::until("all grant", || store.check(LIMIT).is_ok());
+    for at in 0..50 {
+        let name = format!("n{at}");
+        let answer = acquire_short(&store, &name, "a:1");
+        assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
     }
 }
 

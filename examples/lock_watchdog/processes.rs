@@ -62,10 +62,10 @@ pub(crate) fn place(
     loop {
         match store.check(LIMIT) {
             Ok(()) => break,
-            Err(StoreError::Restarted { wait }) => {
+            Err(StoreError::Restarted { wait } | StoreError::Emptied { wait, .. }) => {
                 writeln!(
                     out,
-                    "the server has just started and grants nothing for another {}, since leases \
+                    "the server has just started, or is new to this, and grants nothing for another {}, since leases \
                      of before may still be believed in",
                     Millis(wait)
                 )?;

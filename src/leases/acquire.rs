@@ -264,7 +264,9 @@ impl Quest {
                 self.watch(waker);
                 let pause = match error {
                     // Its clock may be set back meanwhile, and others may make it shorter.
-                    StoreError::Restarted { wait } => wait.min(self.pause(true)),
+                    StoreError::Restarted { wait } | StoreError::Emptied { wait, .. } => {
+                        wait.min(self.pause(true))
+                    }
                     // It tells of nothing, either.
                     _ => self.pause(false),
                 };

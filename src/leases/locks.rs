@@ -164,7 +164,8 @@ impl Leases {
     /// Until the lock is free, and for as long as the store does not answer: without a server that is
     /// for ever. After one second an event says what it waits for, [`What::Waiting`], and again at
     /// pauses that double; [`LeaseStats::waiting`] counts such callers. A Redis server that has just
-    /// started grants nothing for up to 31 s, unless it is durable.
+    /// started, lost its data, or is new to the store grants nothing for up to 31 s, unless the store
+    /// is built as durable or as one that starts empty.
     ///
     /// [`What::Waiting`]: super::What::Waiting
     ///

@@ -74,12 +74,13 @@
 //! - **Anything about clocks that jump.** If the store's clock is set forward, leases end early
 //!   there, while their holders believe in them. If a virtual machine is frozen, it is up to its
 //!   host whether the machine's clock counts that.
-//! - **That a server remembers.** One that was killed may come back without the lock. So
-//!   `RedisStore` has a server grant nothing until it has been up for the longest lease, 30 s by
-//!   default and a second more at most; [`lock`](Leases::lock) waits that long. Leases that the
-//!   server has forgotten are lost at their next renewal. A server with `appendonly yes` and
-//!   `appendfsync always` forgets nothing: tell the store that it is `durable`, and it grants at
-//!   once.
+//! - **That a server remembers.** One that was killed, flushed or replaced by an empty one may come back
+//!   without the lock. So `RedisStore` has a server that restarted, lost its data, or is new to it grant
+//!   nothing for the longest lease, 30 s by default and a second more at most; [`lock`](Leases::lock)
+//!   waits that long. Leases that the server has forgotten are lost at their next renewal. A server
+//!   with `appendonly yes` and `appendfsync always` forgets nothing: tell the store that it is
+//!   `durable`, and it grants at once. For a server that is empty on purpose, such as one of a test,
+//!   there is `starts_empty`.
 //! - **That a replica knows.** A failover loses the writes that were not replicated yet, the latest
 //!   grants among them, and nothing can notice that: then two may hold one lock.
 //!

@@ -331,6 +331,14 @@ pub enum StoreError {
     /// The store was made before this process was forked from another one, and belongs to that one.
     /// Nothing was sent. The same call fails for ever: make another store in this process.
     Forked,
+    /// It grants nothing yet, since it knows nothing of earlier leases, which may still be believed
+    /// in: it is new, or lost its data.
+    Emptied {
+        /// For how long.
+        wait: Duration,
+        /// It has thrown keys away to save memory, so that this may be why.
+        evicted: bool,
+    },
 }
 
 impl StoreError {
@@ -361,6 +369,18 @@ impl fmt::Display for StoreError {
                 "the store was made before this process was forked: make the store and its leases \
                  after the fork",
             ),
+            StoreError::Emptied { wait, evicted } => {
+                let why = match evicted {
+                    false => "is new, or lost its data,",
+                    true => "evicted keys to save memory (maxmemory-policy has to be noeviction)",
+                };
+                write!(
+                    f,
+                    "the store {why} and grants nothing for another {wait:?}, since holders from \
+                     before may still believe in their leases; wait, or tell it that the server \
+                     starts empty on purpose"
+                )
+            }
         }
     }
 }

@@ -71,6 +71,12 @@ impl Proxy {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// Connections lead to this server from now on, as after a failover.
+    pub(crate) fn leads_to(&self, port: u16) {
+        self.state.lock().unwrap().port = port;
+        self.cut();
+    }
+
     pub(crate) fn answers(&self, answers: Answers) {
         self.state.lock().unwrap().answers = answers;
     }

@@ -17,8 +17,8 @@ use super::proxy::Proxy;
 use super::tally::Tally;
 use super::watch::Watch;
 
-/// How long a server that was killed may refuse to grant: the longest lease, and a second, since its
-/// uptime is told in whole ones.
+/// How long a server that lost its data may refuse to grant: the longest lease from the first acquire
+/// on, which may be as late as a waiter's next question.
 const GUARD: Duration = LONGEST.saturating_add(Duration::from_secs(1));
 /// What a busy machine may add to anything.
 const SLACK: Duration = Duration::from_secs(2);
@@ -209,10 +209,10 @@ impl Arena {
     }
 
     /// When everybody rests, the lock is free when what is left of a lease, and of the guard of a
-    /// server that was killed, has passed. This grant is judged as any other.
+    /// server that lost its data, has passed. This grant is judged as any other.
     fn acquire_in_the_end(&mut self, play: &mut Play<'_>, server: OnServer) -> Option<Grant> {
         let mut wait = play.plan.lease + SLACK;
-        if let OnServer::Kill(_) = server {
+        if server.empties() {
             wait += GUARD;
         }
         let acquire = self.leases.acquire(&self.lock).lease(play.plan.lease);
@@ -312,9 +312,7 @@ impl Play<'_> {
                 }
             }
             let mut end = self.start + nanos(self.plan.lasts);
-            if over != 0
-                && let OnServer::Kill(_) = server
-            {
+            if over != 0 && server.empties() {
                 // Long enough to see who holds next.
                 end = end.max(over + nanos(GUARD) + 2 * lease);
             }

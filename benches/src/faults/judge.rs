@@ -131,6 +131,22 @@ impl ServerJudge {
     }
 }
 
+/// The key that says that a server has lost nothing. It stays for ever.
+const MARKER: &str = "tourbillon:{0}:marker";
+
+/// Of the keys of a server those that should be gone when nobody holds one of its locks: all but the
+/// marker, and the last token of each lock.
+pub(crate) fn left_over(keys: &[String], locks: &[String]) -> Vec<Violation> {
+    let tokens: Vec<_> = locks
+        .iter()
+        .map(|lock| format!("tourbillon:{{{lock}}}:token"))
+        .collect();
+    keys.iter()
+        .filter(|&key| key != MARKER && !tokens.contains(key))
+        .map(|key| Violation::Leftover(format!("the key {key} is left")))
+        .collect()
+}
+
 fn overlap(one: &Grant, other: &Grant) -> Option<Violation> {
     if let (Some((_, last)), Some((_, others_last))) = (one.believed, other.believed)
         && one.granted <= others_last
@@ -290,6 +306,22 @@ mod tests {
             matches!(found[..], [Violation::Token(_), Violation::Token(_)]),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn keys_that_are_left_are_found_and_the_marker_is_none() {
+        let keys = [
+            MARKER,
+            "tourbillon:{a}:token",
+            "tourbillon:{a}:lock",
+            "tourbillon:{b}:token",
+            "tourbillon:{1}:marker",
+            "tourbillon:{0}:marker:x",
+        ];
+        let found = left_over(&keys.map(str::to_owned), &["a".to_owned()]);
+        let found: Vec<_> = found.iter().map(Violation::what).collect();
+        let expected = [2, 3, 4, 5].map(|at: usize| format!("the key {} is left", keys[at]));
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) enum OnServer {
     Stop(Duration),
     /// `SCRIPT FLUSH`, over and over.
     Flush(Duration),
+    /// `FLUSHALL`: its data are gone, and it goes on.
+    Empty,
 }
 
 /// What befalls one of the holders.
@@ -125,7 +127,8 @@ fn on_server(rng: &mut Rng) -> OnServer {
         49..58 => OnServer::Kill(between(rng, 0, 300)),
         58..70 => OnServer::Pause(between(rng, 50, 900), rng.below(2) == 0),
         70..80 => OnServer::Sleep(between(rng, 50, 900)),
-        80..90 => OnServer::Stop(between(rng, 50, 900)),
+        80..87 => OnServer::Stop(between(rng, 50, 900)),
+        87..94 => OnServer::Empty,
         _ => OnServer::Flush(between(rng, 100, 600)),
     }
 }
@@ -183,6 +186,11 @@ fn part(rng: &mut Rng, lease: Duration, least: u64, most: u64) -> Duration {
 }
 
 impl OnServer {
+    /// Whether its data are gone.
+    pub(crate) fn empties(self) -> bool {
+        matches!(self, OnServer::Kill(_) | OnServer::Empty)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             OnServer::Nothing => "server left alone",
@@ -191,13 +199,14 @@ impl OnServer {
             OnServer::Sleep(_) => "DEBUG SLEEP",
             OnServer::Stop(_) => "server stopped",
             OnServer::Flush(_) => "SCRIPT FLUSH",
+            OnServer::Empty => "FLUSHALL",
         }
     }
 
     /// For how long a request may lie at the server unread.
     pub(crate) fn lasts(self) -> Duration {
         match self {
-            OnServer::Nothing | OnServer::Flush(_) => Duration::ZERO,
+            OnServer::Nothing | OnServer::Flush(_) | OnServer::Empty => Duration::ZERO,
             OnServer::Kill(time)
             | OnServer::Pause(time, _)
             | OnServer::Sleep(time)
@@ -263,7 +272,7 @@ mod tests {
                 *names.entry(round.fault.name()).or_insert(0) += 1;
             }
         }
-        assert_eq!(names.len(), 13, "{names:?}");
+        assert_eq!(names.len(), 14, "{names:?}");
         assert!(names.values().all(|&often| often >= 10), "{names:?}");
         assert!(calm >= 50, "{calm}");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::arena::{Arena, Course, Report};
 use super::cli::Options;
 use super::clock::now;
-use super::judge::Violation;
+use super::judge::{self, Violation};
 use super::plan::{self, OnServer, Step};
 use super::tally::Tally;
 use super::watch::Watch;
@@ -124,7 +124,7 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
     let watch = Watch::of(server.port());
     let mut arenas = (0..options.locks)
         .map(|lock| {
-            let name = format!("lock-{number}-{lock}");
+            let name = lock_name(number, lock);
             let folder = server.folder().to_owned();
             Arena::new(server.port(), name, folder, options.sabotage)
         })
@@ -146,7 +146,31 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
         let log = Vec::new();
         shared.tell(&Report { log, violations });
     }
+    let violations = left_over(&server, options.locks, number)
+        .map_err(|error| format!("server {number} can't be looked at: {error}"))?;
+    let log = Vec::new();
+    shared.tell(&Report { log, violations });
     Ok(())
+}
+
+/// What is in a server when nobody holds anything any more, and should not be.
+fn left_over(server: &Server, locks: usize, number: usize) -> redis::RedisResult<Vec<Violation>> {
+    let names: Vec<_> = (0..locks).map(|lock| lock_name(number, lock)).collect();
+    let mut connection = server.connect();
+    let start = Instant::now();
+    loop {
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection)?;
+        let found = judge::left_over(&keys, &names);
+        // What was not given back runs out.
+        if found.is_empty() || start.elapsed() > 2 * plan::LONGEST {
+            return Ok(found);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lock_name(server: usize, lock: usize) -> String {
+    format!("lock-{server}-{lock}")
 }
 
 /// One step: a round of each lock, and what befalls their server.
@@ -192,6 +216,7 @@ fn befall(server: &mut Server, step: &Step, course: &Course) -> redis::RedisResu
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match step.fault {
         OnServer::Nothing => {}
+        OnServer::Empty => redis::cmd("FLUSHALL").exec(&mut server.connect())?,
         OnServer::Kill(outage) => {
             server.kill();
             thread::sleep(outage);

@@ -65,7 +65,7 @@ impl Tally {
             {
                 let kind = match (server, fault) {
                     (OnServer::Nothing, OnHolder::Nothing) => 0,
-                    (OnServer::Kill(_), _) => 2,
+                    _ if server.empties() => 2,
                     _ => 1,
                 };
                 let wait = after.granted.saturating_sub(last);
@@ -183,7 +183,7 @@ impl fmt::Display for Tally {
         writeln!(
             f,
             "longest wait    after a loss or a death: {} ms without a fault; {} ms with one ({}); \
-             {} ms when the server was killed ({})",
+             {} ms when the server lost its data ({})",
             millis(calm.0),
             millis(fault.0),
             fault.1,

@@ -1,6 +1,7 @@
--- KEYS: lock, token. ARGV: owner, lease in ms, life of the token in ms, longest lease in us, or 0
--- for a server that forgets nothing, and 1 if the caller waits.
--- Answers {0, ms left}: held; {1, token}: granted; {2, us}: nothing is granted yet after a restart.
+-- KEYS: lock, token, and the marker if it is to be looked at in the same step. ARGV: owner, lease in
+-- ms, life of the token in ms, longest lease in us, or 0 for a server that forgets nothing, 1 if the
+-- caller waits, 1 if the server starts empty on purpose.
+-- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet.
 local held = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease')
 if held[1] and held[1] ~= ARGV[1] then
   -- Only the first waiter writes, since each write goes to the replicas and the append-only file.
@@ -16,8 +17,8 @@ if held[1] and held[1] ~= ARGV[1] then
   return {0, left}
 end
 local time = redis.call('TIME')
-local rest = rest_of_guard(tonumber(ARGV[4]), tonumber(time[2]))
-if rest > 0 then return {2, rest} end
+local wait = guard(KEYS[3], tonumber(ARGV[4]), ARGV[6] == '1', time)
+if wait then return wait end
 local last = redis.call('GET', KEYS[2]) or 0
 local token = math.max(last + 1, time[1] * 1000000 + time[2])
 local written = string.format('%.0f', token)

@@ -34,6 +34,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     longest_lease: Duration,
     durable: bool,
+    starts_empty: bool,
     token_life: Option<Duration>,
     connections: usize,
     destinations: u16,
@@ -48,6 +49,7 @@ impl RedisStoreBuilder {
             prefix: PREFIX.to_owned(),
             longest_lease: LONGEST_LEASE,
             durable: false,
+            starts_empty: false,
             token_life: None,
             connections: CONNECTIONS,
             destinations: 1,
@@ -93,7 +95,8 @@ impl RedisStoreBuilder {
     /// For a proxy that hides a cluster: over how many destinations names are spread, by equal ranges of
     /// slots; one by default. Renewals and releases of a destination go out together, and it has
     /// [connections](Self::connections) of its own: a node that hangs delays the calls for its own
-    /// ranges alone.
+    /// ranges alone. Each destination has a marker of its own, which vanishes with the data of the node
+    /// that has it: choose so many that no range lies on two nodes.
     pub fn destinations(mut self, ranges: u16) -> Self {
         self.destinations = ranges;
         self
@@ -107,7 +110,7 @@ impl RedisStoreBuilder {
     }
 
     /// The longest lease that may be asked for, and for how long nothing is granted after the
-    /// server has started; 30 s by default. **The same for all that use this prefix**: who waits
+    /// server has started or lost its data; 30 s by default. **The same for all that use this prefix**: who waits
     /// for less after a restart may grant what somebody else still believes to hold.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
@@ -115,9 +118,22 @@ impl RedisStoreBuilder {
     }
 
     /// The server forgets nothing when it is killed: it has `appendonly yes` and
-    /// `appendfsync always`. Then it grants at once after a restart.
+    /// `appendfsync always`, and nobody empties it. Then it grants at once, always.
     pub fn durable(mut self) -> Self {
         self.durable = true;
+        self
+    }
+
+    /// The server starts empty on purpose, and whoever held a lock before it did is gone with it, as
+    /// in a test or in a container that is started for one run. A server that knows nothing of this
+    /// prefix then grants at once, instead of waiting for the [longest lease](Self::longest_lease).
+    /// One that has restarted *with* its data is waited for all the same.
+    ///
+    /// What can go wrong: a server that loses its data while somebody holds a lock is taken for a
+    /// new one, and **grants the same lock to somebody else at once**. That is what a crash without
+    /// persistence does, `FLUSHALL`, eviction, and a failover to an empty server.
+    pub fn starts_empty(mut self) -> Self {
+        self.starts_empty = true;
         self
     }
 
@@ -172,12 +188,12 @@ impl RedisStoreBuilder {
         Ok(RedisStore::new(
             server,
             Options {
-                keys: Keys::new(self.prefix),
+                keys: Keys::new(self.prefix, self.destinations),
                 longest_lease: self.longest_lease,
                 durable: self.durable,
+                starts_empty: self.starts_empty,
                 token_life,
                 connections: self.connections,
-                destinations: self.destinations,
             },
         ))
     }
@@ -237,6 +253,7 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("prefix", &self.prefix)
             .field("longest_lease", &self.longest_lease)
             .field("durable", &self.durable)
+            .field("starts_empty", &self.starts_empty)
             .field("token_life", &self.life_of_tokens())
             .field("connections", &self.connections)
             .finish()

@@ -93,6 +93,17 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     }
 }
 
+/// Whether a cluster, or a proxy that hides one, refused the call since its keys lie in several slots.
+/// Nodes have a code for that, proxies their own words.
+pub(super) fn is_cross_slot(error: &ServerError) -> bool {
+    let words = error.details().unwrap_or_default().to_ascii_lowercase();
+    error.code() == "CROSSSLOT"
+        || error.code() == "ERR"
+            && ["slot", "same node"]
+                .iter()
+                .any(|word| words.contains(word))
+}
+
 fn passes(code: &str, details: &str) -> bool {
     if PASSING.contains(&code) {
         return true;

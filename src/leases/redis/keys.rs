@@ -5,13 +5,20 @@
 pub(super) struct Keys {
     prefix: String,
     channel: String,
+    /// One for each destination.
+    markers: Vec<String>,
 }
 
 impl Keys {
     /// The prefix has no braces: those of the name are the first in a key, and decide its slot.
-    pub(super) fn new(prefix: String) -> Self {
-        let channel = format!("{prefix}:released");
-        Keys { prefix, channel }
+    pub(super) fn new(prefix: String, destinations: u16) -> Self {
+        Keys {
+            channel: format!("{prefix}:released"),
+            markers: tags(destinations)
+                .map(|tag| format!("{prefix}:{{{tag}}}:marker"))
+                .collect(),
+            prefix,
+        }
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -26,9 +33,48 @@ impl Keys {
         format!("{}:{{{}}}:token", self.prefix, encoded(name))
     }
 
+    /// What vanishes with the data of the destination of a name. No lock's key ends like this.
+    pub(super) fn marker(&self, name: &str) -> &str {
+        &self.markers[usize::from(self.destination(name))]
+    }
+
+    pub(super) fn markers(&self) -> &[String] {
+        &self.markers
+    }
+
+    /// Which range of slots a name lies in.
+    pub(super) fn destination(&self, name: &str) -> u16 {
+        let destinations = u16::try_from(self.markers.len()).expect("there are fewer than slots");
+        range(slot(name), destinations)
+    }
+
     pub(super) fn channel(&self) -> &str {
         &self.channel
     }
+}
+
+/// Slots are spread over destinations by equal ranges: the nodes of a cluster have ranges, too.
+fn range(slot: u16, destinations: u16) -> u16 {
+    let range = u32::from(slot) * u32::from(destinations) / u32::from(SLOTS);
+    u16::try_from(range).expect("less than the destinations")
+}
+
+/// For each destination the least number whose slot lies there.
+fn tags(destinations: u16) -> impl Iterator<Item = u32> {
+    let mut tags = vec![None; usize::from(destinations)];
+    let mut missing = destinations;
+    // The numbers below a million reach every slot many times over.
+    for number in 0_u32.. {
+        if missing == 0 {
+            break;
+        }
+        let tag = &mut tags[usize::from(range(slot(&number.to_string()), destinations))];
+        if tag.is_none() {
+            *tag = Some(number);
+            missing -= 1;
+        }
+    }
+    tags.into_iter().flatten()
 }
 
 /// The slot of a name's keys in a cluster: what the specification of Redis clusters says, a CRC-16
@@ -79,12 +125,27 @@ mod tests {
 
     #[test]
     fn names_stay_readable_and_apart_and_in_the_braces() {
-        let keys = Keys::new("p".into());
+        let keys = Keys::new("p".into(), 1);
         assert_eq!(keys.lock("orders/42"), "p:{orders/42}:lock");
         assert_eq!(keys.token("orders/42"), "p:{orders/42}:token");
         assert_eq!(keys.lock("{}"), "p:{%7B%7D}:lock");
         assert_eq!(keys.lock("%7B%7D"), "p:{%257B%257D}:lock");
         assert_eq!(keys.lock("}:lock ü"), "p:{%7D:lock ü}:lock");
         assert_eq!(keys.channel(), "p:released");
+        assert_eq!(keys.marker("orders/42"), "p:{0}:marker");
+    }
+
+    #[test]
+    fn each_marker_lies_in_the_slots_of_its_destination() {
+        for destinations in [1, 3, 16, SLOTS] {
+            let keys = Keys::new("p".into(), destinations);
+            assert_eq!(keys.markers().len(), usize::from(destinations));
+            for (at, marker) in keys.markers().iter().enumerate() {
+                let (_, tag) = marker.split_once('{').unwrap();
+                let (tag, _) = tag.split_once('}').unwrap();
+                assert_eq!(usize::from(keys.destination(tag)), at, "{marker}");
+                assert_eq!(keys.marker(tag), marker);
+            }
+        }
     }
 }

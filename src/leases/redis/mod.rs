@@ -5,12 +5,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::task::Waker;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{ServerError, Value};
 
 use super::store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
 };
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, unique_number};
 
 mod builder;
@@ -25,8 +26,8 @@ mod tls;
 mod wire;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
-use errors::answered;
-use keys::{Keys, SLOTS, slot};
+use errors::{answered, is_cross_slot};
+use keys::Keys;
 use link::{Limit, Server};
 use listener::Listener;
 use pool::{Pool, Whose};
@@ -57,6 +58,12 @@ use scripts::{Call, Scripts};
 /// |---|---|---|---|
 /// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does | a lease, from the last renewal on |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
+///
+/// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default:
+///
+/// | key | type | what | lives |
+/// |---|---|---|---|
+/// | `tourbillon:{0}:marker` | string | that no data were lost: the server's run, until when it grants nothing in microseconds or 0, and why | until the data are lost |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -101,23 +108,33 @@ use scripts::{Call, Scripts};
 /// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
 /// are exact up to 2^53: for microseconds that is until the year 2255.
 ///
-/// # Restarts
+/// # Restarts, and lost data
 ///
-/// A server that is killed may come back without a key that somebody still believes to hold. So a
-/// server grants nothing, and answers [`StoreError::Restarted`], until it has been up for the
-/// [longest lease](RedisStoreBuilder::longest_lease), 30 s by default, and up to a second more,
-/// since it tells its uptime in whole seconds. The script that grants asks for that itself. So it
-/// does not matter whether this process was connected before, how many servers a proxy hides, or
-/// that it is the server's first start, which looks the same. Renewals and releases go on at once.
-/// For a server that forgets nothing ([`durable`](RedisStoreBuilder::durable)) all of this is off.
+/// A server that is killed, flushed, or replaced by an empty one may have lost a key that somebody
+/// still believes to hold. So each destination has a marker in Redis, beside the locks, which
+/// vanishes with them. The script that grants looks at it in the same step:
+///
+/// - **No marker**: the server is new, or its data are gone ([`StoreError::Emptied`]). The script
+///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease), 30 s
+///   by default. Whoever else finds the marker missing, or not yet over, waits for the same moment. A
+///   marker that was evicted to save memory counts as lost data, and the error says so.
+/// - **A marker of another run of the server**: it has restarted with its data, which may lack the
+///   latest ones ([`StoreError::Restarted`]). Nothing is granted until it has been up for the longest
+///   lease, and up to a second more, since it tells its uptime in whole seconds.
+/// - **A marker of this run whose time is over**: nothing was lost since.
+///
+/// Renewals and releases go on at once. The first use of a prefix on a server has to wait, too, since
+/// it looks like a loss: [`check`](Self::check) begins that time early. For a server that forgets
+/// nothing ([`durable`](RedisStoreBuilder::durable)) all of this is off; for one that is empty on
+/// purpose ([`starts_empty`](RedisStoreBuilder::starts_empty)) a missing marker is no loss.
 ///
 /// # What it cannot promise
 ///
-/// - **A failover to a replica loses what was not replicated yet**: the replica may grant what is
-///   held, and its uptime says nothing. If its clock is behind, also tokens may repeat. `WAIT`
-///   would make that rarer and not impossible, so it is not used.
-/// - The same goes for whoever deletes keys (`FLUSHALL`, eviction): `maxmemory-policy` has to be
-///   `noeviction`, or one of the volatile ones with enough room.
+/// - **A failover to a replica loses what was not replicated yet**: the replica has the marker, may
+///   grant what is held, and its uptime says nothing. If its clock is behind, also tokens may repeat.
+///   `WAIT` would make that rarer and not impossible, so it is not used.
+/// - Eviction may take a lock and leave the marker: `maxmemory-policy` has to be `noeviction`, or one
+///   of the volatile ones with enough room. The same goes for whoever deletes single keys.
 /// - The server's clock also counts leases and uptime: one that jumps forward ends leases early. One
 ///   that is set back ends no lease early, and keeps nobody waiting for longer than one lease: who
 ///   waits cuts what is left of a lease to its length.
@@ -153,8 +170,9 @@ use scripts::{Call, Scripts};
 /// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
 /// of the URL, by an authority that the system trusts or that the builder was given
 /// (`tls_root_certificate_pem`). This client talks to one server, and does not follow `MOVED`: a
-/// cluster needs a proxy that hides it. That is tested with three nodes; no call has keys of two
-/// slots, and each node looks at its own uptime. Where such a proxy has no `SUBSCRIBE`, who waits
+/// cluster needs a proxy that hides it. That is tested with three nodes. A call with keys of two slots
+/// is refused there: then grants look at the marker by a second call, and are given back if that says
+/// no, and each node looks at its own uptime as well. Where such a proxy has no `SUBSCRIBE`, who waits
 /// finds a release by asking again.
 ///
 /// # Forks
@@ -174,6 +192,8 @@ struct Inner {
     server: Arc<Server>,
     pool: Pool,
     listener: Arc<Listener>,
+    /// A call with a name's keys and the marker was refused: they lie in different slots.
+    apart: AtomicBool,
 }
 
 /// What a builder has checked.
@@ -181,9 +201,9 @@ struct Options {
     keys: Keys,
     longest_lease: Duration,
     durable: bool,
+    starts_empty: bool,
     token_life: Duration,
     connections: usize,
-    destinations: u16,
 }
 
 impl RedisStore {
@@ -218,34 +238,80 @@ impl RedisStore {
             )),
             server,
             options,
+            apart: AtomicBool::new(false),
         }))
     }
 
-    /// Asks whether there is a server that lets us in and has been up for long enough. Nothing has to
-    /// be asked before a store is used; this is for telling somebody at the start that there is none.
-    /// It writes nothing, so what keeps a server from writing (a replica, no memory, missing rights)
-    /// shows at the first acquire.
+    /// Asks whether there is a server that lets us in and grants. Nothing has to be asked before a
+    /// store is used; this is for telling somebody at the start that there is none. On a server that
+    /// knows nothing of this prefix it begins the time in which nothing is granted, for all
+    /// destinations, so that they don't begin it one after the other.
+    ///
+    /// It writes nothing but the markers, and those only when they change, so what keeps a server
+    /// from writing (a replica, no memory, missing rights) may show at the first acquire only.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started too
-    /// short a time ago, [`StoreError::Refused`] if it does not let us in.
+    /// short a time ago, [`StoreError::Emptied`] if it is new or lost its data,
+    /// [`StoreError::Refused`] if it does not let us in.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
-        let call = Call::new(&self.0.scripts.ready, [self.0.options.keys.lock("check")])
-            .arg(&self.guard_micros());
-        match self.call_one("check", call, limit)? {
-            Value::Int(0) => Ok(()),
-            Value::Int(wait) => Err(restarted(wait)),
-            other => Err(unexpected(&other)),
-        }
+        // They may be of several destinations, and travel together.
+        let markers = self.0.options.keys.markers();
+        self.ready(Destination::default(), markers, Limit::new(limit))
     }
 
-    fn call_one(&self, name: &str, call: Call<'_>, limit: Duration) -> Result<Value, StoreError> {
+    /// Whether the destinations of these markers grant. Of several waits the longest.
+    fn ready(
+        &self,
+        destination: Destination,
+        markers: &[String],
+        limit: Limit,
+    ) -> Result<(), StoreError> {
+        let calls: Vec<_> = markers
+            .iter()
+            .map(|marker| {
+                Call::new(&self.0.scripts.ready, [marker.clone()])
+                    .arg(&self.guard_micros())
+                    .arg(&u8::from(self.0.options.starts_empty))
+            })
+            .collect();
+        let mut longest = None;
+        let whose = Whose::User(destination);
+        for answer in self.0.pool.call(whose, &calls, limit)? {
+            let (wait, error) = match &answer {
+                Value::ServerError(error) => return Err(answered(error)),
+                Value::Array(parts) => match parts[..] {
+                    [Value::Int(1), Value::Int(0)] => continue,
+                    [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
+                    _ => return Err(unexpected(&answer)),
+                },
+                other => return Err(unexpected(other)),
+            };
+            if longest.as_ref().is_none_or(|(most, _)| *most < wait) {
+                longest = Some((wait, error));
+            }
+        }
+        longest.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn call_one(&self, name: &str, call: Call<'_>, limit: Limit) -> Result<Value, StoreError> {
+        self.ask(name, call, limit)?
+            .map_err(|error| answered(&error))
+    }
+
+    /// The same, with the error of the server as it is.
+    fn ask(
+        &self,
+        name: &str,
+        call: Call<'_>,
+        limit: Limit,
+    ) -> Result<Result<Value, ServerError>, StoreError> {
         let whose = Whose::User(self.destination(name));
-        let answers = self.0.pool.call(whose, &[call], Limit::new(limit))?;
+        let answers = self.0.pool.call(whose, &[call], limit)?;
         match answers.into_iter().next() {
-            Some(Value::ServerError(error)) => Err(answered(&error)),
-            Some(answer) => Ok(answer),
+            Some(Value::ServerError(error)) => Ok(Err(error)),
+            Some(answer) => Ok(Ok(answer)),
             None => Err(StoreError::Unavailable("no answer".to_owned())),
         }
     }
@@ -257,7 +323,52 @@ impl RedisStore {
             .arg(&self.0.listener.message(name))
     }
 
-    /// What is asked of the server's uptime, or 0.
+    /// An acquire, as the server answers it. `marker`: with that in the same step.
+    fn ask_for(
+        &self,
+        claim: &Claim<'_>,
+        marker: bool,
+        limit: Limit,
+    ) -> Result<Result<Value, ServerError>, StoreError> {
+        let keys = &self.0.options.keys;
+        let marker = marker.then(|| keys.marker(claim.name).to_owned());
+        let names = [keys.lock(claim.name), keys.token(claim.name)];
+        let call = Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
+            .arg(claim.owner)
+            .arg(&millis(claim.lease))
+            .arg(&millis(self.0.options.token_life))
+            .arg(&self.guard_micros())
+            .arg(&u8::from(claim.waits))
+            .arg(&u8::from(self.0.options.starts_empty));
+        self.ask(claim.name, call, limit)
+    }
+
+    /// Looks at the marker of a name that was granted without it, and gives the name back if that
+    /// does not let it be granted.
+    ///
+    /// The marker is asked *after* the grant. If it says that nothing was lost for as long as the
+    /// longest lease, nothing was lost before the grant either, and what is lost later the next
+    /// one who asks finds missing. Asked before, it would not know of what is lost in between.
+    fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
+        let keys = &self.0.options.keys;
+        let marker = keys.marker(claim.name).to_owned();
+        let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
+            return Ok(());
+        };
+        // Not announced: nobody can have it now, and who waits asks again.
+        let call = Call::new(&self.0.scripts.release, [keys.lock(claim.name)])
+            .arg(claim.owner)
+            .arg("")
+            .arg("");
+        match self.call_one(claim.name, call, limit) {
+            Ok(_) => Err(error),
+            Err(also) => Err(StoreError::Unavailable(format!(
+                "{error}; and what was granted already could not be given back: {also}"
+            ))),
+        }
+    }
+
+    /// For how long nothing may be granted after a restart or a loss, or 0.
     fn guard_micros(&self) -> u128 {
         match self.0.options.durable {
             true => 0,
@@ -284,9 +395,7 @@ impl RedisStore {
 
 impl LeaseStore for RedisStore {
     fn destination(&self, name: &str) -> Destination {
-        // Nodes of a cluster have ranges of slots.
-        let range = u32::from(slot(name)) * u32::from(self.0.options.destinations);
-        Destination::new(u64::from(range / u32::from(SLOTS)))
+        Destination::new(u64::from(self.0.options.keys.destination(name)))
     }
 
     fn longest_lease(&self) -> Duration {
@@ -295,15 +404,17 @@ impl LeaseStore for RedisStore {
 
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
         self.valid(claim.name, claim.lease)?;
-        let keys = &self.0.options.keys;
-        let keys = [keys.lock(claim.name), keys.token(claim.name)];
-        let call = Call::new(&self.0.scripts.acquire, keys)
-            .arg(claim.owner)
-            .arg(&millis(claim.lease))
-            .arg(&millis(self.0.options.token_life))
-            .arg(&self.guard_micros())
-            .arg(&u8::from(claim.waits));
-        let answer = self.call_one(claim.name, call, limit)?;
+        let limit = Limit::new(limit);
+        let guarded = self.guard_micros() > 0;
+        // Relaxed, here and below: it only saves a call that would be refused.
+        let mut apart = self.0.apart.load(Ordering::Relaxed);
+        let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
+        if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
+            self.0.apart.store(true, Ordering::Relaxed);
+            apart = true;
+            answer = self.ask_for(claim, false, limit)?;
+        }
+        let answer = answer.map_err(|error| answered(&error))?;
         let Value::Array(parts) = &answer else {
             return Err(strange(&answer));
         };
@@ -313,10 +424,15 @@ impl LeaseStore for RedisStore {
                 remaining: u64::try_from(left)
                     .map_or(self.0.options.longest_lease, Duration::from_millis),
             }),
-            [Value::Int(1), Value::Int(token)] if token > 0 => Ok(Acquired::Granted {
-                token: token.unsigned_abs(),
-            }),
-            [Value::Int(2), Value::Int(wait)] => Err(restarted(wait)),
+            [Value::Int(1), Value::Int(token)] if token > 0 => {
+                if guarded && apart {
+                    self.confirm(claim, limit)?;
+                }
+                Ok(Acquired::Granted {
+                    token: token.unsigned_abs(),
+                })
+            }
+            [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
             _ => Err(strange(&answer)),
         }
     }
@@ -363,7 +479,7 @@ impl LeaseStore for RedisStore {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
-        let answer = self.call_one(name, self.giving_back(name, owner), limit);
+        let answer = self.call_one(name, self.giving_back(name, owner), Limit::new(limit));
         // Who waits in this process may have come after the last acquire that was refused, so that
         // nothing is announced; and also without an answer it may be free.
         self.0.listener.hub.released(name);
@@ -417,7 +533,8 @@ impl fmt::Debug for RedisStore {
             .field("server", &self.0.server.to_string())
             .field("prefix", &self.0.options.keys.prefix())
             .field("longest_lease", &self.0.options.longest_lease)
-            .field("durable", &self.0.options.durable);
+            .field("durable", &self.0.options.durable)
+            .field("starts_empty", &self.0.options.starts_empty);
         if self.0.pool.is_forked() {
             return shown.finish_non_exhaustive();
         }
@@ -443,9 +560,15 @@ fn millis(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
 }
 
-fn restarted(wait_micros: i64) -> StoreError {
-    StoreError::Restarted {
-        wait: Duration::from_micros(wait_micros.unsigned_abs()),
+/// Nothing is granted yet, for the reason of this number in `guard.lua`.
+fn waits(micros: i64, why: i64) -> StoreError {
+    let wait = Duration::from_micros(micros.unsigned_abs());
+    match why {
+        1 => StoreError::Restarted { wait },
+        _ => StoreError::Emptied {
+            wait,
+            evicted: why == 3,
+        },
     }
 }
 
