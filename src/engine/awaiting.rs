@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::waiting::Registered;
 use super::{Engine, Face, inside};
 use crate::error::WaitError;
-use crate::shard::{Cancelling, Stripe, Waiter};
+use crate::shard::{Cancelling, Stripe, Waiter, when_unlocked};
 use crate::sync::Arc;
 use crate::waker::leave;
 
@@ -69,8 +69,11 @@ impl<F: Face> Future for Awaiting<F> {
 
 impl<F: Face> Drop for Awaiting<F> {
     fn drop(&mut self) {
-        if let Some(registered) = &self.registered {
-            self.engine.give_up_waiting(registered);
+        if let Some(registered) = self.registered.take() {
+            let engine = Arc::clone(&self.engine);
+            when_unlocked(move || {
+                engine.give_up_waiting(&registered);
+            });
         }
     }
 }

@@ -5,7 +5,7 @@
 //! it by dropping that: at its end, in a panic, or when its runtime throws it away.
 
 use super::{Engine, Face, inside};
-use crate::shard::EntryId;
+use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 
 /// A run that is settled when this is dropped.
@@ -42,7 +42,9 @@ impl<F: Face> Detached<F> {
 
 impl<F: Face> Drop for Detached<F> {
     fn drop(&mut self) {
-        self.engine.settle(self.stripe, self.id, self.panicked);
+        let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
+        let engine = Arc::clone(&self.engine);
+        when_unlocked(move || engine.settle(stripe, id, panicked));
     }
 }
 

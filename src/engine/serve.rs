@@ -11,7 +11,7 @@
 
 use super::{Engine, Face, inside, outside};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{Claimed, EntryId, Settled, Stays};
+use crate::shard::{Claimed, EntryId, Settled, Stays, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -348,7 +348,9 @@ impl<F: Face> Claim for Server<F> {
     fn give_back(&self, tickets: &[Ticket]) {
         // Relaxed: a count.
         self.engine.faults().refused.fetch_add(1, Ordering::Relaxed);
-        self.engine.take_back(tickets);
+        // By the drop of a job, which may happen anywhere.
+        let (engine, tickets) = (Arc::clone(&self.engine), tickets.to_vec());
+        when_unlocked(move || engine.take_back(&tickets));
     }
 }
 

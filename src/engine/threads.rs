@@ -9,7 +9,7 @@ use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::job::{contain, drop_each};
 use crate::outlet::{Intake, outlet};
-use crate::shard::is_under_a_lock;
+use crate::shard::when_unlocked;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -237,13 +237,8 @@ impl<F: Face> Engine<F> {
     /// For the drop of an owner, which may happen anywhere: also in user code under the lock of
     /// another engine, where no other lock can be taken.
     pub(crate) fn abandon_anywhere(this: &Arc<Self>) {
-        if !is_under_a_lock() {
-            return this.abandon();
-        }
         let engine = Arc::clone(this);
-        let thread = thread::Builder::new().name("tb-shutdown".to_owned());
-        // Without a thread it is not closed, as if the owner had been forgotten.
-        let _ = thread.spawn(move || engine.abandon());
+        when_unlocked(move || engine.abandon());
     }
 
     /// Closes without waiting for anything: what has not started counts as cancelled.

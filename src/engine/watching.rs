@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::{Engine, Face};
-use crate::shard::{EntryId, Waiter};
+use crate::shard::{EntryId, Waiter, when_unlocked};
 use crate::sync::Arc;
 use crate::waker::leave;
 
@@ -66,8 +66,11 @@ impl<F: Face> Drop for Watching<F> {
         let Some(number) = self.number else {
             return;
         };
-        let run = self.run;
-        // Dropped without the lock.
-        let _waiter = (self.engine).with(self.stripe, |stripe| stripe.unwatch(run, number));
+        let (stripe, run) = (self.stripe, self.run);
+        let engine = Arc::clone(&self.engine);
+        when_unlocked(move || {
+            // Dropped without the lock.
+            let _waiter = engine.with(stripe, |stripe| stripe.unwatch(run, number));
+        });
     }
 }

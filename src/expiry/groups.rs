@@ -27,9 +27,10 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use crate::job::contain;
-use crate::shard::{EntryId, Index, KeyHash, NoCalls};
+use crate::shard::{Barrier, EntryId, Index, KeyHash, NoCalls};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
 
@@ -223,9 +224,34 @@ impl<G> MemberPlace<G> {
 }
 
 /// For a call of the user's, which must not come from under a lock.
-fn hold<G>(shard: &Lock<G>) -> MutexGuard<'_, Shard<G>> {
+fn hold<G>(shard: &Lock<G>) -> Held<'_, G> {
     drop(NoCalls::begin());
-    shard.lock()
+    let barrier = Barrier::begin();
+    Held {
+        shard: shard.lock(),
+        _barrier: barrier,
+    }
+}
+
+/// A shard's lock. What is put off meanwhile is done when it is released (PUT-1).
+struct Held<'a, G> {
+    shard: MutexGuard<'a, Shard<G>>,
+    /// After the lock, in the order of fields.
+    _barrier: Barrier,
+}
+
+impl<G> Deref for Held<'_, G> {
+    type Target = Shard<G>;
+
+    fn deref(&self) -> &Shard<G> {
+        &self.shard
+    }
+}
+
+impl<G> DerefMut for Held<'_, G> {
+    fn deref_mut(&mut self) -> &mut Shard<G> {
+        &mut self.shard
+    }
 }
 
 /// What became of somebody who enters a group.

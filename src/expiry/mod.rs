@@ -77,7 +77,9 @@ use touch::luck;
 /// `Clone` in [`get`](Self::get) and its siblings and the closures of [`with`](Self::with),
 /// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call
 /// this or any other map or scheduler of this crate: that panics with a message instead of
-/// deadlocking. If they panic, so does the call, and the map goes on; only what an `update` or a
+/// deadlocking. Dropping what this crate has made, such as a [`CancelGuard`](crate::CancelGuard) or
+/// the last clone of a map, is no call: its work is done when the lock is released, before the call
+/// that took it returns. If they panic, so does the call, and the map goes on; only what an `update` or a
 /// `retain` had done by then stays done. What such a closure captures is dropped under the lock,
 /// too. Everything else of the user's, `Hash`, drops of keys and values, and the handler, runs
 /// without a lock. [Groups](Self::insert_in) have locks of their own, and say what runs under them.

@@ -6,8 +6,13 @@ use std::hash::BuildHasher;
 use super::answers::{Cancel, TimerId};
 use super::handle::Handle;
 use super::hasher::RandomState;
+use crate::shard::{is_under_a_lock, when_unlocked};
 
 /// Cancels one arming when it is dropped; see [`Handle::cancel_on_drop`].
+///
+/// It may be dropped anywhere. Where user code runs under a lock of this crate, in
+/// [`ExpiryMap::update`](crate::ExpiryMap::update) for instance, the thread cancels as soon as that
+/// lock is released, before the call returns.
 ///
 /// # Examples
 ///
@@ -57,9 +62,13 @@ where
     /// Cancels now and says what that did.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(mut self) -> Cancel {
-        self.id
-            .take()
-            .map_or(Cancel::NotFound, |id| self.handle.by_id(id).cancel())
+        let Some(id) = self.id else {
+            return Cancel::NotFound;
+        };
+        let answer = self.handle.by_id(id).cancel();
+        // Not before: if that call panics, the drop cancels.
+        self.id = None;
+        answer
     }
 }
 
@@ -69,9 +78,17 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
+        let Some(id) = self.id.take() else {
+            return;
+        };
+        if !is_under_a_lock() {
             self.handle.by_id(id).cancel();
+            return;
         }
+        let handle = self.handle.clone();
+        when_unlocked(move || {
+            handle.by_id(id).cancel();
+        });
     }
 }
 

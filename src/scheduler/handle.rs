@@ -36,7 +36,8 @@ use crate::tick::Time;
 /// # Panics
 ///
 /// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that
-/// panics with a message. If they panic themselves, the call that needed them panics and has
+/// panics with a message. They may drop what this crate has made: schedulers, guards, futures. The
+/// thread then does their work as soon as it has released the lock. If they panic themselves, the call that needed them panics and has
 /// changed nothing. Tasks and keys are dropped without a lock and may call the scheduler; if such a
 /// drop panics, the call that dropped them panics when its work is done.
 ///

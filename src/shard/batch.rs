@@ -161,10 +161,12 @@ impl<K, V> Shards<K, V> {
         mut act: impl FnMut(usize, Aftermath),
     ) {
         let mut left = Vec::new();
+        // Out here, so that a panic drops it after the locks (PUT-1).
+        let mut flag: Option<NoCalls> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = places;
         while !rest.is_empty() {
-            let flag = NoCalls::begin();
+            flag.get_or_insert_with(NoCalls::begin);
             let mut room = KEYS_PER_HOLD;
             while let Some(first) = rest.first()
                 && room > 0
@@ -195,7 +197,7 @@ impl<K, V> Shards<K, V> {
                 }
             }
             held.clear();
-            drop(flag);
+            drop(flag.take());
             for (number, after) in left.drain(..) {
                 self.ring(number, &after);
                 act(number, after);

@@ -14,8 +14,8 @@
 //!   of which it waits for the first and tries the others. Inside are the permit pool's atomics
 //!   only. A face may hold a lock of its own around it, and never takes that inside.
 //! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says
-//!   that it calls there. Those must not call the scheduler; a thread-local flag turns that into a
-//!   panic with a message.
+//!   that it calls there. Those must not call the scheduler; `under_lock.rs` turns that into a
+//!   panic with a message, and puts off what drops of guards would do.
 //! - **S3** `next_due` is written under the stripe's lock only: lowered by whoever files something
 //!   earlier, raised by the ticker alone.
 //! - **S4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is rung,
@@ -29,6 +29,7 @@ mod fold;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
+mod under_lock;
 mod user_code;
 mod waiter;
 
@@ -42,14 +43,13 @@ pub(crate) use stripe::{
     Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
+pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, when_unlocked};
 use user_code::UserCode;
 pub(crate) use user_code::{Outside, OutsideCounts};
 pub(crate) use waiter::Waiter;
 
-use std::cell::Cell;
-
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker, thread_local};
+use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker};
 use crate::tick::{TickSize, Time};
 
 /// What one ticker serves besides its stripes' locks.
@@ -100,41 +100,6 @@ pub(crate) struct Layout {
     pub(crate) paced: bool,
     /// Makes hashes and origins differ from process to process, or repeats them in simulations.
     pub(crate) seed: u64,
-}
-
-thread_local! {
-    static UNDER_A_LOCK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// While it lives, the thread is where user code must not call the scheduler: holding a stripe's
-/// lock, or another one that a face has.
-pub(crate) struct NoCalls(());
-
-impl NoCalls {
-    #[inline]
-    pub(crate) fn begin() -> Self {
-        // If it was set it stays so, until the lock that it stands for is released.
-        let was_set = UNDER_A_LOCK.with(|flag| flag.replace(true));
-        assert!(
-            !was_set,
-            "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
-             a value in its place called the scheduler or the map; they run under a lock and must \
-             not"
-        );
-        NoCalls(())
-    }
-}
-
-/// Whether this is user code under a lock, from which every call panics.
-pub(crate) fn is_under_a_lock() -> bool {
-    UNDER_A_LOCK.with(Cell::get)
-}
-
-impl Drop for NoCalls {
-    #[inline]
-    fn drop(&mut self) {
-        UNDER_A_LOCK.with(|flag| flag.set(false));
-    }
 }
 
 /// Holds a stripe's lock and the thread's flag.

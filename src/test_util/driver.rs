@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::clock::ManualClock;
-use crate::engine::{Ending, Face, Seat, Server, Shutdown, Step};
+use crate::engine::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::shard::mix;
 use crate::sync::Arc;
@@ -175,7 +175,7 @@ impl<F: Face> Driver<F> {
 
 impl<F: Face> Drop for Driver<F> {
     fn drop(&mut self) {
-        self.server.engine().abandon();
+        Engine::abandon_anywhere(self.server.engine());
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::{Due, Link, Timer, stripe_of_thread};
 use crate::engine::Lifecycle;
 use crate::job::{contain, drop_pair};
-use crate::shard::{Cancelling, EntryId, Moving, Refusal};
+use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_a_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
 use crate::waker::leave;
@@ -44,7 +44,8 @@ impl Drop for WakeUp {
 
 /// A future that is ready at a moment; see [`Timer::sleep`].
 ///
-/// Dropping it cancels its timer. It can be [reset](Self::reset), also when it is over. The first
+/// Dropping it cancels its timer, also where user code runs under a lock of this crate: the thread
+/// then does it as soon as the lock is released. It can be [reset](Self::reset), also when it is over. The first
 /// poll arms it; a further one neither allocates nor clones a waker, unless its task has moved.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
@@ -259,21 +260,29 @@ impl Sleep {
         }
     }
 
-    /// Takes the timer back without waking anybody.
+    /// Takes the timer back without waking anybody. Under a lock, as soon as that is released.
     fn cancel(&mut self) {
         let Some((stripe, id)) = self.armed.take() else {
             return;
         };
-        let mut wake_up = None;
-        self.link.with(stripe, |stripe| {
-            if let Cancelling::Cancelled { dropped, .. } = stripe.cancel_id(id) {
-                wake_up = dropped.1;
-            }
-        });
-        if let Some(Due::Wake(mut wake_up)) = wake_up {
-            // Also while the thread panics, when another panic would end the process.
-            drop_pair(((), wake_up.0.take()));
+        if !is_under_a_lock() {
+            return take_back(&self.link, stripe, id);
         }
+        let link = Arc::clone(&self.link);
+        when_unlocked(move || take_back(&link, stripe, id));
+    }
+}
+
+fn take_back(link: &Link, stripe: usize, id: EntryId) {
+    let mut wake_up = None;
+    link.with(stripe, |stripe| {
+        if let Cancelling::Cancelled { dropped, .. } = stripe.cancel_id(id) {
+            wake_up = dropped.1;
+        }
+    });
+    if let Some(Due::Wake(mut wake_up)) = wake_up {
+        // Also while the thread panics, when another panic would end the process.
+        drop_pair(((), wake_up.0.take()));
     }
 }
 
