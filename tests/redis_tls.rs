@@ -178,7 +178,10 @@ fn refused(builder: RedisStoreBuilder, words: &str) {
     let leases = Leases::new(builder.build().expect("the options are good")).unwrap();
     // It does not wait for what will be so again.
     match leases.lock("x") {
-        Err(LockError::Store(StoreError::Refused(why))) => {
+        Err(LockError::Store {
+            error: StoreError::Refused(why),
+            ..
+        }) => {
             assert!(why.contains(words), "{why}");
         }
         other => panic!("{other:?}"),
@@ -305,7 +308,7 @@ fn a_listener_that_says_nothing_costs_no_more_than_the_limit() {
         });
         for answer in waited {
             match answer {
-                Err(LockError::TimedOut { last: Some(error) }) => assert!(error.may_pass()),
+                Err(LockError::Unanswered { error, .. }) => assert!(error.may_pass()),
                 other => panic!("{other:?}"),
             }
         }
