@@ -25,15 +25,28 @@ macro_rules! engine_options {
             self
         }
 
-        /// How many workers to start with; by default as many as there are cores.
+        /// How many workers to start with, and how many the pool keeps unblocked while tasks wait;
+        /// by default as many as there are cores. See [`max_workers`](Self::max_workers).
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
             self
         }
 
-        /// How far the pool may grow when all workers are blocked; 64 by default, or `workers` if
-        /// that is more. A worker is added when a task has waited for 2 ms and none was started in
-        /// that time; workers that find nothing to do for 10 s leave again.
+        /// How far the pool may grow when workers are blocked; 64 by default, or `workers` if that
+        /// is more. Extra workers that find nothing to do for 10 s leave again.
+        ///
+        /// Workers are added when two things come together: a task that is due has waited for 2 ms,
+        /// and fewer than `workers` workers are unblocked. A worker is blocked while its task
+        /// sleeps or waits for I/O, a lock or a message. It is not blocked while its task computes,
+        /// even if other processes have all cores. The number doubles every 2 ms as long as those
+        /// that were added are blocked, too.
+        ///
+        /// Tasks that only compute add one worker at most: when no task at all has started for
+        /// 2 ms, so that a few long tasks don't hold up all short ones.
+        ///
+        /// This goes by the scheduler's clock. On Linux and Android the kernel says which threads
+        /// are blocked, in `/proc`. Elsewhere, or if that can't be read, one worker is added in
+        /// 10 ms while tasks wait for longer than 2 ms, whatever the tasks do.
         pub fn max_workers(mut self, max_workers: usize) -> Self {
             self.config.max_workers = Some(max_workers);
             self

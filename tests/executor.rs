@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use gate::Gate;
 use ledger::Ledger;
-use tourbillon::{Clock, Handle, ManualClock, ScheduleError, Scheduler, Shutdown, TimerState};
+use tourbillon::{
+    Clock, Firing, Handle, ManualClock, ScheduleError, Scheduler, Shutdown, TimerState,
+};
 use wait::{next, until};
 
 const TICK: Duration = Duration::from_millis(1);
@@ -39,6 +41,29 @@ fn until_with(hand: &ManualClock, what: &str, mut holds: impl FnMut() -> bool) {
         }
         held
     });
+}
+
+/// Moves the clock by a tick, and waits until the tickers have come by since: they collect what is
+/// due before they look at the pool. That no worker is free is up to the caller.
+fn tick_seen_by_all_tickers(hand: &ManualClock, timers: &Handle<u32>) {
+    // So many that each shard has some.
+    let probes = u32::MAX - 16..u32::MAX;
+    for key in probes.clone() {
+        let delay = Duration::from_nanos(1);
+        timers.schedule(key, delay, |_| ()).unwrap();
+    }
+    hand.advance(TICK);
+    until("the tickers collected", || {
+        let mut keys = probes.clone();
+        keys.all(|key| {
+            timers
+                .get(&key)
+                .is_none_or(|seen| seen.state == TimerState::Queued)
+        })
+    });
+    for key in probes {
+        let _ = timers.cancel(&key);
+    }
 }
 
 /// Schedules a task that waits at the gate.
@@ -268,6 +293,77 @@ fn c106_the_pool_grows_by_the_system_clock_too() {
     }
     gate.crowd(5);
     gate.open();
+}
+
+#[test]
+fn c106_the_pool_grows_though_each_task_blocks_only_briefly() {
+    const TASKS: u32 = 1_000;
+    const MOST: usize = 8;
+    let hand = ManualClock::new();
+    let scheduler = Scheduler::<u32>::builder()
+        .clock(Clock::manual(&hand))
+        .shards(1)
+        .workers(2)
+        .max_workers(MOST)
+        .build()
+        .unwrap();
+    let timers = scheduler.handle();
+    let (release, released) = channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    for key in 0..TASKS {
+        let released = Arc::clone(&released);
+        let task = move |_: &Firing<'_, u32>| {
+            let _ = released.lock().unwrap().recv();
+        };
+        timers.schedule(key, TICK, task).unwrap();
+    }
+    hand.advance(TICK);
+    // In each tick a task ends and the next one is claimed, while hundreds grow old.
+    let mut ended = 0;
+    while timers.stats().workers < MOST as u64 {
+        assert!(ended < u64::from(TASKS) / 2, "the pool has not grown");
+        release.send(()).unwrap();
+        ended += 1;
+        until("another one is claimed", || {
+            let stats = timers.stats();
+            stats.ran - stats.running == ended && stats.running >= 2
+        });
+        tick_seen_by_all_tickers(&hand, &timers);
+    }
+    drop(release);
+    until("all ran", || timers.stats().ran >= u64::from(TASKS));
+}
+
+// Elsewhere nobody can say whether a thread waits.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn c106_tasks_that_only_compute_get_one_worker_more_and_no_second_one() {
+    let hand = ManualClock::new();
+    let scheduler = Scheduler::<u32>::builder()
+        .clock(Clock::manual(&hand))
+        .shards(2)
+        .workers(2)
+        .build()
+        .unwrap();
+    let timers = scheduler.handle();
+    let done = Arc::new(AtomicBool::new(false));
+    for key in 0..40 {
+        let done = Arc::clone(&done);
+        let compute = move |_: &Firing<'_, u32>| {
+            while !done.load(Ordering::SeqCst) {
+                // It could go on at once, so this is no waiting.
+                thread::yield_now();
+            }
+        };
+        timers.schedule(key, TICK, compute).unwrap();
+    }
+    until_with(&hand, "three run", || timers.stats().running >= 3);
+    for _ in 0..200 {
+        tick_seen_by_all_tickers(&hand, &timers);
+    }
+    assert_eq!(timers.stats().workers, 3);
+    done.store(true, Ordering::SeqCst);
+    until("all ended", || timers.stats().pending == 0);
 }
 
 #[test]

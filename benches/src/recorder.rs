@@ -71,6 +71,10 @@ struct Local {
     earliest: AtomicU64,
 }
 
+/// How long the task of a timer with a stamp takes, if it is no long one, in microseconds.
+static TASKS_TAKE: AtomicU64 = AtomicU64::new(0);
+/// What is due before this is not recorded, in microseconds after the start.
+static RECORD_FROM: AtomicU64 = AtomicU64::new(0);
 static STAMPED: AtomicBool = AtomicBool::new(false);
 static LOCALS: Mutex<Vec<Arc<Local>>> = Mutex::new(Vec::new());
 
@@ -82,6 +86,17 @@ thread_local! {
 pub(crate) fn expect_stamps() {
     start();
     STAMPED.store(true, Ordering::SeqCst);
+}
+
+/// From now on each task with a stamp sleeps for so long.
+pub(crate) fn tasks_take(time: Duration) {
+    TASKS_TAKE.store(time.as_micros() as u64, Ordering::Relaxed);
+}
+
+/// From now on how late those are that are due before `moment` is not recorded.
+pub(crate) fn record_from(moment: Instant) {
+    let micros = moment.saturating_duration_since(start()).as_micros() as u64;
+    RECORD_FROM.store(micros, Ordering::Relaxed);
 }
 
 /// What every fired timer calls, so that its eight bytes are used.
@@ -131,10 +146,17 @@ impl Local {
             thread::sleep(LONG);
             return;
         }
-        let late = now.saturating_duration_since(stamp.due).as_nanos() as u64;
-        add(&self.lateness[bucket(late)], 1);
-        raise(&self.latest, late);
+        let due = stamp.due.saturating_duration_since(start());
+        if due.as_micros() as u64 >= RECORD_FROM.load(Ordering::Relaxed) {
+            let late = now.saturating_duration_since(stamp.due).as_nanos() as u64;
+            add(&self.lateness[bucket(late)], 1);
+            raise(&self.latest, late);
+        }
         raise(&self.last_ran, (now - start()).as_nanos() as u64);
+        let takes = TASKS_TAKE.load(Ordering::Relaxed);
+        if takes > 0 {
+            thread::sleep(Duration::from_micros(takes));
+        }
     }
 }
 

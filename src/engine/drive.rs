@@ -4,7 +4,8 @@
 //! 2. Collect one batch, unless the backlog is at its bound, and hand it over. Worked: once more.
 //!    With a pace, no more than is left of the share that is reserved. If that holds something
 //!    back, reserve the next share; if it has begun: once more.
-//! 3. Nothing due: look whether tickets wait and nothing is claimed, and let the pool grow.
+//! 3. Nothing due: look whether tickets have grown old while workers are blocked, and let the pool
+//!    grow.
 //! 4. Promise to wake at the earlier of the least due moment and the next look at the pool. What is
 //!    held back is due when the share begins.
 //! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
@@ -21,7 +22,7 @@
 
 use super::pace::Share;
 use super::{Engine, Face, Place, Server};
-use crate::executor::{Feeder, Growth, GrowthWatch, Worker};
+use crate::executor::{Feeder, Growth, GrowthWatch, PoolCrew, Worker};
 use crate::shard::{Collected, Ticker};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, Parker};
@@ -236,20 +237,24 @@ impl<F: Face> Engine<F> {
         }
         let pool = self.pool();
         let free = pool.free_seats();
-        let growth = seat.growth.look(now, waiting, pool.claims(), free);
+        let mut crew = PoolCrew::new(pool, || self.shards().unclaimed());
+        let growth = seat.growth.look(now, waiting, &mut crew);
         let saturated = waiting && free == 0 && growth != Growth::Calm;
         if saturated && !seat.saturated {
             // Relaxed: a count.
             self.faults().saturated.fetch_add(1, Ordering::Relaxed);
         }
         seat.saturated = saturated;
-        match growth {
+        let look_again = match growth {
             Growth::Calm => Time::MAX,
             Growth::LookAgain(at) => at,
             Growth::Start { count, look_again } => {
                 start_workers(count);
                 look_again
             }
-        }
+        };
+        // Not before: the next ticker that looks has to see those that were started.
+        drop(crew);
+        look_again
     }
 }

@@ -58,7 +58,7 @@ use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// With a ticket unclaimed for so long the pool grows.
+/// With a ticket unclaimed for so long the pool may grow.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
 
 /// What a face of the engine brings: the payload, and how it is run.

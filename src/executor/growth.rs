@@ -1,10 +1,28 @@
-//! When to start more workers: pure logic over times and counters.
+//! When to start more workers: pure logic over times, counters and what is seen of the workers.
 //!
-//! A ticker whose tickets wait asks at least once per limit. If no ticket at all was claimed for
-//! the limit, every worker is stuck in a task: one more is started, then two, then four, until
-//! claims move again. Workers that were just started claim one ticket each and may get stuck in it
-//! like the others, so as many claims as that don't count as movement: with a hundred blocking
-//! tasks the number doubles instead of growing one by one.
+//! Two things must come together.
+//!
+//! **A ticket is old.** A ticker that sees tickets wait adds the number of unclaimed tickets to the
+//! number of claims: the *mark*. If claims have not reached the mark one limit later, fewer tickets
+//! were claimed than had waited. So one of those still waits, in whatever order they are claimed,
+//! and it is at least one limit old. If claims have reached the mark, the ticker sets a new one.
+//!
+//! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to start
+//! or sleeps for want of tickets. The pool keeps as many able workers as were asked for
+//! (`workers`). If there are fewer in two looks, half a limit apart, the others wait for something
+//! inside their tasks, and more are started. Two looks, since a worker also waits for a moment when
+//! it meets another one at a lock.
+//!
+//! Workers that only compute are able, also while other processes have the cores: more of them
+//! would not make anything faster, and the pool does not grow. There is one exception. When nothing
+//! at all was claimed for a limit, all workers are in long tasks. Then one more able worker is
+//! worth its thread: it takes the short tasks. That is `workers` + 1 in all, and no more.
+//!
+//! One worker is started, then two, then four, as long as the looks find the new ones blocked as
+//! well: with a hundred blocking tasks the number doubles instead of growing one by one.
+//!
+//! Where nobody can say whether a thread waits, age alone decides, and one worker is started per
+//! [`BLIND_GAP`] in the whole pool.
 
 use std::time::Duration;
 
@@ -13,24 +31,67 @@ use crate::tick::Time;
 /// The longest pause between two looks of a ticker that can't start anybody.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// One per ticker. Several tickers may each start workers for one and the same stall; the seats
-/// bound that.
+/// The longest pause, in limits, after a look that found enough able workers. A look costs system
+/// calls, and a pool that computes for a minute need not pay for thousands of them.
+const LONGEST_PAUSE_IF_ABLE: u32 = 8;
+
+/// So many looks in succession have to find blocked workers.
+const LOOKS: u32 = 2;
+
+/// How long after a worker that was started by age alone the next one may be.
+pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
+
+/// What a ticker can ask about the workers, cheapest first.
+pub(crate) trait Crew {
+    /// How many tickets were claimed so far.
+    fn claims(&self) -> u64;
+    /// How many tickets wait to be claimed.
+    fn unclaimed(&self) -> usize;
+    /// How many more workers there could be.
+    fn free_seats(&self) -> usize;
+    /// How many workers should be able.
+    fn wanted(&self) -> usize;
+    /// Looks at the workers' threads. What it answers stands until the ticker has started those it
+    /// wants to start: no other ticker starts any meanwhile.
+    fn look(&mut self, now: Time) -> Look;
+}
+
+/// What a look at the workers' threads says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// So many are able.
+    Able(usize),
+    /// Threads can't be looked at here. `turn`: the last worker that was started for that reason
+    /// is [`BLIND_GAP`] old, and this ticker has the turn to start one.
+    Blind { turn: bool },
+    /// Another ticker is looking.
+    Later,
+}
+
+/// One per ticker.
 #[derive(Debug)]
 pub(crate) struct GrowthWatch {
     limit: Duration,
     stall: Option<Stall>,
 }
 
+/// Tickets that wait since the mark was set.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
-    claims: u64,
-    /// When the last look was.
+    /// When as many were claimed, all that waited then is claimed.
+    mark: u64,
+    /// When the ticker was here last.
     seen: Time,
-    /// When claims are compared next.
+    /// When the workers are looked at next.
     due: Time,
-    /// How many were started last; their first claims are expected.
+    /// The last known number of claims, and since when it has been that.
+    claims: u64,
+    still_since: Time,
+    /// Looks in succession that found blocked workers.
+    looks: u32,
+    /// How many were started last.
     started: usize,
-    /// How long to wait after the next fruitless look.
+    /// How long to wait after the next look that finds nothing to do.
     pause: Duration,
 }
 
@@ -46,149 +107,105 @@ pub(crate) enum Growth {
 }
 
 impl GrowthWatch {
-    /// `limit`: how long tickets wait without any claim before a worker is started.
+    /// `limit`: how long tickets wait before a worker may be started.
     pub(crate) fn new(limit: Duration) -> Self {
         GrowthWatch { limit, stall: None }
     }
 
-    /// Called by a ticker before it sleeps. `waiting`: a ticket of its is unclaimed; `claims`: the
-    /// pool's; `at_most`: seats that are free.
-    pub(crate) fn look(&mut self, now: Time, waiting: bool, claims: u64, at_most: usize) -> Growth {
+    /// Called by a ticker before it sleeps. `waiting`: a ticket of its is unclaimed.
+    pub(crate) fn look(&mut self, now: Time, waiting: bool, crew: &mut dyn Crew) -> Growth {
         if !waiting {
             self.stall = None;
             return Growth::Calm;
         }
-        let fresh = Stall {
-            claims,
-            seen: now,
-            due: now + self.limit,
-            started: 0,
-            pause: self.limit,
+        let claims = crew.claims();
+        let step = self.limit / LOOKS;
+        let stall = match &mut self.stall {
+            // A clock that was set back says nothing about the age, nor when a look is due.
+            Some(stall) if !has_reached(claims, stall.mark) && now >= stall.seen => stall,
+            before => {
+                // Others wait already, so what was learnt of the steps stays.
+                let started = before.as_ref().map_or(0, |stall| stall.started);
+                self.stall = Some(Stall {
+                    mark: claims.wrapping_add(crew.unclaimed() as u64),
+                    seen: now,
+                    due: now + step,
+                    claims,
+                    still_since: now,
+                    looks: 0,
+                    started,
+                    pause: step,
+                });
+                return Growth::LookAgain(now + step);
+            }
         };
-        let Some(stall) = &mut self.stall else {
-            return self.remember(fresh);
-        };
-        let moved = claims.wrapping_sub(stall.claims);
-        if moved > stall.started as u64 || now < stall.seen {
-            // Claims move, or the clock was set back and `due` means nothing any more.
-            return self.remember(fresh);
-        }
         stall.seen = now;
+        if stall.claims != claims {
+            stall.claims = claims;
+            stall.still_since = now;
+        }
         if now < stall.due {
             return Growth::LookAgain(stall.due);
         }
-        stall.claims = claims;
-        if at_most == 0 {
-            stall.pause = stall
-                .pause
-                .saturating_mul(2)
-                .min(LONGEST_PAUSE.max(self.limit));
-            stall.due = now + stall.pause;
-            // Nobody was started, so no claim is expected.
-            stall.started = 0;
-            return Growth::LookAgain(stall.due);
+        let free = crew.free_seats();
+        if free == 0 {
+            return stall.give_up(now, LONGEST_PAUSE.max(self.limit));
         }
-        let count = stall.started.saturating_mul(2).clamp(1, at_most);
+        let still = now.since(stall.still_since) >= self.limit;
+        let wanted = crew.wanted();
+        let count = match crew.look(now) {
+            Look::Able(able) if able < wanted => {
+                stall.looks += 1;
+                if stall.looks < LOOKS {
+                    return stall.wait(now, step);
+                }
+                // More than there are tickets would have nothing to do.
+                let most = free.min(crew.unclaimed().max(1));
+                stall.started.saturating_mul(2).clamp(1, most)
+            }
+            Look::Able(able) if able == wanted && still => 1,
+            Look::Blind { turn: true } => 1,
+            Look::Able(_) => {
+                return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
+            }
+            Look::Blind { turn: false } | Look::Later => return stall.wait(now, step),
+        };
+        stall.wait(now, step);
+        stall.looks = 0;
         stall.started = count;
-        stall.pause = self.limit;
-        stall.due = now + self.limit;
+        // The first claims of those are still to come.
+        stall.still_since = now;
         Growth::Start {
             count,
             look_again: stall.due,
         }
     }
+}
 
-    fn remember(&mut self, stall: Stall) -> Growth {
-        self.stall = Some(stall);
-        Growth::LookAgain(stall.due)
+impl Stall {
+    /// The next look comes after `pause`.
+    fn wait(&mut self, now: Time, pause: Duration) -> Growth {
+        self.pause = pause;
+        self.due = now + pause;
+        Growth::LookAgain(self.due)
     }
+
+    /// Nobody can or need be started. Each pause is twice as long as the one before, up to
+    /// `longest`.
+    fn give_up(&mut self, now: Time, longest: Duration) -> Growth {
+        self.looks = 0;
+        self.started = 0;
+        let pause = self.pause;
+        self.wait(now, pause);
+        self.pause = pause.saturating_mul(2).min(longest);
+        Growth::LookAgain(self.due)
+    }
+}
+
+/// Whether a counter that may wrap around has come to `mark`.
+fn has_reached(counter: u64, mark: u64) -> bool {
+    counter.wrapping_sub(mark) < 1 << 63
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    const LIMIT: Duration = Duration::from_millis(2);
-
-    fn at(millis: u64) -> Time {
-        Time::ZERO + Duration::from_millis(millis)
-    }
-
-    fn start(count: usize, look_again: u64) -> Growth {
-        Growth::Start {
-            count,
-            look_again: at(look_again),
-        }
-    }
-
-    #[test]
-    fn nothing_waits_nothing_to_do() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        assert_eq!(watch.look(at(0), false, 0, 9), Growth::Calm);
-        assert_eq!(watch.look(at(50), false, 0, 9), Growth::Calm);
-    }
-
-    #[test]
-    fn a_stall_starts_one_then_two_then_four() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        assert_eq!(watch.look(at(10), true, 5, 9), Growth::LookAgain(at(12)));
-        assert_eq!(watch.look(at(11), true, 5, 9), Growth::LookAgain(at(12)));
-        assert_eq!(watch.look(at(12), true, 5, 9), start(1, 14));
-        assert_eq!(watch.look(at(14), true, 5, 8), start(2, 16));
-        assert_eq!(watch.look(at(16), true, 5, 6), start(4, 18));
-        assert_eq!(watch.look(at(18), true, 5, 2), start(2, 20));
-    }
-
-    #[test]
-    fn the_first_claims_of_those_started_do_not_end_a_stall() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        watch.look(at(0), true, 0, 9);
-        assert_eq!(watch.look(at(2), true, 0, 9), start(1, 4));
-        // The new one claimed a ticket and is stuck like the others.
-        assert_eq!(watch.look(at(4), true, 1, 8), start(2, 6));
-        assert_eq!(watch.look(at(6), true, 3, 6), start(4, 8));
-        // More than those four claimed: movement.
-        assert_eq!(watch.look(at(8), true, 8, 2), Growth::LookAgain(at(10)));
-        assert_eq!(watch.look(at(10), true, 8, 2), start(1, 12));
-    }
-
-    #[test]
-    fn any_claim_within_the_limit_is_movement() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        for now in 0..20 {
-            let look = watch.look(at(now), true, now, 9);
-            assert_eq!(look, Growth::LookAgain(at(now + 2)));
-        }
-    }
-
-    #[test]
-    fn at_the_maximum_it_looks_less_and_less_often() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        let mut now = 0;
-        let mut pauses = Vec::new();
-        for _ in 0..9 {
-            let Growth::LookAgain(then) = watch.look(at(now), true, 0, 0) else {
-                panic!("no seat is free");
-            };
-            pauses.push(then.since(at(now)).as_millis());
-            now = u64::try_from(then.since(Time::ZERO).as_millis()).unwrap();
-        }
-        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 100]);
-        // A seat got free.
-        assert_eq!(watch.look(at(now), true, 0, 3), start(1, now + 2));
-    }
-
-    #[test]
-    fn a_clock_set_back_begins_anew() {
-        let mut watch = GrowthWatch::new(LIMIT);
-        watch.look(at(1_000), true, 0, 9);
-        assert_eq!(watch.look(at(5), true, 0, 9), Growth::LookAgain(at(7)));
-        assert_eq!(watch.look(at(7), true, 0, 9), start(1, 9));
-    }
-
-    #[test]
-    fn the_end_of_time_saturates() {
-        let mut watch = GrowthWatch::new(Duration::MAX);
-        assert_eq!(watch.look(at(1), true, 0, 9), Growth::LookAgain(Time::MAX));
-    }
-}
+mod tests;

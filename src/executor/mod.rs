@@ -11,8 +11,10 @@
 //! | `worker.rs` | one step of a worker, and the loop around it |
 //! | `pool.rs` | seats, feeders, the injector, stop |
 //! | `growth.rs` | when to start more workers |
+//! | `crew.rs` | what can be seen of the workers, for that |
 //! | `foreign.rs` | executors of the user |
 
+mod crew;
 mod foreign;
 mod growth;
 mod pool;
@@ -22,6 +24,7 @@ mod sleep;
 mod tests;
 mod worker;
 
+pub(crate) use crew::PoolCrew;
 pub use foreign::{Executor, Job};
 pub(crate) use growth::{Growth, GrowthWatch};
 pub(crate) use pool::{Feeder, Pool, PoolConfig};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::crew::{NO_THREAD, Sightings};
+
 use super::queue::Queues;
 use super::sleep::Sleep;
 use super::worker::{Seat, Worker};
@@ -35,6 +37,10 @@ pub(crate) struct Pool {
     pub(super) sleep: CachePadded<Sleep>,
     /// Tickets handed to `Claim::serve`, by seat. Only the owner of the seat writes.
     claims: Box<[CachePadded<AtomicU64>]>,
+    /// By which number each worker's thread is known; see `crew.rs`.
+    pub(super) threads: Box<[AtomicU64]>,
+    /// Held by the ticker that looks at the workers and starts more.
+    pub(super) sightings: Mutex<Sightings>,
     /// The seats that nobody has, by number.
     free: Mutex<Box<[Option<Seat>]>>,
 }
@@ -74,6 +80,8 @@ impl Pool {
                 .iter()
                 .map(|_| CachePadded::new(AtomicU64::new(0)))
                 .collect(),
+            threads: seats.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
+            sightings: Mutex::new(Sightings::default()),
             free: Mutex::new(seats.into_iter().map(Some).collect()),
         });
         let feeders = fed
@@ -134,6 +142,7 @@ impl Pool {
             }
         }
         let number = seat.number;
+        self.note_thread(number, NO_THREAD);
         {
             let mut free = self.free.lock();
             free[number] = Some(seat);
@@ -169,6 +178,17 @@ impl Pool {
             count.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
+    }
+
+    /// By which number the thread of the worker on this seat is known.
+    pub(super) fn note_thread(&self, seat: usize, number: u64) {
+        // Relaxed: a number to ask the kernel about. Nothing is read through it.
+        self.threads[seat].store(number, Ordering::Relaxed);
+    }
+
+    /// How many workers stay.
+    pub(super) fn permanent(&self) -> usize {
+        self.config.workers
     }
 
     /// How many seats are taken.

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Feeder, Growth, GrowthWatch, Pool, PoolConfig, Worker};
+use super::growth::{Crew, Look};
+use super::{Feeder, Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, Worker};
 use crate::clock::{Clock, ManualClock};
 use crate::job::{Claim, Ticket};
 use crate::sync::{Arc, Mutex};
+use crate::tick::Time;
 
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -290,6 +292,10 @@ fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
     assert_eq!(gate.started.load(Ordering::SeqCst), 10);
 }
 
+fn crew(pool: &Pool) -> PoolCrew<'_, impl Fn() -> usize> {
+    PoolCrew::new(pool, || pool.queued_hint())
+}
+
 #[test]
 fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let limit = Duration::from_millis(2);
@@ -308,17 +314,22 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let mut rounds = 0;
     while gate.started.load(Ordering::SeqCst) < 12 {
         let waiting = pool.queued_hint() > 0;
-        let look = watch.look(hand.now(), waiting, pool.claims(), pool.free_seats());
+        let mut seen = crew(&pool);
+        let look = watch.look(hand.now(), waiting, &mut seen);
         if let Growth::Start { count, .. } = look {
             for _ in 0..count {
                 threads.push(spawn(pool.seat().unwrap(), &gate, &clock));
             }
             rounds += 1;
         }
+        drop(seen);
         // Every worker is stuck in a task, or has found nothing.
         until(|| {
             let stuck = gate.started.load(Ordering::SeqCst);
-            stuck == 12 || stuck + pool.sleeping() == pool.workers()
+            stuck == 12
+                || stuck + pool.sleeping() == pool.workers()
+                    // The kernel has to see it, too.
+                    && (pool.sleeping() > 0 || crew(&pool).look(hand.now()) == Look::Able(0))
         });
         hand.advance(limit);
     }
@@ -327,6 +338,101 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     until(|| pool.sleeping() == pool.workers());
     hand.advance(QUIET);
     until(|| pool.workers() == 2);
+    pool.stop();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
+    let (pool, _) = pool(1, 3, 2);
+    let _about_to_start = pool.seat().unwrap();
+    let (mut one, mut other) = (crew(&pool), crew(&pool));
+    let now = ManualClock::new().now();
+    assert_eq!(one.look(now), Look::Able(1));
+    assert_eq!(other.look(now), Look::Later);
+    let _started = pool.seat().unwrap();
+    drop(one);
+    assert_eq!(other.look(now), Look::Able(2));
+}
+
+#[test]
+fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds() {
+    let (pool, _) = pool(1, 64, 2);
+    let worker = pool.seat().unwrap();
+    worker.is_known_as(None);
+    let hand = ManualClock::new();
+    let step = Duration::from_millis(1);
+    let look = || crew(&pool).look(hand.now());
+    assert_eq!(look(), Look::Blind { turn: true });
+    for _ in 1..10 {
+        hand.advance(step);
+        assert_eq!(look(), Look::Blind { turn: false });
+    }
+    hand.advance(step);
+    assert_eq!(look(), Look::Blind { turn: true });
+    // Set back, it would otherwise be a long wait.
+    hand.set(Time::ZERO);
+    assert_eq!(look(), Look::Blind { turn: true });
+    assert_eq!(look(), Look::Blind { turn: false });
+    // Two watches of one stall: two workers would be one too many.
+    let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
+    let mut started = Vec::new();
+    for millis in 0..=35 {
+        hand.set(Time::ZERO + Duration::from_secs(1) + step * millis);
+        for watch in &mut watches {
+            let mut crew = PoolCrew::new(&pool, || 100);
+            if let Growth::Start { count, .. } = watch.look(hand.now(), true, &mut crew) {
+                started.push((millis, count));
+            }
+        }
+    }
+    assert_eq!(started.iter().map(|(_, count)| count).sum::<usize>(), 4);
+    for pair in started.windows(2) {
+        assert!(pair[1].0 - pair[0].0 >= 10, "{started:?}");
+    }
+    // A thread that has ended is not known either.
+    worker.is_known_as(Some(u64::MAX - 1));
+    assert!(matches!(look(), Look::Blind { .. }));
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[test]
+fn of_many_threads_some_are_looked_at_and_all_in_turn() {
+    const BLOCKED: usize = 70;
+    let (pool, feeders) = pool(BLOCKED, BLOCKED + 40, 1);
+    let clock = Clock::manual(&ManualClock::new());
+    let gate = Arc::new(Gate::default());
+    let threads: Vec<_> = (0..BLOCKED)
+        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .collect();
+    for slot in 0..BLOCKED {
+        feeders[0].push(ticket(slot));
+    }
+    feeders[0].announce();
+    until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
+    // Three looks go round, so all of them are blocked.
+    let look = || crew(&pool).look(clock.now());
+    until(|| (0..3).all(|_| look() == Look::Able(0)));
+    // Those that have not started yet are able, and the estimate is of the others.
+    let starting: Vec<_> = (0..40).map(|_| pool.seat().unwrap()).collect();
+    assert_eq!(look(), Look::Able(40));
+    // This thread runs, on half of the seats of one look.
+    let own = crate::sync::thread::own_number();
+    for worker in &starting[..30] {
+        worker.is_known_as(own);
+    }
+    let sum: usize = (0..100)
+        .map(|_| match look() {
+            Look::Able(able) => able,
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    // 30 that run and 10 that start.
+    assert!((3_500..=4_500).contains(&sum), "{sum}");
+    drop(starting);
+    gate.open();
     pool.stop();
     for thread in threads {
         thread.join().unwrap();

@@ -1,11 +1,12 @@
 //! A worker: one step, and the loop that a thread runs around it.
 
+use super::crew::UNKNOWN_THREAD;
 use super::pool::Pool;
 use super::queue::Found;
 use crate::clock::Clock;
 use crate::job::{Claim, Ticket};
 use crate::sync::deque::Worker as Deque;
-use crate::sync::{Arc, Parker};
+use crate::sync::{Arc, Parker, thread};
 use crate::tick::Time;
 
 /// At every so many tickets the injector is looked at before anything else.
@@ -84,6 +85,12 @@ impl Worker {
         self.seat().number
     }
 
+    /// By which number its thread is known to the kernel, for looks at it; see `crew.rs`.
+    pub(crate) fn is_known_as(&self, thread: Option<u64>) {
+        let number = thread.unwrap_or(UNKNOWN_THREAD);
+        self.pool.note_thread(self.number(), number);
+    }
+
     /// Serves what it finds first, and up to 31 more from its own deque. False if it found nothing.
     /// Never blocks, but for the tasks themselves.
     pub(crate) fn step<C: Claim + ?Sized>(&mut self, claim: &C) -> bool {
@@ -127,6 +134,7 @@ impl Worker {
     /// Serves tickets and sleeps in between, until the pool is stopped and nothing is found any
     /// more; an extra worker also leaves when it has found nothing for the quiet period.
     pub(crate) fn run<C: Claim + ?Sized>(mut self, claim: &C, clock: &Clock) {
+        self.is_known_as(thread::own_number());
         let patience = self.pool.patience(self.number());
         let mut idle_since = None;
         loop {

@@ -260,6 +260,12 @@ impl<K, V> Shards<K, V> {
         })
     }
 
+    /// How many tickets nobody has claimed, of all shards.
+    pub(crate) fn unclaimed(&self) -> usize {
+        let backlogs = self.shards.iter().map(|shard| &shard.backlog);
+        backlogs.map(Backlog::unclaimed).sum()
+    }
+
     /// See [`PermitPool::relax`].
     pub(crate) fn relax_permits(&self) {
         if let Some(pool) = &self.permits {

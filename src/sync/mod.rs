@@ -15,6 +15,8 @@
 mod real;
 #[cfg(loom)]
 mod stand_in;
+#[cfg(not(loom))]
+mod thread_state;
 
 #[cfg(not(loom))]
 pub(crate) use real::*;

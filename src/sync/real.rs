@@ -21,6 +21,7 @@ pub(crate) mod channel {
 }
 
 pub(crate) mod thread {
+    pub(crate) use crate::sync::thread_state::{own_number, waits};
     pub(crate) use std::thread::{Builder, panicking};
 }
 

@@ -27,6 +27,18 @@ pub(crate) mod thread {
     pub(crate) use loom::thread::yield_now;
     /// Only ever asked by the thread that is running.
     pub(crate) use std::thread::panicking;
+
+    /// Models give the numbers: a thread with this one waits, and all others run.
+    pub(crate) const WAITING: u64 = 7;
+
+    /// A worker's own loop never waits but in the pool.
+    pub(crate) fn own_number() -> Option<u64> {
+        Some(1)
+    }
+
+    pub(crate) fn waits(number: u64) -> Option<bool> {
+        Some(number == WAITING)
+    }
 }
 
 /// loom's macro with the syntax of std's: it does not know `const { .. }`.

@@ -58,6 +58,12 @@ pub(crate) trait Keyed: System {
     fn touch(&self, key: u64, delay: Duration) -> bool;
 }
 
+/// Keyed timers whose tasks run on a pool that grows.
+pub(crate) trait Pooled: Keyed {
+    /// How many workers the pool has now.
+    fn workers(&self) -> u64;
+}
+
 /// Timers without keys: the caller keeps what the system returned.
 pub(crate) trait Handles: System {
     type Timeout;
@@ -136,6 +142,7 @@ pub(crate) struct Entry {
     handles: Option<Serve>,
     sessions: Option<Serve>,
     sleeps: Option<Serve>,
+    pooled: Option<Serve>,
     /// What every system must do.
     #[cfg(test)]
     checks: [Option<tests::Check>; 2],
@@ -152,6 +159,7 @@ impl Entry {
             By::Handle => self.handles,
             By::Session => self.sessions,
             By::Sleep => self.sleeps,
+            By::Pool => self.pooled,
         }
     }
 
@@ -163,6 +171,7 @@ impl Entry {
             handles: None,
             sessions: None,
             sleeps: None,
+            pooled: None,
             #[cfg(test)]
             checks: [None; 2],
         }
@@ -175,6 +184,13 @@ const fn keyed<S: Keyed>() -> Entry {
         #[cfg(test)]
         checks: [Some(tests::keyed::<S>), None],
         ..Entry::of(S::NAME, S::ABOUT)
+    }
+}
+
+const fn pooled<S: Pooled>() -> Entry {
+    Entry {
+        pooled: Some(workloads::serve_pooled::<S>),
+        ..keyed::<S>()
     }
 }
 
@@ -226,7 +242,7 @@ macro_rules! systems {
 }
 
 systems! {
-    tourbillon: keyed(Boxed), keyed(Map), handles(Keyless), sessions(SessionMap),
+    tourbillon: pooled(Boxed), keyed(Map), handles(Keyless), sessions(SessionMap),
         sleeps(SleepInline), sleeps(SleepByWorkers);
     delay_queue: keyed(WithMap), handles(Bare), sessions(SessionMap);
     heap: both(ByKey, ById), sessions(SessionMap);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
+use super::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
 
 pub(crate) struct Boxed {
@@ -51,6 +51,12 @@ impl Keyed for Boxed {
             self.timers.reschedule(&key, delay),
             Reschedule::Moved { .. }
         )
+    }
+}
+
+impl Pooled for Boxed {
+    fn workers(&self) -> u64 {
+        self.timers.stats().workers
     }
 }
 

@@ -13,7 +13,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::paced::Paced;
+use super::paced::{PER_STEP, Paced, STEP};
 use super::{By, Case, Children, Metric, Workload, between, filled, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
@@ -67,6 +67,8 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             from: Duration::from_millis(1),
             to: Duration::from_millis(60),
             long: 0,
+            per_step: PER_STEP,
+            step: STEP,
         };
         let fired_before = fired_so_far();
         let began = Instant::now();

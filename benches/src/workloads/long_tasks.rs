@@ -8,7 +8,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::paced::Paced;
+use super::paced::{PER_STEP, Paced, STEP};
 use super::{By, Case, Children, Metric, Workload, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{LONG, expect_stamps, fired_so_far, wait_until_fired};
@@ -49,6 +49,8 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             from: Duration::from_millis(10),
             to: Duration::from_millis(60),
             long,
+            per_step: PER_STEP,
+            step: STEP,
         };
         let fired_before = fired_so_far();
         let began = Instant::now();

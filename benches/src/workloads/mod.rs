@@ -1,5 +1,6 @@
 //! The workloads. One file each and a line in [`ALL`].
 
+mod brief_tasks;
 mod cascade;
 mod churn;
 mod idle;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::child::Child;
 use crate::recorder::{Lateness, take_lateness};
 use crate::rng::Rng;
-use crate::systems::{Handles, Keyed, Sessions, Sleeps, System};
+use crate::systems::{Handles, Keyed, Pooled, Sessions, Sleeps, System};
 
 /// A workload in the table.
 #[derive(Debug)]
@@ -154,6 +155,8 @@ pub(crate) enum By {
     Session,
     /// They are futures.
     Sleep,
+    /// By the caller's key, and the number of workers is a figure.
+    Pool,
 }
 
 pub(crate) const ALL: &[Workload] = &[
@@ -164,6 +167,7 @@ pub(crate) const ALL: &[Workload] = &[
     mass::SPREAD,
     mass::INSTANT,
     long_tasks::ABOUT,
+    brief_tasks::ABOUT,
     idle::ABOUT,
     memory::ABOUT,
     inserts::ABOUT,
@@ -236,6 +240,14 @@ pub(crate) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
         "S2" => session_touch_many::serve::<S>(child),
         "S3" => session_memory::serve::<S>(child),
         other => unreachable!("{other} is not in the table, or not of sessions"),
+    }
+}
+
+/// Serves the child's workload with the system `S`, whose workers can be counted.
+pub(crate) fn serve_pooled<S: Pooled>(child: &mut Child) -> io::Result<()> {
+    match child.workload.name {
+        "W5b" => brief_tasks::serve::<S>(child),
+        other => unreachable!("{other} is not in the table, or not of pools"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A producer that starts 10,000 timers a second, for the workloads that ask how late those are
+//! A producer that starts so many timers a second, for the workloads that ask how late those are
 //! while something else is going on.
 
 use std::thread;
@@ -10,8 +10,9 @@ use crate::rng::Rng;
 use crate::systems::Keyed;
 use crate::wire::Request;
 
-const STEP: Duration = Duration::from_millis(1);
-const PER_STEP: u32 = 10;
+pub(super) const STEP: Duration = Duration::from_millis(1);
+/// With a step of a millisecond, 10,000 a second.
+pub(super) const PER_STEP: u32 = 10;
 
 /// What the producer does.
 pub(super) struct Paced {
@@ -20,6 +21,10 @@ pub(super) struct Paced {
     pub(super) to: Duration,
     /// So many tasks, evenly spread, are long.
     pub(super) long: u32,
+    /// So many are started in each step.
+    pub(super) per_step: u32,
+    /// Whole milliseconds.
+    pub(super) step: Duration,
 }
 
 impl Paced {
@@ -30,7 +35,8 @@ impl Paced {
     /// timers that have to wait behind it. Only when the producer itself slept too long the plan
     /// moves on by that.
     pub(super) fn produce<S: Keyed>(&self, system: &S, request: &Request) -> u64 {
-        let total = request.amount as u32 * PER_STEP;
+        let steps = request.amount as u32 / self.step.as_millis() as u32;
+        let total = steps * self.per_step;
         let gap = total / self.long.max(1);
         let mut rng = Rng::new(request.seed);
         system.on_thread(|| {
@@ -40,18 +46,18 @@ impl Paced {
                 if let Some(left) = planned.checked_duration_since(Instant::now()) {
                     thread::sleep(left);
                     let woke = Instant::now();
-                    if woke > planned + STEP {
+                    if woke > planned + self.step {
                         planned = woke;
                     }
                 }
-                for _ in 0..PER_STEP {
+                for _ in 0..self.per_step {
                     let due = planned + between(&mut rng, self.from, self.to);
                     let long = self.long > 0 && number % gap == gap / 2;
                     let key = Stamp { due, long, number }.encode();
                     system.start(key, due.saturating_duration_since(Instant::now()));
                     number += 1;
                 }
-                planned += STEP;
+                planned += self.step;
             }
         });
         u64::from(total)

@@ -6,15 +6,23 @@
 //! the growth limit. From a longer one only the bell wakes it, so a ticket that it does not learn
 //! of shows as a deadlock, and one that it learns of late shows on the clock.
 //!
+//! And two tickers that look at the same workers at the same moment: both workers compute, so one
+//! more may be started, and not one by each of the tickers. Turns in `executor/crew.rs` see to it.
+//!
 //! Teeth:
 //! - `teeth/growth-injecting-does-not-ring.patch`: the ticker sleeps already.
 //! - `teeth/growth-no-second-look.patch`: it goes to sleep meanwhile.
+//! - `teeth/growth-turn-ends-before-the-start.patch`: the other ticker does not see the worker that
+//!   is about to be started.
+//! - `teeth/growth-forgets-who-is-starting.patch`: nor the one that was just started.
 
 use loom::thread;
 
 use super::check;
-use crate::engine::{GROWTH_LIMIT, Step};
-use crate::rig::{Rig, START, Size, at};
+use crate::engine::{Engine, GROWTH_LIMIT, Seat, Step};
+use crate::rig::{Ledger, Rig, START, Size, at};
+use crate::sync::Arc;
+use crate::sync::thread::WAITING;
 use crate::tick::Time;
 
 /// A ticker with a timer in an hour at most, a worker that never comes back from its task, and a
@@ -24,7 +32,8 @@ fn growth(far: Option<Time>) {
         extra: 1,
         ..Size::default()
     });
-    let _blocked = rig.worker();
+    let blocked = rig.worker();
+    blocked.is_known_as(Some(WAITING));
     if let Some(far) = far {
         rig.arm(1, 1, far).unwrap();
     }
@@ -62,4 +71,57 @@ fn a_worker_is_started_though_no_timer_is_due() {
 #[test]
 fn a_worker_is_started_though_the_next_timer_is_far() {
     check(3, || growth(Some(Time::from_nanos(1 << 50))));
+}
+
+/// Two shards with a ticket each, which nobody claims: the workers are in long tasks that compute.
+/// Both tickers come to the moment at which the pool may grow at once.
+fn two_tickers() {
+    let (mut parts, hand) = Size {
+        stripes: 2,
+        extra: 3,
+        ..Size::default()
+    }
+    .parts();
+    parts.config.shards = 2;
+    let (server, seats) = Engine::assemble(parts, Ledger::default());
+    let rig = Rig { server, hand };
+    let computing = rig.worker();
+    computing.is_known_as(Some(WAITING + 1));
+    for key in 0..2 {
+        rig.arm(key, key as usize, at(START)).unwrap();
+    }
+    let step = |rig: &Rig, seat: &mut Seat| {
+        let mut started = Vec::new();
+        loop {
+            let step = rig.engine().ticker_step(&rig.server, seat, &mut |count| {
+                started.extend((0..count).map(|_| rig.worker()));
+            });
+            match step {
+                Step::Worked => {}
+                Step::SleepUntil(_) => return started,
+                Step::Stop => unreachable!("nobody stops it"),
+            }
+        }
+    };
+    let mut seats = seats.into_iter();
+    let (mut one, mut other) = (seats.next().unwrap(), seats.next().unwrap());
+    // They set their marks, and look for the first time half a limit later.
+    for moment in [Time::from_nanos(0), Time::ZERO + GROWTH_LIMIT / 2] {
+        rig.hand.set(at(START) + moment.since(Time::ZERO));
+        assert!(step(&rig, &mut one).is_empty() && step(&rig, &mut other).is_empty());
+    }
+    rig.hand.set(at(START) + GROWTH_LIMIT);
+    let at_once = {
+        let rig = rig.clone();
+        thread::spawn(move || step(&rig, &mut other))
+    };
+    let mut started = step(&rig, &mut one);
+    started.extend(at_once.join().unwrap());
+    assert_eq!(started.len(), 1);
+    drop(computing);
+}
+
+#[test]
+fn two_tickers_that_look_at_once_start_one_worker() {
+    check(3, two_tickers);
 }

@@ -1,0 +1,104 @@
+//! W5b: every task blocks, some only briefly. 4,000 timers a second are started, due 10 to 60 ms later,
+//! whose tasks sleep for 0.2 ms to 10 ms. How late do they start once the pool has had half a second to
+//! grow, and how many workers has it then?
+//!
+//! Tasks of 10 ms keep 40 workers busy. Tasks of 500 ms would need 2,000, and the pool has at most 64: of
+//! those 100 a second are started, which need 50.
+//!
+//! What is due in the first half second of a round, or in its first half if that is shorter, is not
+//! counted. Each round is a process of its own: its pool is as small as it begins.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::paced::{Paced, STEP};
+use super::{By, Case, Children, Metric, Workload};
+use crate::child::{Child, Measured};
+use crate::recorder::{
+    expect_stamps, fired_so_far, record_from, take_lateness, tasks_take, wait_until_fired,
+};
+use crate::systems::{Pooled, Tasks};
+
+pub(super) const ABOUT: Workload = Workload {
+    name: "W5b",
+    about: "all tasks block, 4,000 timers/s (100/s of 500 ms): lateness after 500 ms",
+    metrics: &[
+        Metric::less("p50", "ms"),
+        Metric::less("p99", "ms"),
+        Metric::longest("max", "ms"),
+        Metric::less("workers", ""),
+    ],
+    cases: &[
+        case("tasks of 0.2 ms"),
+        case("tasks of 0.5 ms"),
+        case("tasks of 1 ms"),
+        case("tasks of 1.5 ms"),
+        case("tasks of 1.9 ms"),
+        case("tasks of 3 ms"),
+        case("tasks of 10 ms"),
+        case("tasks of 500 ms"),
+    ],
+    keys: [&[]; 3],
+    // Milliseconds.
+    amount: [3_000, 1_000, 50],
+    children: Children::Fresh,
+    warm_up: false,
+    by: By::Pool,
+};
+
+/// By case: how long a task takes, and how many are started in how many steps.
+const TASKS: [(Duration, u32, u32); 8] = [
+    (Duration::from_micros(200), 4, 1),
+    (Duration::from_micros(500), 4, 1),
+    (Duration::from_micros(1_000), 4, 1),
+    (Duration::from_micros(1_500), 4, 1),
+    (Duration::from_micros(1_900), 4, 1),
+    (Duration::from_micros(3_000), 4, 1),
+    (Duration::from_micros(10_000), 4, 1),
+    (Duration::from_millis(500), 1, 10),
+];
+const _: () = assert!(TASKS.len() == ABOUT.cases.len());
+
+const fn case(name: &'static str) -> Case {
+    Case { name, threads: 1 }
+}
+
+const GROWING: Duration = Duration::from_millis(500);
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn serve<S: Pooled>(child: &mut Child) -> io::Result<()> {
+    expect_stamps();
+    let system = S::new(Tasks::MayBlock);
+    child.filled(|| ())?;
+    child.rounds(|request| {
+        let (takes, per_step, steps) = TASKS[request.case];
+        let paced = Paced {
+            from: Duration::from_millis(10),
+            to: Duration::from_millis(60),
+            long: 0,
+            per_step,
+            step: STEP * steps,
+        };
+        tasks_take(takes);
+        let fired_before = fired_so_far();
+        let began = Instant::now();
+        let not_counted = GROWING.min(Duration::from_millis(request.amount) / 2);
+        record_from(began + not_counted);
+        let count = paced.produce(&system, request);
+        wait_until_fired(fired_before + count, LIMIT);
+        let lateness = take_lateness();
+        let early = lateness.early();
+        assert!(early.is_zero(), "{} ran one {early:?} too early", S::NAME);
+        assert!(lateness.count() <= count, "each fires once");
+        Measured {
+            figures: vec![
+                Some(lateness.per_mille(500)),
+                Some(lateness.per_mille(990)),
+                Some(lateness.max()),
+                // Those that came stay for ten seconds.
+                Some(system.workers() as f64),
+            ],
+            took: began.elapsed(),
+        }
+    })
+}
