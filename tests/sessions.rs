@@ -11,6 +11,8 @@ mod balance;
 mod cli;
 #[path = "../examples/make_log/generate.rs"]
 mod generate;
+#[path = "../examples/sessions/lateness.rs"]
+mod lateness;
 #[path = "../examples/sessions/live.rs"]
 mod live;
 #[path = "../examples/sessions/log.rs"]
@@ -35,7 +37,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use app::Console;
 use log::Log;
@@ -310,23 +312,20 @@ fn a_log_of_which_no_line_parses_is_a_fault_that_is_named() {
         (
             "a.json",
             b"{\"time\": 1}\n{\"time\": 2}\n",
-            "of 2 in all; its lines are JSON",
+            "Log Format: this is JSON",
         ),
         (
             "b.json",
             b"\xef\xbb\xbf [{\"time\": 1},",
-            "of 1 in all; its lines are JSON",
+            "Log Format: this is JSON",
         ),
         (
             "text",
             b"what\tis this\r\n\n",
-            "of 2 in all; its first line begins with \"what\\tis this\"",
+            ": the first line begins with \"what\\tis this\"",
         ),
-        (
-            "blank",
-            b"\n",
-            "of 1 in all; its first line begins with \"\"",
-        ),
+        ("two", b"what\n\n", "none of the 2 lines of "),
+        ("blank", b"\n", ": the first line begins with \"\""),
         ("bytes", b"\xff\xfe", "begins with \"\u{fffd}\u{fffd}\""),
     ] {
         let path = scratch(name, bytes);
@@ -341,7 +340,8 @@ fn a_log_of_which_no_line_parses_is_a_fault_that_is_named() {
         assert_eq!((code, &*out), (2, ""));
         assert!(
             err.contains("standard input is compressed")
-                || err.contains("no line of standard input"),
+                || err.contains("line of standard input is not in")
+                || err.contains("lines of standard input is in"),
             "{err}"
         );
     }
@@ -527,6 +527,73 @@ fn sessions_that_do_not_expire_are_handed_back() {
     assert!(handed_back.is_some_and(|count| count != "0"), "{out}");
 }
 
+/// A row of a table in a run's output, by its name.
+fn row<'a>(out: &'a str, name: &str) -> Vec<&'a str> {
+    let row = out.lines().find_map(|line| line.strip_prefix(name));
+    let row = row.unwrap_or_else(|| panic!("{name} in {out}"));
+    row.split_whitespace().collect()
+}
+
+#[test]
+fn producers_are_paced_unless_they_are_to_go_flat_out() {
+    let args = [
+        "--seconds",
+        "1",
+        "--sessions",
+        "9000000",
+        "--producers",
+        "2",
+    ];
+    let start = Instant::now();
+    let (code, out, _) = run(&args);
+    let longest = start.elapsed();
+    assert_eq!(code, 0, "{out}");
+    let created = row(&out, "scheduled")[0].replace(',', "");
+    let created: u64 = created.parse().expect("a number");
+    // A bound that holds on any machine: no rest is shorter than it was asked to be, and the
+    // producers worked for less time than the whole run took. Each may be in its last round.
+    let most = (200_000.0 * longest.as_secs_f64()) as u64 + 2 * 64;
+    assert!((1..most).contains(&created), "{longest:?}: {out}");
+    assert!(out.starts_with("9,000,000 sessions, idle time 5s, 2 producers, 1 s\n"));
+
+    let (code, out, _) = run(&[&args[..], &["--flat-out"]].concat());
+    assert_eq!(code, 0, "{out}");
+    assert!(out.starts_with("9,000,000 sessions, idle time 5s, 2 producers flat out, 1 s\n"));
+    assert!(out.ends_with("\nnothing lost\n"), "{out}");
+}
+
+#[test]
+fn a_run_shows_the_last_second_and_says_when_its_producers_stop() {
+    let (code, out, _) = run(&["--seconds", "3", "--sessions", "2000", "--idle", "100ms"]);
+    assert_eq!(code, 0, "{out}");
+    let stopped = "\nthe producers have stopped; what they left expires\n";
+    assert_eq!(out.matches(stopped).count(), 1, "{out}");
+    let lines: Vec<_> = out
+        .lines()
+        .filter(|line| line.contains("p50/p99 "))
+        .collect();
+    assert!(!lines.is_empty(), "{out}");
+    for line in lines {
+        let (_, late) = line.split_once("p50/p99 ").expect("it was just found");
+        let [p50, p99] = [0, 1].map(|at| {
+            let number = late.trim_end_matches(" ms").split('/').nth(at);
+            number
+                .and_then(|number| number.parse::<f64>().ok())
+                .expect("a number")
+        });
+        assert!(p50 <= p99, "{line}");
+    }
+    assert_eq!(row(&out, "lateness"), ["p50", "p99", "max"]);
+    for name in ["while producers worked", "to the end"] {
+        let cells = row(&out, name);
+        let [p50, _, p99, _, max, _] = cells[..] else {
+            panic!("{cells:?}");
+        };
+        let [p50, p99, max] = [p50, p99, max].map(|cell| cell.parse::<f64>().expect("a number"));
+        assert!(p50 <= p99 && p99 <= max, "{cells:?}");
+    }
+}
+
 /// The live line as a terminal shows it: what stands behind the last carriage return.
 fn live_lines(out: &str) -> Vec<&str> {
     out.split(['\r', '\n'])
@@ -575,9 +642,7 @@ fn an_interrupt_ends_a_run_with_its_table() {
     assert!(out.ends_with("\nnothing lost\n"), "{out}");
     // Nothing has expired, so nothing was late.
     for name in ["while producers worked", "to the end"] {
-        let row = out.lines().find_map(|line| line.strip_prefix(name));
-        let cells: Vec<_> = row.expect("a row").split_whitespace().collect();
-        assert_eq!(cells, ["-", "-", "-"], "{out}");
+        assert_eq!(row(&out, name), ["-", "-", "-"], "{out}");
     }
 }
 

@@ -154,14 +154,17 @@ fn unusable(path: &Path, log: &Log) -> Option<String> {
     let excerpt = String::from_utf8_lossy(&log.excerpt);
     let excerpt = excerpt.trim();
     let what = if excerpt.starts_with(['{', '[']) {
-        "its lines are JSON".to_owned()
+        "this is JSON".to_owned()
     } else {
         // On one line, whatever is in it.
         let start: String = excerpt.chars().take(60).collect();
-        format!("its first line begins with {start:?}")
+        format!("the first line begins with {start:?}")
+    };
+    let none = match log.broken {
+        1 => format!("the only line of {name} is not"),
+        broken => format!("none of the {broken} lines of {name} is"),
     };
     Some(format!(
-        "no line of {name} is in the Common or Combined Log Format, of {} in all; {what}",
-        log.broken
+        "{none} in the Common or Combined Log Format: {what}"
     ))
 }

@@ -5,8 +5,12 @@
 //! then touches sessions as popular ones are touched, starts those anew that have expired, and now
 //! and then logs one out. The run has three parts: the producers work; what they left expires; what
 //! is still pending then is handed back by the shutdown.
+//!
+//! Producers rest between their operations, as users do. If they took all cores, what the program
+//! shows as lateness would be the time for which the engine waits for a core.
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -17,6 +21,7 @@ use tourbillon::{Expiry, ExpiryMap, Inserted, Lateness, Removed, Shutdown};
 use crate::app::Console;
 use crate::balance::{Balance, Row, WIDE, grouped};
 use crate::cli::LiveOptions;
+use crate::lateness::{Counts, Histogram};
 use crate::rng::Rng;
 use crate::zipf::Zipf;
 
@@ -24,8 +29,12 @@ use crate::zipf::Zipf;
 const NAP: Duration = Duration::from_millis(500);
 /// One in so many touches is a log-out instead.
 const LOG_OUT: u64 = 1_000;
-/// How many operations a producer does between two looks at whether to stop.
+/// How many operations a producer does between two looks at whether to stop, and between two rests.
+/// On a machine with few cores they hold up a worker: 64 take some 50 us.
 const ROUND: u32 = 64;
+/// How many operations all producers do in a second, about. A million sessions have logged in after
+/// five seconds.
+const OPERATIONS: u32 = 200_000;
 
 /// What one producer did. Only its own thread writes, so a load and a store are enough.
 #[derive(Debug, Default)]
@@ -44,6 +53,7 @@ struct Did {
 struct Handled {
     ran: AtomicU64,
     slept: AtomicU64,
+    late: Histogram,
 }
 
 /// One producer's counters. Every session holds a reference, so when only the program's own is
@@ -64,7 +74,8 @@ struct Session {
 
 impl Session {
     /// What happens when it has expired.
-    fn handle(self) {
+    fn handle(self, lateness: Duration) {
+        self.tally.handled.late.record(lateness);
         if self.nap {
             thread::sleep(NAP);
             self.tally.handled.slept.fetch_add(1, Relaxed);
@@ -80,7 +91,7 @@ fn add(counter: &AtomicU64) {
 }
 
 /// Sums over all producers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Totals {
     created: u64,
     touched: u64,
@@ -89,6 +100,7 @@ struct Totals {
     refused: u64,
     ran: u64,
     slept: u64,
+    late: Counts,
 }
 
 impl Totals {
@@ -102,6 +114,7 @@ impl Totals {
             totals.refused += did.refused.load(Relaxed);
             totals.ran += handled.ran.load(Relaxed);
             totals.slept += handled.slept.load(Relaxed);
+            handled.late.add_to(&mut totals.late);
         }
         totals
     }
@@ -130,22 +143,61 @@ impl Plan {
     }
 }
 
+/// How a producer rests between two rounds.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// A round takes this long at least, the rest included. `None`: there is no rest.
+    round: Option<Duration>,
+}
+
+impl Pace {
+    /// For each of so many producers.
+    fn new(producers: u64, flat_out: bool) -> Pace {
+        let share = Duration::from_secs(1) * ROUND / OPERATIONS;
+        Pace {
+            round: (!flat_out).then(|| share.mul_f64(producers as f64)),
+        }
+    }
+
+    /// How long a rest is after so much work. It is at least as long as the work was, so that on a slow
+    /// machine, too, producers take at most half of its cores. What a late wake-up cost is not made
+    /// up for: there are no bursts.
+    fn rest_after(self, worked: Duration) -> Duration {
+        self.round.map_or(Duration::ZERO, |round| {
+            round.saturating_sub(worked).max(worked)
+        })
+    }
+
+    fn rest(self, worked: Duration) {
+        let rest = self.rest_after(worked);
+        if !rest.is_zero() {
+            thread::sleep(rest);
+        }
+    }
+}
+
 struct Producer {
     sessions: Sessions,
     tally: Arc<Tally>,
 }
 
 impl Producer {
-    /// Logs in the sessions of `share`, then works on all of them until `stop`.
-    fn work(&self, share: std::ops::Range<u64>, zipf: &Zipf, mut rng: Rng, stop: &AtomicBool) {
-        for id in share {
-            self.touch(id);
-            if stop.load(Relaxed) {
-                return;
-            }
-        }
+    /// Logs in the sessions of `share`, then works on all of them, until `stop`.
+    fn work(
+        &self,
+        mut share: Range<u64>,
+        zipf: &Zipf,
+        mut rng: Rng,
+        pace: Pace,
+        stop: &AtomicBool,
+    ) {
         while !stop.load(Relaxed) {
+            let began = Instant::now();
             for _ in 0..ROUND {
+                if let Some(id) = share.next() {
+                    self.touch(id);
+                    continue;
+                }
                 let id = zipf.draw(&mut rng);
                 if rng.below(LOG_OUT) == 0 {
                     self.log_out(id);
@@ -153,6 +205,7 @@ impl Producer {
                     self.touch(id);
                 }
             }
+            pace.rest(began.elapsed());
         }
     }
 
@@ -218,18 +271,22 @@ impl Screen<'_> {
 
     fn line(&mut self, since_last: Duration) -> io::Result<()> {
         let totals = Totals::of(self.tallies);
-        let [_, p99, _] = millis(self.sessions.stats().lateness());
+        let late = totals.late.since(&self.last_totals.late);
+        let late = match (late.percentile(50), late.percentile(99)) {
+            (Some(p50), Some(p99)) => format!("{}/{} ms", in_millis(p50), in_millis(p99)),
+            _ => "-".to_owned(),
+        };
         let rate = |now: u64, before: u64| (now - before) as f64 / since_last.as_secs_f64();
-        let live = grouped(self.sessions.len() as u64);
+        let live = short(self.sessions.len() as f64);
         let touches = short(rate(totals.touched, self.last_totals.touched));
         let expired = short(rate(totals.ran, self.last_totals.ran));
         // Each with its rank: where there is no room for all of them, the higher ranks go first.
         let fields = [
             (0, format!("{:>2} s", self.start.elapsed().as_secs())),
-            (3, format!("live {live:>9}")),
+            (3, format!("live {live:>7}")),
             (4, format!("touches/s {touches:>7}")),
             (2, format!("expired/s {expired:>7}")),
-            (1, format!("lateness p99 {p99}")),
+            (1, format!("p50/p99 {late}")),
         ];
         if self.in_place {
             // The last column stays free: a line that wraps cannot be updated in place.
@@ -292,8 +349,12 @@ fn fitting(fields: &[(u8, String)], width: usize) -> String {
 fn millis(lateness: Lateness) -> [String; 3] {
     [lateness.p50, lateness.p99, lateness.max].map(|lateness_of| match lateness.count {
         0 => "-".to_owned(),
-        _ => format!("{:.1} ms", lateness_of.as_secs_f64() * 1e3),
+        _ => format!("{} ms", in_millis(lateness_of)),
     })
+}
+
+fn in_millis(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64() * 1e3)
 }
 
 /// Runs in real time; the answer is whether every timer is accounted for. Errors are those of
@@ -305,6 +366,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         sessions,
         producers,
         slow,
+        flat_out,
     } = options;
     let interrupted = (console.interrupts)()?;
     let is_interrupted = || interrupted.load(Relaxed);
@@ -316,8 +378,9 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     };
     writeln!(
         console.out,
-        "{} sessions, idle time {idle:?}, {producers} producers{slow_handlers}, {seconds} s",
-        grouped(sessions)
+        "{} sessions, idle time {idle:?}, {producers} producers{}{slow_handlers}, {seconds} s",
+        grouped(sessions),
+        if flat_out { " flat out" } else { "" },
     )?;
     // Naps that overlap hold a worker each; the others need some beside them. More than 1,024
     // threads a scheduler does not have.
@@ -325,7 +388,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     let map = Sessions::builder()
         .time_to_idle(idle)
         .max_workers((16 + 2 * naps_at_once.ceil() as usize).clamp(64, 1_024))
-        .build(|_, expired| expired.value.handle())
+        .build(|_, expired| expired.value.handle(expired.lateness))
         .map_err(io::Error::other)?;
 
     // One more than there are producers: the last starts the slow handlers, under keys of their
@@ -360,17 +423,21 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     };
     let stop = AtomicBool::new(false);
     let zipf = Zipf::new(sessions);
+    let pace = Pace::new(producers, flat_out);
     thread::scope(|scope| {
         let (stop, zipf) = (&stop, &zipf);
         for (number, producer) in (0..).zip(crew) {
             let share = sessions * number / producers..sessions * (number + 1) / producers;
-            scope.spawn(move || producer.work(share, zipf, Rng::new(number), stop));
+            scope.spawn(move || producer.work(share, zipf, Rng::new(number), pace, stop));
         }
         let watched = screen.watch(|| start.elapsed() >= plan.producers_stop || is_interrupted());
         stop.store(true, Relaxed);
         watched
     })?;
     let under_load = map.stats().lateness();
+    if !is_interrupted() {
+        screen.note("the producers have stopped; what they left expires")?;
+    }
     screen.watch(|| start.elapsed() >= plan.shutdown || map.is_empty() || is_interrupted())?;
     if is_interrupted() {
         screen.note("interrupted: what is left is handed back")?;
@@ -481,6 +548,18 @@ mod tests {
         ] {
             assert_eq!(fitting(&fields, width), line, "{width}");
         }
+    }
+
+    #[test]
+    fn producers_rest_for_at_least_half_of_the_time_and_never_catch_up() {
+        let micros = Duration::from_micros;
+        let pace = Pace::new(2, false);
+        assert_eq!(pace.round, Some(micros(640)));
+        for (worked, rest) in [(0, 640), (40, 600), (320, 320), (500, 500), (9_000, 9_000)] {
+            assert_eq!(pace.rest_after(micros(worked)), micros(rest), "{worked}");
+        }
+        let flat_out = Pace::new(2, true);
+        assert_eq!(flat_out.rest_after(micros(40)), Duration::ZERO);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod about;
 mod app;
 mod balance;
 mod cli;
+mod lateness;
 mod live;
 mod log;
 mod progress;
