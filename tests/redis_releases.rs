@@ -134,7 +134,6 @@ fn to_close_a_thousand_locks_takes_as_many_round_trips_as_there_are_batches() {
     drop(guards);
 }
 
-#[cfg(feature = "futures")]
 #[test]
 #[cfg_attr(
     not(has_redis_server),
@@ -160,7 +159,6 @@ fn dropped_guards_share_round_trips() {
 }
 
 /// A future on this thread.
-#[cfg(feature = "futures")]
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
@@ -233,11 +231,9 @@ fn granted_for(store: &RedisStore, name: &str, lease: Duration) {
 // === a program that ends ===
 
 /// What tells the program that it is the one that ends.
-#[cfg(feature = "futures")]
 const URL: &str = "TOURBILLON_TEST_ENDS";
 
 /// The program itself: it ends right after its guard, as `main` does.
-#[cfg(feature = "futures")]
 #[test]
 fn locks_drops_and_ends() {
     let Ok(url) = std::env::var(URL) else {
@@ -252,7 +248,6 @@ fn locks_drops_and_ends() {
     std::process::exit(7);
 }
 
-#[cfg(feature = "futures")]
 #[test]
 #[cfg_attr(
     not(has_redis_server),

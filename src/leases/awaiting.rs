@@ -23,9 +23,12 @@ impl Leases {
     /// destination gets 64 at one time and all of them 192. If as many calls hang, others wait for them.
     ///
     /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
-    /// granted is given back at once. A guard that was acquired so does not block when it is dropped;
-    /// a process that ends right after such a drop gives nothing back:
+    /// granted is given back at once. A guard that was acquired so does not block when it is dropped,
+    /// unless it is the last and no `Leases` are left: see [`LeasesBuilder::end_limit`]. A process
+    /// that exits without that last drop gives nothing back right after it dropped a guard; there
     /// [`release_async`](LeaseGuard::release_async) does, or [`close`](Leases::close).
+    ///
+    /// [`LeasesBuilder::end_limit`]: super::LeasesBuilder::end_limit
     ///
     /// # Errors
     ///

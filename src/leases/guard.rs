@@ -101,7 +101,8 @@ impl fmt::Debug for LeaseId {
 ///
 /// **Dropping it** gives the lock back as well as can be: the renewals end at once, and a worker asks
 /// the store, for which the drop waits for a tenth of a second at most; not at all if the guard was
-/// acquired by an async call. If the store fails, it is tried again until the lease would have run
+/// acquired by an async call. The last guard of [`Leases`](super::Leases) that are gone waits
+/// [longer](super::LeasesBuilder::end_limit). If the store fails, it is tried again until the lease would have run
 /// out. Who has to know calls [`release`](Self::release).
 #[must_use = "dropping it gives the lock back"]
 pub struct LeaseGuard {

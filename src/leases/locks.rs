@@ -11,12 +11,10 @@ use super::hub::Hub;
 use super::line::{Line, Tally};
 use super::releases::{GiveBack, Handle, Release};
 use super::stats::{Asks, LeaseStats};
-use super::store::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError,
-};
-#[cfg(feature = "futures")]
-use super::turns::Turns;
+use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
+#[cfg(feature = "futures")]
+use super::{store::Destination, turns::Turns};
 use crate::clock::Clock;
 use crate::job::contain;
 use crate::sync::Arc;
@@ -32,9 +30,17 @@ use crate::tick::Time;
 /// still one, learns of it by its own clock.
 ///
 /// Clones are one manager. Its threads start with the first attempt, and end when the last clone and
-/// the last guard are gone: five, two more with a callback, and as many more as calls of the store and
-/// callbacks hang, up to a bound. Nothing here is reentrant by thread: who holds a lock and asks for it again
+/// the last guard are gone: three, two more with the feature `futures`, two more with a callback, and
+/// as many more as calls of the store and callbacks hang, up to a bound. Nothing here is reentrant by thread: who holds a lock and asks for it again
 /// waits for itself; [`enter_again`](Self::enter_again) makes a second guard of one holding.
+///
+/// # Drop
+///
+/// The drop of the last clone, or of the last guard if that lives longer, waits until the store has
+/// been asked for every release that is queued, and for [one second](LeasesBuilder::end_limit) at
+/// most. So a program that ends after its guards has given its locks back. Where a runtime's thread
+/// must not block for so long, keep a clone, or [`close`](Self::close) the leases elsewhere before.
+/// What is queued after that second goes on in the background, if the process does.
 ///
 /// # Examples
 ///

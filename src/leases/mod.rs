@@ -136,10 +136,17 @@
 //! ## The end
 //!
 //! **Dropping a guard**, the last one of its holding, ends the renewals at once. A worker asks the
-//! store to give the lock back; the drop waits for it for a tenth of a second at most, and for a
-//! guard of an async call not at all, so that a process which ends right then gives nothing back. If the store fails, it is asked again in the background
-//! until the lease would have run out. Nobody hears how it went: [`release`](LeaseGuard::release)
-//! says it, and when it returns no renewal is sent any more.
+//! store to give the lock back, together with others of the same destination. The drop waits for
+//! that for a tenth of a second at most, and for a guard of an async call not at all. If the store
+//! fails, it is asked again in the background until the lease would have run out.
+//! [`LeaseStats::releases_queued`] is the number of releases that the store has not answered. Nobody
+//! hears how one went: [`release`](LeaseGuard::release) says it, and when it returns no renewal is
+//! sent any more.
+//!
+//! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all of
+//! these releases, and no longer than [`end_limit`](LeasesBuilder::end_limit), one second by default.
+//! That is what a `main` needs that ends right after its guard; it blocks the thread, also one of an
+//! async runtime.
 //!
 //! **A process that ends** with guards in its hands, or is killed, gives nothing back: the others
 //! wait for the rest of the lease. In good order, drop the guards, or [`close`](Leases::close) the

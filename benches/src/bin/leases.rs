@@ -20,14 +20,23 @@ use tourbillon::leases::{LeaseGuard, Leases, RedisStore};
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
+#[path = "../../../tests/kit/proxy.rs"]
+mod proxy;
 #[path = "../../../tests/kit/redis.rs"]
 mod server;
 
 use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};
+use proxy::{Answers, Proxy};
 use server::Server;
 
 /// Threads that acquire and release.
 const THREADS: usize = 4;
+/// What a network adds to each answer.
+const ROUND_TRIP: Duration = Duration::from_millis(10);
+/// Tasks that acquire and drop.
+const TASKS: usize = 32;
+/// Locks that are held when the leases are closed.
+const CLOSED: usize = 1_000;
 
 struct Sizes {
     leases: usize,
@@ -37,6 +46,8 @@ struct Sizes {
     crashes: usize,
     crash_leases: &'static [u64],
     contest: Duration,
+    dropping: Duration,
+    burst: usize,
 }
 
 const FULL: Sizes = Sizes {
@@ -47,6 +58,8 @@ const FULL: Sizes = Sizes {
     crashes: 9,
     crash_leases: &[500, 3_000],
     contest: Duration::from_secs(30),
+    dropping: Duration::from_secs(10),
+    burst: 20_000,
 };
 
 const SMOKE: Sizes = Sizes {
@@ -57,6 +70,8 @@ const SMOKE: Sizes = Sizes {
     crashes: 2,
     crash_leases: &[300],
     contest: Duration::from_secs(2),
+    dropping: Duration::from_secs(1),
+    burst: 2_000,
 };
 
 fn main() -> ExitCode {
@@ -86,7 +101,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let held = many(&sizes) && cycles(&sizes);
+    let held = many(&sizes) && cycles(&sizes) && releases(&sizes);
     for &lease in sizes.crash_leases {
         crashes(Duration::from_millis(lease), sizes.crashes);
     }
@@ -271,6 +286,90 @@ fn cycles(sizes: &Sizes) -> bool {
     println!("series that are armed        {none:>10}, and {one} while it is held");
     drop(guard);
     (none, one) == (0, 1)
+}
+
+/// P5: guards that are dropped, and leases that are closed, with a round trip of 10 ms.
+fn releases(sizes: &Sizes) -> bool {
+    let server = Server::start();
+    let proxy = Proxy::before(server.port());
+    // Nothing is renewed meanwhile.
+    let lease = Duration::from_secs(600);
+    let leases = Leases::builder(store(&proxy.url(), lease)).lease(lease);
+    let leases = leases.build().expect("leases");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    println!("\nguards that are dropped, with a round trip of {ROUND_TRIP:?}");
+    let names = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let next = move || {
+        names
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+            .to_string()
+    };
+
+    proxy.answers(Answers::Delay(ROUND_TRIP));
+    let before = leases.stats().released;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (leases, next) = (leases.clone(), next.clone());
+            let until = start + sizes.dropping;
+            runtime.spawn(async move {
+                let mut taken = 0_u64;
+                while Instant::now() < until {
+                    drop(leases.try_lock_async(&next()).await.expect("it is free"));
+                    taken += 1;
+                }
+                taken
+            })
+        })
+        .collect();
+    let taken: u64 = tasks
+        .into_iter()
+        .map(|task| runtime.block_on(task).expect("no panic"))
+        .sum();
+    let queued = leases.stats().releases_queued;
+    let passed = start.elapsed().as_secs_f64();
+    println!("taken and dropped            {taken:>10}");
+    println!("of these still locked        {queued:>10}");
+    println!(
+        "released                     {:>10.0} a second",
+        (leases.stats().released - before) as f64 / passed
+    );
+    emptied(&leases);
+
+    proxy.answers(Answers::Pass);
+    let lock = |_| runtime.block_on(leases.try_lock_async(&next()));
+    let guards: Vec<_> = (0..sizes.burst).map(lock).collect();
+    proxy.answers(Answers::Delay(ROUND_TRIP));
+    let start = Instant::now();
+    drop(guards);
+    emptied(&leases);
+    println!(
+        "released, {} at once      {:>10.0} a second",
+        sizes.burst,
+        sizes.burst as f64 / start.elapsed().as_secs_f64()
+    );
+
+    proxy.answers(Answers::Pass);
+    let guards: Vec<_> = (0..CLOSED).map(lock).collect();
+    proxy.answers(Answers::Delay(ROUND_TRIP));
+    let start = Instant::now();
+    let closed = leases.close(Duration::from_secs(60));
+    println!("to close {closed} locks         {:>10.0?}", start.elapsed());
+    drop(guards);
+    closed == CLOSED && server.cli(&["--scan", "--pattern", "*:lock"]).is_empty()
+}
+
+/// Waits until nothing is to be given back any more.
+fn emptied(leases: &Leases) {
+    let start = Instant::now();
+    while leases.stats().releases_queued > 0 {
+        assert!(start.elapsed() < Duration::from_secs(120), "locks stay");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A process that holds a lock until it is killed.

@@ -9,7 +9,8 @@
 //!
 //! - **L1** What is in the queue is taken by one pass only, that of the present epoch.
 //! - **L2** Something is in the queue and no pass runs: one is armed. Who puts something in arms it,
-//!   and so does every series that looks after itself and finds its renewal still in the queue.
+//!   and so does every series that looks after itself and finds its renewal still in the queue. For
+//!   releases, which nobody looks after, `line.rs` has a rule of its own in this one's place.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
