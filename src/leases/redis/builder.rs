@@ -15,6 +15,10 @@ const PREFIX: &str = "tourbillon";
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
 const TOKEN_LIFE: Duration = Duration::from_secs(7 * DAY);
 const CONNECTIONS: usize = 16;
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
+/// Linux counts up to 32,767 s.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(9 * 3_600);
 const DAY: u64 = 24 * 3_600;
 /// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
@@ -33,6 +37,7 @@ pub struct RedisStoreBuilder {
     durable: bool,
     token_life: Duration,
     connections: usize,
+    tcp_keepalive: Option<Duration>,
     destinations: u16,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
@@ -47,6 +52,7 @@ impl RedisStoreBuilder {
             durable: false,
             token_life: TOKEN_LIFE,
             connections: CONNECTIONS,
+            tcp_keepalive: Some(KEEPALIVE),
             destinations: 1,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
@@ -134,6 +140,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// After how long without a word the system asks the server whether it is still there (TCP
+    /// keepalive): 15 s by default, `None` for never. It keeps the connection known to devices in
+    /// between, and finds out that the server is gone. In whole seconds, rounded up; how often it asks
+    /// before it gives up is the system's to say. Not for Unix sockets.
+    pub fn tcp_keepalive(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.tcp_keepalive = after.into();
+        self
+    }
+
     /// The store. This does not connect: a server that is away just now is no error here.
     ///
     /// # Errors
@@ -152,6 +167,11 @@ impl RedisStoreBuilder {
                 life: self.token_life,
                 longest_lease: self.longest_lease,
             });
+        }
+        if let Some(after) = self.tcp_keepalive
+            && !(SHORTEST_KEEPALIVE..=LONGEST_KEEPALIVE).contains(&after)
+        {
+            return Err(RedisBuildError::TcpKeepalive(after));
         }
         if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
             return Err(RedisBuildError::Connections(self.connections));
@@ -200,7 +220,12 @@ impl RedisStoreBuilder {
                 None => described(&error),
             })
         })?;
-        let server = Server::new(&info);
+        // The system takes whole seconds, and would round down.
+        let keepalive = self.tcp_keepalive.map(|after| {
+            let begun = u64::from(after.subsec_nanos() > 0);
+            Duration::from_secs(after.as_secs() + begun)
+        });
+        let server = Server::new(&info, keepalive);
         let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
         #[cfg(feature = "redis-tls")]
         {
@@ -280,6 +305,8 @@ pub enum RedisBuildError {
         /// With leases as long as this.
         longest_lease: Duration,
     },
+    /// The time before a keepalive is not between 1 s and 9 hours.
+    TcpKeepalive(Duration),
     /// The number of connections is not between 1 and 1,024.
     Connections(usize),
     /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
@@ -312,6 +339,10 @@ impl fmt::Display for RedisBuildError {
                 f,
                 "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
                  and 365 days"
+            ),
+            RedisBuildError::TcpKeepalive(after) => write!(
+                f,
+                "a keepalive after {after:?}: choose between 1 s and 9 hours, or none"
             ),
             RedisBuildError::Connections(connections) => {
                 write!(f, "{connections} connections: choose between 1 and 1,024")
@@ -386,6 +417,10 @@ mod tests {
         assert_eq!(
             error(some().token_life(zero)).to_string(),
             "tokens that live for 0ns: choose between the longest lease, 30s, and 365 days"
+        );
+        assert_eq!(
+            error(some().tcp_keepalive(zero)).to_string(),
+            "a keepalive after 0ns: choose between 1 s and 9 hours, or none"
         );
         assert_eq!(
             error(some().connections(0)),
