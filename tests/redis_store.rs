@@ -464,6 +464,63 @@ fn waiters_write_one_mark_however_often_they_ask() {
 
 // === batches ===
 
+/// What the system has armed for the connections to a port, and in how many hundredths of a second:
+/// `02` is a keepalive.
+#[cfg(target_os = "linux")]
+fn timers(port: u16) -> Vec<(String, u64)> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let to = format!("0100007F:{port:04X}");
+    let established = table.lines().filter_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        // Number, own address, the other one, state, queues, timer.
+        (words.get(2) == Some(&to.as_str()) && words[3] == "01").then(|| words[5].to_owned())
+    });
+    let timers = established.map(|timer| {
+        let (kind, left) = timer.split_once(':').expect("a kind and a time");
+        (
+            kind.to_owned(),
+            u64::from_str_radix(left, 16).expect("a number"),
+        )
+    });
+    timers.collect()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn the_system_asks_after_a_server_that_says_nothing() {
+    let server = Server::start();
+    let proxy = proxy::Proxy::before(server.port());
+    let port = proxy.port();
+    for (keepalive, most) in [
+        (Some(Duration::from_secs(15)), 1_500),
+        (Some(Duration::from_millis(3_601_500)), 360_200),
+        (None, 0),
+    ] {
+        let store = RedisStore::builder(&proxy.url())
+            .tcp_keepalive(keepalive)
+            .durable()
+            .build()
+            .unwrap();
+        assert_eq!(store.check(LIMIT), Ok(()));
+        // The other end's word may still be under way.
+        wait::until("it is armed, or nothing is", || {
+            match (&timers(port)[..], keepalive) {
+                ([(kind, left)], Some(_)) => {
+                    kind == "02" && *left <= most && *left > most.saturating_sub(6_000).max(1)
+                }
+                ([(kind, _)], None) => kind == "00",
+                _ => false,
+            }
+        });
+        drop(store);
+        wait::until("it is closed", || timers(port).is_empty());
+    }
+}
+
 #[test]
 #[cfg_attr(
     not(has_redis_server),

@@ -16,6 +16,10 @@ const LONGEST_LEASE: Duration = Duration::from_secs(30);
 /// A clock that is wrong by a day, as one with a wrong date is, and an hour to spare.
 const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
 const CONNECTIONS: usize = 16;
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
+/// Linux counts up to 32,767 s.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(9 * 3_600);
 const DAY: u64 = 24 * 3_600;
 /// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
@@ -37,6 +41,7 @@ pub struct RedisStoreBuilder {
     starts_empty: bool,
     token_life: Option<Duration>,
     connections: usize,
+    tcp_keepalive: Option<Duration>,
     destinations: u16,
     #[cfg(feature = "redis-tls")]
     certificates: Certificates,
@@ -52,6 +57,7 @@ impl RedisStoreBuilder {
             starts_empty: false,
             token_life: None,
             connections: CONNECTIONS,
+            tcp_keepalive: Some(KEEPALIVE),
             destinations: 1,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
@@ -159,6 +165,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// After how long without a word the system asks the server whether it is still there (TCP
+    /// keepalive): 15 s by default, `None` for never. It keeps the connection known to devices in
+    /// between, and finds out that the server is gone. In whole seconds, rounded up; how often it asks
+    /// before it gives up is the system's to say. Not for Unix sockets.
+    pub fn tcp_keepalive(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.tcp_keepalive = after.into();
+        self
+    }
+
     /// The store. This does not connect: a server that is away just now is no error here.
     ///
     /// # Errors
@@ -178,6 +193,11 @@ impl RedisStoreBuilder {
                 life: token_life,
                 longest_lease: self.longest_lease,
             });
+        }
+        if let Some(after) = self.tcp_keepalive
+            && !(SHORTEST_KEEPALIVE..=LONGEST_KEEPALIVE).contains(&after)
+        {
+            return Err(RedisBuildError::TcpKeepalive(after));
         }
         if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
             return Err(RedisBuildError::Connections(self.connections));
@@ -231,7 +251,12 @@ impl RedisStoreBuilder {
                 None => described(&error),
             })
         })?;
-        let server = Server::new(&info);
+        // The system takes whole seconds, and would round down.
+        let keepalive = self.tcp_keepalive.map(|after| {
+            let begun = u64::from(after.subsec_nanos() > 0);
+            Duration::from_secs(after.as_secs() + begun)
+        });
+        let server = Server::new(&info, keepalive);
         let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
         #[cfg(feature = "redis-tls")]
         {
@@ -312,6 +337,8 @@ pub enum RedisBuildError {
         /// With leases as long as this.
         longest_lease: Duration,
     },
+    /// The time before a keepalive is not between 1 s and 9 hours.
+    TcpKeepalive(Duration),
     /// The number of connections is not between 1 and 1,024.
     Connections(usize),
     /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
@@ -344,6 +371,10 @@ impl fmt::Display for RedisBuildError {
                 f,
                 "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
                  and 730 days"
+            ),
+            RedisBuildError::TcpKeepalive(after) => write!(
+                f,
+                "a keepalive after {after:?}: choose between 1 s and 9 hours, or none"
             ),
             RedisBuildError::Connections(connections) => {
                 write!(f, "{connections} connections: choose between 1 and 1,024")
@@ -418,6 +449,10 @@ mod tests {
         assert_eq!(
             error(some().token_life(zero)).to_string(),
             "tokens that live for 0ns: choose between the longest lease, 30s, and 730 days"
+        );
+        assert_eq!(
+            error(some().tcp_keepalive(zero)).to_string(),
+            "a keepalive after 0ns: choose between 1 s and 9 hours, or none"
         );
         assert_eq!(
             error(some().connections(0)),

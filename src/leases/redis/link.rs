@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Parser, Value};
 
@@ -19,6 +20,8 @@ pub(super) struct Server {
     address: Address,
     #[cfg(feature = "redis-tls")]
     tls: Option<Tls>,
+    /// After how long without a word the system asks whether the server is there.
+    keepalive: Option<Duration>,
     /// What is sent first on each connection, with the number of its answers.
     greeting: (Vec<u8>, usize),
 }
@@ -30,7 +33,7 @@ enum Address {
 
 impl Server {
     /// None for an address of a kind that is unknown here.
-    pub(super) fn new(info: &ConnectionInfo) -> Option<Self> {
+    pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
         let settings = info.redis_settings();
         let mut greeting = (Vec::new(), 0);
         let mut add = |cmd: &Cmd| {
@@ -55,6 +58,7 @@ impl Server {
             },
             #[cfg(feature = "redis-tls")]
             tls: None,
+            keepalive,
             greeting,
         })
     }
@@ -117,7 +121,8 @@ impl Server {
             };
             // One that swallows everything leaves time for the others.
             let limit = Limit::new(left / (addresses.len() as u32 - tried));
-            let connected = Timed::tcp(address, limit).and_then(|timed| self.secured(timed));
+            let connected = Timed::tcp(address, self.keepalive, limit);
+            let connected = connected.and_then(|timed| self.secured(timed));
             match connected {
                 Ok(wire) => return Ok(wire),
                 Err(error) => fault = Fault::of(&error, self),

@@ -11,6 +11,7 @@ use super::store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
 };
+use crate::clock::Clock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, unique_number};
 
@@ -145,7 +146,8 @@ use scripts::{Call, Scripts};
 /// # Limits, and what goes wrong
 ///
 /// Every call connects, shakes hands, writes and reads within its limit; only looking up the name of a
-/// host has the system's own limits. A connection on which something went wrong is thrown away. If one
+/// host has the system's own limits. A connection on which something went wrong is thrown away, and so is
+/// one that nobody has used for a minute: a device in between may have forgotten it. If one
 /// that was idle turns out to be closed, the call is sent once more on a new one, and what was sent first may have been executed: the second answer of a
 /// release may then be [`Released::NotHeld`](super::Released::NotHeld). An acquire that was sent first
 /// and is held up on its way for longer than its lock is held leaves the name with nobody for a lease.
@@ -230,7 +232,7 @@ impl RedisStore {
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(Inner {
             scripts: Scripts::new(),
-            pool: Pool::new(Arc::clone(&server), options.connections),
+            pool: Pool::new(Arc::clone(&server), options.connections, Clock::boottime()),
             listener: Arc::new(Listener::new(
                 Arc::clone(&server),
                 options.keys.channel().to_owned(),

@@ -1,28 +1,41 @@
 //! The connections of a store, and calls on them.
+//!
+//! **P1** No call goes out on a connection that has been idle for longer than [`LONGEST_IDLE`]. A device
+//! between here and the server may have forgotten such a connection and drop what is sent on it: then a
+//! call would have no answer, and cost its whole limit.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use redis::Value;
 
 use super::errors::Fault;
 use super::link::{Limit, Link, Server};
 use super::scripts::{By, Call};
+use crate::clock::Clock;
 use crate::leases::{Destination, StoreError};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, Origin};
+use crate::tick::Time;
 
 /// Connections that nobody uses just now, and turns for those who want one.
 pub(super) struct Pool {
     server: Arc<Server>,
     most: usize,
-    /// The one used last is used next, so that those beyond what is needed stay unused.
-    idle: Mutex<Vec<Link>>,
+    /// The one used last is used next, so that those beyond what is needed stay unused. Each with the
+    /// moment at which it was put back, so the later ones stand behind.
+    idle: Mutex<Vec<(Link, Time)>>,
+    /// What tells how long they were idle. It goes on while the machine is suspended.
+    clock: Clock,
     /// Of each destination: one that hangs keeps its own, and no others.
     turns: Mutex<HashMap<Destination, Turns>>,
     origin: Origin,
 }
 
 type Turns = (Sender<()>, Receiver<()>);
+
+/// A connection that was idle for longer is closed, and not used again.
+const LONGEST_IDLE: Duration = Duration::from_secs(60);
 
 /// Whose call it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,11 +58,12 @@ impl Drop for Turn {
 }
 
 impl Pool {
-    pub(super) fn new(server: Arc<Server>, most: usize) -> Self {
+    pub(super) fn new(server: Arc<Server>, most: usize, clock: Clock) -> Self {
         Pool {
             server,
             most,
             idle: Mutex::new(Vec::new()),
+            clock,
             turns: Mutex::default(),
             origin: Origin::here(),
         }
@@ -85,7 +99,7 @@ impl Pool {
             Whose::User(destination) => Some(self.turn(destination, limit)?),
             Whose::Pass => None,
         };
-        let mut idle = self.idle.lock().pop();
+        let mut idle = self.take_idle();
         loop {
             let reused = idle.is_some();
             let answers = match idle.take() {
@@ -107,6 +121,18 @@ impl Pool {
                 fault => return Err(fault.into()),
             }
         }
+    }
+
+    /// The connection that was used last: P1. Those that are too old are closed, without the lock.
+    fn take_idle(&self) -> Option<Link> {
+        let now = self.clock.now();
+        let mut idle = self.idle.lock();
+        let old = idle.partition_point(|(_, since)| now.since(*since) > LONGEST_IDLE);
+        let old: Vec<_> = idle.drain(..old).collect();
+        let last = idle.pop();
+        drop(idle);
+        drop(old);
+        last.map(|(link, _)| link)
     }
 
     fn turn(&self, destination: Destination, limit: Limit) -> Result<Turn, StoreError> {
@@ -152,9 +178,12 @@ impl Pool {
             }
             _ => false,
         };
-        let mut idle = self.idle.lock();
-        if idle.len() < self.most && !answers.iter().any(demoted) {
-            idle.push(link);
+        if !answers.iter().any(demoted) {
+            let mut idle = self.idle.lock();
+            if idle.len() < self.most {
+                // Read under the lock, so that they stand in the order of these.
+                idle.push((link, self.clock.now()));
+            }
         }
         Ok(answers)
     }
@@ -180,5 +209,92 @@ fn code(answer: &Value) -> Option<&str> {
     match answer {
         Value::ServerError(error) => Some(error.code()),
         _ => None,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::scripts::Scripts;
+    use super::*;
+    use crate::clock::ManualClock;
+    use redis::IntoConnectionInfo;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::sync::mpsc::{Receiver, channel};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Answers everything with a number; each connection is told.
+    fn server() -> (Arc<Server>, Receiver<()>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let url = format!("redis://{}/", listener.local_addr().unwrap());
+        let (tell, told) = channel();
+        let answer = |mut stream: TcpStream| {
+            let mut buffer = [0; 4_096];
+            while let Ok(1..) = stream.read(&mut buffer) {
+                let _ = stream.write_all(b":1\r\n");
+            }
+        };
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || answer(stream));
+                if tell.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        let info = url.as_str().into_connection_info().unwrap();
+        (Arc::new(Server::new(&info, None).unwrap()), told)
+    }
+
+    #[test]
+    fn a_connection_that_was_idle_for_more_than_a_minute_is_not_used_again() {
+        let (server, connected) = server();
+        let clock = ManualClock::new();
+        let pool = Pool::new(server, 4, Clock::manual(&clock));
+        let scripts = Scripts::new();
+        let call = || {
+            let call = Call::new(&scripts.ready, ["k".to_owned()]);
+            let answer = pool.call(
+                Whose::User(Destination::default()),
+                &[call],
+                Limit::new(LIMIT),
+            );
+            assert_eq!(answer, Ok(vec![Value::Int(1)]));
+            connected.try_iter().count()
+        };
+        // It is told before the first answer, or with it.
+        let first = call();
+        let first = first + usize::from(first == 0 && connected.recv_timeout(LIMIT).is_ok());
+        assert_eq!(first, 1);
+        for _ in 0..3 {
+            clock.advance(LONGEST_IDLE);
+            assert_eq!((call(), pool.idle()), (0, 1));
+        }
+        clock.advance(LONGEST_IDLE + Duration::from_nanos(1));
+        let second = call();
+        assert_eq!(pool.idle(), 1);
+        assert!(second == 1 || connected.recv_timeout(LIMIT).is_ok());
+    }
+
+    #[test]
+    fn those_that_are_too_old_go_and_the_younger_ones_stay() {
+        let (server, _connected) = server();
+        let clock = ManualClock::new();
+        let pool = Pool::new(Arc::clone(&server), 4, Clock::manual(&clock));
+        let second = Duration::from_secs(1);
+        for _ in 0..3 {
+            let Ok(link) = Link::open(&server, Limit::new(LIMIT)) else {
+                panic!("it takes connections");
+            };
+            pool.idle.lock().push((link, clock.now()));
+            clock.advance(second);
+        }
+        // They are idle for 60, 59 and 58 s now, and a moment later for more.
+        clock.advance(LONGEST_IDLE - 3 * second + Duration::from_nanos(1));
+        let last = pool.take_idle();
+        assert_eq!((last.is_some(), pool.idle()), (true, 1));
+        clock.advance(second);
+        assert_eq!((pool.take_idle().is_none(), pool.idle()), (true, 0));
     }
 }

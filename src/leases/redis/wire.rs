@@ -12,6 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+
 /// Longer limits are as good as none, and fit every clock.
 const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 
@@ -49,9 +51,19 @@ enum Socket {
 }
 
 impl Timed {
-    pub(super) fn tcp(address: &SocketAddr, limit: Limit) -> io::Result<Self> {
+    /// `keepalive`: after so long without a word the system asks the other side whether it is there.
+    pub(super) fn tcp(
+        address: &SocketAddr,
+        keepalive: Option<Duration>,
+        limit: Limit,
+    ) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(address, limit.or_late()?)?;
         stream.set_nodelay(true)?;
+        if let Some(after) = keepalive {
+            // How often it asks, and for how long in vain, is the system's to say.
+            let keepalive = TcpKeepalive::new().with_time(after);
+            SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        }
         Ok(Timed {
             socket: Socket::Tcp(stream),
             limit,
