@@ -2,6 +2,10 @@
 
 #[path = "../../../src/leases/desk.rs"]
 pub(crate) mod desk;
+#[path = "../../../src/leases/hub.rs"]
+pub(crate) mod hub;
+#[path = "../../../src/leases/memory.rs"]
+pub(crate) mod memory;
 #[path = "../../../src/leases/store.rs"]
 pub(crate) mod store;
 pub(crate) mod watchdog;

@@ -23,6 +23,7 @@ mod renewal;
 mod repeat;
 mod shutdown;
 mod sleep;
+mod turns;
 mod waiting;
 
 use std::sync::Arc;
