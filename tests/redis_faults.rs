@@ -939,10 +939,18 @@ fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
         "(integer) 0"
     );
     granted(&one, "x", "a:3");
-    // A reservation that somebody has made endless by hand is none.
-    server.cli(&["DEL", "tourbillon:{x}:lock"]);
-    server.cli(&["HSET", "tourbillon:{x}:lock", "next", "nobody"]);
-    granted(&one, "x", "a:4");
+    // One that lasts longer than it should, as after a clock that was set back, is none; nor is one
+    // without an end.
+    for end in ["3600000", "0"] {
+        server.cli(&["DEL", "tourbillon:{x}:lock"]);
+        server.cli(&["HSET", "tourbillon:{x}:lock", "next", "nobody"]);
+        if end != "0" {
+            server.cli(&["PEXPIRE", "tourbillon:{x}:lock", end]);
+        }
+        granted(&one, "x", "a:4");
+        let next = server.cli(&["HEXISTS", "tourbillon:{x}:lock", "next"]);
+        assert_eq!(next, "(integer) 0");
+    }
     // A full server reserves nothing, or for a moment as ever, and gives back in any case.
     assert!(is_held(&due(&other, "x", "b:2")));
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);

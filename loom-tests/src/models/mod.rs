@@ -21,9 +21,9 @@ mod pace;
 mod permits;
 mod renewal;
 mod repeat;
+mod reservation;
 mod shutdown;
 mod sleep;
-mod turns;
 mod waiting;
 
 use std::sync::Arc;

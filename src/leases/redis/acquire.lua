@@ -5,10 +5,11 @@
 local found = redis.call('HMGET', KEYS[1], 'owner', 'next', 'since')
 local owner, turn, waited = found[1], found[2], tonumber(ARGV[6])
 local held = owner and owner ~= ARGV[1]
--- Released, and reserved for a store in which somebody has waited for a turn. A reservation without
--- an end, which no script makes, is none.
+-- Released, and reserved for a store in which somebody has waited for a turn. One that lasts longer
+-- than any release makes it, since the clock was set back, is none.
 if not owner and turn and (waited == 0 or turn ~= ARGV[7]) then
-  held = redis.call('PTTL', KEYS[1]) >= 0
+  local left = redis.call('PTTL', KEYS[1])
+  held = left >= 0 and left <= 25
 end
 if held then
   -- What a full server does not note is not announced: who waits asks again.

@@ -5,10 +5,10 @@
 //! A waiter that nobody wakes shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/turns-release-reserves-nothing.patch`
-//! - `teeth/turns-reserves-in-a-second-hold.patch`: a newcomer takes the name in between.
-//! - `teeth/turns-reservation-has-no-end.patch`
-//! - `teeth/turns-release-wakes-nobody.patch`
+//! - `teeth/reservation-is-not-made.patch`
+//! - `teeth/reservation-in-a-second-hold.patch`: a newcomer takes the name in between.
+//! - `teeth/reservation-has-no-end.patch`
+//! - `teeth/reservation-wakes-nobody.patch`
 
 use std::task::{Wake, Waker};
 use std::time::Duration;
