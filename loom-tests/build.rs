@@ -4,7 +4,9 @@ fn main() {
     println!("cargo::rustc-cfg=loom");
     println!("cargo::rustc-check-cfg=cfg(loom)");
     // The sources ask for it; here they are without it.
-    println!("cargo::rustc-check-cfg=cfg(feature, values(\"test-util\", \"futures\", \"tokio\"))");
+    println!(
+        "cargo::rustc-check-cfg=cfg(feature, values(\"test-util\", \"futures\", \"tokio\", \"redis\"))"
+    );
     // What tasks wait at is checked, too.
     println!("cargo::rustc-cfg=feature=\"futures\"");
     println!("cargo::rustc-cfg=feature=\"tokio\"");

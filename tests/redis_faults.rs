@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tourbillon::leases::{
     Acquired, Claim, Destination, LeaseStore, Leases, LockError, Outcome, RedisStore, Released,
@@ -474,6 +474,7 @@ fn r02_rights_and_types_are_refused() {
         "+hget",
         "+hset",
         "+hmget",
+        "+hdel",
         "+get",
         "+set",
         "+del",
@@ -498,7 +499,11 @@ fn r02_rights_and_types_are_refused() {
     let renewal = [Renewal::new("x", "a:1", LEASE)];
     let outcomes = locks.renew(Destination::default(), &renewal, LIMIT);
     assert_eq!(outcomes, Ok(vec![Outcome::Renewed]));
+    // Also what is reserved is granted.
+    assert!(matches!(due(&locks, "x", "b:1"), Acquired::Held { .. }));
     assert_eq!(locks.release("x", "a:1", LIMIT), Ok(Released::Released));
+    assert!(matches!(due(&locks, "x", "b:1"), Acquired::Granted { .. }));
+    assert_eq!(locks.release("x", "b:1", LIMIT), Ok(Released::Released));
     assert!(!format!("{locks:?}").contains("s3cret"), "{locks:?}");
     let why = refused(acquire(&with("locks:wr0ng"), "x", "a:1"));
     assert!(why.contains("WRONGPASS") && !why.contains("wr0ng"), "{why}");
@@ -885,4 +890,132 @@ fn a_wait_for_a_full_server_is_told() {
     told(&server.url(), "OOM", || {
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     });
+}
+
+// === turns ===
+
+/// What somebody gets who has waited for so long that it is its turn.
+#[track_caller]
+fn due(store: &RedisStore, name: &str, owner: &str) -> Acquired {
+    due_after(store, name, owner, Duration::from_secs(1))
+}
+
+#[track_caller]
+fn due_after(store: &RedisStore, name: &str, owner: &str, waited: Duration) -> Acquired {
+    let claim = Claim::new(name, owner, LEASE).waiting().waited(waited);
+    store.acquire(&claim, LIMIT).unwrap()
+}
+
+fn is_held(answer: &Acquired) -> bool {
+    matches!(answer, Acquired::Held { .. })
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_release_leaves_the_name_to_the_store_in_which_somebody_has_waited() {
+    let server = Server::start();
+    let [one, other, third] = [(); 3].map(|()| at(&server.url()));
+    let mut round = 0;
+    // What is reserved is so for 25 ms of the server's clock. On a machine that is too busy for that
+    // nothing is seen, and it is tried again.
+    wait::until("everything is seen within a reservation", || {
+        round += 1;
+        let [a, b, c] = ["a", "b", "c"].map(|who| format!("{who}:{round}"));
+        granted(&one, "x", &a);
+        assert!(is_held(&due(&other, "x", &b)));
+        let start = Instant::now();
+        assert_eq!(one.release("x", &a, LIMIT), Ok(Released::Released));
+        let again = acquire(&one, "x", &format!("{a}-again")).unwrap();
+        let waits = Claim::new("x", "c:1", LEASE).waiting();
+        let waits = third.acquire(&waits, LIMIT).unwrap();
+        let third_one = due(&third, "x", &c);
+        let turn = due(&other, "x", &b);
+        let seen = start.elapsed() < Duration::from_millis(20);
+        if seen {
+            for answer in [again, waits, third_one] {
+                let Acquired::Held { remaining } = answer else {
+                    panic!("it is reserved: {answer:?}");
+                };
+                assert!(remaining <= Duration::from_millis(25), "{remaining:?}");
+            }
+            assert!(!is_held(&turn), "{turn:?}");
+            // Those who were refused meanwhile wait, and the next release is announced to them.
+            let waited = server.cli(&["HEXISTS", "tourbillon:{x}:lock", "waited"]);
+            assert_eq!(waited, "(integer) 1");
+            let next = server.cli(&["HEXISTS", "tourbillon:{x}:lock", "next"]);
+            assert_eq!(next, "(integer) 0");
+        }
+        server.cli(&["DEL", "tourbillon:{x}:lock"]);
+        seen
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_turn_that_nobody_takes_passes_and_leaves_nothing() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| at(&server.url()));
+    granted(&one, "x", "a:1");
+    assert!(is_held(&due(&other, "x", "b:1")));
+    assert_eq!(one.release("x", "a:1", LIMIT), Ok(Released::Released));
+    wait::until("it is free", || {
+        !is_held(&acquire(&one, "x", "a:2").unwrap())
+    });
+    assert_eq!(one.release("x", "a:2", LIMIT), Ok(Released::Released));
+    assert_eq!(
+        server.cli(&["EXISTS", "tourbillon:{x}:lock"]),
+        "(integer) 0"
+    );
+    granted(&one, "x", "a:3");
+    // One that lasts longer than it should, as after a clock that was set back, is none; nor is one
+    // without an end.
+    for end in ["3600000", "0"] {
+        server.cli(&["DEL", "tourbillon:{x}:lock"]);
+        server.cli(&["HSET", "tourbillon:{x}:lock", "next", "nobody"]);
+        if end != "0" {
+            server.cli(&["PEXPIRE", "tourbillon:{x}:lock", end]);
+        }
+        granted(&one, "x", "a:4");
+        let next = server.cli(&["HEXISTS", "tourbillon:{x}:lock", "next"]);
+        assert_eq!(next, "(integer) 0");
+    }
+    // A full server reserves nothing, or for a moment as ever, and gives back in any case.
+    assert!(is_held(&due(&other, "x", "b:2")));
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(one.release("x", "a:4", LIMIT), Ok(Released::Released));
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    wait::until("it is free", || {
+        !is_held(&acquire(&one, "x", "a:5").unwrap())
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn the_store_with_the_longest_wait_is_next() {
+    let server = Server::start();
+    let [one, other, third] = [(); 3].map(|()| at(&server.url()));
+    granted(&one, "x", "a:1");
+    let next = || server.cli(&["HGET", "tourbillon:{x}:lock", "next"]);
+    let short = Claim::new("x", "b:1", LEASE)
+        .waiting()
+        .waited(Claim::TURN - Duration::from_millis(1));
+    assert!(is_held(&other.acquire(&short, LIMIT).unwrap()));
+    assert_eq!(next(), "(nil)");
+    let seconds = Duration::from_secs;
+    assert!(is_held(&due_after(&other, "x", "b:1", seconds(1))));
+    let first = next();
+    assert!(is_held(&due_after(&third, "x", "c:1", seconds(1_000))));
+    let second = next();
+    assert!(first != second && second != "(nil)", "{first} {second}");
+    assert!(is_held(&due_after(&other, "x", "b:1", seconds(2))));
+    assert_eq!(next(), second);
 }

@@ -197,6 +197,8 @@ const RUSHED: Duration = Duration::from_millis(100);
 
 /// What wakes who waits, beside the clock.
 struct Watching {
+    /// Since when it waits.
+    since: Time,
     /// The name may be free; `None` if the store can't tell.
     told: Option<Box<dyn Watch>>,
     /// The leases are closed.
@@ -216,7 +218,12 @@ impl Quest {
             watch.looks();
         }
         How {
-            waits: self.watch.is_some(),
+            // The last call is followed by no wait, so nothing is noted of it.
+            waits: self.watch.is_some() && now < self.end(),
+            waited: self
+                .watch
+                .as_ref()
+                .map_or(Duration::ZERO, |watch| now.since(watch.since)),
             until: self.end(),
             unsure: self.unsure,
             drop_waits,
@@ -353,6 +360,7 @@ impl Quest {
         if self.watch.is_none() {
             let told = contain(|| self.inner.store.watch(&self.request.name, waker));
             self.watch = Some(Watching {
+                since: self.inner.clock.now(),
                 told: told.ok().flatten(),
                 _closed: self.inner.waiting.watch(&self.request.owner, waker),
             });

@@ -34,6 +34,20 @@ use crate::tick::Time;
 /// as many more as calls of the store and callbacks hang, up to a bound. Nothing here is reentrant by thread: who holds a lock and asks for it again
 /// waits for itself; [`enter_again`](Self::enter_again) makes a second guard of one holding.
 ///
+/// # Fairness
+///
+/// A released lock goes to whoever asks first. That is fast, and a caller that locks and unlocks in
+/// a loop could keep everybody else out for ever. So callers that have waited for 20 ms take turns: the
+/// next release reserves the lock for them, for 5 to 25 ms, depending on how long they have waited.
+/// During that time everybody else is answered as if the lock was held. If nobody takes it, since the
+/// waiting process has died, say, it is free again after that time, and the reservation is gone.
+///
+/// - [`try_lock`](Self::try_lock) right after a release may fail with [`LockError::Held`], although
+///   nobody holds the lock at that moment. This happens only while others wait.
+/// - Among processes that share a Redis server the one whose caller has waited longest is next. Callers
+///   of one process are woken in the order in which they began to wait.
+/// - Nothing is promised about the order of callers that have waited for less than 20 ms.
+///
 /// # Drop
 ///
 /// The drop of the last clone, or of the last guard if that lives longer, waits until the store has
@@ -113,6 +127,8 @@ pub(super) struct Request {
 pub(super) struct How {
     /// The release is to be announced.
     pub(super) waits: bool,
+    /// For how long it has waited.
+    pub(super) waited: Duration,
     /// When it is of no use any more.
     pub(super) until: Time,
     /// An earlier one may still arrive.
@@ -177,7 +193,8 @@ impl Leases {
     ///
     /// Who waits is woken when it is released, if the store can tell, and asks
     /// again when the lease in its way has run out, and every now and then. One after the other is
-    /// woken, but who asks for the lock at that very moment may be faster.
+    /// woken. Who asks for the lock at that very moment may be faster, but not for long: see
+    /// [fairness](Self#fairness).
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).lock()
     }
@@ -186,7 +203,8 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::Held`] if it is not, and others.
+    /// [`LockError::Held`] if it is not, or is reserved for a caller that has waited: see
+    /// [fairness](Self#fairness). And others.
     ///
     /// # Blocking
     ///
@@ -365,7 +383,8 @@ impl Inner {
     fn ask(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
         // The lease counts from before the request is sent.
         let sent = self.clock.now();
-        let mut claim = Claim::new(&request.name, &request.owner, request.lease);
+        let claim = Claim::new(&request.name, &request.owner, request.lease);
+        let mut claim = claim.waited(how.waited);
         if how.waits {
             claim = claim.waiting();
         }

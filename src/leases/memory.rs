@@ -18,7 +18,8 @@ use crate::tick::Time;
 /// Leases in the memory of one process: the embedded default, and the store of tests, whose
 /// [faults](Self::inject) are theirs to choose.
 ///
-/// Clones are one store. It wakes who waits in the order of their coming. What has run out is
+/// Clones are one store. It wakes who waits in the order of their coming, and reserves a name that is
+/// released for those who have waited for a [turn](Claim::TURN). What has run out is
 /// forgotten when somebody asks for it, or when there are twice as many names as were alive at the
 /// last clean-up.
 ///
@@ -56,6 +57,8 @@ type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
 #[derive(Default)]
 struct State {
     held: HashMap<String, Held>,
+    /// Names that nobody holds, and until when they are for those who are due alone.
+    reserved: HashMap<String, Time>,
     /// When there are so many, those that have run out are cleaned up.
     crowd: usize,
     /// The last token of all names, so that nothing has to be remembered of each.
@@ -66,6 +69,16 @@ struct Held {
     owner: String,
     until: Time,
     token: u64,
+    /// Since when the one has waited who has waited longest of all that are due.
+    next: Option<Time>,
+}
+
+/// For how long a name is reserved for those who are due: for a quarter of the longest wait, so that
+/// who is slow gets more time the longer it waits, within bounds.
+fn reservation(waited: Duration) -> Duration {
+    const LEAST: Duration = Duration::from_millis(5);
+    const MOST: Duration = Duration::from_millis(25);
+    (waited / 4).clamp(LEAST, MOST)
 }
 
 /// A call to a [`MemoryStore`], before it is executed.
@@ -116,6 +129,7 @@ pub enum Fault {
 
 impl MemoryStore {
     /// A store on [`Clock::boottime`].
+    #[cfg(not(loom))]
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(Clock::boottime())
@@ -223,17 +237,31 @@ impl MemoryStore {
         // Under the lock, here and below: who comes later has a later time, so that nothing is
         // shortened by one who was overtaken.
         let now = self.0.clock.now();
-        if let Some(held) = state.held.get(claim.name)
+        if let Some(held) = state.held.get_mut(claim.name)
             && now < held.until
             && held.owner != claim.owner
         {
+            if claim.waits && claim.is_due() {
+                let since = now - claim.waited;
+                held.next = Some(held.next.map_or(since, |next| next.min(since)));
+            }
             return Acquired::Held {
                 remaining: held.until.since(now),
             };
         }
-        if state.held.len() >= state.crowd {
+        if let Some(until) = state.reserved.get(claim.name)
+            && now < *until
+            && !claim.is_due()
+        {
+            return Acquired::Held {
+                remaining: until.since(now),
+            };
+        }
+        state.reserved.remove(claim.name);
+        if state.held.len() + state.reserved.len() >= state.crowd {
             state.held.retain(|_, held| now < held.until);
-            state.crowd = (2 * state.held.len()).max(1_024);
+            state.reserved.retain(|_, until| now < *until);
+            state.crowd = (2 * (state.held.len() + state.reserved.len())).max(1_024);
         }
         state.token += 1;
         let token = state.token;
@@ -241,6 +269,7 @@ impl MemoryStore {
             owner: claim.owner.to_owned(),
             until: now + claim.lease,
             token,
+            next: None,
         };
         state.held.insert(claim.name.to_owned(), held);
         Acquired::Granted { token }
@@ -264,7 +293,12 @@ impl MemoryStore {
         match state.held.get(name) {
             Some(held) if held.owner == owner => {
                 let in_time = now < held.until;
+                let reserved = held.next.map(|since| now + reservation(now.since(since)));
                 let gone = state.held.remove(name);
+                // In the same hold: nobody comes in between.
+                if let Some(until) = reserved.filter(|_| in_time) {
+                    state.reserved.insert(name.to_owned(), until);
+                }
                 drop(state);
                 drop(gone);
                 self.0.hub.released(name);
@@ -340,6 +374,7 @@ impl LeaseStore for MemoryStore {
     }
 }
 
+#[cfg(not(loom))]
 impl Default for MemoryStore {
     fn default() -> Self {
         Self::new()

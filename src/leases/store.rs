@@ -204,9 +204,18 @@ pub struct Claim<'a> {
     pub lease: Duration,
     /// Whether the caller will wait if somebody holds it, so that the release is to be announced.
     pub waits: bool,
+    /// For how long the caller has waited. A store that is fair reserves a released name, for a few
+    /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
+    /// right after its own release is always ahead of those who have to be woken.
+    pub waited: Duration,
 }
 
 impl<'a> Claim<'a> {
+    /// A caller that has waited for this time is due: 20 ms. Until then whoever asks first gets the
+    /// name, which is fast. From then on callers take turns. It is long compared with what it costs to
+    /// hand a name over, which keeps the throughput, and short for a caller that waits.
+    pub const TURN: Duration = Duration::from_millis(20);
+
     /// A claim that does not wait.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
@@ -215,6 +224,7 @@ impl<'a> Claim<'a> {
             owner,
             lease,
             waits: false,
+            waited: Duration::ZERO,
         }
     }
 
@@ -225,6 +235,19 @@ impl<'a> Claim<'a> {
             waits: true,
             ..self
         }
+    }
+
+    /// The same, and the caller has waited for so long already.
+    #[must_use]
+    pub fn waited(self, waited: Duration) -> Self {
+        Claim { waited, ..self }
+    }
+
+    /// Whether the caller has waited for a [turn](Claim::TURN) or longer. What is reserved is granted
+    /// to it; the next release reserves the name for it if it [waits](Claim::waits) on.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.waited >= Claim::TURN
     }
 }
 

@@ -22,6 +22,7 @@ mod pace;
 mod permits;
 mod renewal;
 mod repeat;
+mod reservation;
 mod shutdown;
 mod sleep;
 mod turns;

@@ -50,6 +50,11 @@ impl Listener {
         }
     }
 
+    /// The store, as messages and reservations name it.
+    pub(super) fn own(&self) -> &str {
+        &self.own
+    }
+
     /// What the release of a name is announced with.
     pub(super) fn message(&self, name: &str) -> String {
         format!("{} {name}", self.own)

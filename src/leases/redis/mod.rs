@@ -57,7 +57,7 @@ use scripts::{Call, Scripts};
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does | a lease, from the last renewal on |
+/// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does, but for a moment after a release that leaves it to `next` | a lease, from the last renewal on |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default:
@@ -73,6 +73,8 @@ use scripts::{Call, Scripts};
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
+/// | `next` | the store whose turn is next, since somebody there has waited for 20 ms; others are not granted the name for 5 to 25 ms after the release |
+/// | `since` | since when that one has waited, in milliseconds of the server's clock |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
 /// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
@@ -166,7 +168,7 @@ use scripts::{Call, Scripts};
 /// # Servers
 ///
 /// Tested with Redis 7.0; nothing is used that Redis 5 does not have. A user of the server needs
-/// `+eval +evalsha +hget +hset +hmget +get +set +del +pexpire +pttl +time +info +publish +subscribe
+/// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish +subscribe
 /// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
 ///
 /// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
@@ -335,13 +337,19 @@ impl RedisStore {
         let keys = &self.0.options.keys;
         let marker = marker.then(|| keys.marker(claim.name).to_owned());
         let names = [keys.lock(claim.name), keys.token(claim.name)];
+        let waited = match claim.is_due() {
+            true => millis(claim.waited),
+            false => 0,
+        };
         let call = Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
             .arg(claim.owner)
             .arg(&millis(claim.lease))
             .arg(&millis(self.0.options.token_life))
             .arg(&self.guard_micros())
             .arg(&u8::from(claim.waits))
-            .arg(&u8::from(self.0.options.starts_empty));
+            .arg(&u8::from(self.0.options.starts_empty))
+            .arg(&waited)
+            .arg(self.0.listener.own());
         self.ask(claim.name, call, limit)
     }
 
