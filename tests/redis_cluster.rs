@@ -193,7 +193,7 @@ fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
 fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
     let nodes = cluster();
     let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
-    let longest = Duration::from_secs(1);
+    let longest = Duration::from_millis(300);
     let store = RedisStore::builder(&url).longest_lease(longest);
     let store = store.destinations(3).build().unwrap();
     wait::until("all nodes grant", || {

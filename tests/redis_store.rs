@@ -383,36 +383,29 @@ fn a_clock_that_is_set_back_keeps_nobody_waiting_for_longer_than_a_lease() {
         let life = (left(&server, lock) + HOUR_MS).to_string();
         assert_eq!(server.cli(&["PEXPIRE", lock, &life]), "(integer) 1");
     };
-    let short = Duration::from_millis(300);
     let held = |owner: &str| match acquire(&store, "x", owner) {
         Ok(Acquired::Held { remaining }) => remaining,
         other => panic!("it is held: {other:?}"),
     };
-    let claim = Claim::new("x", "a:1", short);
-    assert!(matches!(
-        store.acquire(&claim, LIMIT),
-        Ok(Acquired::Granted { .. })
-    ));
-    set_back();
-    // Of a holder that is dead: the lease that it had, and not the longest that there is.
-    assert!(held("b:1") <= short);
-    assert!(left(&server, lock) <= 300);
+    // Of a holder that is dead: the lease that it had, and not the longest that there is. Written
+    // by hand, so that it can't run out before the clock is set.
+    server.cli(&["HSET", lock, "owner", "a:1", "count", "1", "lease", "300"]);
+    server.cli(&["PEXPIRE", lock, &(300 + HOUR_MS).to_string()]);
+    assert_eq!(held("b:1"), Duration::from_millis(300));
     wait::until("the lease runs out", || {
         matches!(acquire(&store, "x", "b:1"), Ok(Acquired::Granted { .. }))
     });
     // Of one that lives, with leases of another length meanwhile: nothing is cut that is right.
-    assert_eq!(
-        renew(&store, &[Renewal::new("x", "b:1", short)]),
-        [Outcome::Renewed]
-    );
-    assert_eq!(
-        renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
-        [Outcome::Renewed]
-    );
+    for lease in [LEASE / 3, LEASE] {
+        assert_eq!(
+            renew(&store, &[Renewal::new("x", "b:1", lease)]),
+            [Outcome::Renewed]
+        );
+        set_back();
+        assert!(held("c:1") <= lease);
+        assert!(left(&server, lock) <= u64::try_from(lease.as_millis()).unwrap());
+    }
     assert!(held("c:1") > LEASE / 2);
-    set_back();
-    assert!(held("c:1") <= LEASE);
-    assert!((1..=30_000).contains(&left(&server, lock)));
     assert_eq!(
         renew(&store, &[Renewal::new("x", "b:1", LEASE)]),
         [Outcome::Renewed]
@@ -821,7 +814,8 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
            if command == 'GET' then return ARGV[2] ~= '' and ARGV[2] end
            if command == 'SET' then written = value return end
            if key == 'stats' then return 'evicted_keys:' .. ARGV[3] end
-           return 'run_id:bb\\nuptime_in_seconds:' .. ARGV[1]
+           local run = ARGV[2] ~= '0 0 restarted' and 'run_id:bb\\n' or ''
+           return run .. 'uptime_in_seconds:' .. ARGV[1]
          end
          local redis = {{call = call, pcall = call}}
          {}
@@ -936,6 +930,15 @@ fn the_marker_says_what_was_lost_whatever_the_clock_does() {
             "0",
             "waits 20000000 2, bb 1020000000 empty",
         ),
+        // A server that does not name its run.
+        (long, "0 0 restarted", "0", "0", "grants, writes nothing"),
+        (
+            "5",
+            "0 0 restarted",
+            "0",
+            "0",
+            "waits 26000000 1, 0 1026000000 restarted",
+        ),
         // The marker lies elsewhere.
         ("5", "none", "0", "0", "waits 26000000 1, writes nothing"),
         (long, "none", "0", "0", "grants, writes nothing"),
@@ -954,6 +957,9 @@ fn ready(url: &str, longest: Duration) -> RedisStore {
     store
 }
 
+/// Who asks first finds the marker missing, however late that is on a busy machine.
+const SHORT_GUARD: Duration = Duration::from_millis(300);
+
 const MARKER: &str = "tourbillon:{0}:marker";
 
 #[test]
@@ -962,7 +968,7 @@ const MARKER: &str = "tourbillon:{0}:marker";
     ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
 )]
 fn two_that_find_the_data_gone_at_once_both_wait() {
-    let longest = Duration::from_secs(1);
+    let longest = SHORT_GUARD;
     let server = Server::start();
     let stores = [0, 1].map(|_| ready(&server.url(), longest));
     for round in 0..3 {
@@ -1009,7 +1015,7 @@ fn two_that_find_the_data_gone_at_once_both_wait() {
 fn a_failover_to_an_empty_server_is_a_loss() {
     let servers = [0, 1].map(|_| Server::start());
     let proxy = Proxy::before(servers[0].port());
-    let longest = Duration::from_secs(1);
+    let longest = SHORT_GUARD;
     let store = ready(&proxy.url(), longest);
     assert!(matches!(
         acquire_short(&store, "x", "a:1"),
@@ -1033,7 +1039,7 @@ fn a_failover_to_an_empty_server_is_a_loss() {
 )]
 fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
     let server = Server::start();
-    let store = ready(&server.url(), Duration::from_secs(1));
+    let store = ready(&server.url(), SHORT_GUARD);
     let before = Instant::now();
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -1051,7 +1057,7 @@ fn a_marker_that_was_evicted_is_a_loss_and_the_error_says_so() {
         let said = error.to_string();
         assert!(said.contains("maxmemory-policy"), "{said}");
     }
-    assert!(first_grant(&store, before) >= Duration::from_secs(1));
+    assert!(first_grant(&store, before) >= SHORT_GUARD);
 }
 
 #[test]

@@ -65,8 +65,8 @@ pub(crate) fn place(
             Err(StoreError::Restarted { wait } | StoreError::Emptied { wait, .. }) => {
                 writeln!(
                     out,
-                    "the server has just started, or is new to this, and grants nothing for another {}, since leases \
-                     of before may still be believed in",
+                    "the server has just started, or is new to this, and grants nothing for another \
+                     {}, since leases of before may still be believed in",
                     Millis(wait)
                 )?;
                 thread::sleep(wait);

@@ -116,8 +116,8 @@ impl RedisStoreBuilder {
     }
 
     /// The longest lease that may be asked for, and for how long nothing is granted after the
-    /// server has started or lost its data; 30 s by default. **The same for all that use this prefix**: who waits
-    /// for less after a restart may grant what somebody else still believes to hold.
+    /// server has started or lost its data; 30 s by default. **The same for all that use this
+    /// prefix**: who waits for less may grant what somebody else still believes to hold.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self

@@ -30,7 +30,8 @@ local function guard(marker, longest, starts_empty, time)
     return {2, math.min(rest, longest + 1000000), WHY.restarted}
   end
   local now = time[1] * 1000000 + time[2]
-  local run = string.match(info, 'run_id:(%x+)') or '0'
+  -- A server that does not name its run is asked for its uptime each time.
+  local run = string.match(info, 'run_id:(%x+)')
   local found = redis.call('GET', marker)
   local of, ends, why = string.match(found or '', '^(%x+) (%d+) (%a+)$')
   local rest
@@ -39,7 +40,7 @@ local function guard(marker, longest, starts_empty, time)
     rest, why = longest, 'empty'
     if starts_empty then
       rest = 0
-    elseif tonumber(string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')) > 0 then
+    elseif string.match(redis.call('INFO', 'stats'), 'evicted_keys:[1-9]') then
       why = 'evicted'
     end
   else
@@ -51,7 +52,7 @@ local function guard(marker, longest, starts_empty, time)
       if since_start >= rest then rest, why = since_start, 'restarted' end
     end
   end
-  local written = string.format('%s %.0f %s', run, rest > 0 and now + rest or 0, why)
+  local written = string.format('%s %.0f %s', run or '0', rest > 0 and now + rest or 0, why)
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end
   return {2, rest, WHY[why]}

@@ -108,8 +108,8 @@ use scripts::{Call, Scripts};
 /// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
 /// of a name strictly grow also over restarts that forget everything, **as long as the server's
 /// clock is not set back** while the last token is forgotten too. A server that forgets nothing
-/// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
-/// are exact up to 2^53: for microseconds that is until the year 2255.
+/// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in
+/// doubles, which are exact up to 2^53: for microseconds that is until the year 2255.
 ///
 /// # Restarts, and lost data
 ///
@@ -118,8 +118,8 @@ use scripts::{Call, Scripts};
 /// vanishes with them. The script that grants looks at it in the same step:
 ///
 /// - **No marker**: the server is new, or its data are gone ([`StoreError::Emptied`]). The script
-///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease), 30 s
-///   by default. Whoever else finds the marker missing, or not yet over, waits for the same moment. A
+///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease),
+///   30 s by default. Whoever else finds the marker missing, or not yet over, waits for the same moment. A
 ///   marker that was evicted to save memory counts as lost data, and the error says so.
 /// - **A marker of another run of the server**: it has restarted with its data, which may lack the
 ///   latest ones ([`StoreError::Restarted`]). Nothing is granted until it has been up for the longest
