@@ -562,6 +562,28 @@ mod tests {
         assert_eq!(flat_out.rest_after(micros(40)), Duration::ZERO);
     }
 
+    /// A bound that holds on any machine: no rest is shorter than it was asked to be.
+    #[test]
+    fn a_producer_rests_between_its_rounds() {
+        let round = Duration::from_millis(50);
+        let producer = Producer {
+            sessions: Sessions::builder().build(|_, _| ()).expect("threads"),
+            tally: Arc::default(),
+        };
+        let (zipf, stop) = (Zipf::new(1), AtomicBool::new(false));
+        let pace = Pace { round: Some(round) };
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let work = || producer.work(0..u64::MAX, &zipf, Rng::new(1), pace, &stop);
+            scope.spawn(work);
+            while producer.tally.did.created.load(Relaxed) < 3 * u64::from(ROUND) {
+                thread::yield_now();
+            }
+            stop.store(true, Relaxed);
+        });
+        assert!(start.elapsed() >= 3 * round);
+    }
+
     #[test]
     fn without_samples_there_is_no_lateness() {
         assert_eq!(millis(Lateness::default()), ["-", "-", "-"]);
