@@ -9,7 +9,8 @@
 //! its own: so one that does not go on is dropped while the key still runs, and who waits for the
 //! run's end finds it gone.
 
-use super::{Engine, Face, inside, outside};
+use super::outside::InUserCode;
+use super::{Engine, Face, inside};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Claimed, EntryId, Settled, Stays, when_unlocked};
 use crate::sync::Arc;
@@ -58,6 +59,12 @@ struct Done {
     panicked: bool,
 }
 
+/// A claim, with what counts user code that follows it outside of a run.
+type Claiming<'a, F> = (
+    Claimed<<F as Face>::Key, <F as Face>::Payload>,
+    Option<InUserCode<'a, F>>,
+);
+
 impl<F: Face> Server<F> {
     pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
         Arc::new(Server {
@@ -70,16 +77,9 @@ impl<F: Face> Server<F> {
         &self.engine
     }
 
-    /// What comes along counts user code that follows outside of a run. A claimed run counts
-    /// itself, and what is left of the settled one is done while it is under way.
-    fn claim(
-        &self,
-        ticket: Ticket,
-        done: Option<Done>,
-    ) -> (
-        Claimed<F::Key, F::Payload>,
-        Option<outside::InUserCode<'_, F>>,
-    ) {
+    /// Settles `done`, if anything, and claims. A claimed run counts itself, and the key of the
+    /// settled one is dropped while it is under way; other user code is counted by the answer.
+    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
