@@ -105,6 +105,10 @@ impl std::error::Error for BuildError {
     }
 }
 
+/// What errors of the variant `UnderLock` say.
+pub(crate) const UNDER_LOCK: &str = "the thread panics while it has a lock of a map or a scheduler; \
+                                     try again when the panic has released it";
+
 /// Why a task was not accepted. Nothing was changed, and the very task is inside.
 #[non_exhaustive]
 pub enum ScheduleError<F> {
@@ -123,6 +127,10 @@ pub enum ScheduleError<F> {
     ZeroPeriod(F),
     /// The schedule function had no first time, so that nothing was armed: only from `repeat`.
     NoRound(F),
+    /// The thread panics while it has a lock of this crate: only from a panic hook or a drop, as
+    /// [the crate's page](crate#panic-hooks) explains. Passes when the panic has left the call that
+    /// took the lock.
+    UnderLock(F),
 }
 
 impl<F> ScheduleError<F> {
@@ -134,7 +142,8 @@ impl<F> ScheduleError<F> {
             | ScheduleError::Closing(task)
             | ScheduleError::Occupied(task)
             | ScheduleError::ZeroPeriod(task)
-            | ScheduleError::NoRound(task) => task,
+            | ScheduleError::NoRound(task)
+            | ScheduleError::UnderLock(task) => task,
         }
     }
 
@@ -142,7 +151,10 @@ impl<F> ScheduleError<F> {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            ScheduleError::Full(_) | ScheduleError::Closing(_) | ScheduleError::Occupied(_) => true,
+            ScheduleError::Full(_)
+            | ScheduleError::Closing(_)
+            | ScheduleError::Occupied(_)
+            | ScheduleError::UnderLock(_) => true,
             ScheduleError::Closed(_) | ScheduleError::ZeroPeriod(_) | ScheduleError::NoRound(_) => {
                 false
             }
@@ -157,6 +169,7 @@ impl<F> ScheduleError<F> {
             ScheduleError::Occupied(_) => "Occupied",
             ScheduleError::ZeroPeriod(_) => "ZeroPeriod",
             ScheduleError::NoRound(_) => "NoRound",
+            ScheduleError::UnderLock(_) => "UnderLock",
         }
     }
 }
@@ -180,6 +193,7 @@ impl<F> fmt::Display for ScheduleError<F> {
             ScheduleError::Occupied(_) => "the key is pending already",
             ScheduleError::ZeroPeriod(_) => "a period of zero; choose a longer one",
             ScheduleError::NoRound(_) => "the schedule function knows no first time",
+            ScheduleError::UnderLock(_) => UNDER_LOCK,
         })
     }
 }
@@ -193,6 +207,8 @@ impl<F> std::error::Error for ScheduleError<F> {}
 pub enum WaitError {
     /// Called from inside a task of the same scheduler, without a limit: it could wait for itself.
     /// The future of `cancel_and_wait_async` says so of its own run alone, where that is known.
+    /// Also while the thread panics under a lock of this crate
+    /// ([panic hooks](crate#panic-hooks)): then nothing was cancelled.
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::waiting::Registered;
 use super::{Engine, Face, inside};
 use crate::error::WaitError;
-use crate::shard::{Cancelling, Stripe, Waiter, when_unlocked};
+use crate::shard::{Cancelling, EntryId, Stripe, Waiter, is_under_a_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::waker::leave;
 
@@ -33,7 +33,15 @@ impl<F: Face> Awaiting<F> {
             let itself = inside::may_be_inside_run(engine.tag(), (stripe as u32, run));
             (!itself).then(|| Waiter::Task(Waker::noop().clone()))
         };
-        let (cancelling, registered) = engine.cancel_and_register(stripe, waiter, cancel);
+        let (cancelling, mut registered) = engine.cancel_and_register(stripe, waiter, cancel);
+        if is_under_a_lock() {
+            // While the thread panics: nothing was looked for, so nobody knows what runs.
+            registered = Some(Registered {
+                stripe,
+                run: EntryId::gone(0),
+                number: None,
+            });
+        }
         let awaiting = Awaiting {
             engine: Arc::clone(engine),
             registered,
@@ -61,6 +69,10 @@ impl<F: Face> Future for Awaiting<F> {
         });
         if waits {
             return Poll::Pending;
+        }
+        if is_under_a_lock() {
+            // It was not looked for: the run may go on.
+            return Poll::Ready(Err(WaitError::WouldDeadlock));
         }
         self.registered = None;
         Poll::Ready(Ok(()))

@@ -9,7 +9,8 @@
 //! its own: so one that does not go on is dropped while the key still runs, and who waits for the
 //! run's end finds it gone.
 
-use super::{Engine, Face, inside, outside};
+use super::outside::InUserCode;
+use super::{Engine, Face, inside};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Claimed, EntryId, Settled, Stays, when_unlocked};
 use crate::sync::Arc;
@@ -58,11 +59,10 @@ struct Done {
     panicked: bool,
 }
 
-/// The answer of a claim, and a guard that counts user code which follows outside of a run. A claimed
-/// run counts itself, and what is left of the settled one is done while it is under way.
-type ClaimedBeside<'a, F> = (
+/// A claim, with what counts user code that follows it outside of a run.
+type Claiming<'a, F> = (
     Claimed<<F as Face>::Key, <F as Face>::Payload>,
-    Option<outside::InUserCode<'a, F>>,
+    Option<InUserCode<'a, F>>,
 );
 
 impl<F: Face> Server<F> {
@@ -77,7 +77,9 @@ impl<F: Face> Server<F> {
         &self.engine
     }
 
-    fn claim(&self, ticket: Ticket, done: Option<Done>) -> ClaimedBeside<'_, F> {
+    /// Settles `done`, if anything, and claims. A claimed run counts itself, and the key of the
+    /// settled one is dropped while it is under way; other user code is counted by the answer.
+    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;

@@ -9,7 +9,7 @@ use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::job::{contain, drop_each};
 use crate::outlet::{Intake, outlet};
-use crate::shard::when_unlocked;
+use crate::shard::{NoCalls, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -147,12 +147,15 @@ impl<F: Face> Engine<F> {
         let engine = server.engine();
         // Before anybody can see that it is closing.
         let begun = engine.now();
+        // From under a lock this panics before anything has changed; unless the thread panics
+        // already, and then the end comes later.
+        let later = NoCalls::begin().is_inert();
         if !engine.closing().begin() {
             // Who began may not have come to it yet, and nothing is accepted after this call.
             engine.close_gates();
             return Ok(report(None));
         }
-        if !engine.is_inside() {
+        if !engine.is_inside() && !later {
             return Ok(report(Some(engine.wait_and_end(mode, begun))));
         }
         Err(Self::end_elsewhere(server, mode, begun, report))
@@ -166,6 +169,8 @@ impl<F: Face> Engine<F> {
     ) -> Intake<R> {
         let engine = server.engine();
         let begun = engine.now();
+        // As above.
+        drop(NoCalls::begin());
         if engine.closing().begin() {
             return Self::end_elsewhere(server, mode, begun, report);
         }
@@ -197,11 +202,14 @@ impl<F: Face> Engine<F> {
         if thread.is_err() {
             // Without a thread nothing can be waited for, not even threads, of which this may be
             // one: what has not started comes back at once.
-            let engine = server.engine();
-            let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
-            *engine.threads.0.lock() = None;
-            engine.closing().finish();
-            let _ = send.send(report(Some(ending)));
+            let server = Arc::clone(server);
+            when_unlocked(move || {
+                let engine = server.engine();
+                let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
+                *engine.threads.0.lock() = None;
+                engine.closing().finish();
+                let _ = send.send(report(Some(ending)));
+            });
         }
         receive
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::{Engine, Face};
-use crate::shard::{EntryId, Waiter, when_unlocked};
+use crate::shard::{EntryId, Waiter, is_under_a_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::waker::leave;
 
@@ -36,6 +36,11 @@ impl<F: Face> Future for Watching<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let (stripe, run) = (this.stripe, this.run);
+        if is_under_a_lock() {
+            // Only while the thread panics. Nobody can be asked now, so it is to look again.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Some(number) = this.number else {
             let waiter = Waiter::Task(context.waker().clone());
             // What comes back is dropped without the lock.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::face::Session;
 use crate::engine::Ending;
+use crate::error::UNDER_LOCK;
 use crate::shard::Refusal;
 use crate::tick::Time;
 
@@ -135,6 +136,10 @@ pub enum InsertRefusal {
     /// The group has `max_per_group` entries: only from `insert_in` and `insert_in_with`. Passes
     /// when one of them ends.
     GroupFull,
+    /// The thread panics while it has a lock of this crate: only from a panic hook or a drop, as
+    /// [the crate's page](crate#panic-hooks) explains. Passes when the panic has left the call
+    /// that took the lock.
+    UnderLock,
 }
 
 impl InsertRefusal {
@@ -143,6 +148,7 @@ impl InsertRefusal {
             Refusal::Closed => InsertRefusal::Closed,
             Refusal::Occupied => InsertRefusal::Occupied,
             Refusal::NoPermit | Refusal::NoSlot => InsertRefusal::Full,
+            Refusal::UnderLock => InsertRefusal::UnderLock,
             Refusal::Closing => unreachable!("nobody waits for a run of a map"),
         }
     }
@@ -156,6 +162,7 @@ impl<K, V> fmt::Display for InsertError<K, V> {
             }
             InsertRefusal::Closed => "the map is closed",
             InsertRefusal::Occupied => "there is an entry for the key already",
+            InsertRefusal::UnderLock => UNDER_LOCK,
             InsertRefusal::GroupFull => {
                 "the group has as many entries as max_per_group allows; try again when one has ended"
             }

@@ -11,7 +11,7 @@ use super::groups::{Entered, GroupIndex, Member, Membership};
 use super::touch::{luck, touch_slot};
 use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
-use crate::shard::{EntryId, KeyHash, Refusal, Stripe};
+use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
 
 /// Whether a map's entries may belong to groups: [`NoGroups`] or [`Groups`]. There are no others.
 pub trait Grouping: kind::Kind {}
@@ -220,6 +220,7 @@ where
             Some(Ok((_key, None))) => return Ok(Inserted::New),
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
             Some(Err(refusal)) if !no_room.get() => InsertRefusal::of(refusal),
+            None if is_under_a_lock() => InsertRefusal::UnderLock,
             // Whoever is told to try again should have a chance.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,
             _ => InsertRefusal::GroupFull,

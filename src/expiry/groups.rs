@@ -213,7 +213,7 @@ impl<G> MemberPlace<G> {
     where
         G: Clone,
     {
-        let shard = hold(&self.shard);
+        let shard = hold(&self.shard)?;
         let group = shard.group(self.group)?;
         if group.members.get(self.number) != Some(&member) {
             return None;
@@ -224,13 +224,17 @@ impl<G> MemberPlace<G> {
 }
 
 /// For a call of the user's, which must not come from under a lock.
-fn hold<G>(shard: &Lock<G>) -> Held<'_, G> {
-    drop(NoCalls::begin());
+///
+/// `None` while the thread panics under a lock.
+fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
+    if NoCalls::begin().is_inert() {
+        return None;
+    }
     let barrier = Barrier::begin();
-    Held {
+    Some(Held {
         shard: shard.lock(),
         _barrier: barrier,
-    }
+    })
 }
 
 /// A shard's lock. What is put off meanwhile is done when it is released (PUT-1).
@@ -281,7 +285,7 @@ impl<G> GroupIndex<G> {
     }
 
     /// G2: `arm` is called under the group's lock, with a membership and whether there is only room
-    /// for it in the place of another member of the same group. `None`: there is no number left.
+    /// for it in the place of another member of the same group. `None`: there is no number left, or no lock to be had ([`hold`]).
     ///
     /// If `arm` panics, the membership must not be dropped before this call has ended.
     pub(super) fn enter<Q, R>(
@@ -295,7 +299,7 @@ impl<G> GroupIndex<G> {
         Q: Eq + ToOwned<Owned = G> + ?Sized,
     {
         let shard = self.shard(hash);
-        let mut held = hold(shard);
+        let mut held = hold(shard)?;
         let number = match held.find(hash, name) {
             Some(number) => number,
             None => {
@@ -355,7 +359,9 @@ impl<G> GroupIndex<G> {
         G: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let held = hold(self.shard(hash));
+        let Some(held) = hold(self.shard(hash)) else {
+            return 0;
+        };
         let number = held.find(hash, name);
         let group = number.and_then(|number| held.group(number));
         group.map_or(0, |group| group.members.count())
@@ -368,7 +374,9 @@ impl<G> GroupIndex<G> {
         Q: Eq + ?Sized,
     {
         let mut members = {
-            let held = hold(self.shard(hash));
+            let Some(held) = hold(self.shard(hash)) else {
+                return Vec::new();
+            };
             let number = held.find(hash, name);
             let Some(group) = number.and_then(|number| held.group(number)) else {
                 return Vec::new();

@@ -84,6 +84,13 @@ use touch::luck;
 /// too. Everything else of the user's, `Hash`, drops of keys and values, and the handler, runs
 /// without a lock. [Groups](Self::insert_in) have locks of their own, and say what runs under them.
 ///
+/// # Panic hooks
+///
+/// If user code panics under a lock, a hook of `std::panic::set_hook` runs while the thread has that
+/// lock. Then every call of the thread, from the hook and from drops that the panic makes under the
+/// lock, does nothing: an insertion is refused with [`InsertRefusal::UnderLock`], and all others
+/// answer as if the map were empty. [The crate's page](crate#panic-hooks) has the details.
+///
 /// # Blocking
 ///
 /// Each call takes the lock of one stripe for well under a microsecond, or of one after the other

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::shard::{EntryId, Moving, Sight, SightPhase};
+use crate::error::ScheduleError;
+use crate::shard::{EntryId, Moving, Refusal, Sight, SightPhase};
 use crate::tick::Time;
 
 /// Names one arming of one scheduler: 16 bytes, `Copy`, opaque.
@@ -171,5 +172,16 @@ impl TimerInfo {
                 },
             },
         }
+    }
+}
+
+/// The error that gives the task back.
+pub(super) fn refused<F>(refusal: Refusal, task: F) -> ScheduleError<F> {
+    match refusal {
+        Refusal::Closed => ScheduleError::Closed(task),
+        Refusal::Closing => ScheduleError::Closing(task),
+        Refusal::Occupied => ScheduleError::Occupied(task),
+        Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(task),
+        Refusal::UnderLock => ScheduleError::UnderLock(task),
     }
 }

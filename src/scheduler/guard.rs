@@ -66,8 +66,10 @@ where
             return Cancel::NotFound;
         };
         let answer = self.handle.by_id(id).cancel();
-        // Not before: if that call panics, the drop cancels.
-        self.id = None;
+        // Not before, and not under a lock: if that call panics or does nothing, the drop cancels.
+        if !is_under_a_lock() {
+            self.id = None;
+        }
         answer
     }
 }

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo};
+use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, refused};
 use super::by_id::ById;
 use super::face::Keyed;
 use super::firing::Firing;
@@ -18,7 +18,7 @@ use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
 use crate::job::{drop_each, drop_pair};
-use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal};
+use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal, is_under_a_lock};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -40,6 +40,11 @@ use crate::tick::Time;
 /// thread then does their work as soon as it has released the lock. If they panic themselves, the call that needed them panics and has
 /// changed nothing. Tasks and keys are dropped without a lock and may call the scheduler; if such a
 /// drop panics, the call that dropped them panics when its work is done.
+///
+/// # Panic hooks
+///
+/// From a hook that runs while the thread panics under a lock, no call panics, and none does
+/// anything: [the crate's page](crate#panic-hooks) has their answers.
 ///
 /// # Ordering
 ///
@@ -524,6 +529,10 @@ where
         let (cancelling, waiting) = self
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
+        if is_under_a_lock() {
+            // While the thread panics: nothing was looked for, and the task may run.
+            return Err(WaitError::WouldDeadlock);
+        }
         let (answer, dropped) = Self::settled(cancelling);
         // Before anything is waited for: the run may wait for what this drop lets go.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
@@ -561,16 +570,6 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.get(key).is_some()
-    }
-}
-
-/// The error that gives the task back.
-pub(super) fn refused<F>(refusal: Refusal, task: F) -> ScheduleError<F> {
-    match refusal {
-        Refusal::Closed => ScheduleError::Closed(task),
-        Refusal::Closing => ScheduleError::Closing(task),
-        Refusal::Occupied => ScheduleError::Occupied(task),
-        Refusal::NoPermit | Refusal::NoSlot => ScheduleError::Full(task),
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::runtime;
 
-use super::answers::{Scheduled, TimerId};
+use super::answers::{Scheduled, TimerId, refused};
 use super::face::Keyed;
 use super::firing::Firing;
-use super::handle::{Handle, Upsert, refused};
+use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::repeat::Rounds;
 use super::task::{After, Task, Work};

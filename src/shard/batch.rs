@@ -148,6 +148,22 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
 }
 
 impl<K, V> Shards<K, V> {
+    /// [`with_groups`](Self::with_groups) for a call that must not take a lock.
+    #[cold]
+    fn with_nobody<'k, Q: ?Sized>(
+        &self,
+        places: &[Place<'k, Q>],
+        mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
+    ) {
+        for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
+            serve(&mut Group(&mut [Held {
+                number: same_stripe[0].stripe as usize,
+                stripe: self.inert().lock(),
+                places: same_stripe,
+            }]));
+        }
+    }
+
     /// Serves places that are sorted by stripe in groups: under one hold of several stripes' locks
     /// each. Then does what [`with`](Self::with) does for each of the stripes.
     ///
@@ -166,7 +182,9 @@ impl<K, V> Shards<K, V> {
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = places;
         while !rest.is_empty() {
-            flag.get_or_insert_with(NoCalls::begin);
+            if flag.get_or_insert_with(NoCalls::begin).is_inert() {
+                return self.with_nobody(rest, serve);
+            }
             let mut room = KEYS_PER_HOLD;
             while let Some(first) = rest.first()
                 && room > 0

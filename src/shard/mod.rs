@@ -49,7 +49,7 @@ pub(crate) use user_code::{Outside, OutsideCounts};
 pub(crate) use waiter::Waiter;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, Parker};
+use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, OnceLock, Parker};
 use crate::tick::{TickSize, Time};
 
 /// What one ticker serves besides its stripes' locks.
@@ -84,6 +84,9 @@ pub(crate) struct Shards<K, V> {
     shards: Box<[CachePadded<Shard>]>,
     fold: Fold,
     permits: Option<Arc<PermitPool>>,
+    /// What a call gets that must not take a lock. No user code runs under its lock: it is empty.
+    inert: OnceLock<Box<Mutex<Stripe<K, V>>>>,
+    tick: TickSize,
 }
 
 /// How to build [`Shards`].
@@ -107,8 +110,13 @@ struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, NoCalls);
 
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline]
-    fn new(stripe: &'a Mutex<Stripe<K, V>>) -> Self {
+    fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
         let no_calls = NoCalls::begin();
+        let stripe = if no_calls.is_inert() {
+            shards.inert()
+        } else {
+            &*shards.stripes[stripe]
+        };
         Locked(stripe.lock(), no_calls)
     }
 }
@@ -158,6 +166,8 @@ impl<K, V> Shards<K, V> {
             shards,
             fold: Fold::new(layout.seed),
             permits,
+            inert: OnceLock::new(),
+            tick: layout.tick,
         };
         (all, parkers)
     }
@@ -198,6 +208,12 @@ impl<K, V> Shards<K, V> {
         ((hash.0 >> 48) as usize) & (self.stripes.len() - 1)
     }
 
+    #[cold]
+    fn inert(&self) -> &Mutex<Stripe<K, V>> {
+        let make = || Box::new(Mutex::new(Stripe::inert(self.tick)));
+        self.inert.get_or_init(make)
+    }
+
     /// Runs `operate` under the stripe's lock, publishes and rings. What is left in the
     /// [`Aftermath`] (a ticket, "emptied") is for `act`, which is called if there is any.
     #[inline]
@@ -207,7 +223,7 @@ impl<K, V> Shards<K, V> {
         operate: impl FnOnce(&mut Stripe<K, V>) -> R,
         act: impl FnOnce(Aftermath),
     ) -> R {
-        let mut locked = Locked::new(&self.stripes[stripe]);
+        let mut locked = Locked::new(self, stripe);
         // Not moved any more: an answer may be large.
         let answer = operate(&mut locked.0);
         if locked.0.has_aftermath() {
@@ -219,6 +235,10 @@ impl<K, V> Shards<K, V> {
     /// Unlocks and rings.
     #[inline(never)]
     fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> Aftermath {
+        if locked.1.is_inert() {
+            // It belongs to nobody, and nothing follows.
+            return Aftermath::default();
+        }
         let after = self.publish_due(stripe, &mut locked.0);
         drop(locked);
         self.ring(stripe, &after);
@@ -245,7 +265,7 @@ impl<K, V> Shards<K, V> {
 
     /// A look that changes nothing.
     pub(crate) fn peek<R>(&self, stripe: usize, look: impl FnOnce(&Stripe<K, V>) -> R) -> R {
-        look(&Locked::new(&self.stripes[stripe]).0)
+        look(&Locked::new(self, stripe).0)
     }
 
     /// Before a refusal: brings unused permits together. Whether there are any now.
@@ -254,8 +274,8 @@ impl<K, V> Shards<K, V> {
             return true;
         };
         pool.collect(|| {
-            for stripe in &self.stripes {
-                pool.drain(Locked::new(stripe).0.permits());
+            for stripe in 0..self.stripes.len() {
+                pool.drain(Locked::new(self, stripe).0.permits());
             }
         })
     }

@@ -100,7 +100,7 @@ impl Ticker {
         let count = shards.shards();
         let number = stripe * count + self.shard;
         let spare = {
-            let mut locked = Locked::new(&shards.stripes[number]);
+            let mut locked = Locked::new(shards, number);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
             self.left[stripe] = match progress {
                 CoreProgress::Cascade => Left::Cascade,

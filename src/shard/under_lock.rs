@@ -7,6 +7,10 @@
 //! it as soon as it has released the lock, before it returns from the call that took it. That also
 //! holds when a panic releases the lock.
 //!
+//! While the thread panics such a call must not panic either: from a panic hook, or from a drop
+//! during unwinding, that would end the process. Its [`NoCalls`] is [inert](NoCalls::is_inert)
+//! then, and the call gets a stripe that is empty, refuses everything and belongs to nobody.
+//!
 //! - **PUT-1** What is put off runs without any lock of the crate. A [`NoCalls`] is dropped after
 //!   the lock that it stands for, and a [`Barrier`] covers a lock that is held around others.
 //! - **PUT-2** It runs exactly once: whoever clears the flag looks at the list, and nothing is put
@@ -16,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::mem::{ManuallyDrop, take};
 
 use crate::job::contain;
+use crate::sync::thread::panicking;
 use crate::sync::thread_local;
 
 /// User code runs under a lock.
@@ -50,27 +55,47 @@ pub(crate) fn is_under_a_lock() -> bool {
 
 /// While it lives, the thread is where user code must not call the scheduler: holding a stripe's
 /// lock, or another one that a face has. It must outlive the lock.
-pub(crate) struct NoCalls(());
+pub(crate) struct NoCalls {
+    inert: bool,
+}
 
 impl NoCalls {
     #[inline]
     pub(crate) fn begin() -> Self {
         let state = state();
-        // If it was set it stays so, until the lock that it stands for is released.
+        if state & UNDER != 0 {
+            return Self::begin_inside();
+        }
+        STATE.with(|cell| cell.set(state | UNDER));
+        NoCalls { inert: false }
+    }
+
+    /// A call from under a lock. The flag stays, until the lock that it stands for is released.
+    #[cold]
+    #[inline(never)]
+    fn begin_inside() -> Self {
         assert!(
-            state & UNDER == 0,
+            panicking(),
             "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
              a value in its place called the scheduler or the map; they run under a lock and must \
              not"
         );
-        STATE.with(|cell| cell.set(state | UNDER));
-        NoCalls(())
+        NoCalls { inert: true }
+    }
+
+    /// Whether the thread has a lock already, and panics. Then it must take no other one.
+    #[inline]
+    pub(crate) fn is_inert(&self) -> bool {
+        self.inert
     }
 }
 
 impl Drop for NoCalls {
     #[inline]
     fn drop(&mut self) {
+        if self.inert {
+            return;
+        }
         let state = state() & !UNDER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
@@ -195,6 +220,29 @@ mod tests {
         drop(lock);
         assert_eq!(log.done(), [(0, UNDER | WAITING), (1, 0), (2, 0)]);
         assert_eq!(state(), 0);
+    }
+
+    #[test]
+    fn a_call_from_under_a_lock_panics_unless_the_thread_does_already() {
+        struct InUnwinding(Log);
+        impl Drop for InUnwinding {
+            fn drop(&mut self) {
+                let lock = NoCalls::begin();
+                assert!(lock.is_inert());
+                drop(lock);
+                assert!(is_under_a_lock());
+                self.0.note(7);
+            }
+        }
+        let log = Log::default();
+        let panicked = contain(|| {
+            let lock = NoCalls::begin();
+            assert!(!lock.is_inert());
+            let _in_unwinding = InUnwinding(log.clone());
+            let _again = NoCalls::begin();
+        });
+        assert!(panicked.unwrap_err().contains("run under a lock"));
+        assert_eq!((log.done(), state()), (vec![(7, UNDER)], 0));
     }
 
     #[test]

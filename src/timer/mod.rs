@@ -20,7 +20,7 @@ use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 #[cfg(feature = "futures")]
 use crate::shard::Taken;
-use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase};
+use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase, is_under_a_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded, thread_local, unique_number};
 use crate::tick::Time;
@@ -220,6 +220,7 @@ impl Timer {
             (Err(Refusal::NoPermit | Refusal::NoSlot), Some(task)) => {
                 Err(ScheduleError::Full(*task))
             }
+            (Err(Refusal::UnderLock), Some(task)) => Err(ScheduleError::UnderLock(*task)),
             (Err(_), Some(task)) => Err(ScheduleError::Closed(*task)),
             (Err(_), None) => unreachable!("what is refused is not taken"),
         }
@@ -361,6 +362,10 @@ impl Timeout {
         });
         if cancelled {
             return Fate::Cancelled;
+        }
+        if is_under_a_lock() {
+            // While the thread panics: it was not looked for, and nothing is known.
+            return Fate::Pending;
         }
         match (sight.map(|sight| sight.phase), end) {
             (Some(SightPhase::Running { .. }), _) => Fate::Expired,

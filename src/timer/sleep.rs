@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::{Due, Link, Timer, stripe_of_thread};
 use crate::engine::Lifecycle;
+use crate::error::UNDER_LOCK;
 use crate::job::{contain, drop_pair};
 use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_a_lock, when_unlocked};
 use crate::sync::Arc;
@@ -63,6 +64,9 @@ pub enum SleepError {
     Full,
     /// The timer is closed, for good.
     Closed,
+    /// The sleep was polled while the thread panics under a lock of this crate
+    /// ([panic hooks](crate#panic-hooks)). Passes when the panic has released it.
+    UnderLock,
 }
 
 impl fmt::Display for SleepError {
@@ -72,6 +76,7 @@ impl fmt::Display for SleepError {
                 "as many timers are pending as max_pending allows; try again when one has ended"
             }
             SleepError::Closed => "the timer is closed",
+            SleepError::UnderLock => UNDER_LOCK,
         })
     }
 }
@@ -230,7 +235,11 @@ impl Sleep {
             stripe.reschedule_id(id, deadline, now, false)
         });
         if !matches!(moved, Moving::Moved { .. }) {
-            // It has woken its task already: the next poll arms it.
+            // It has woken its task already: the next poll arms it. So it does when the thread
+            // panics under a lock, and the timer could not be looked for.
+            if is_under_a_lock() {
+                self.cancel();
+            }
             self.armed = None;
         }
     }
@@ -256,6 +265,7 @@ impl Sleep {
                 Poll::Pending
             }
             Err(Refusal::NoPermit | Refusal::NoSlot) => Poll::Ready(Err(SleepError::Full)),
+            Err(Refusal::UnderLock) => Poll::Ready(Err(SleepError::UnderLock)),
             Err(_) => Poll::Ready(Err(SleepError::Closed)),
         }
     }
@@ -308,6 +318,10 @@ impl Future for Sleep {
         });
         if waits {
             return Poll::Pending;
+        }
+        if is_under_a_lock() {
+            // It was not looked for: it may well be there.
+            return Poll::Ready(Err(SleepError::UnderLock));
         }
         self.armed = None;
         // It is over, maybe by a clock that was set back since; or the timer closed before.

@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::super::answers::Scheduled;
-use super::super::handle::{Handle, Upsert, refused};
+use super::super::answers::refused;
+use super::super::handle::{Handle, Upsert};
 use super::super::task::Task;
 use super::period::Period;
 use super::rhythm::{NoRhythm, Rhythm};

@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
     NoPermit,
     /// The stripe has no slot number left.
     NoSlot,
+    /// The call came from under a lock, while the thread panics.
+    UnderLock,
 }
 
 /// The answer to "may this key be armed", good while the lock is held.

@@ -22,7 +22,7 @@ impl<K, V> Stripe<K, V> {
         Q: Eq + ?Sized,
     {
         if self.gate != Gate::Open {
-            return Err(Refusal::Closed);
+            return Err(self.refusal());
         }
         let target = match self.find(hash, key) {
             None => Target::Vacant,
@@ -72,11 +72,19 @@ impl<K, V> Stripe<K, V> {
         Ok(Admission(target))
     }
 
+    #[cold]
+    fn refusal(&self) -> Refusal {
+        match self.gate {
+            Gate::Inert => Refusal::UnderLock,
+            Gate::Open | Gate::Closed => Refusal::Closed,
+        }
+    }
+
     /// A keyless arming's admission.
     #[inline]
     pub(crate) fn admit_keyless(&mut self) -> Result<Keyless, Refusal> {
         if self.gate != Gate::Open {
-            return Err(Refusal::Closed);
+            return Err(self.refusal());
         }
         if !self.table.has_room() {
             return Err(Refusal::NoSlot);

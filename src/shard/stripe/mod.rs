@@ -98,6 +98,8 @@ enum Gate {
     Open,
     /// Nothing new is armed.
     Closed,
+    /// It is nobody's: see `under_lock.rs`.
+    Inert,
 }
 
 /// What an operation leaves for its caller, who acts on it after unlocking.
@@ -166,6 +168,14 @@ impl<K, V> Stripe<K, V> {
             paced: false,
             bound,
             permits: LocalPermits::default(),
+        }
+    }
+
+    /// One that stays empty.
+    pub(crate) fn inert(tick: TickSize) -> Self {
+        Stripe {
+            gate: Gate::Inert,
+            ..Stripe::new(tick, Time::ZERO, 0, None)
         }
     }
 
