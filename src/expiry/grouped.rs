@@ -23,8 +23,8 @@ pub struct NoGroups(());
 /// An entry may belong to a group that a `G` names: a user, a tenant, a connection.
 ///
 /// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It takes 16
-/// bytes more per entry than one without groups, in a group or not, and 12 to 24 more per member. In
-/// a group that has lost most of its members, that is up to 64 for each one that is left.
+/// bytes more per entry than one without groups, in a group or not, and 12 to 24 more per member.
+/// In a group that has lost most of its members, that is up to 64 for each one that is left.
 pub struct Groups<G>(PhantomData<fn() -> G>);
 
 impl Grouping for NoGroups {}

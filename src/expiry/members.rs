@@ -5,8 +5,8 @@
 //!
 //! The list gets smaller when less than a quarter of its memory is used. Numbers can't be changed
 //! then: they lie in entries, each under the lock of a stripe. So a member whose number is behind
-//! the new end is *displaced*: it takes a free position, and a sorted list says which. When the list
-//! has grown up to its number again, it goes home to that, and whoever comes takes its place.
+//! the new end is *displaced*: it takes a free position, and a sorted list says which. When the
+//! list has grown up to its number again, it goes home to that, and whoever comes takes its place.
 //!
 //! - **M1** A place is held by one member, or free.
 //! - **M2** A member whose number is not in `displaced` lies at the position of its number.
@@ -159,45 +159,39 @@ impl Members {
     #[cold]
     #[inline(never)]
     fn shrink(&mut self) {
-        let room = (2 * self.count).max(LEAST / 2);
-        let mut by_position: Vec<_> = std::mem::take(&mut self.displaced);
-        by_position.retain(|(_, position)| *position != NO_ENTRY);
-        by_position.sort_unstable_by_key(|(_, position)| *position);
-        let mut displaced = by_position.into_iter().peekable();
-
-        let mut places = vec![Member::free(NO_ENTRY); room];
-        let mut homeless = Vec::new();
-        for (position, member) in (0..).zip(&self.places) {
-            if !member.is_held() {
-                continue;
+        // Less than there are places, since those are more than half of their memory.
+        let end = (2 * self.count).max(LEAST / 2);
+        let mut free = 0;
+        let mut moved_to = |places: &mut Vec<Member>, from: usize| {
+            while places[free].is_held() {
+                free += 1;
             }
-            let number = match displaced.next_if(|(_, lies)| *lies == position) {
-                Some((number, _)) => number,
-                None => position,
-            };
-            match places.get_mut(number as usize) {
-                Some(home) => *home = *member,
-                None => homeless.push((number, *member)),
+            places.swap(from, free);
+            free as u32
+        };
+        self.displaced.retain(|(_, position)| *position != NO_ENTRY);
+        for (_, position) in &mut self.displaced {
+            if *position as usize >= end {
+                *position = moved_to(&mut self.places, *position as usize);
             }
         }
-        homeless.sort_unstable_by_key(|(number, _)| *number);
-        self.displaced = Vec::with_capacity(homeless.len());
-        let mut homeless = homeless.into_iter();
+        // M3: these numbers are before those that were displaced earlier.
+        let mut displaced = Vec::with_capacity(self.count);
+        for number in end..self.places.len() {
+            if self.places[number].is_held() {
+                displaced.push((number as u32, moved_to(&mut self.places, number)));
+            }
+        }
+        displaced.append(&mut self.displaced);
+        self.displaced = displaced;
+        self.places.truncate(end);
+        self.places.shrink_to(end);
         self.free = NO_ENTRY;
-        for (position, place) in (0..).zip(&mut places) {
-            if place.is_held() {
-                continue;
-            }
-            match homeless.next() {
-                Some((number, member)) => {
-                    *place = member;
-                    self.displaced.push((number, position));
-                }
-                None => *place = Member::free(std::mem::replace(&mut self.free, position)),
+        for (position, place) in (0..).zip(&mut self.places) {
+            if !place.is_held() {
+                *place = Member::free(std::mem::replace(&mut self.free, position));
             }
         }
-        debug_assert!(homeless.next().is_none(), "there is room for all of them");
-        self.places = places;
     }
 }
 
