@@ -426,13 +426,16 @@ mod awaited {
     /// More acquires hang than there used to be workers for all of them.
     #[test]
     fn a_destination_that_hangs_delays_no_acquire_of_another() {
-        let world = threads_of(2, |builder| builder);
-        let [bad, good] = [0, 1].map(|of| names_of(&world.store, of, 80));
+        // On a real clock, by which workers come.
+        let store = MemoryStore::with_destinations(Clock::boottime(), 2);
+        let leases = Leases::builder(store.clone()).lease(3_600 * S);
+        let leases = leases.build().unwrap();
+        let [bad, good] = [0, 1].map(|of| names_of(&store, of, 80));
         let gate = Gate::default();
         let (at_gate, hanging) = (gate.clone(), bad.clone());
         let claims = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&claims);
-        world.store.inject(move |call| {
+        store.inject(move |call| {
             if let StoreCall::Claim(claim) = call
                 && hanging.iter().any(|name| name == claim.name)
             {
@@ -444,40 +447,33 @@ mod awaited {
         let wakes = Wakes::new();
         let mut waiting: Vec<_> = bad
             .iter()
-            .map(|name| Box::pin(world.leases.lock_async(name)))
+            .map(|name| Box::pin(leases.lock_async(name)))
             .collect();
         for future in &mut waiting {
             assert!(poll(future, &wakes).is_pending());
         }
-        // Workers come by the clock of the leases.
-        march(&world.hand, S, "their turns are used", || {
-            gate.waiting() == 64
-        });
-        let mut other = Box::pin(world.leases.try_lock_async(&good[0]));
+        until("their turns are used", || gate.waiting() == 64);
+        let mut other = Box::pin(leases.try_lock_async(&good[0]));
         let mut guard = None;
-        march(&world.hand, S, "it has its lock", || {
-            match poll(&mut other, &wakes) {
-                Poll::Ready(answer) => {
-                    guard = Some(answer.unwrap());
-                    true
-                }
-                Poll::Pending => false,
+        until("it has its lock", || match poll(&mut other, &wakes) {
+            Poll::Ready(answer) => {
+                guard = Some(answer.unwrap());
+                true
             }
+            Poll::Pending => false,
         });
         // And gives it back: also who awaits that has a turn.
         let mut release = Box::pin(guard.unwrap().release_async());
-        march(&world.hand, S, "it is free", || {
-            match poll(&mut release, &wakes) {
-                Poll::Ready(answer) => answer.is_ok(),
-                Poll::Pending => false,
-            }
+        until("it is free", || match poll(&mut release, &wakes) {
+            Poll::Ready(answer) => answer.is_ok(),
+            Poll::Pending => false,
         });
         // Those that had no turn yet, and are given up, ask for nothing.
         waiting.clear();
         gate.open();
         until("what they were granted is given back", || {
-            let stats = world.leases.stats();
-            held(&world.store, &bad) == 0 && (stats.armed, stats.released) == (0, 65)
+            let stats = leases.stats();
+            held(&store, &bad) == 0 && (stats.armed, stats.released) == (0, 65)
         });
         assert_eq!(claims.load(SeqCst), 64);
     }
@@ -591,8 +587,8 @@ fn to_close_waits_for_one_attempt_each() {
     assert_eq!(world.leases.close(S), 250);
     assert_eq!(world.leases.stats().releases_queued, 250);
     world.store.heal();
-    world.hand.advance(LEASE / 6);
-    until("all are free", || {
+    // The timers of the next attempts may not be armed yet.
+    march(&world.hand, S, "all are free", || {
         numbers(250).all(|name| world.store.holder(&name).is_none())
     });
     drop(guards);

@@ -313,7 +313,7 @@ impl Drop for LeaseGuard {
         let inner = &self.lease.inner;
         // What is lost the store may know for longer than the local clock does.
         inner.give_back(self.lease.back(!self.lease.unsure), held, Some(tells));
-        if held && self.lease.waits {
+        if held && self.lease.waits && !inner.drop_limit.is_zero() {
             // Nothing is sent: it is dropped when the store has been asked.
             let _ = tried.recv_timeout(inner.drop_limit);
         }

@@ -9,7 +9,7 @@ use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
 use super::line::{Line, Tally};
-use super::releases::{GiveBack, Handle, Release};
+use super::releases::{GiveBack, Handle, Queued};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
@@ -93,7 +93,7 @@ pub(super) struct Inner {
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
     /// What is to be given back, and how much that is.
-    pub(super) line: Line<Release>,
+    pub(super) line: Line<Queued>,
     pub(super) releases: Arc<Tally>,
     /// Passes of the line that run.
     pub(super) release_passes: AtomicUsize,

@@ -36,7 +36,7 @@ pub(super) struct GiveBack {
 }
 
 /// A name in the line.
-pub(super) struct Release {
+pub(super) struct Queued {
     back: GiveBack,
     /// Until when it is of use.
     until: Time,
@@ -77,8 +77,8 @@ impl Inner {
         self.put(all.map(|back| self.release_of(back, false, None)).collect());
     }
 
-    fn release_of(&self, back: GiveBack, held: bool, tells: Option<Sender<()>>) -> Release {
-        Release {
+    fn release_of(&self, back: GiveBack, held: bool, tells: Option<Sender<()>>) -> Queued {
+        Queued {
             until: self.of_use(&back),
             back,
             tried: 0,
@@ -88,7 +88,7 @@ impl Inner {
         }
     }
 
-    fn put(self: &Arc<Self>, releases: Vec<Release>) {
+    fn put(self: &Arc<Self>, releases: Vec<Queued>) {
         let routed = releases.into_iter().map(|release| {
             let destination = self.destination(&release.back.name);
             let route = Route::of(destination, release.back.lease);
@@ -122,7 +122,7 @@ impl Inner {
     fn release_all(
         &self,
         destination: Destination,
-        batch: &[Release],
+        batch: &[Queued],
         limit: Duration,
     ) -> Vec<Result<Released, StoreError>> {
         let holdings: Vec<_> = batch
@@ -164,7 +164,7 @@ impl Inner {
     /// What became of one. It is asked for again after this pause, unless it is done.
     fn answered(
         &self,
-        release: &mut Release,
+        release: &mut Queued,
         answer: &Result<Released, StoreError>,
     ) -> Option<Duration> {
         release.tells = None;
@@ -202,7 +202,7 @@ impl Inner {
     }
 }
 
-impl Carrier<Release> for Arc<Inner> {
+impl Carrier<Queued> for Arc<Inner> {
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -219,11 +219,11 @@ impl Carrier<Release> for Arc<Inner> {
         call_limit(route.shortest())
     }
 
-    fn arm(&self, lane: &Arc<Lane<Release>>, epoch: u64) {
+    fn arm(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
         pass_after(self, lane, epoch, Duration::ZERO);
     }
 
-    fn looks_at(&self, lane: &Arc<Lane<Release>>, epoch: u64, at: Time) {
+    fn looks_at(&self, lane: &Arc<Lane<Queued>>, epoch: u64, at: Time) {
         let (inner, own) = (Arc::clone(self), Arc::clone(lane));
         let alarm = Alarm::Look(lane.number, epoch);
         let delay = at.since(self.clock.now());
@@ -231,14 +231,14 @@ impl Carrier<Release> for Arc<Inner> {
             .after(alarm, delay, move || inner.line.look(&inner, &own));
     }
 
-    fn stops_looking(&self, lane: &Arc<Lane<Release>>, epoch: u64) {
+    fn stops_looking(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
         self.watchdog.cancel(Alarm::Look(lane.number, epoch));
     }
 
-    fn send(&self, route: Route, mut batch: Vec<Release>, limit: Duration) {
+    fn send(&self, route: Route, mut batch: Vec<Queued>, limit: Duration) {
         let answers = self.release_all(route.destination, &batch, limit);
         // Those with one pause share a timer.
-        let mut later: Vec<(Duration, Vec<Release>)> = Vec::new();
+        let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {
             let Some(pause) = self.answered(&mut release, &answer) else {
                 continue;
@@ -259,7 +259,7 @@ impl Carrier<Release> for Arc<Inner> {
 }
 
 /// The timer keeps the leases alive: what is in the line is sent also when nobody has them any more.
-fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Release>>, epoch: u64, delay: Duration) {
+fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Queued>>, epoch: u64, delay: Duration) {
     let (own, lane_of) = (Arc::clone(inner), Arc::clone(lane));
     let alarm = Alarm::Pass(lane.number, epoch);
     inner.watchdog.pass(alarm, delay, move || {
