@@ -199,12 +199,13 @@ fn who_waits_waits_out_a_store_that_fails() {
         },
     );
     let had = waiter(&world.leases);
+    // Perhaps six times already, when this is looked at.
     march(&world.hand, S, "it asks again and again", || {
-        claims(&log) == 5
+        claims(&log) >= 5
     });
     // It was granted by the second call, and nobody knows; the same owner is granted it again.
     assert!(world.store.holder("a").is_some());
-    let at = log.calls().last().unwrap().0;
+    let at = log.calls()[4].0;
     march(&world.hand, S, "it has it", || claims(&log) == 6);
     let guard = wait::next(&had).unwrap();
     // It was told how long that takes, and does not rely on it: clocks may be set.
