@@ -70,21 +70,25 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         self.pool.permanent()
     }
 
-    fn look(&mut self, now: Time) -> Look {
+    fn look(&mut self) -> Look {
         let Some(turn) = self.pool.sightings.try_lock() else {
             return Look::Later;
         };
         let turn = self.turn.insert(turn);
-        if let Some(able) = able(self.pool, &mut turn.begin) {
-            return Look::Able(able);
-        }
-        let in_turn = turn
-            .last_blind
-            .is_none_or(|last| now < last || now.since(last) >= BLIND_GAP);
-        if in_turn {
+        able(self.pool, &mut turn.begin).map_or(Look::Blind, Look::Able)
+    }
+
+    fn may_start_blindly(&mut self, now: Time) -> bool {
+        // Without the turn it would not be one worker in that time.
+        let Some(turn) = &mut self.turn else {
+            return false;
+        };
+        let last = turn.last_blind;
+        let may = last.is_none_or(|last| now < last || now.since(last) >= BLIND_GAP);
+        if may {
             turn.last_blind = Some(now);
         }
-        Look::Blind { turn: in_turn }
+        may
     }
 }
 

@@ -53,7 +53,10 @@ pub(crate) trait Crew {
     fn wanted(&self) -> usize;
     /// Looks at the workers' threads. What it answers stands until the ticker has started those it
     /// wants to start: no other ticker starts any meanwhile.
-    fn look(&mut self, now: Time) -> Look;
+    fn look(&mut self) -> Look;
+    /// After [`Look::Blind`]: whether this ticker may start a worker all the same. If so it does,
+    /// and nobody may for the next [`BLIND_GAP`].
+    fn may_start_blindly(&mut self, now: Time) -> bool;
 }
 
 /// What a look at the workers' threads says.
@@ -61,9 +64,8 @@ pub(crate) trait Crew {
 pub(crate) enum Look {
     /// So many are able.
     Able(usize),
-    /// Threads can't be looked at here. `turn`: the last worker that was started for that reason
-    /// is [`BLIND_GAP`] old, and this ticker has the turn to start one.
-    Blind { turn: bool },
+    /// Threads can't be looked at here.
+    Blind,
     /// Another ticker is looking.
     Later,
 }
@@ -80,6 +82,7 @@ pub(crate) struct GrowthWatch {
 struct Stall {
     /// When as many were claimed, all that waited then is claimed.
     mark: u64,
+    since: Time,
     /// When the ticker was here last.
     seen: Time,
     /// When the workers are looked at next.
@@ -128,6 +131,7 @@ impl GrowthWatch {
                 let started = before.as_ref().map_or(0, |stall| stall.started);
                 self.stall = Some(Stall {
                     mark: claims.wrapping_add(crew.unclaimed() as u64),
+                    since: now,
                     seen: now,
                     due: now + step,
                     claims,
@@ -151,9 +155,10 @@ impl GrowthWatch {
         if free == 0 {
             return stall.give_up(now, LONGEST_PAUSE.max(self.limit));
         }
+        let old = now.since(stall.since) >= self.limit;
         let still = now.since(stall.still_since) >= self.limit;
         let wanted = crew.wanted();
-        let count = match crew.look(now) {
+        let count = match crew.look() {
             Look::Able(able) if able < wanted => {
                 stall.looks += 1;
                 if stall.looks < LOOKS {
@@ -164,11 +169,11 @@ impl GrowthWatch {
                 stall.started.saturating_mul(2).clamp(1, most)
             }
             Look::Able(able) if able == wanted && still => 1,
-            Look::Blind { turn: true } => 1,
+            Look::Blind if old && crew.may_start_blindly(now) => 1,
             Look::Able(_) => {
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
             }
-            Look::Blind { turn: false } | Look::Later => return stall.wait(now, step),
+            Look::Blind | Look::Later => return stall.wait(now, step),
         };
         stall.wait(now, step);
         stall.looks = 0;

@@ -329,7 +329,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
             stuck == 12
                 || stuck + pool.sleeping() == pool.workers()
                     // The kernel has to see it, too.
-                    && (pool.sleeping() > 0 || crew(&pool).look(hand.now()) == Look::Able(0))
+                    && (pool.sleeping() > 0 || crew(&pool).look() == Look::Able(0))
         });
         hand.advance(limit);
     }
@@ -349,12 +349,12 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     let (pool, _) = pool(1, 3, 2);
     let _about_to_start = pool.seat().unwrap();
     let (mut one, mut other) = (crew(&pool), crew(&pool));
-    let now = ManualClock::new().now();
-    assert_eq!(one.look(now), Look::Able(1));
-    assert_eq!(other.look(now), Look::Later);
+    assert_eq!(one.look(), Look::Able(1));
+    assert_eq!(other.look(), Look::Later);
+    assert!(!other.may_start_blindly(Time::ZERO), "it has no turn");
     let _started = pool.seat().unwrap();
     drop(one);
-    assert_eq!(other.look(now), Look::Able(2));
+    assert_eq!(other.look(), Look::Able(2));
 }
 
 #[test]
@@ -364,18 +364,22 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     worker.is_known_as(None);
     let hand = ManualClock::new();
     let step = Duration::from_millis(1);
-    let look = || crew(&pool).look(hand.now());
-    assert_eq!(look(), Look::Blind { turn: true });
+    let may_start = || {
+        let mut crew = crew(&pool);
+        assert_eq!(crew.look(), Look::Blind);
+        crew.may_start_blindly(hand.now())
+    };
+    assert!(may_start());
     for _ in 1..10 {
         hand.advance(step);
-        assert_eq!(look(), Look::Blind { turn: false });
+        assert!(!may_start());
     }
     hand.advance(step);
-    assert_eq!(look(), Look::Blind { turn: true });
+    assert!(may_start());
     // Set back, it would otherwise be a long wait.
     hand.set(Time::ZERO);
-    assert_eq!(look(), Look::Blind { turn: true });
-    assert_eq!(look(), Look::Blind { turn: false });
+    assert!(may_start());
+    assert!(!may_start());
     // Two watches of one stall: two workers would be one too many.
     let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
     let mut started = Vec::new();
@@ -394,7 +398,7 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     }
     // A thread that has ended is not known either.
     worker.is_known_as(Some(u64::MAX - 1));
-    assert!(matches!(look(), Look::Blind { .. }));
+    assert_eq!(crew(&pool).look(), Look::Blind);
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -413,7 +417,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     feeders[0].announce();
     until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
     // Three looks go round, so all of them are blocked.
-    let look = || crew(&pool).look(clock.now());
+    let look = || crew(&pool).look();
     until(|| (0..3).all(|_| look() == Look::Able(0)));
     // Those that have not started yet are able, and the estimate is of the others.
     let starting: Vec<_> = (0..40).map(|_| pool.seat().unwrap()).collect();

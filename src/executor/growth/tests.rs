@@ -29,6 +29,7 @@ struct Shown {
     /// With two workers wanted.
     look: Look,
     looks: usize,
+    turn: bool,
 }
 
 /// 100 tickets wait, and both workers are blocked.
@@ -39,6 +40,7 @@ fn blocked() -> Shown {
         free: 9,
         look: Look::Able(0),
         looks: 0,
+        turn: true,
     }
 }
 
@@ -59,9 +61,13 @@ impl Crew for Shown {
         2
     }
 
-    fn look(&mut self, _: Time) -> Look {
+    fn look(&mut self) -> Look {
         self.looks += 1;
         self.look
+    }
+
+    fn may_start_blindly(&mut self, _: Time) -> bool {
+        self.turn
     }
 }
 
@@ -185,18 +191,24 @@ fn no_more_are_started_than_tickets_wait() {
 #[test]
 fn where_threads_cannot_be_looked_at_the_turn_decides() {
     let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
-    crew.look = Look::Blind { turn: true };
+    crew.look = Look::Blind;
     assert_eq!(watch.look(at(0), true, &mut crew), again(1));
     // Half a limit is not old.
-    crew.look = Look::Blind { turn: false };
     assert_eq!(watch.look(at(1), true, &mut crew), again(2));
-    crew.look = Look::Blind { turn: true };
     assert_eq!(watch.look(at(2), true, &mut crew), start(1, 3));
     assert_eq!(
         watch.look(at(3), true, &mut crew),
         start(1, 4),
         "no doubling"
     );
+    crew.turn = false;
+    assert_eq!(watch.look(at(4), true, &mut crew), again(5));
+    crew.turn = true;
+    // All that waited was claimed, so age begins anew.
+    crew.claims += 100;
+    assert_eq!(watch.look(at(5), true, &mut crew), again(6));
+    assert_eq!(watch.look(at(6), true, &mut crew), again(7));
+    assert_eq!(watch.look(at(7), true, &mut crew), start(1, 8));
 }
 
 #[test]
@@ -351,7 +363,11 @@ impl Crew for Simulated {
         self.wanted
     }
 
-    fn look(&mut self, _: Time) -> Look {
+    fn may_start_blindly(&mut self, _: Time) -> bool {
+        unreachable!("it can be looked at");
+    }
+
+    fn look(&mut self) -> Look {
         let able = |worker: &&Option<Busy>| worker.is_none_or(|busy| busy.computes > 0);
         Look::Able(self.workers.iter().filter(able).count())
     }
