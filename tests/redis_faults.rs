@@ -823,34 +823,42 @@ fn told(url: &str, why: &str, mend: impl FnOnce()) {
         let leases = leases.clone();
         move || tell.send(leases.lock("orders/42"))
     });
-    let event = events.recv_timeout(LIMIT).expect("the wait is told");
-    assert_eq!(event.key.name(), "orders/42");
-    match event.what {
-        What::Waiting {
-            since,
-            error: Some(error),
-            ..
-        } => {
-            assert!(event.at.since(since) >= Duration::from_secs(1));
-            assert!(error.to_string().contains(why), "{error}");
+    // On a machine that is very busy a call may be under way just then.
+    let mut found = false;
+    while !found {
+        let event = events.recv_timeout(LIMIT).expect("the wait is told");
+        assert_eq!(event.key.name(), "orders/42");
+        match event.what {
+            What::Waiting {
+                since,
+                error: Some(error),
+                ..
+            } => {
+                assert!(event.at.since(since) >= Duration::from_secs(1));
+                found = error.to_string().contains(why);
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     }
     let stats = leases.stats();
     assert_eq!((stats.asked, stats.waiting), (1, 1));
     // With a limit it is an error, which names the lock and is not the one of a lock that is held.
-    match leases.try_lock_for("orders/43", Duration::from_millis(200)) {
-        Err(error @ LockError::Unanswered { .. }) => {
-            let text = error.to_string();
-            assert!(text.contains("orders/43") && text.contains(why), "{text}");
+    wait::until("the error says why", || {
+        match leases.try_lock_for("orders/43", Duration::from_millis(500)) {
+            Err(error @ LockError::Unanswered { .. }) => {
+                let text = error.to_string();
+                assert!(text.contains("orders/43"), "{text}");
+                text.contains(why)
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
-    }
+    });
     mend();
     wait::next(&had).unwrap().release().unwrap();
     let stats = leases.stats();
-    assert_eq!((stats.asked, stats.granted, stats.waiting), (2, 1, 0));
-    assert_eq!(stats.acquires_failed, 1);
+    assert_eq!((stats.granted, stats.refused, stats.waiting), (1, 0, 0));
+    assert!(stats.acquires_failed >= 1);
+    assert_eq!(stats.asked, 1 + stats.acquires_failed);
 }
 
 #[test]

@@ -322,7 +322,8 @@ impl Quest {
         }
         self.last = match error {
             None => Last::Held,
-            Some(_) if self.rushed && matches!(self.last, Last::Held) => Last::Held,
+            // What was known before says more.
+            Some(_) if self.rushed && !matches!(self.last, Last::None) => return,
             Some(error) => Last::Failed(error),
         };
     }
