@@ -234,7 +234,7 @@ fn r08_what_is_renewed_for_ever_is_told_once_and_shown() {
     let forgotten = world.leases.try_lock("forgotten").unwrap();
     let alarms = || -> Vec<_> {
         let alarm = |what| match what {
-            What::HeldLong { renewals } => Some(renewals),
+            What::HeldLong { renewals, .. } => Some(renewals),
             _ => None,
         };
         let events = events.try_iter();
@@ -284,7 +284,7 @@ fn r19_a_renewal_that_begins_late_is_told() {
     let late: Vec<_> = events
         .try_iter()
         .filter_map(|event| match event.what {
-            What::Late { by } => Some(by),
+            What::Late { by, .. } => Some(by),
             _ => None,
         })
         .collect();

@@ -344,7 +344,7 @@ fn after_a_silence_the_connections_are_free_again() {
                 let name = name.to_string();
                 let answer = leases.try_lock_for(&name, Duration::from_millis(500));
                 assert!(
-                    matches!(answer, Err(LockError::TimedOut { .. })),
+                    matches!(answer, Err(LockError::Unanswered { .. })),
                     "{answer:?}"
                 );
             });

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tourbillon::leases::{Leases, MemoryStore, Outcome, Watchdog};
 use tourbillon::{
     Cancel, Clock, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Scheduler, Timer,
 };
@@ -330,6 +331,39 @@ fn owners_close_before_the_call_returns() {
 }
 
 // === while the thread panics ===
+
+#[test]
+fn a_lease_guard_gives_its_lock_back() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    in_every_way(
+        || Box::new(leases.try_lock("a").expect("the one before is given back")),
+        |_| until("it is given back", || leases.try_lock("a").is_ok()),
+    );
+}
+
+#[test]
+fn what_a_watchdog_keeps_is_kept_no_more() {
+    let watchdog = Watchdog::<u32>::builder()
+        .build(|batch| Ok(vec![Outcome::Renewed; batch.entries().len()]))
+        .unwrap();
+    in_every_way(
+        || Box::new(watchdog.keep(1, HOUR).unwrap()),
+        |_| assert_eq!(watchdog.stats().kept, 0),
+    );
+}
+
+#[test]
+fn the_last_leases_wait_for_their_releases_when_the_lock_is_free() {
+    let store = MemoryStore::new();
+    in_every_way(
+        || {
+            let leases = Leases::new(store.clone()).unwrap();
+            let guard = leases.try_lock("a").expect("the one before is given back");
+            Box::new((guard, leases))
+        },
+        |_| until("it is given back", || store.holder("a").is_none()),
+    );
+}
 
 #[test]
 fn a_panic_under_the_lock_loses_nothing() {

@@ -165,7 +165,9 @@ fn work(
 fn heard(event: &Event<LeaseId>) -> Option<Said> {
     let at = event.at;
     let what = match &event.what {
-        What::Renewed { until, renewals } => {
+        What::Renewed {
+            until, renewals, ..
+        } => {
             return Some(Said::Renewed {
                 at,
                 renewals: *renewals,
@@ -175,8 +177,8 @@ fn heard(event: &Event<LeaseId>) -> Option<Said> {
         What::Failed {
             error, remaining, ..
         } => format!("renewal failed, {} left: {error}", Millis(*remaining)),
-        What::AtRisk { remaining } => format!("at risk: {} left", Millis(*remaining)),
-        What::Late { by } => format!("a renewal began {} late", Millis(*by)),
+        What::AtRisk { remaining, .. } => format!("at risk: {} left", Millis(*remaining)),
+        What::Late { by, .. } => format!("a renewal began {} late", Millis(*by)),
         // The loss is told by the answer to the question, which comes no later.
         _ => return None,
     };

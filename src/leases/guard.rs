@@ -9,6 +9,7 @@ use super::locks::{Inner, Request};
 use super::releases::{GiveBack, Handle};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
+use crate::shard::when_unlocked;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::channel::bounded;
@@ -139,6 +140,21 @@ impl Lease {
             owner: id.owner().to_owned(),
             lease: id.lease(),
             sure,
+        }
+    }
+
+    /// Ends it, and has the store asked in the background.
+    fn dropped(&self) {
+        // From here on nothing is renewed, whatever becomes of the rest.
+        let held = self.kept.end().is_ok();
+        let (tells, tried) = bounded(1);
+        // What is lost the store may know for longer than the local clock does.
+        self.inner
+            .give_back(self.back(!self.unsure), held, Some(tells));
+        let limit = self.inner.drop_limit;
+        if held && self.waits && !limit.is_zero() {
+            // Nothing is sent: it is dropped when the store has been asked.
+            let _ = tried.recv_timeout(limit);
         }
     }
 
@@ -307,16 +323,9 @@ impl Drop for LeaseGuard {
         if !self.is_last() || self.lease.kept.is_forked() {
             return;
         }
-        // From here on nothing is renewed, whatever becomes of the rest.
-        let held = self.lease.kept.end().is_ok();
-        let (tells, tried) = bounded(1);
-        let inner = &self.lease.inner;
-        // What is lost the store may know for longer than the local clock does.
-        inner.give_back(self.lease.back(!self.lease.unsure), held, Some(tells));
-        if held && self.lease.waits && !inner.drop_limit.is_zero() {
-            // Nothing is sent: it is dropped when the store has been asked.
-            let _ = tried.recv_timeout(inner.drop_limit);
-        }
+        let lease = Arc::clone(&self.lease);
+        // A guard may be a value of a map, and be dropped under that map's lock.
+        when_unlocked(move || lease.dropped());
     }
 }
 

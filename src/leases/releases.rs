@@ -13,6 +13,7 @@ use super::store::{Destination, Holding, Released, StoreError};
 use super::watchdog::{Alarm, Lane, Route, call_limit};
 use crate::clock::Clock;
 use crate::job::contain;
+use crate::shard::when_unlocked;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
@@ -170,8 +171,9 @@ impl Inner {
         release.tells = None;
         match answer {
             Ok(answer) => {
-                release.entered = None;
+                // Counted before it leaves: who waits for the line sees it in the statistics.
                 self.count_released(*answer);
+                release.entered = None;
             }
             Err(_) => {
                 if let Some(entered) = &mut release.entered {
@@ -307,10 +309,14 @@ impl Drop for Handle {
         let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         // A forked copy of the process gives nothing back.
         if is_last && !self.0.end_limit.is_zero() && !self.0.watchdog.is_forked() {
-            // Not the leases' clock: it may be one that stands still.
-            let clock = Clock::boottime();
-            let until = clock.now() + self.0.end_limit;
-            self.0.settle(&clock, until);
+            let inner = Arc::clone(&self.0);
+            // They may be a value of a map, and be dropped under that map's lock.
+            when_unlocked(move || {
+                // Not the leases' clock: it may be one that stands still.
+                let clock = Clock::boottime();
+                let until = clock.now() + inner.end_limit;
+                inner.settle(&clock, until);
+            });
         }
     }
 }

@@ -40,6 +40,7 @@ pub struct Event<K> {
 #[non_exhaustive]
 pub enum What {
     /// It was renewed.
+    #[non_exhaustive]
     Renewed {
         /// Good until then by the local clock.
         until: Time,
@@ -47,6 +48,7 @@ pub enum What {
         renewals: u64,
     },
     /// An attempt failed, and there will be another one.
+    #[non_exhaustive]
     Failed {
         /// Why.
         error: StoreError,
@@ -58,6 +60,7 @@ pub enum What {
     /// A third of the lease is left, or less, and it is still being tried to renew it. Told once until
     /// that succeeds; not of a lease that is not renewed, nor before the end of a feeding period or of
     /// the longest hold.
+    #[non_exhaustive]
     AtRisk {
         /// What is left.
         remaining: Duration,
@@ -77,11 +80,13 @@ pub enum What {
         error: Option<StoreError>,
     },
     /// A renewal began so long after it was due. The machine is busy, or the process was stopped.
+    #[non_exhaustive]
     Late {
         /// By how much.
         by: Duration,
     },
     /// It has been renewed so often as `alarm_after` says: has somebody forgotten it?
+    #[non_exhaustive]
     HeldLong {
         /// How often.
         renewals: u64,

@@ -42,6 +42,7 @@ use machine::{Machine, Series};
 use term::Standing;
 
 use super::store::Destination;
+use crate::shard::when_unlocked;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
 use crate::tick::Time;
@@ -566,7 +567,11 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
 
 impl<K: Clone + Send + Sync + 'static> Drop for Kept<K> {
     fn drop(&mut self) {
-        let _ = self.end();
+        let (machine, series) = (Arc::clone(&self.machine), Arc::clone(&self.series));
+        // It may be a value of a map, and be dropped under that map's lock.
+        when_unlocked(move || {
+            let _ = machine.stop(&series);
+        });
     }
 }
 
