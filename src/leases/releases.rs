@@ -168,7 +168,6 @@ impl Inner {
         release: &mut Queued,
         answer: &Result<Released, StoreError>,
     ) -> Option<Duration> {
-        release.tells = None;
         match answer {
             Ok(answer) => {
                 // Counted before it leaves: who waits for the line sees it in the statistics.
@@ -181,6 +180,8 @@ impl Inner {
                 }
             }
         }
+        // Last: a drop that waits finds its release counted.
+        release.tells = None;
         if std::mem::take(&mut release.held) && !release.back.sure {
             release.until = self.of_use(&release.back);
             return Some(Duration::ZERO);
