@@ -14,7 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tourbillon::leases::{Leases, MemoryStore, Outcome, Watchdog};
+use tourbillon::leases::{LeaseGuard, Leases, MemoryStore, Outcome, Watchdog, What};
 use tourbillon::{
     Cancel, Clock, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Scheduler, Timer,
 };
@@ -339,6 +339,71 @@ fn a_lease_guard_gives_its_lock_back() {
         || Box::new(leases.try_lock("a").expect("the one before is given back")),
         |_| until("it is given back", || leases.try_lock("a").is_ok()),
     );
+}
+
+/// Its first poll asks the store, so it waits by timers of the leases.
+#[test]
+fn a_future_of_a_lock_gives_up() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let wakes = Wakes::new();
+    let held = leases.try_lock("a").unwrap();
+    in_every_way(
+        || {
+            let leases = leases.clone();
+            let mut lock = Box::pin(async move { leases.lock_async("a").await.map(drop) });
+            assert!(poll(&mut lock, &wakes).is_pending());
+            Box::new(Mutex::new(lock))
+        },
+        |_| until("nobody waits", || leases.stats().waiting == 0),
+    );
+    assert!(held.is_held());
+    held.release().unwrap();
+    assert!(leases.try_lock("a").is_ok());
+}
+
+/// The look that finds a loss runs under a lock, and the event comes all the same.
+#[test]
+fn a_loss_that_is_found_under_a_lock_is_told() {
+    let (leases, steps) = Leases::builder(MemoryStore::new())
+        .build_stepped(1)
+        .unwrap();
+    let events = leases.events(64);
+    let map = ExpiryMap::<u32, LeaseGuard>::builder()
+        .time_to_live(HOUR)
+        .build(|_, _| ())
+        .unwrap();
+    let guard = leases.acquire("a").fixed_lease(HOUR).try_lock().unwrap();
+    assert!(map.insert(1, guard).is_ok());
+    // The clock alone: no timer of the leases has looked.
+    steps.clock().advance(HOUR);
+    assert_eq!(map.with(&1, |guard| guard.is_held()), Some(false));
+    steps.advance(Duration::from_millis(1));
+    let lost = |event: tourbillon::leases::Event<_>| matches!(event.what, What::Lost(_));
+    assert!(events.try_iter().any(lost));
+}
+
+/// It panics, since it would have to wait there, and the guard's drop gives the lock back.
+#[test]
+fn a_release_under_a_lock_loses_nothing() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let map = map();
+    let guard = leases.try_lock("a").unwrap();
+    let release = || map.update(&Dropping::default(), |_| guard.release());
+    assert!(catch_unwind(AssertUnwindSafe(release)).is_err());
+    until("it is given back", || leases.try_lock("a").is_ok());
+}
+
+/// Nothing is granted that could not be kept.
+#[test]
+fn an_acquire_under_a_lock_asks_for_nothing() {
+    let store = MemoryStore::new();
+    let leases = Leases::new(store.clone()).unwrap();
+    let map = map();
+    let acquire = || map.update(&Dropping::default(), |_| leases.try_lock("a").is_ok());
+    assert!(catch_unwind(AssertUnwindSafe(acquire)).is_err());
+    assert!(store.holder("a").is_none());
+    assert_eq!(leases.stats().releases_queued, 0);
+    assert!(leases.try_lock("a").is_ok());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::guard::{LeaseGuard, LeaseId};
 use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
 use super::store::{Destination, StoreError};
 use super::watchdog::{Loss, Watchdog};
+use crate::shard::NoCalls;
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -115,6 +116,8 @@ impl LeaseGuard {
     ///
     /// As for [`release`](Self::release).
     pub async fn release_async(mut self) -> Result<(), ReleaseError> {
+        // As in `release`.
+        drop(NoCalls::begin());
         if !self.is_last() {
             return self.still_held();
         }

@@ -9,7 +9,7 @@ use super::locks::{Inner, Request};
 use super::releases::{GiveBack, Handle};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
-use crate::shard::when_unlocked;
+use crate::shard::{NoCalls, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::channel::bounded;
@@ -290,6 +290,8 @@ impl LeaseGuard {
     /// For one call to the store and for a renewal that is under way, each no longer than its limit, a
     /// sixth of the lease. A guard that is not the last one does not block.
     pub fn release(mut self) -> Result<(), ReleaseError> {
+        // Under a lock this panics before anything is changed, and the drop gives the lock back.
+        drop(NoCalls::begin());
         if self.is_last() {
             self.lease.give_back()
         } else {

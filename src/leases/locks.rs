@@ -17,6 +17,7 @@ use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
 use super::{store::Destination, turns::Turns};
 use crate::clock::Clock;
 use crate::job::contain;
+use crate::shard::NoCalls;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
@@ -283,7 +284,11 @@ impl Leases {
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         self.inner.asks.fill(LeaseStats {
-            releases_queued: self.inner.releases.entered(),
+            // A forked copy has no line, and its lock may be held for ever.
+            releases_queued: match self.inner.watchdog.is_forked() {
+                true => 0,
+                false => self.inner.releases.entered(),
+            },
             // Relaxed: a counter.
             released: self.inner.released.load(Ordering::Relaxed),
             ..LeaseStats::of(self.inner.watchdog.stats())
@@ -310,6 +315,8 @@ impl Leases {
         if self.inner.watchdog.is_forked() {
             return 0;
         }
+        // Under a lock this panics before anything is changed.
+        drop(NoCalls::begin());
         let until = self.now() + limit;
         let held = self.inner.watchdog.close_all();
         self.inner.waiting.all_may_be_free();
@@ -346,6 +353,15 @@ impl Inner {
             return Err(LockError::Store {
                 name: name.to_owned(),
                 error: StoreError::Forked,
+            });
+        }
+        // Under a lock this panics before the store is asked. While the thread panics it does not, and
+        // what would be granted could not be kept.
+        if NoCalls::begin().is_inert() {
+            let why = "called from a panic under a lock of the crate; nothing was asked".to_owned();
+            return Err(LockError::Store {
+                name: name.to_owned(),
+                error: StoreError::Refused(why),
             });
         }
         if name.is_empty() {

@@ -95,7 +95,9 @@ impl Inner {
             let route = Route::of(destination, release.back.lease);
             (route, release.until, release)
         });
-        self.line.put(self, routed.collect());
+        let (inner, routed) = (Arc::clone(self), routed.collect());
+        // What is in a lane has an armed pass (L3), and none can be armed under a lock.
+        when_unlocked(move || inner.line.put(&inner, routed));
     }
 
     /// Where a name lives. A panic of the store's leaves it where the others are.
@@ -182,7 +184,8 @@ impl Inner {
         }
         // Last: a drop that waits finds its release counted.
         release.tells = None;
-        if std::mem::take(&mut release.held) && !release.back.sure {
+        // Only an answer ends the holding that is known: after a failure it may still be there.
+        if answer.is_ok() && std::mem::take(&mut release.held) && !release.back.sure {
             release.until = self.of_use(&release.back);
             return Some(Duration::ZERO);
         }

@@ -215,9 +215,12 @@ impl<K, V> Shards<K, V> {
                 }
             }
             held.clear();
+            for (number, after) in &left {
+                self.ring(*number, after);
+            }
+            // Not before: it does the work of drops that was put off, which may take a while.
             drop(flag.take());
             for (number, after) in left.drain(..) {
-                self.ring(number, &after);
                 act(number, after);
             }
         }

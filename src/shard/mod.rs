@@ -240,8 +240,11 @@ impl<K, V> Shards<K, V> {
             return Aftermath::default();
         }
         let after = self.publish_due(stripe, &mut locked.0);
-        drop(locked);
+        let Locked(guard, no_calls) = locked;
+        drop(guard);
         self.ring(stripe, &after);
+        // Last: it does the work of drops that was put off, which may take a while.
+        drop(no_calls);
         after
     }
 

@@ -26,7 +26,7 @@ use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
 use crate::job::contain;
 use crate::scheduler::Next;
-use crate::shard::mix;
+use crate::shard::{mix, when_unlocked};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Origin, Weak};
 use crate::tick::Time;
@@ -209,7 +209,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let machine: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
             if let Some(machine) = machine.upgrade() {
-                machine.lost(number, loss);
+                // A look at a guard may find the loss, and the guard may be a value of a map.
+                when_unlocked(move || machine.lost(number, loss));
             }
         });
         let series = {

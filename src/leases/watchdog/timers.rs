@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::scheduler::{AfterPanic, Handle, Next, Period, Scheduler};
+use crate::shard::when_unlocked;
 use crate::sync::{Mutex, OnceLock, Origin};
 use crate::tick::Time;
 
@@ -165,9 +166,13 @@ impl Timers {
         }
     }
 
+    /// Drops call this, also under a lock.
     pub(super) fn cancel(&self, alarm: Alarm) {
         if let Some(work) = self.work() {
-            let _ = work.cancel(&alarm);
+            let work = work.clone();
+            when_unlocked(move || {
+                let _ = work.cancel(&alarm);
+            });
         }
     }
 
@@ -216,12 +221,15 @@ impl Timers {
         })
     }
 
-    /// A call that has not begun does not.
+    /// A call that has not begun does not. Drops call this, also under a lock.
     #[cfg(feature = "futures")]
     pub(super) fn cancel_call(&self, number: u64) {
         if let Some(started) = self.started.get() {
-            let _ = started.calls.cancel(&Alarm::Call(number));
-            let _ = started.work.cancel(&Alarm::Call(number));
+            let (calls, work) = (started.calls.clone(), started.work.clone());
+            when_unlocked(move || {
+                let _ = calls.cancel(&Alarm::Call(number));
+                let _ = work.cancel(&Alarm::Call(number));
+            });
         }
     }
 
