@@ -66,7 +66,9 @@
 //!   a cancel of a repeating key no round starts, also when one is running.
 //! - Two runs of one key never overlap.
 //! - Tasks never hold up ticks, unless they run [inline](Builder::inline).
-//! - Nothing due means no thread wakes. Memory is bounded by what is pending at one time.
+//! - Nothing due means no thread wakes.
+//! - Memory is bounded by the most that was pending at one time. [`Handle::shrink_to_fit`] and
+//!   [`ExpiryMap::shrink_to_fit`] give back what a peak has left behind.
 //!
 //! Not guaranteed: an order within a tick, or lateness on a busy machine. [`Handle::stats`] shows
 //! the latter.

@@ -37,6 +37,7 @@ enum Call {
     Remove(u8),
     RetainBelow(u8),
     Clear,
+    ShrinkToFit,
     /// The time passes and all that is due is delivered.
     Advance(u64),
     /// The time passes and nobody has had the time to deliver anything.
@@ -287,6 +288,7 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 assert_eq!(map.clear(), model.entries.len());
                 model.entries.clear();
             }
+            Call::ShrinkToFit => map.shrink_to_fit(),
             Call::Advance(millis) => {
                 // Each at its own moment, so that what is due meanwhile is gone.
                 stepped.advance(Duration::from_millis(millis));
@@ -371,6 +373,7 @@ fn call() -> impl Strategy<Value = Call> {
         3 => key().prop_map(Call::Remove),
         1 => key().prop_map(Call::RetainBelow),
         1 => Just(Call::Clear),
+        2 => Just(Call::ShrinkToFit),
         8 => (0_u64..60).prop_map(Call::Advance),
         1 => (0_u64..100_000).prop_map(Call::Advance),
         4 => (0_u64..60).prop_map(Call::Stall),

@@ -56,6 +56,7 @@ enum Step {
     RescheduleMany(Vec<Key>, Duration),
     CancelMany(Vec<Key>),
     CancelAll,
+    ShrinkToFit,
     Settle,
     Advance(Duration),
     Jump(Duration),
@@ -106,6 +107,10 @@ impl Pair {
             }
             Step::CancelAll => {
                 prop_assert_eq!(real.cancel_all(), model.cancel_all());
+                Ok(())
+            }
+            Step::ShrinkToFit => {
+                real.scheduler.handle().shrink_to_fit();
                 Ok(())
             }
             Step::Settle => self.settle(),
@@ -328,6 +333,7 @@ fn steps(tick: Duration, bounded: bool) -> BoxedStrategy<Step> {
         1 => (keys(), durations(tick)).prop_map(|(keys, by)| Step::RescheduleMany(keys, by)),
         1 => keys().prop_map(Step::CancelMany),
         1 => Just(Step::CancelAll),
+        2 => Just(Step::ShrinkToFit),
         2 => Just(Step::Settle),
         5 => durations(tick).prop_map(Step::Advance),
         3 => durations(tick).prop_map(Step::Jump),

@@ -470,6 +470,13 @@ impl<F: Face> Engine<F> {
         sum
     }
 
+    /// Each stripe gives memory back, one lock after the other.
+    pub(crate) fn shrink_to_fit(&self) {
+        for stripe in self.stripes_of(None) {
+            self.with(stripe, Stripe::shrink_to_fit);
+        }
+    }
+
     /// The numbers of one shard's stripes, or of all.
     pub(crate) fn stripes_of(&self, shard: Option<usize>) -> impl Iterator<Item = usize> + use<F> {
         let step = shard.map_or(1, |_| self.shards.shards());

@@ -46,6 +46,8 @@ pub(super) mod kind {
 
         /// With a bound for the members of each.
         fn index(most: Option<usize>) -> Self::Index;
+
+        fn shrink_to_fit(index: &Self::Index);
     }
 
     impl Kind for NoGroups {
@@ -53,6 +55,8 @@ pub(super) mod kind {
         type Index = ();
 
         fn index(_: Option<usize>) {}
+
+        fn shrink_to_fit((): &()) {}
     }
 
     impl<G: Hash + Eq + Send + 'static> Kind for Groups<G> {
@@ -61,6 +65,10 @@ pub(super) mod kind {
 
         fn index(most: Option<usize>) -> GroupIndex<G> {
             GroupIndex::new(most)
+        }
+
+        fn shrink_to_fit(index: &GroupIndex<G>) {
+            index.shrink_to_fit();
         }
     }
 }

@@ -134,6 +134,24 @@ impl<G> Shard<G> {
         Ok(number)
     }
 
+    /// Cuts off the free numbers behind the last group, and gives their memory back. A number that
+    /// is free is known to nobody (G5), so it may come back.
+    fn shrink_to_fit(&mut self) {
+        while let Some(last) = self.groups.len().checked_sub(1)
+            && self.group(last).is_none()
+        {
+            self.groups.pop();
+        }
+        self.free = NO_ENTRY;
+        for number in (0..self.groups.len()).rev() {
+            if let Place::Free(next) = &mut self.groups[number] {
+                *next = std::mem::replace(&mut self.free, number);
+            }
+        }
+        self.groups.shrink_to_fit();
+        self.index.shrink_to_fit();
+    }
+
     /// The group, if that was its last member: to be dropped outside of the lock.
     fn leave(&mut self, number: u32, member: u32) -> Option<Group<G>> {
         let Some(group) = self.group_mut(number) else {
@@ -353,6 +371,15 @@ impl<G> GroupIndex<G> {
         Some(answer)
     }
 
+    /// Gives memory back that the groups do not need, one lock after the other.
+    pub(super) fn shrink_to_fit(&self) {
+        for shard in &self.shards {
+            if let Some(mut held) = hold(shard) {
+                held.shrink_to_fit();
+            }
+        }
+    }
+
     /// How many members the group has.
     pub(super) fn count<Q>(&self, hash: KeyHash, name: &Q) -> usize
     where
@@ -484,6 +511,39 @@ mod tests {
         drop(outlives);
         assert_eq!(groups.count(hash(2), &2), 0);
         assert_eq!(numbers(&groups), 1);
+    }
+
+    #[test]
+    fn after_a_peak_there_is_memory_up_to_the_last_group() {
+        let groups = GroupIndex::with_shards(1, None);
+        for stays in [0, 5_000, 9_999] {
+            let mut all: Vec<_> = (0..10_000).map(|n| enter(&groups, n, n)).collect();
+            let left = all[stays].take();
+            let place = left.as_ref().map(Membership::place).unwrap();
+            let gone = all[0].as_ref().or(all[1].as_ref()).map(Membership::place);
+            let gone_number = member(u32::from(stays == 0));
+            drop(all);
+            assert_eq!(numbers(&groups), 10_000);
+            groups.shrink_to_fit();
+            assert_eq!(numbers(&groups), stays as u32 + 1);
+            assert_eq!(place.group_of(member(stays as u32)), Some(stays as u32));
+            assert_eq!(gone.unwrap().group_of(gone_number), None);
+            // The lowest free number comes first.
+            let next = [20_000, 20_001].map(|group| enter(&groups, group, group));
+            let expected = [0, 1, 2].into_iter().filter(|n| *n != stays as u32);
+            assert!(
+                expected
+                    .take(2)
+                    .eq(next.iter().flatten().map(|own| own.group))
+            );
+            for group in [20_000, 20_001, stays as u32] {
+                assert_eq!(groups.count(hash(group), &group), 1);
+            }
+            drop((left, next));
+            groups.shrink_to_fit();
+            let shard = groups.shards[0].lock();
+            assert_eq!((shard.groups.room(), shard.index.rows()), (0, 0));
+        }
     }
 
     #[test]

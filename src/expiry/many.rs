@@ -91,8 +91,9 @@ where
     ///
     /// # Complexity
     ///
-    /// Linear in the greatest number of entries there ever were. What is inserted during the call
-    /// may or may not be shown.
+    /// Linear in the greatest number of entries there were at one time, until
+    /// [`shrink_to_fit`](Self::shrink_to_fit) is called. What is inserted during the call may or
+    /// may not be shown.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
         let now = self.now();
@@ -139,8 +140,63 @@ where
         count
     }
 
+    /// Gives back memory that a peak has left behind.
+    ///
+    /// A map keeps the place of an entry that is gone for the next one. So there is memory for the
+    /// greatest number of entries there were at one time, in each of its parts, and
+    /// [`retain`](Self::retain), [`clear`](Self::clear) and [`iter`](Self::iter) walk over as many
+    /// places, until this is called. Keys, values and groups that are gone need no call: they are
+    /// dropped at once.
+    ///
+    /// Entries do not move. Each part keeps the places up to the last one that is in use, or that
+    /// has been used a billion times, in blocks of 4,096. New entries take the first free places
+    /// from then on. So if an old entry holds much memory, a later call, after that one has gone,
+    /// gives it back.
+    ///
+    /// # Blocking
+    ///
+    /// Each part is locked for as long as its walk takes: about 0.3 ms with one million entries in 128
+    /// parts.
+    ///
+    /// # Complexity
+    ///
+    /// Linear in the number of places, as for [`retain`](Self::retain).
+    ///
+    /// # Panics
+    ///
+    /// If it is called by [user code under a lock](Self#user-code-under-a-lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = ExpiryMap::<u64, u8>::builder()
+    ///     .time_to_idle(Duration::from_secs(9))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// for key in 0..10_000 {
+    ///     map.insert(key, 1)?;
+    /// }
+    /// map.retain(|key, _| *key == 0);
+    /// map.shrink_to_fit();
+    /// assert_eq!(map.iter().collect::<Vec<_>>(), [(0, 1)]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shrink_to_fit(&self) {
+        self.engine.shrink_to_fit();
+        G::shrink_to_fit(&self.engine.face.groups);
+    }
+
     /// Walks over clones of all entries, in no order. Portions are cloned under one stripe's lock
     /// at a time, so entries that come or go meanwhile may or may not show.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`retain`](Self::retain), over the whole walk.
     #[must_use]
     pub fn iter(&self) -> Entries<'_, K, V, S, G>
     where

@@ -143,8 +143,9 @@ where
     ///
     /// # Complexity
     ///
-    /// Linear in the greatest number of timers there ever were, in portions per stripe. What is
-    /// armed during the call may or may not be cancelled.
+    /// Linear in the greatest number of timers there were at one time, until
+    /// [`shrink_to_fit`](Self::shrink_to_fit) is called, in portions per stripe. What is armed
+    /// during the call may or may not be cancelled.
     pub fn cancel_all(&self) -> usize {
         let taken = self.engine.take_pending(false);
         let count = taken.len();

@@ -27,6 +27,7 @@ mod hasher;
 mod on_tokio;
 mod pending;
 mod repeat;
+mod shrinking;
 mod shutdown;
 mod stats;
 mod task;

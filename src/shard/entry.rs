@@ -25,6 +25,8 @@
 //! - **E4** A Running slot has no ticket and one line in the stripe's list of runs.
 //! - **E5** Pending entries are staged, or filed in the wheel, unless their deadline is
 //!   `Time::MAX`; others never are.
+//! - **E6** No id, slot and generation, is given out twice. A slot that was cut off may come back:
+//!   it then begins above every generation that was cut off in its block ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
@@ -87,6 +89,36 @@ pub(crate) enum End {
 }
 
 const NIL: u32 = NO_ENTRY;
+
+/// A slot of this generation or a later one is not cut off. All slots of its block would begin
+/// there when they come back, and be worn soon.
+const OLD: u32 = 1 << 30;
+
+/// Slots in a row with one entry in [`Floors`]: one slot that was used very often must not make all
+/// others begin there.
+const BLOCK: u32 = 1 << 12;
+
+/// E6: the greatest generation that was cut off, by block of slot numbers. Kept outside of the
+/// table, so that what every call reads stays together.
+#[derive(Default)]
+pub(super) struct Floors(Vec<u32>);
+
+impl Floors {
+    /// The generation that a new slot with this number begins with.
+    fn first(&self, slot: u32) -> u32 {
+        self.0
+            .get((slot / BLOCK) as usize)
+            .map_or(1, |floor| floor + 1)
+    }
+
+    fn raise(&mut self, slot: u32, generation: u32) {
+        let block = (slot / BLOCK) as usize;
+        if self.0.len() <= block {
+            self.0.resize(block + 1, 0);
+        }
+        self.0[block] = self.0[block].max(generation);
+    }
+}
 
 /// All entries of a stripe, with their free list.
 #[repr(C)]
@@ -159,10 +191,15 @@ impl<K, V> Table<K, V> {
     /// Takes a free slot and returns it with its new generation, which `make` stamps. There is one:
     /// [`has_room`](Self::has_room) was asked under the same lock.
     #[inline]
-    pub(super) fn occupy(&mut self, make: impl FnOnce(u32) -> Armed<K, V>) -> (u32, u32) {
+    pub(super) fn occupy(
+        &mut self,
+        floors: &Floors,
+        make: impl FnOnce(u32) -> Armed<K, V>,
+    ) -> (u32, u32) {
         if self.free == NIL {
-            return match self.slots.push(Slot::Armed(make(1))) {
-                Ok(slot) => (slot, 1),
+            let generation = floors.first(self.slots.len());
+            return match self.slots.push(Slot::Armed(make(generation))) {
+                Ok(slot) => (slot, generation),
                 Err(_) => unreachable!("has_room said so"),
             };
         }
@@ -276,7 +313,7 @@ impl<K, V> Table<K, V> {
     /// Moves a Running slot whose generations run out to a fresh one, so that arming the key during
     /// the run finds generations left. The worn slot is retired. Ids of the run in progress then
     /// answer NotFound.
-    pub(super) fn move_to_fresh_slot(&mut self, slot: u32) -> Option<u32> {
+    pub(super) fn move_to_fresh_slot(&mut self, slot: u32, floors: &Floors) -> Option<u32> {
         let Slot::Running(busy) = &self.slots[slot] else {
             return None;
         };
@@ -295,7 +332,7 @@ impl<K, V> Table<K, V> {
         };
         if self.slots.has_room() {
             // A new one rather than a free one, which may be as worn.
-            busy.newest = 1;
+            busy.newest = floors.first(self.slots.len());
             return self.slots.push(Slot::Running(busy)).ok();
         }
         let fresh = self.free;
@@ -306,6 +343,44 @@ impl<K, V> Table<K, V> {
         self.free = vacant.next;
         self.slots[fresh] = Slot::Running(busy);
         Some(fresh)
+    }
+
+    /// Cuts off the free slots behind the last one that is in use, and gives their memory back.
+    /// Afterwards the lowest free slots are taken first, so that later calls can cut off more.
+    ///
+    /// Only what is on the free list is cut off: no ticket stands for it (E2), and it is not
+    /// retired (E3).
+    pub(super) fn shrink_to_fit(&mut self, floors: &mut Floors) {
+        // A retired slot looks like one on the list, so the list says which ones are on it.
+        let mut listed = vec![0_u64; self.slots.len().div_ceil(u64::BITS) as usize];
+        let mut next = self.free;
+        while let Some(Slot::Free(vacant)) = self.slots.get(next) {
+            listed[(next / u64::BITS) as usize] |= 1 << (next % u64::BITS);
+            next = vacant.next;
+        }
+        let is_listed =
+            |slot: u32| listed[(slot / u64::BITS) as usize] >> (slot % u64::BITS) & 1 != 0;
+        while let Some(last) = self.slots.len().checked_sub(1)
+            && let Slot::Free(Vacant { generation, .. }) = self.slots[last]
+            && generation < OLD
+            && is_listed(last)
+        {
+            floors.raise(last, generation);
+            self.slots.pop();
+        }
+        self.free = NIL;
+        for slot in (0..self.slots.len()).rev().filter(|slot| is_listed(*slot)) {
+            if let Slot::Free(vacant) = &mut self.slots[slot] {
+                vacant.next = std::mem::replace(&mut self.free, slot);
+            }
+        }
+        self.slots.shrink_to_fit();
+    }
+
+    /// For how many slots there is memory.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn room(&self) -> usize {
+        self.slots.room()
     }
 
     /// Whether the slot can be had again; walks the free list.

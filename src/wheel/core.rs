@@ -62,8 +62,7 @@ use crate::tick::Tick;
 const DIGIT: u32 = SLOTS.trailing_zeros();
 /// Bits of a tick that the levels cover. The rest numbers the turns of the top level.
 const TURN: u32 = DIGIT * LEVELS as u32;
-/// Entries are read in chunks of this many, first all due ticks and then one by one, so that
-/// their cache misses overlap.
+/// Entries are read in chunks of this many: first all due ticks, whose cache misses overlap.
 const CHUNK: usize = 64;
 /// Buffers set aside for the owner; more are freed on the spot.
 const SPARE: usize = 64;
@@ -596,5 +595,6 @@ fn digit(shifted: u64, level: usize) -> u32 {
     (shifted >> (DIGIT * level as u32)) as u32 % SLOTS as u32
 }
 
+mod shrinking;
 #[cfg(all(test, not(loom)))]
 mod tests;

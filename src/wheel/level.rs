@@ -108,6 +108,22 @@ impl Level {
         count
     }
 
+    /// Gives memory back that is not needed for what the slots hold.
+    pub(super) fn shrink_to_fit(&mut self) {
+        if self.occupied == 0 {
+            self.slots = None;
+        } else if let Some(slots) = &mut self.slots {
+            slots.iter_mut().for_each(Vec::shrink_to_fit);
+        }
+    }
+
+    /// For how many numbers there is memory.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn room(&self) -> usize {
+        let slots = self.slots.iter().flat_map(|slots| slots.iter());
+        slots.map(Vec::capacity).sum()
+    }
+
     #[inline]
     fn ids_mut(&mut self, slot: u32) -> &mut Vec<u32> {
         let slots = self.slots.as_mut().expect("a level in use has its slots");

@@ -72,6 +72,31 @@ impl<E> Slab<E> {
         Ok(id)
     }
 
+    /// Takes the entry with the highest number out. The number is given out again.
+    pub(crate) fn pop(&mut self) -> Option<E> {
+        let chunk = self.chunks.last_mut()?;
+        let entry = chunk.pop();
+        if chunk.is_empty() {
+            self.chunks.pop();
+        }
+        self.len -= u32::from(entry.is_some());
+        entry
+    }
+
+    /// Gives memory back that no entry needs. Chunks but the first one stay whole.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        if let Some(first) = self.chunks.first_mut() {
+            first.shrink_to_fit();
+        }
+        self.chunks.shrink_to_fit();
+    }
+
+    /// For how many entries there is memory.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn room(&self) -> usize {
+        self.chunks.iter().map(Vec::capacity).sum()
+    }
+
     /// The entry with this number, if it has been pushed.
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&E> {
@@ -133,6 +158,30 @@ mod tests {
         assert_eq!(slab.get_mut(NO_ENTRY), None);
         assert!(slab.iter().take(CHUNK + 2).copied().eq(0..CHUNK as u64 + 2));
         assert_eq!(slab.iter().count(), count as usize);
+    }
+
+    #[test]
+    fn what_was_taken_from_the_end_gives_its_memory_back() {
+        let mut slab = Slab::new();
+        let count = 2 * CHUNK as u32 + 1;
+        for n in 0..count {
+            assert_eq!(slab.push(n), Ok(n));
+        }
+        for n in (3..count).rev() {
+            assert_eq!(slab.pop(), Some(n));
+            assert_eq!((slab.len(), slab.get(n)), (n, None));
+        }
+        slab.shrink_to_fit();
+        assert!(slab.room() <= 4, "{}", slab.room());
+        assert_eq!(slab.push(7), Ok(3), "the number is given out again");
+        assert!(slab.iter().copied().eq([0, 1, 2, 7]));
+        for n in [7, 2, 1, 0] {
+            assert_eq!(slab.pop(), Some(n));
+        }
+        assert_eq!(slab.pop(), None);
+        slab.shrink_to_fit();
+        assert_eq!((slab.len(), slab.room()), (0, 0));
+        assert_eq!(slab.push(9), Ok(0));
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl<K, V> Stripe<K, V> {
         now: Time,
     ) -> EntryId {
         let bits = hash.map_or(0, KeyHash::bits);
-        let (slot, generation) = self.table.occupy(|generation| Armed {
+        let (slot, generation) = self.table.occupy(&self.floors, |generation| Armed {
             key,
             value,
             deadline,

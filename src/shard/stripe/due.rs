@@ -188,7 +188,7 @@ impl<K, V> Stripe<K, V> {
             return slot;
         };
         let bits = busy.hash;
-        let Some(fresh) = self.table.move_to_fresh_slot(slot) else {
+        let Some(fresh) = self.table.move_to_fresh_slot(slot, &self.floors) else {
             return slot;
         };
         self.index.renumber(bits, slot, fresh);

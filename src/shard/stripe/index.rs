@@ -33,6 +33,8 @@
 //! The caller's question is user code and may panic. It is asked in [`Index::find`] alone, which
 //! changes nothing; the others go by number.
 
+mod shrinking;
+
 /// Cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
 const CELLS: usize = 7;
 
@@ -225,21 +227,26 @@ impl Index {
         after(row, self.rows.len())
     }
 
-    /// A table emptied after a peak keeps its rows: what was needed once may be needed again.
+    /// A table emptied after a peak keeps its rows until [`shrink_to_fit`](Self::shrink_to_fit):
+    /// what was needed once may be needed again.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let rows = more_than(self.rows.len());
-        let mut grown = vec![Row::EMPTY; rows].into_boxed_slice();
+        self.rehash(more_than(self.rows.len()));
+    }
+
+    /// Moves all lines to so many rows, which have room for them.
+    fn rehash(&mut self, rows: usize) {
+        let mut rehashed = vec![Row::EMPTY; rows].into_boxed_slice();
         for row in &self.rows {
             let mut used = row.used;
             while used != 0 {
                 let cell = used.trailing_zeros() as usize;
-                place(&mut grown, row.bits[cell], row.slots[cell]);
+                place(&mut rehashed, row.bits[cell], row.slots[cell]);
                 used &= used - 1;
             }
         }
-        self.rows = grown;
+        self.rows = rehashed;
         self.limit = u32::try_from(limit_of(rows)).unwrap_or(u32::MAX);
     }
 }
@@ -490,17 +497,35 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_kept_after_a_peak() {
-        let mut index = Index::new();
-        for slot in 0..1_000 {
-            index.insert(slot << 22, slot);
+    fn rows_are_kept_after_a_peak_until_they_are_to_be_given_back() {
+        let mut rng = Rng(5);
+        let bits: Vec<_> = (0..1_000).map(|_| rng.below(u32::MAX)).collect();
+        for left in [0, 1, 7, 8, 100, 1_000] {
+            let mut index = Index::new();
+            for (slot, bits) in (0..).zip(&bits) {
+                index.insert(*bits, slot);
+            }
+            let most = index.rows();
+            for (slot, bits) in (0..).zip(&bits).skip(left) {
+                index.remove(*bits, slot);
+            }
+            assert_eq!(index.rows(), most);
+            index.shrink_to_fit();
+            index.check();
+            let fewer = limit_of(index.rows().saturating_sub(1) / 3 * 2);
+            assert!(left == 0 && index.rows() == 0 || fewer <= left, "{left}");
+            assert_eq!(index.is_empty(), left == 0);
+            // What is left is found, and what comes finds room.
+            for (slot, bits) in (0..1_000).zip(&bits) {
+                let found = index.find(*bits, |found| found == slot);
+                assert_eq!(found, (slot < left as u32).then_some(slot));
+                if found.is_none() {
+                    index.insert(*bits, slot);
+                    index.check();
+                }
+            }
+            assert_eq!(index.rows(), most);
         }
-        let rows = index.rows.len();
-        for slot in 0..1_000 {
-            index.remove(slot << 22, slot);
-        }
-        assert!(index.is_empty());
-        assert_eq!(index.rows.len(), rows);
     }
 
     #[test]

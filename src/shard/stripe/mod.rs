@@ -18,6 +18,7 @@ mod index;
 mod moving;
 mod payload;
 mod repeating;
+mod shrinking;
 mod staging;
 #[cfg(feature = "tokio")]
 mod watching;
@@ -34,7 +35,7 @@ pub(crate) use index::Index;
 use repeating::Repeating;
 use staging::Staging;
 
-use super::entry::{End, Phase, Slot, Table};
+use super::entry::{End, Floors, Phase, Slot, Table};
 use super::permits::{LocalPermits, PermitPool};
 use super::waiter::Waiter;
 use crate::stats::{Counters, Latenesses};
@@ -139,6 +140,7 @@ pub(crate) struct Stripe<K, V> {
     lateness: Option<Box<Latenesses>>,
     after: Aftermath,
     permits: LocalPermits,
+    floors: Floors,
 }
 
 /// From this generation on a slot is exchanged at the next claim.
@@ -168,6 +170,7 @@ impl<K, V> Stripe<K, V> {
             paced: false,
             bound,
             permits: LocalPermits::default(),
+            floors: Floors::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! All short sequences of what may happen to two keys of one stripe, against a plain model: what
 //! one lock covers is enumerated, what no lock covers has its models in `loom-tests`.
 //!
-//! After every step the states, the answers, the ids, the counters and the invariants E1 to E5 are
+//! After every step the states, the answers, the ids, the counters and the invariants E1 to E6 are
 //! looked at, and after every sequence the stripe is closed and emptied. What changes nothing is
 //! looked at and not gone on from.
 
@@ -48,9 +48,11 @@ enum Op {
     Settle(usize),
     /// It is over, asks for no other one, and is settled.
     Stop(usize),
+    /// Memory is given back.
+    Shrink,
 }
 
-const OPS: [Op; 25] = [
+const OPS: [Op; 26] = [
     Op::Arm(0, 0),
     Op::Arm(1, 0),
     Op::Arm(0, SHORT),
@@ -76,10 +78,11 @@ const OPS: [Op; 25] = [
     Op::GiveBack(0),
     Op::Settle(0),
     Op::Settle(1),
+    Op::Shrink,
 ];
 
 /// With what repeats under the first key; the second one is there to take its permit.
-const REPEATING: [Op; 21] = [
+const REPEATING: [Op; 22] = [
     Op::Repeat(0, 0),
     Op::Repeat(0, SHORT),
     Op::Arm(0, SHORT),
@@ -101,6 +104,7 @@ const REPEATING: [Op; 21] = [
     Op::End(0),
     Op::Settle(0),
     Op::Stop(0),
+    Op::Shrink,
 ];
 
 /// Goes through all sequences of `ops` that begin with `done`, and counts them.

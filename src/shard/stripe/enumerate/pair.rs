@@ -140,6 +140,7 @@ impl Pair {
             Op::End(key) => self.end_round(key, Some(self.now + SHORT)),
             Op::Settle(key) => self.settle(key),
             Op::Stop(key) => self.end_round(key, None) && self.settle(key),
+            Op::Shrink => self.shrink(),
         }
     }
 
@@ -177,6 +178,8 @@ impl Pair {
         } = self
             .stripe
             .arm(admission, HASH, key, number, at(deadline), at(self.now));
+        let is_new = self.ends.iter().all(|(before, _)| *before != id);
+        assert!(is_new, "E6: an id comes back");
         self.ends.push((id, Ended::Not));
         self.repeating.push(repeats);
         let arming = Known {
@@ -218,6 +221,14 @@ impl Pair {
         let (_, end) = &mut self.ends[arming.number];
         assert_eq!(*end, Ended::Not, "an arming ends once");
         *end = how;
+    }
+
+    /// With two slots the order of the free list changes only if both of them are cut off.
+    fn shrink(&mut self) -> bool {
+        let before = self.stripe.table.len();
+        self.stripe.shrink_to_fit();
+        self.after();
+        self.stripe.table.len() != before
     }
 
     fn touch(&mut self, key: usize, delay: u64) -> bool {
