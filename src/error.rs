@@ -127,9 +127,9 @@ pub enum ScheduleError<F> {
     ZeroPeriod(F),
     /// The schedule function had no first time, so that nothing was armed: only from `repeat`.
     NoRound(F),
-    /// The thread panics while it has a lock of this crate: only from a panic hook or a drop, as
-    /// [the crate's page](crate#panic-hooks) explains. Passes when the panic has left the call that
-    /// took the lock.
+    /// The calling thread is panicking and has a lock of this crate. This happens only in panic
+    /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
+    /// has left the call that took the lock.
     UnderLock(F),
 }
 
@@ -207,8 +207,9 @@ impl<F> std::error::Error for ScheduleError<F> {}
 pub enum WaitError {
     /// Called from inside a task of the same scheduler, without a limit: it could wait for itself.
     /// The future of `cancel_and_wait_async` says so of its own run alone, where that is known.
-    /// Also while the thread panics under a lock of this crate
-    /// ([panic hooks](crate#panic-hooks)): then nothing was cancelled.
+    ///
+    /// Also returned while the thread panics under a lock of this crate
+    /// ([panic hooks](crate#panic-hooks)). Then nothing was cancelled.
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,

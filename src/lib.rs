@@ -93,20 +93,20 @@
 //!
 //! A hook of [`std::panic::set_hook`] runs before the panic has released anything. If user code
 //! panicked under a lock of a map or a scheduler, the thread still has that lock, and must not wait
-//! for another one. Until the panic has left the call that took the lock, all calls of this thread,
-//! for whatever map, scheduler or timer, behave as follows. That includes calls from drops that the
-//! panic makes under the lock.
+//! for another one. Until the panic has left the call that took the lock, all calls of this thread
+//! to any map, scheduler or timer behave as follows. That includes calls from drops that the panic
+//! causes under the lock.
 //!
-//! - What arms or inserts is refused with the variant `UnderLock` of its error, which gives back
+//! - Calls that arm or insert fail with the variant `UnderLock` of their error, which gives back
 //!   what was to be armed.
+//! - Calls that wait for a run fail with [`WaitError::WouldDeadlock`].
+//! - A shutdown begins, and returns its ticket. Do not wait for the ticket in the hook.
+//! - A drop does its work when the lock is released.
 //! - All other calls change nothing, and answer as for a key that is not there: [`Handle::cancel`]
-//!   says [`Cancel::NotFound`], [`Handle::len`] says 0, and all counters are 0. Such an answer says
-//!   nothing about what is there in truth.
-//! - What waits for a run answers [`WaitError::WouldDeadlock`].
-//! - A shutdown begins, and returns its ticket. Do not wait for that in the hook.
-//! - What is dropped does its work when the lock is released.
+//!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
+//!   answer says nothing about the real contents.
 //!
-//! Locks of leases are no part of this: from such a hook, call nothing of the module `leases`.
+//! The module `leases` has no such protection: call nothing of it from such a hook.
 //!
 //! # Features
 //!

@@ -25,8 +25,8 @@ macro_rules! engine_options {
             self
         }
 
-        /// How many workers to start with, and how many the pool keeps unblocked while tasks wait;
-        /// by default as many as there are cores. See [`max_workers`](Self::max_workers).
+        /// The number of workers at the start, and the number that the pool keeps unblocked while
+        /// tasks wait. The default is the number of cores. See [`max_workers`](Self::max_workers).
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
             self
@@ -38,15 +38,15 @@ macro_rules! engine_options {
         /// Workers are added when two things come together: a task that is due has waited for 2 ms,
         /// and fewer than `workers` workers are unblocked. A worker is blocked while its task
         /// sleeps or waits for I/O, a lock or a message. It is not blocked while its task computes,
-        /// even if other processes have all cores. The number doubles every 2 ms as long as those
-        /// that were added are blocked, too.
+        /// even if other processes use all cores. While the added workers are blocked too, the
+        /// number of workers doubles every 2 ms.
         ///
-        /// Tasks that only compute add one worker at most: when no task at all has started for
-        /// 2 ms, so that a few long tasks don't hold up all short ones.
+        /// Tasks that only compute add one worker at most. It is added when no task at all has
+        /// started for 2 ms, so that a few long tasks don't hold up all short ones.
         ///
-        /// This goes by the scheduler's clock. On Linux and Android the kernel says which threads
-        /// are blocked, in `/proc`. Elsewhere, or if that can't be read, one worker is added in
-        /// 10 ms while tasks wait for longer than 2 ms, whatever the tasks do.
+        /// All these times are by the scheduler's clock. On Linux and Android the pool reads from
+        /// `/proc` which threads are blocked. On other systems, or if `/proc` can't be read, it
+        /// adds one worker every 10 ms while a task has waited for 2 ms, whatever the tasks do.
         pub fn max_workers(mut self, max_workers: usize) -> Self {
             self.config.max_workers = Some(max_workers);
             self

@@ -136,9 +136,9 @@ pub enum InsertRefusal {
     /// The group has `max_per_group` entries: only from `insert_in` and `insert_in_with`. Passes
     /// when one of them ends.
     GroupFull,
-    /// The thread panics while it has a lock of this crate: only from a panic hook or a drop, as
-    /// [the crate's page](crate#panic-hooks) explains. Passes when the panic has left the call
-    /// that took the lock.
+    /// The calling thread is panicking and has a lock of this crate. This happens only in panic
+    /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
+    /// has left the call that took the lock.
     UnderLock,
 }
 
@@ -187,7 +187,7 @@ pub struct ExpiryReport<K, V> {
     /// What had not been delivered, in no order.
     pub handed_back: Vec<ExpiryHandedBack<K, V>>,
     /// How many threads were still in user code when the limit had passed: in a handler, or in what
-    /// follows one (the drop of a key, the handler of a panic). They go on, and end with that code.
+    /// follows one (the drop of a key, the handler of a panic). These threads end with that code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,

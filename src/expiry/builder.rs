@@ -18,9 +18,8 @@ use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
-/// What a map does when nobody receives its expired entries any more: the last receiver of
-/// [`build_channel`](ExpiryMapBuilder::build_channel), or the stream of `build_stream`, has been
-/// dropped.
+/// What a map does after the last receiver of its expired entries has been dropped: of the channel
+/// of [`build_channel`](ExpiryMapBuilder::build_channel), or the stream of `build_stream`.
 ///
 /// Given to [`when_receiver_lost`](ExpiryMapBuilder::when_receiver_lost).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -30,8 +29,8 @@ pub enum ReceiverLost {
     /// [`Stats::unreceived`](crate::Stats::unreceived). The default.
     #[default]
     Drop,
-    /// The map closes at the next expiry, as if its last clone had been dropped: the other entries
-    /// are dropped undelivered and count as cancelled, and what is inserted is refused.
+    /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
+    /// are dropped undelivered and count as cancelled. Later insertions are refused.
     Close,
 }
 
@@ -126,20 +125,21 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
 
     /// What the map does when the last receiver of its channel, or its stream, has been dropped. By
     /// default it lives on, and entries that expire are [dropped and counted](ReceiverLost::Drop).
-    /// Means nothing for a map with a handler.
+    /// A map with a handler ignores this option.
     pub fn when_receiver_lost(mut self, policy: ReceiverLost) -> Self {
         self.when_receiver_lost = policy;
         self
     }
 
-    /// Calls `report` when the first entry expires that nobody can receive, with that entry: the
-    /// last receiver of the channel, or the stream, has been dropped. A receiver that is gone never
-    /// comes back, so this happens at most once in the life of a map. How many entries have been
-    /// dropped since is in [`Stats::unreceived`](crate::Stats::unreceived).
+    /// Calls `report` with the first entry that expires after the last receiver of the channel, or
+    /// the stream, has been dropped. A dropped receiver never comes back, so this happens at most
+    /// once in the life of a map. [`Stats::unreceived`](crate::Stats::unreceived) is the number of
+    /// entries that were dropped since.
     ///
     /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
-    /// but not wait for its shutdown; while it blocks, no entry is delivered. If it panics, the
-    /// panic is caught and the map goes on. With [`ReceiverLost::Close`] the map is closed by then.
+    /// but must not wait for the map's shutdown. While it blocks, no entry is delivered. If it
+    /// panics, the panic is caught and the map goes on. With [`ReceiverLost::Close`] the map is
+    /// already closed when `report` is called.
     ///
     /// # Examples
     ///
@@ -243,14 +243,15 @@ where
     ///
     /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is
     /// itself the only one to receive. The channel is disconnected when the map has ended and what
-    /// was sent is received. `workers`, `max_workers`, `executor` and `inline` mean nothing here.
+    /// was sent is received. The options `workers`, `max_workers`, `executor` and `inline` are
+    /// ignored.
     ///
     /// When the last receiver is dropped, the entries in the channel are dropped with it. The map
     /// lives on. Entries that expire from then on are dropped without a lock, on the thread that
     /// would have sent them, and counted in [`Stats::unreceived`](crate::Stats::unreceived). So is
-    /// an entry that was waiting for room in the channel. Give
-    /// [`on_receiver_lost`](Self::on_receiver_lost) to hear of it, and
-    /// [`when_receiver_lost`](Self::when_receiver_lost) to have the map closed instead.
+    /// an entry that was waiting for room in the channel.
+    /// [`on_receiver_lost`](Self::on_receiver_lost) reports the first of them;
+    /// [`when_receiver_lost`](Self::when_receiver_lost) can close the map instead.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ pub struct NoGroups(());
 ///
 /// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It takes 16
 /// bytes more per entry than one without groups, in a group or not, and 12 to 24 more per member.
-/// In a group that has lost most of its members, that is up to 64 for each one that is left.
+/// In a group that has lost most of its members, each remaining member takes up to 64 bytes.
 pub struct Groups<G>(PhantomData<fn() -> G>);
 
 impl Grouping for NoGroups {}
@@ -283,8 +283,8 @@ where
     ///
     /// # Complexity
     ///
-    /// Linear in the number of entries that the group has, however many it had before: its list
-    /// gets smaller with it. Under its lock 12 bytes are copied for each, and at most 48 read.
+    /// Linear in the present number of entries of the group, however many it had before. Under the
+    /// group's lock 12 bytes are copied for each entry, and at most 48 are read.
     #[must_use]
     pub fn group_entries<Q>(&self, group: &Q) -> Vec<(K, V)>
     where

@@ -78,18 +78,21 @@ use touch::luck;
 /// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call
 /// this or any other map or scheduler of this crate: that panics with a message instead of
 /// deadlocking. Dropping what this crate has made, such as a [`CancelGuard`](crate::CancelGuard) or
-/// the last clone of a map, is no call: its work is done when the lock is released, before the call
-/// that took it returns. If they panic, so does the call, and the map goes on; only what an `update` or a
-/// `retain` had done by then stays done. What such a closure captures is dropped under the lock,
-/// too. Everything else of the user's, `Hash`, drops of keys and values, and the handler, runs
-/// without a lock. [Groups](Self::insert_in) have locks of their own, and say what runs under them.
+/// the last clone of a map, is no call. The thread does its work after releasing the lock, and
+/// before the call returns.
+///
+/// If a key's or value's method or a closure panics, so does the call, and the map goes on; only
+/// what an `update` or a `retain` had done by then stays done. What such a closure captures is
+/// dropped under the lock, too. Everything else of the user's, `Hash`, drops of keys and values,
+/// and the handler, runs without a lock. [Groups](Self::insert_in) have locks of their own, and say
+/// what runs under them.
 ///
 /// # Panic hooks
 ///
-/// If user code panics under a lock, a hook of `std::panic::set_hook` runs while the thread has that
-/// lock. Then every call of the thread, from the hook and from drops that the panic makes under the
-/// lock, does nothing: an insertion is refused with [`InsertRefusal::UnderLock`], and all others
-/// answer as if the map were empty. [The crate's page](crate#panic-hooks) has the details.
+/// If user code panics under a lock, a hook of `std::panic::set_hook` runs while the thread has
+/// that lock. Calls of the map from that hook, and from drops that the panic causes under the lock,
+/// do nothing. An insertion is refused with [`InsertRefusal::UnderLock`]; all other calls answer as
+/// if the map were empty. [The crate's page](crate#panic-hooks) has the details.
 ///
 /// # Blocking
 ///

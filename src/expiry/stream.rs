@@ -15,7 +15,7 @@ use crate::outlet::Intake;
 /// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and
 /// no particular runtime. A poll allocates nothing.
 ///
-/// When it is dropped the map lives on, and entries that expire are dropped and counted; see
+/// When the stream is dropped, the map lives on. Entries that expire are dropped and counted; see
 /// [`on_receiver_lost`](crate::ExpiryMapBuilder::on_receiver_lost) and
 /// [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
 ///

@@ -20,14 +20,17 @@ use crate::tick::Time;
 impl Leases {
     /// [`lock`](Self::lock), awaited.
     ///
-    /// Needs no runtime of a certain kind: the store is asked on the leases' own workers, of which a
-    /// destination gets 64 at one time and all of them 192. If as many calls hang, others wait for them.
+    /// Needs no particular runtime. The leases' own workers call the store: at most 64 at one time
+    /// for one destination, and 192 in all. If all of these calls hang, further calls wait for
+    /// them.
     ///
     /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
-    /// granted is given back at once. A guard that was acquired so does not block when it is dropped,
-    /// unless it is the last and no `Leases` are left: see [`LeasesBuilder::end_limit`]. A process
-    /// that exits without that last drop gives nothing back right after it dropped a guard; there
-    /// [`release_async`](LeaseGuard::release_async) does, or [`close`](Leases::close).
+    /// granted is given back at once.
+    ///
+    /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left:
+    /// see [`LeasesBuilder::end_limit`]. A process that exits without this last drop may end before
+    /// a dropped guard is given back. There, await [`release_async`](LeaseGuard::release_async), or
+    /// call [`close`](Leases::close).
     ///
     /// [`LeasesBuilder::end_limit`]: super::LeasesBuilder::end_limit
     ///

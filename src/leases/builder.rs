@@ -76,15 +76,15 @@ impl LeasesBuilder {
         self
     }
 
-    /// How many leases are renewed, or given back, by one call at most; 100 by default.
+    /// The largest number of leases that one call renews or gives back; 100 by default.
     pub fn batch(mut self, most: usize) -> Self {
         self.watchdog = self.watchdog.batch(most);
         self
     }
 
-    /// How long who waits for a lock waits before it asks again: up to a fifth less or more than
-    /// this, drawn anew each time. By default a tenth of a second if the store can't tell of releases,
-    /// else 0.8 s, so that everybody who waits asks at least once a second.
+    /// Approximate delay between two attempts of a waiting caller. Each delay is drawn at random,
+    /// up to a fifth shorter or longer than this. The default is 0.1 s if the store can't announce
+    /// releases. Otherwise it is 0.8 s, so that each waiting caller asks at least once a second.
     pub fn poll(mut self, pause: Duration) -> Self {
         self.poll = Some(pause);
         self
@@ -97,17 +97,19 @@ impl LeasesBuilder {
         self
     }
 
-    /// How long the drop of the last [`Leases`] and guard waits for releases that are queued; one
-    /// second by default. At zero it does not wait.
+    /// How long the drop of the last [`Leases`] or guard waits for queued releases; one second by
+    /// default. At zero it does not wait.
     ///
-    /// The drop of a guard may leave its release to the background. A program that ends right then
-    /// would take it along, and the lock would stay locked until its lease has run out. So the last
-    /// drop waits until the store has been asked for each release, by the clock of this machine and
-    /// no longer than this. That blocks the thread, also one of an async runtime: choose less if
-    /// `Leases` come and go while a runtime works, and keep one clone for as long as it does.
+    /// The drop of a guard may leave its release to the background. If the program ended right
+    /// then, the lock would stay locked until its lease has run out. So the last drop waits until
+    /// the store has been asked for each release, and for this limit at most, by the clock of this
+    /// machine.
     ///
-    /// Whoever never drops the last one, since it is in a `static` or leaked, or ends the program by
-    /// [`exit`](std::process::exit), calls [`Leases::close`] instead.
+    /// The wait blocks the thread, also one of an async runtime. Choose a shorter limit if `Leases`
+    /// come and go while a runtime works, and keep one clone for as long as the runtime lives.
+    ///
+    /// A program that never drops the last one should call [`Leases::close`]. That is so when it
+    /// lies in a `static`, is leaked, or the program ends by [`exit`](std::process::exit).
     pub fn end_limit(mut self, limit: Duration) -> Self {
         self.end_limit = limit;
         self

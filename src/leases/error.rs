@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::store::StoreError;
 use super::watchdog::{KeepError, Loss};
 
-/// Why a lock was not acquired. Every variant carries the lock's name, and the message begins with it.
+/// Why a lock was not acquired. All variants but [`EmptyName`](Self::EmptyName) carry the lock's
+/// name, and their messages say it first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
     /// Somebody else holds it, or it is [reserved](super::Leases#fairness) for a caller that waits.
-    /// Only calls that don't wait fail with this.
+    /// Only calls that do not wait return this.
     #[non_exhaustive]
     Held {
         /// The lock.
@@ -20,14 +21,14 @@ pub enum LockError {
         /// What is left of that lease, unless it is renewed.
         remaining: Duration,
     },
-    /// The time to wait is over, and by the store's last answer somebody else holds the lock.
+    /// The time to wait is over, and the store's last answer was that somebody else holds the lock.
     #[non_exhaustive]
     TimedOut {
         /// The lock.
         name: String,
     },
-    /// The time to wait is over, and the last call to the store failed: nobody knows whether the lock
-    /// is held.
+    /// The time to wait is over, and the last call to the store failed. Whether the lock is held is
+    /// unknown.
     #[non_exhaustive]
     Unanswered {
         /// The lock.
@@ -83,7 +84,7 @@ pub enum LockError {
         /// Why its lease was lost.
         loss: Loss,
     },
-    /// The store failed. A call that waits fails with this only if waiting is of no use.
+    /// The store failed. A call that waits returns this only if the error will not pass.
     #[non_exhaustive]
     Store {
         /// The lock.

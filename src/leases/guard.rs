@@ -100,11 +100,12 @@ impl fmt::Debug for LeaseId {
 /// It is renewed in the background. Nothing is tied to a thread: it can be sent to another one, and
 /// what counts is where it is.
 ///
-/// **Dropping it** gives the lock back as well as can be: the renewals end at once, and a worker asks
-/// the store, for which the drop waits for a tenth of a second at most; not at all if the guard was
-/// acquired by an async call. The last guard of [`Leases`](super::Leases) that are gone waits
-/// [longer](super::LeasesBuilder::end_limit). If the store fails, it is tried again until the lease would have run
-/// out. Who has to know calls [`release`](Self::release).
+/// **Dropping it** gives the lock back as well as can be: the renewals end at once, and a worker
+/// asks the store, for which the drop waits for a tenth of a second at most; not at all if the
+/// guard was acquired by an async call. If this is the last guard, and all clones of its
+/// [`Leases`](super::Leases) are gone, the drop waits [longer](super::LeasesBuilder::end_limit). If
+/// the store fails, it is asked again until the lease would have run out. To learn the result, call
+/// [`release`](Self::release).
 #[must_use = "dropping it gives the lock back"]
 pub struct LeaseGuard {
     lease: Arc<Lease>,
@@ -239,11 +240,11 @@ impl LeaseGuard {
 
     /// Whether it is held, by a look at the local clock and at nothing else: no call to the store, and
     /// right also while the store does not answer, and after the process stood still. Once it says no
-    /// it never says yes again. In a forked copy of the process it says no.
+    /// it never says yes again. In a forked copy of the process it always says no.
     ///
     /// # Complexity
     ///
-    /// A read of the clock, a system call (the number of the process), and a lock that is nearly
+    /// One read of the clock, one system call (for the process id), and one lock that is nearly
     /// always free.
     #[must_use]
     pub fn is_held(&self) -> bool {

@@ -31,31 +31,34 @@ use crate::tick::Time;
 /// still one, learns of it by its own clock.
 ///
 /// Clones are one manager. Its threads start with the first attempt, and end when the last clone and
-/// the last guard are gone: three, two more with the feature `futures`, two more with a callback, and
-/// as many more as calls of the store and callbacks hang, up to a bound. Nothing here is reentrant by thread: who holds a lock and asks for it again
-/// waits for itself; [`enter_again`](Self::enter_again) makes a second guard of one holding.
+/// the last guard are gone. There are three, two more with the feature `futures`, two more with a
+/// callback, and one more for each call of the store or callback that hangs, up to a bound.
+///
+/// Nothing here is reentrant by thread: a holder that asks for its lock again waits for itself.
+/// [`enter_again`](Self::enter_again) makes a second guard of one holding.
 ///
 /// # Fairness
 ///
-/// A released lock goes to whoever asks first. That is fast, and a caller that locks and unlocks in
-/// a loop could keep everybody else out for ever. So callers that have waited for 20 ms take turns: the
-/// next release reserves the lock for them, for 5 to 25 ms, depending on how long they have waited.
-/// During that time everybody else is answered as if the lock was held. If nobody takes it, since the
-/// waiting process has died, say, it is free again after that time, and the reservation is gone.
+/// A released lock goes to the caller that asks first. That is fast, but a caller that locks and
+/// unlocks in a loop could keep all others out forever. So callers that have waited for 20 ms take
+/// turns. The next release reserves the lock for them for 5 to 25 ms; the longer the wait, the
+/// longer the reservation. During that time all other callers are told that the lock is held. If
+/// the waiting process has died, the lock is free again when the reservation ends.
 ///
 /// - [`try_lock`](Self::try_lock) right after a release may fail with [`LockError::Held`], although
 ///   nobody holds the lock at that moment. This happens only while others wait.
-/// - Among processes that share a Redis server the one whose caller has waited longest is next. Callers
-///   of one process are woken in the order in which they began to wait.
-/// - Nothing is promised about the order of callers that have waited for less than 20 ms.
+/// - Among processes that share a Redis server, the process whose caller has waited longest is
+///   next. Callers of one process are woken in the order in which they began to wait.
+/// - Callers that have waited for less than 20 ms get the lock in no particular order.
 ///
 /// # Drop
 ///
 /// The drop of the last clone, or of the last guard if that lives longer, waits until the store has
-/// been asked for every release that is queued, and for [one second](LeasesBuilder::end_limit) at
-/// most. So a program that ends after its guards has given its locks back. Where a runtime's thread
-/// must not block for so long, keep a clone, or [`close`](Self::close) the leases elsewhere before.
-/// What is queued after that second goes on in the background, if the process does.
+/// been asked for every queued release, but for [one second](LeasesBuilder::end_limit) at most. So
+/// a program may end right after it has dropped its guards. If the dropping thread belongs to a
+/// runtime and must not block, keep a clone, or [`close`](Self::close) the leases on another thread
+/// before. Releases that are still queued after that second go on in the background while the
+/// process lives.
 ///
 /// # Examples
 ///
@@ -184,17 +187,19 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// Until the lock is free, and for as long as the store does not answer: without a server that is
-    /// for ever. After one second an event says what it waits for, [`What::Waiting`], and again at
-    /// pauses that double; [`LeaseStats::waiting`] counts such callers. A Redis server that has just
-    /// started, lost its data, or is new to the store grants nothing for up to 31 s, unless the store
-    /// is built as durable or as one that starts empty.
+    /// Until the lock is free and the store grants it. Without a server that is forever. After one
+    /// second the event [`What::Waiting`] says why, and again after pauses that double.
+    /// [`LeaseStats::waiting`] counts waiting callers.
+    ///
+    /// A Redis server that has just started, has lost its data, or is new to the store grants
+    /// nothing for up to 31 s by default. A store that is built as durable does not wait. One that
+    /// starts empty waits only for a server that has restarted with its data.
     ///
     /// [`What::Waiting`]: super::What::Waiting
     ///
-    /// Who waits is woken when it is released, if the store can tell, and asks
-    /// again when the lease in its way has run out, and every now and then. One after the other is
-    /// woken. Who asks for the lock at that very moment may be faster, but not for long: see
+    /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
+    /// ask again when the lease in their way has run out, and at [intervals](LeasesBuilder::poll).
+    /// Another caller that asks at the moment of the release may be faster, but not for long: see
     /// [fairness](Self#fairness).
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).lock()
@@ -204,8 +209,9 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::Held`] if it is not, or is reserved for a caller that has waited: see
-    /// [fairness](Self#fairness). And others.
+    /// [`LockError::Held`] if the lock is held, or is reserved for a caller that has waited (see
+    /// [fairness](Self#fairness)). [`LockError::Store`] if the call to the store failed. The other
+    /// errors are those of [`lock`](Self::lock).
     ///
     /// # Blocking
     ///
@@ -218,8 +224,9 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// [`LockError::TimedOut`] if somebody else held it to the end, [`LockError::Unanswered`] if the
-    /// store failed at the end, and those of [`lock`](Self::lock).
+    /// [`LockError::TimedOut`] if somebody else held the lock to the end,
+    /// [`LockError::Unanswered`] if the store failed at the end, and the errors of
+    /// [`lock`](Self::lock).
     ///
     /// # Blocking
     ///
@@ -269,8 +276,8 @@ impl Leases {
         }
     }
 
-    /// A channel of events from now on. What it has no room for is left out and counted in
-    /// [`LeaseStats::events_missed`]; at least one has room.
+    /// A channel of events from now on. Events for which it has no room are left out and counted in
+    /// [`LeaseStats::events_missed`]. There is room for at least one event.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
         self.inner.watchdog.events(capacity)
@@ -280,7 +287,7 @@ impl Leases {
     ///
     /// # Complexity
     ///
-    /// Linear in what is held.
+    /// Linear in the number of locks that are held.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         self.inner.asks.fill(LeaseStats {
@@ -307,9 +314,9 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// Until the store has answered for each that was held and for each release that was queued
-    /// before, or has failed to, but no longer than `limit` by the leases' clock. What is left then
-    /// is given back in the background for as long as the process lives, and runs out otherwise.
+    /// Until the store has answered, or failed, for each lock that was held and each release that
+    /// was queued before. No longer than `limit` by the leases' clock. The remaining locks are
+    /// given back in the background while the process lives; otherwise their leases run out.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
         if self.inner.watchdog.is_forked() {

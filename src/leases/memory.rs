@@ -18,13 +18,13 @@ use crate::tick::Time;
 /// Leases in the memory of one process: the embedded default, and the store of tests, whose
 /// [faults](Self::inject) are theirs to choose.
 ///
-/// Clones are one store. It wakes who waits in the order of their coming, and reserves a name that is
-/// released for those who have waited for a [turn](Claim::TURN). What has run out is
-/// forgotten when somebody asks for it, or when there are twice as many names as were alive at the
-/// last clean-up.
+/// Clones are one store. Waiting callers are woken in the order in which they began to wait. A
+/// released name is reserved for callers that have waited for a [turn](Claim::TURN). A lease that
+/// has run out is forgotten when somebody asks for its name, or when there are twice as many names
+/// as were alive at the last clean-up.
 ///
-/// It belongs to the process that made it. In a forked copy of that process every call fails with
-/// [`StoreError::Forked`], and what is not a call of the store does nothing.
+/// The store belongs to the process that made it. In a forked copy of that process every call of
+/// the trait fails with [`StoreError::Forked`], and the other methods do nothing.
 ///
 /// # Examples
 ///
@@ -101,7 +101,7 @@ pub enum StoreCall<'a> {
         /// Who it was.
         owner: &'a str,
     },
-    /// Several names are given back by one call. A batch of one is a [`GiveBack`](Self::GiveBack).
+    /// One call gives several names back. A batch of one is a [`GiveBack`](Self::GiveBack).
     GiveBackMany {
         /// Where it goes.
         destination: Destination,
@@ -122,8 +122,8 @@ pub enum Fault {
     /// It is executed, and then this runs, on the caller's thread and without a lock, before the
     /// answer comes.
     Then(Box<dyn FnOnce() + Send>),
-    /// These of a batch, of renewals or releases, by their place, fail with the error; the others are
-    /// executed. Other calls are executed.
+    /// The items at these places in a batch, of renewals or releases, fail with the error. All
+    /// other items, and all calls without a batch, are executed.
     Some(Vec<usize>, StoreError),
 }
 

@@ -74,12 +74,14 @@
 //! - **Anything about clocks that jump.** If the store's clock is set forward, leases end early
 //!   there, while their holders believe in them. If a virtual machine is frozen, it is up to its
 //!   host whether the machine's clock counts that.
-//! - **That a server remembers.** One that was killed, flushed or replaced by an empty one may come back
-//!   without the lock. So `RedisStore` has a server that restarted, lost its data, or is new to it grant
-//!   nothing for the longest lease, 30 s by default and a second more at most; [`lock`](Leases::lock)
-//!   waits that long. Leases that the server has forgotten are lost at their next renewal. A server
-//!   with `appendonly yes` and `appendfsync always` forgets nothing: tell the store that it is
-//!   `durable`, and it grants at once. For a server that is empty on purpose, such as one of a test,
+//! - **That a server remembers.** A server that was killed, flushed or replaced by an empty one may
+//!   come back without the lock. So `RedisStore` grants nothing on a server that has restarted, has
+//!   lost its data, or is new to the store. That lasts for the longest lease, 30 s by default, and
+//!   a second more at most; [`lock`](Leases::lock) waits that long. Leases that the server has
+//!   forgotten are lost at their next renewal.
+//!
+//!   A server with `appendonly yes` and `appendfsync always` forgets nothing: build its store with
+//!   `durable`, which grants at once. For a server that is empty on purpose, such as one of a test,
 //!   there is `starts_empty`.
 //! - **That a replica knows.** A failover loses the writes that were not replicated yet, the latest
 //!   grants among them, and nothing can notice that: then two may hold one lock.
@@ -130,7 +132,7 @@
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
-//! | `Waiting` | `lock` or `try_lock_for` has waited for a second or longer: is it held for so long, or does the store fail? |
+//! | `Waiting` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end
@@ -139,13 +141,13 @@
 //! store to give the lock back, together with others of the same destination. The drop waits for
 //! that for a tenth of a second at most, and for a guard of an async call not at all. If the store
 //! fails, it is asked again in the background until the lease would have run out.
-//! [`LeaseStats::releases_queued`] is the number of releases that the store has not answered. Nobody
-//! hears how one went: [`release`](LeaseGuard::release) says it, and when it returns no renewal is
-//! sent any more.
+//! [`LeaseStats::releases_queued`] is the number of releases that the store has not answered. A
+//! drop reports no result; [`release`](LeaseGuard::release) does, and no renewal is sent after it
+//! returns.
 //!
-//! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all of
-//! these releases, and no longer than [`end_limit`](LeasesBuilder::end_limit), one second by default.
-//! That is what a `main` needs that ends right after its guard; it blocks the thread, also one of an
+//! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all
+//! queued releases, and no longer than [`end_limit`](LeasesBuilder::end_limit), one second by
+//! default. So a `main` may end right after its guard. The wait blocks the thread, also one of an
 //! async runtime.
 //!
 //! **A process that ends** with guards in its hands, or is killed, gives nothing back: the others
@@ -156,7 +158,8 @@
 //!
 //! **A forked copy of the process** (`fork` without `exec`) holds nothing. There
 //! [`is_held`](LeaseGuard::is_held) says no, every attempt fails with [`StoreError::Forked`], and
-//! drops do nothing: the locks stay with the original. Make leases, and their store, after the fork.
+//! drops do nothing. The locks stay with the original. Make leases, and their store, after the
+//! fork.
 
 mod acquire;
 #[cfg(feature = "futures")]

@@ -7,8 +7,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A snapshot of the gauges and counters of [`Leases`](super::Leases).
 ///
-/// A gauge is a number of the moment. A counter starts at zero and only grows. The fields are read
-/// one after the other while the leases go on, so they need not fit together to the last unit.
+/// A gauge is a current value. A counter starts at zero and only grows. The fields are read one
+/// after the other while calls go on, so they may not match exactly.
 ///
 /// # Examples
 ///
@@ -30,7 +30,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct LeaseStats {
     /// Gauge: locks that are held.
     pub kept: usize,
-    /// Gauge: timers that are armed: see [`WatchdogStats::armed`].
+    /// Gauge: timers that are armed, see [`WatchdogStats::armed`].
     pub armed: usize,
     /// Gauge: destinations of the locks that are held.
     pub destinations: usize,
@@ -42,36 +42,38 @@ pub struct LeaseStats {
     pub lost: u64,
     /// Counter: calls to the store that renewed one or more locks.
     pub batches: u64,
-    /// Counter: batches of renewals that were refused as a whole and were tried one by one.
+    /// Counter: batches of renewals that the store refused as a whole and that were tried one by
+    /// one.
     pub sent_alone: u64,
-    /// Counter: calls to renew that began late: see [`WatchdogStats::late`].
+    /// Counter: calls to renew that began late, see [`WatchdogStats::late`].
     pub late: u64,
     /// Counter: renewals whose call did not return in time.
     pub given_up: u64,
-    /// Counter: events for which a channel, or a callback that is behind, had no room.
+    /// Counter: events that were left out, since a channel was full or a callback was behind.
     pub events_missed: u64,
-    /// Gauge: the renewals of the held lock that was renewed most often.
+    /// Gauge: the number of renewals of the held lock that was renewed most often.
     pub most_renewals: u64,
     /// Gauge: releases that nobody waits for and that the store has not answered yet.
     pub releases_queued: usize,
     /// Counter: locks that the store gave back when these leases asked it to.
     pub released: u64,
-    /// Counter: acquires that began, by any of the methods that lock. A wrong name or a wrong option
-    /// is refused before that and is not counted. It is the sum of the next five.
+    /// Counter: acquires that began, by any of the methods that lock. An acquire with a wrong name
+    /// or option is refused before that and is not counted. `asked` is the sum of the next five
+    /// fields.
     pub asked: u64,
     /// Counter: acquires that returned a guard.
     pub granted: u64,
-    /// Counter: acquires that ended since somebody else held the lock: [`LockError::Held`] and
-    /// [`LockError::TimedOut`].
+    /// Counter: acquires that ended with [`LockError::Held`] or [`LockError::TimedOut`], since
+    /// somebody else held the lock.
     ///
     /// [`LockError::Held`]: super::LockError::Held
     /// [`LockError::TimedOut`]: super::LockError::TimedOut
     pub refused: u64,
     /// Counter: acquires that ended with any other error.
     pub acquires_failed: u64,
-    /// Counter: acquires whose caller gave up, by dropping the future.
+    /// Counter: acquires whose future was dropped before it was ready.
     pub abandoned: u64,
-    /// Gauge: acquires that have no answer yet, calls that wait and calls that don't.
+    /// Gauge: acquires that have not returned yet, by calls that wait and by calls that do not.
     pub waiting: u64,
 }
 

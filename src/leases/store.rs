@@ -19,9 +19,10 @@ use crate::sync::Arc;
 /// - Acquiring by the owner that holds the name already is granted once more, for a full lease: a
 ///   call whose answer was lost is repeated with the same owner.
 /// - Renewing and releasing touch nothing but what the named owner holds.
-/// - A call sends nothing after its `limit`, and returns not much later. One that does return later
-///   delays no call of another destination, but it keeps a thread: one of 240 for renewals, of 64 for
-///   batches of releases, and of 192 for awaited calls, of which one destination gets 64.
+/// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
+///   later delays no call of another destination, but it keeps a thread. There are at most 240
+///   threads for renewals, 64 for batches of releases, and 192 for awaited calls, 64 of these for
+///   one destination.
 ///
 /// Owners are never used twice: every acquire of a [`Leases`](super::Leases) has one of its own.
 ///
@@ -72,19 +73,18 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// After an error it is unknown whether the name was given back.
     fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError>;
 
-    /// Gives names of one destination back, each as [`release`](Self::release) does. One answer for
-    /// each of `batch`, in the same order; those that are missing count as failed.
+    /// Gives names of one destination back, each as [`release`](Self::release) does. Returns one
+    /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
     ///
-    /// The locks of dropped guards and of closed leases go this way, so many at a time as
-    /// [`LeasesBuilder::batch`](super::LeasesBuilder::batch) says. The default calls
-    /// [`release`](Self::release) for one after the other, until `limit` is over. A backend on a
-    /// network should send them together: else a destination gives back one lock for each round
-    /// trip.
+    /// The locks of dropped guards and of closed leases are given back by this call, at most
+    /// [`LeasesBuilder::batch`](super::LeasesBuilder::batch) of them at a time. The default calls
+    /// [`release`](Self::release) for one item after the other, until `limit` is over. A backend on
+    /// a network should send them together. Otherwise each lock costs a round trip.
     ///
     /// # Errors
     ///
-    /// If all have failed; then it is unknown of each whether it was given back. After
-    /// [`StoreError::Refused`] each is tried alone, in a batch of its own.
+    /// If all items have failed. Then any of them may have been given back or not. After
+    /// [`StoreError::Refused`] each is tried again in a batch of its own.
     fn release_many(
         &self,
         destination: Destination,
@@ -204,16 +204,16 @@ pub struct Claim<'a> {
     pub lease: Duration,
     /// Whether the caller will wait if somebody holds it, so that the release is to be announced.
     pub waits: bool,
-    /// For how long the caller has waited. A store that is fair reserves a released name, for a few
+    /// For how long the caller has waited. A fair store reserves a released name, for a few
     /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
-    /// right after its own release is always ahead of those who have to be woken.
+    /// right after its own release is always faster than callers that have to be woken.
     pub waited: Duration,
 }
 
 impl<'a> Claim<'a> {
-    /// A caller that has waited for this time is due: 20 ms. Until then whoever asks first gets the
-    /// name, which is fast. From then on callers take turns. It is long compared with what it costs to
-    /// hand a name over, which keeps the throughput, and short for a caller that waits.
+    /// The wait after which a caller is due: 20 ms. Until then the caller that asks first gets the
+    /// name, which is fast. From then on callers take turns. 20 ms is long compared with the cost
+    /// of handing a name over, so the throughput stays high, and short for a caller that waits.
     pub const TURN: Duration = Duration::from_millis(20);
 
     /// A claim that does not wait.
@@ -237,14 +237,15 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The same, and the caller has waited for so long already.
+    /// The same claim, by a caller that has waited for `waited`.
     #[must_use]
     pub fn waited(self, waited: Duration) -> Self {
         Claim { waited, ..self }
     }
 
-    /// Whether the caller has waited for a [turn](Claim::TURN) or longer. What is reserved is granted
-    /// to it; the next release reserves the name for it if it [waits](Claim::waits) on.
+    /// Whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name is
+    /// granted to such a caller. If it goes on [waiting](Claim::waits), the next release reserves
+    /// the name for it.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.waited >= Claim::TURN
@@ -310,14 +311,14 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holding<'a> {
-    /// What is given back.
+    /// The name that is given back.
     pub name: &'a str,
-    /// Who gives it back.
+    /// The owner that gives it back.
     pub owner: &'a str,
 }
 
 impl<'a> Holding<'a> {
-    /// This name, if this owner holds it.
+    /// The name `name`, which is given back if `owner` holds it.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str) -> Self {
         Holding { name, owner }
@@ -351,15 +352,15 @@ pub enum StoreError {
         /// For how long.
         wait: Duration,
     },
-    /// The store was made before this process was forked from another one, and belongs to that one.
-    /// Nothing was sent. The same call fails for ever: make another store in this process.
+    /// This process was forked after the store was made, and the store belongs to the original.
+    /// Nothing was sent. Every later call fails, too: make another store in this process.
     Forked,
-    /// It grants nothing yet, since it knows nothing of earlier leases, which may still be believed
-    /// in: it is new, or lost its data.
+    /// The store is new or has lost its data, and grants nothing yet: holders may still believe in
+    /// leases that it does not know.
     Emptied {
         /// For how long.
         wait: Duration,
-        /// It has thrown keys away to save memory, so that this may be why.
+        /// The store has evicted keys to save memory. That may be the reason.
         evicted: bool,
     },
 }

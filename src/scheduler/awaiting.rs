@@ -14,8 +14,8 @@ use crate::engine::Awaiting;
 use crate::error::WaitError;
 use crate::job::drop_pair;
 
-/// The future of [`Handle::cancel_and_wait_async`]. Dropping it gives up waiting; under a lock of
-/// this crate, as soon as that lock is released.
+/// The future of [`Handle::cancel_and_wait_async`]. Dropping it ends the wait. If it is dropped
+/// under a lock of this crate, the wait ends when that lock is released.
 #[must_use = "it cancels without being awaited, and does not wait"]
 pub struct CancelAndWait<K, S = RandomState>
 where

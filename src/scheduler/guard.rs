@@ -10,9 +10,9 @@ use crate::shard::{is_under_a_lock, when_unlocked};
 
 /// Cancels one arming when it is dropped; see [`Handle::cancel_on_drop`].
 ///
-/// It may be dropped anywhere. Where user code runs under a lock of this crate, in
-/// [`ExpiryMap::update`](crate::ExpiryMap::update) for instance, the thread cancels as soon as that
-/// lock is released, before the call returns.
+/// It may be dropped anywhere. If it is dropped by user code that runs under a lock of this crate,
+/// for example in [`ExpiryMap::update`](crate::ExpiryMap::update), the thread cancels the arming as
+/// soon as that lock is released, before the call returns.
 ///
 /// # Examples
 ///

@@ -36,15 +36,16 @@ use crate::tick::Time;
 /// # Panics
 ///
 /// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that
-/// panics with a message. They may drop what this crate has made: schedulers, guards, futures. The
-/// thread then does their work as soon as it has released the lock. If they panic themselves, the call that needed them panics and has
-/// changed nothing. Tasks and keys are dropped without a lock and may call the scheduler; if such a
-/// drop panics, the call that dropped them panics when its work is done.
+/// panics with a message. They may drop schedulers, guards and futures of this crate; the thread
+/// does the work of such a drop as soon as it has released the lock. If `Eq`, `Borrow` or `Clone`
+/// panics, the call that needed it panics and has changed nothing. Tasks and keys are dropped
+/// without a lock and may call the scheduler; if such a drop panics, the call that dropped them
+/// panics when its work is done.
 ///
 /// # Panic hooks
 ///
-/// From a hook that runs while the thread panics under a lock, no call panics, and none does
-/// anything: [the crate's page](crate#panic-hooks) has their answers.
+/// In a panic hook that runs while the thread has such a lock, calls do nothing and do not panic.
+/// [The crate's page](crate#panic-hooks) lists their answers.
 ///
 /// # Ordering
 ///

@@ -101,8 +101,8 @@ impl<K> Scheduler<K>
 where
     K: Clone + Send + 'static,
 {
-    /// Starts a scheduler with all options at their defaults: the same as
-    /// `Scheduler::builder().build()`.
+    /// Starts a scheduler with all options at their defaults, as `Scheduler::builder().build()`
+    /// does.
     ///
     /// # Errors
     ///
@@ -158,9 +158,9 @@ where
     ///
     /// # Blocking
     ///
-    /// Until what `mode` asks for is done and running tasks have ended, with the drops of their keys,
-    /// but no longer than the limits in `mode` and in the builder's `shutdown_limit`, both by the
-    /// scheduler's clock. User code that runs under a lock, a key's `Eq` for instance, holds it up.
+    /// Until the work of `mode` is done, running tasks have ended and their keys are dropped. It
+    /// waits no longer than the limits in `mode` and in the builder's `shutdown_limit`, both by the
+    /// scheduler's clock. User code under a lock, such as a key's `Eq`, can delay it further.
     pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }

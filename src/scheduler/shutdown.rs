@@ -24,9 +24,9 @@ where
     /// What had not started, in no order.
     pub handed_back: Vec<HandedBack<K, S>>,
     /// How many threads were still in user code when the limit had passed: in a task, or in what
-    /// follows one (the drop of its key, the handler of its panic, a waker). If there was neither,
-    /// how many were in a foreign executor that was handed a batch. They go on, and end with that
-    /// code.
+    /// follows one (the drop of its key, the handler of its panic, a waker). If there was no such
+    /// thread, the number of threads in a foreign executor that was given a batch. These threads
+    /// end with that code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,

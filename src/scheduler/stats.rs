@@ -48,9 +48,8 @@ pub struct Stats {
     /// until its next share. Counted once for all that waited for that share.
     pub held_back: u64,
     /// Counter: entries of an [`ExpiryMap`](crate::ExpiryMap) that expired when its channel or
-    /// stream had no receiver any more, and were dropped. They are among those that `ran`. Entries
-    /// that lay in the channel when its last receiver was dropped went with it, and are not counted
-    /// here.
+    /// stream had no receiver any more, and were dropped. `ran` counts them, too. Entries that lay
+    /// in the channel when its last receiver was dropped are not counted here.
     pub unreceived: u64,
     /// Counter: panics on a ticker thread, after each of which it went on. Always 0, unless there
     /// is a bug in this crate.

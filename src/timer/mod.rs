@@ -398,13 +398,12 @@ impl fmt::Debug for Timeout {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TimerReport {
-    /// What had not started, in no order. Sleeps are not in here. Their tasks are woken before the
-    /// shutdown waits for running tasks, and the counters have them among what was handed back.
+    /// The timers that had not started, in no order. Sleeps are not among them: their tasks are
+    /// woken before the shutdown waits for running tasks. The counters count sleeps as handed back.
     pub handed_back: Vec<TimerHandedBack>,
     /// How many threads were still in user code when the limit had passed: in a task, or in what
-    /// follows one (a waker). If there was neither,
-    /// how many were in a foreign executor that was handed a batch. They go on, and end with that
-    /// code.
+    /// follows one (a waker). If there was no such thread, the number of threads in a foreign
+    /// executor that was given a batch. These threads end with that code.
     pub still_running: usize,
     /// Another call had begun the shutdown; it has the report.
     pub already_closed: bool,

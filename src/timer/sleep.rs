@@ -45,9 +45,10 @@ impl Drop for WakeUp {
 
 /// A future that is ready at a moment; see [`Timer::sleep`].
 ///
-/// Dropping it cancels its timer, also where user code runs under a lock of this crate: the thread
-/// then does it as soon as the lock is released. It can be [reset](Self::reset), also when it is over. The first
-/// poll arms it; a further one neither allocates nor clones a waker, unless its task has moved.
+/// Dropping it cancels its timer. If it is dropped by user code that runs under a lock of this
+/// crate, the thread cancels the timer as soon as the lock is released. A sleep can be
+/// [reset](Self::reset), also when it is over. The first poll arms it. Further polls neither
+/// allocate nor clone a waker, unless the task has moved.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     link: Link,
@@ -64,8 +65,8 @@ pub enum SleepError {
     Full,
     /// The timer is closed, for good.
     Closed,
-    /// The sleep was polled while the thread panics under a lock of this crate
-    /// ([panic hooks](crate#panic-hooks)). Passes when the panic has released it.
+    /// The sleep was polled while the thread was panicking under a lock of this crate, see
+    /// [panic hooks](crate#panic-hooks). The error passes when the panic has released the lock.
     UnderLock,
 }
 
@@ -123,8 +124,8 @@ impl Timer {
     ///
     /// The future's: [`Full`](SleepError::Full) at `max_pending`, [`Closed`](SleepError::Closed) if
     /// the timer is shut down or dropped before the sleep is over. A shutdown wakes the sleeping
-    /// tasks before it waits for running ones. A task that polls its sleep only after the deadline
-    /// is told that the sleep is over, whatever became of the timer. With
+    /// tasks before it waits for running ones. A sleep that is polled only after its deadline is
+    /// ready without an error, whatever became of the timer. With
     /// [`Shutdown::Drain`](crate::Shutdown::Drain) the sleeps go on to their end.
     ///
     /// # Examples

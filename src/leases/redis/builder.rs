@@ -64,9 +64,9 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// For `rediss://`: a certificate of an authority that is trusted, in PEM, or several of them.
-    /// Without a call of this, those that the system trusts; with calls, those of all calls and no
-    /// others. Feature `redis-tls`.
+    /// One or more certificates of trusted authorities in PEM, for `rediss://`. Without this call
+    /// the store trusts the authorities that the system trusts. With one or more calls it trusts
+    /// the authorities of these calls and no others. Feature `redis-tls`.
     ///
     /// # Examples
     ///
@@ -86,8 +86,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For `rediss://` to a server that asks for certificates: this client's own, with those that lead
-    /// to an authority which the server trusts, and its private key; both in PEM. Feature `redis-tls`.
+    /// The certificate of this client and its private key, both in PEM, for a `rediss://` server
+    /// that asks for certificates. `chain` also holds the intermediate certificates up to an
+    /// authority that the server trusts. Feature `redis-tls`.
     #[cfg(feature = "redis-tls")]
     pub fn tls_client_certificate_pem(
         mut self,
@@ -98,11 +99,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For a proxy that hides a cluster: over how many destinations names are spread, by equal ranges of
-    /// slots; one by default. Renewals and releases of a destination go out together, and it has
-    /// [connections](Self::connections) of its own: a node that hangs delays the calls for its own
-    /// ranges alone. Each destination has a marker of its own, which vanishes with the data of the node
-    /// that has it: choose so many that no range lies on two nodes.
+    /// The number of destinations over which names are spread, by equal ranges of slots; one by
+    /// default. It is for a proxy that hides a cluster. Renewals and releases of a destination go
+    /// out together, on [connections](Self::connections) of its own. So a node that hangs delays
+    /// only the calls for its own ranges.
+    ///
+    /// Each destination has its own marker, which vanishes with the data of its node. Choose a
+    /// number at which no range lies on two nodes.
     pub fn destinations(mut self, ranges: u16) -> Self {
         self.destinations = ranges;
         self
@@ -115,29 +118,30 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The longest lease that may be asked for, and for how long nothing is granted after the
-    /// server has started or lost its data; 30 s by default. **The same for all that use this
-    /// prefix**: who waits for less may grant what somebody else still believes to hold.
+    /// The longest lease that may be asked for; 30 s by default. For the same time nothing is
+    /// granted after the server has started or lost its data. **All stores with this prefix need
+    /// the same value**: a store that waits for less may grant a lock that somebody else still
+    /// believes to hold.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self
     }
 
     /// The server forgets nothing when it is killed: it has `appendonly yes` and
-    /// `appendfsync always`, and nobody empties it. Then it grants at once, always.
+    /// `appendfsync always`, and nobody empties it. Then the store never waits before it grants.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
     }
 
-    /// The server starts empty on purpose, and whoever held a lock before it did is gone with it, as
-    /// in a test or in a container that is started for one run. A server that knows nothing of this
-    /// prefix then grants at once, instead of waiting for the [longest lease](Self::longest_lease).
-    /// One that has restarted *with* its data is waited for all the same.
+    /// The server starts empty on purpose, and all earlier holders are gone, as in a test or in a
+    /// container that is started for one run. A server that knows nothing of this prefix then
+    /// grants at once, instead of waiting for the [longest lease](Self::longest_lease). After a
+    /// restart *with* its data the store still waits.
     ///
-    /// What can go wrong: a server that loses its data while somebody holds a lock is taken for a
-    /// new one, and **grants the same lock to somebody else at once**. That is what a crash without
-    /// persistence does, `FLUSHALL`, eviction, and a failover to an empty server.
+    /// The danger: if the server loses its data while somebody holds a lock, the store takes it for
+    /// a new server and **grants the same lock to somebody else at once**. A crash without
+    /// persistence, `FLUSHALL`, eviction, and a failover to an empty server all lose data.
     pub fn starts_empty(mut self) -> Self {
         self.starts_empty = true;
         self
@@ -147,28 +151,31 @@ impl RedisStoreBuilder {
     /// hours, or twice the [longest lease](Self::longest_lease) if that is longer. Each name that
     /// was ever granted takes some 150 bytes of the server's memory for this time.
     ///
-    /// Tokens are times of the server's clock, so they grow also without the last one, unless that
-    /// clock is set back. Choose a life that is longer than the clock is ever set back by, in all,
-    /// within this time. The default bears a clock that is set back by a day.
+    /// Tokens are times of the server's clock, so they grow even if the last one is forgotten,
+    /// unless that clock is set back. Choose a life that is longer than the total time by which the
+    /// clock is ever set back within it. The default is enough for a clock that is set back by a
+    /// day.
     pub fn token_life(mut self, life: Duration) -> Self {
         self.token_life = Some(life);
         self
     }
 
     /// How many acquires and releases may be under way at one time, each on a connection of its
-    /// own; 16 by default. More of them wait for their turn, within their limits. With several
-    /// [destinations](Self::destinations) each of them has so many. As many connections are kept when
-    /// nobody uses them, in all. Renewals, and batches of releases, wait for nobody, and have
-    /// connections beside these, as many as there are passes at one time.
+    /// own; 16 by default. Further ones wait for their turn, within their limits. The number holds
+    /// for each of several [destinations](Self::destinations). The store keeps the same number of
+    /// idle connections, for all destinations together.
+    ///
+    /// Renewals and batches of releases do not wait for a turn. They have further connections, as
+    /// many as there are passes at one time.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// After how long without a word the system asks the server whether it is still there (TCP
-    /// keepalive): 15 s by default, `None` for never. It keeps the connection known to devices in
-    /// between, and finds out that the server is gone. In whole seconds, rounded up; how often it asks
-    /// before it gives up is the system's to say. Not for Unix sockets.
+    /// The idle time after which the system probes the server (TCP keepalive): 15 s by default,
+    /// `None` for never. Probes keep the connection alive in devices between the two machines, and
+    /// find out that the server is gone. The time is rounded up to whole seconds. The system
+    /// decides how many probes it sends before it gives up. Unix sockets ignore this option.
     pub fn tcp_keepalive(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.tcp_keepalive = after.into();
         self
@@ -323,7 +330,8 @@ pub enum RedisBuildError {
         /// What is wrong with it.
         why: String,
     },
-    /// A certificate or a key can't be used, or there are none to trust; this is what is wrong.
+    /// A certificate or a key can't be used, or there is no trusted authority. The text is the
+    /// reason.
     #[cfg(feature = "redis-tls")]
     Tls(String),
     /// The prefix is empty or has braces, which decide where in a cluster a key lies.
@@ -334,7 +342,7 @@ pub enum RedisBuildError {
     TokenLife {
         /// What was asked for.
         life: Duration,
-        /// With leases as long as this.
+        /// The longest lease of the store.
         longest_lease: Duration,
     },
     /// The time before a keepalive is not between 1 s and 9 hours.

@@ -57,14 +57,14 @@ use scripts::{Call, Scripts};
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{NAME}:lock` | hash | who holds the name; not there if nobody does, but for a moment after a release that leaves it to `next` | a lease, from the last renewal on |
+/// | `tourbillon:{NAME}:lock` | hash | who holds the name; missing if nobody does, except for a moment after a release that reserves the name for `next` | a lease, from the last renewal on |
 /// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
 ///
 /// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default:
 ///
 /// | key | type | what | lives |
 /// |---|---|---|---|
-/// | `tourbillon:{0}:marker` | string | that no data were lost: the server's run, until when it grants nothing in microseconds or 0, and why | until the data are lost |
+/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), and the reason | until the data are lost |
 ///
 /// | field of the hash | what |
 /// |---|---|
@@ -73,8 +73,8 @@ use scripts::{Call, Scripts};
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
-/// | `next` | the store whose turn is next, since somebody there has waited for 20 ms; others are not granted the name for 5 to 25 ms after the release |
-/// | `since` | since when that one has waited, in milliseconds of the server's clock |
+/// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
+/// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
 ///
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
 /// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
@@ -106,53 +106,55 @@ use scripts::{Call, Scripts};
 /// # Tokens
 ///
 /// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
-/// of a name strictly grow also over restarts that forget everything, **as long as the server's
-/// clock is not set back** while the last token is forgotten too. A server that forgets nothing
-/// keeps the last token for 25 hours, so its clock may be set back by a day. Scripts count in
-/// doubles, which are exact up to 2^53: for microseconds that is until the year 2255.
+/// of a name strictly grow also over restarts that forget everything, **unless the server's clock
+/// is set back** while the last token is forgotten too. A server that forgets nothing keeps the
+/// last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
+/// are exact up to 2^53: for microseconds that is until the year 2255.
 ///
 /// # Restarts, and lost data
 ///
-/// A server that is killed, flushed, or replaced by an empty one may have lost a key that somebody
-/// still believes to hold. So each destination has a marker in Redis, beside the locks, which
-/// vanishes with them. The script that grants looks at it in the same step:
+/// A server that is killed, flushed, or replaced by an empty one may have lost a lock that a holder
+/// still believes in. So each destination has a marker in Redis, beside the locks, which vanishes
+/// with them. The script that grants looks at the marker in the same step:
 ///
 /// - **No marker**: the server is new, or its data are gone ([`StoreError::Emptied`]). The script
 ///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease),
-///   30 s by default. Whoever else finds the marker missing, or not yet over, waits for the same moment. A
-///   marker that was evicted to save memory counts as lost data, and the error says so.
-/// - **A marker of another run of the server**: it has restarted with its data, which may lack the
-///   latest ones ([`StoreError::Restarted`]). Nothing is granted until it has been up for the longest
-///   lease, and up to a second more, since it tells its uptime in whole seconds.
-/// - **A marker of this run whose time is over**: nothing was lost since.
+///   30 s by default. All stores wait for the same moment. A marker that was evicted to save memory
+///   counts as lost data, and the error says so.
+/// - **A marker of another run of the server**: the server has restarted with its data, which may
+///   lack the latest writes ([`StoreError::Restarted`]). Nothing is granted until it has been up
+///   for the longest lease, and up to a second more, since it reports its uptime in whole seconds.
+/// - **A marker of this run whose time is over**: no data were lost since. The store grants.
 ///
-/// Renewals and releases go on at once. The first use of a prefix on a server has to wait, too, since
-/// it looks like a loss: [`check`](Self::check) begins that time early. For a server that forgets
-/// nothing ([`durable`](RedisStoreBuilder::durable)) all of this is off; for one that is empty on
-/// purpose ([`starts_empty`](RedisStoreBuilder::starts_empty)) a missing marker is no loss.
+/// Renewals and releases go on at once. The first use of a prefix on a server waits, too, since it
+/// looks like a loss; [`check`](Self::check) starts this wait early. With
+/// [`durable`](RedisStoreBuilder::durable), for a server that forgets nothing, there is no such
+/// wait. With [`starts_empty`](RedisStoreBuilder::starts_empty) a missing marker is no loss.
 ///
 /// # What it cannot promise
 ///
-/// - **A failover to a replica loses what was not replicated yet**: the replica has the marker, may
-///   grant what is held, and its uptime says nothing. If its clock is behind, also tokens may repeat.
-///   `WAIT` would make that rarer and not impossible, so it is not used.
-/// - Eviction may take a lock and leave the marker: `maxmemory-policy` has to be `noeviction`, or one
-///   of the volatile ones with enough room. The same goes for whoever deletes single keys.
-/// - The server's clock also counts leases and uptime: one that jumps forward ends leases early. One
-///   that is set back ends no lease early, and keeps nobody waiting for longer than one lease: who
-///   waits cuts what is left of a lease to its length.
+/// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
+///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
+///   `WAIT` would make that rarer but not impossible, so the store does not use it.
+/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` has to be `noeviction`, or
+///   one of the volatile ones with enough room. Deleting single keys has the same effect.
+/// - Leases and uptime are counted by the server's clock. If it jumps forward, leases end early. If
+///   it is set back, no lease ends early, and nobody waits for longer than one lease: a waiting
+///   caller cuts the rest of a lease to its full length.
 ///
 /// Against all of these there is one remedy, the token, checked by what the lock is to protect
 /// ([`Fence`](super::Fence)).
 ///
 /// # Limits, and what goes wrong
 ///
-/// Every call connects, shakes hands, writes and reads within its limit; only looking up the name of a
-/// host has the system's own limits. A connection on which something went wrong is thrown away, and so is
-/// one that nobody has used for a minute: a device in between may have forgotten it. If one
-/// that was idle turns out to be closed, the call is sent once more on a new one, and what was sent first may have been executed: the second answer of a
-/// release may then be [`Released::NotHeld`](super::Released::NotHeld). An acquire that was sent first
-/// and is held up on its way for longer than its lock is held leaves the name with nobody for a lease.
+/// Every call connects, shakes hands, writes and reads within its limit; only the lookup of a host
+/// name has the system's own limits. A connection is closed after an error, or when it was idle for
+/// a minute, since a device in between may have forgotten it.
+///
+/// If an idle connection turns out to be closed, the call is sent again on a new one. The first
+/// request may have been executed: the second answer of a release may then be
+/// [`Released::NotHeld`](super::Released::NotHeld). If the first request of an acquire arrives
+/// after its lock was released, nobody holds the name, and it stays locked for a lease.
 ///
 /// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
 /// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
@@ -173,18 +175,20 @@ use scripts::{Call, Scripts};
 ///
 /// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
 /// of the URL, by an authority that the system trusts or that the builder was given
-/// (`tls_root_certificate_pem`). This client talks to one server, and does not follow `MOVED`: a
-/// cluster needs a proxy that hides it. That is tested with three nodes. A call with keys of two slots
-/// is refused there: then grants look at the marker by a second call, and are given back if that says
-/// no, and each node looks at its own uptime as well. Where such a proxy has no `SUBSCRIBE`, who waits
-/// finds a release by asking again.
+/// (`tls_root_certificate_pem`).
+///
+/// This client talks to one server and does not follow `MOVED`. A cluster needs a proxy that hides
+/// it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
+/// second call looks at the marker, and gives the lock back if nothing may be granted yet. Each
+/// node also looks at its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
+/// release by asking again.
 ///
 /// # Forks
 ///
 /// A store belongs to the process that made it. In a forked copy of that process (`fork` without
-/// `exec`) each call answers [`StoreError::Forked`] at once and sends nothing, guards say that they
-/// are not held, and drops do nothing: the locks stay with the original. Make a store and its leases
-/// after the fork. That goes for every kind of store.
+/// `exec`) each call fails with [`StoreError::Forked`] at once and sends nothing, guards say that
+/// they are not held, and drops do nothing. The locks stay with the original. Make a store of any
+/// kind, and its leases, after the fork.
 ///
 /// Clones are one store.
 #[derive(Clone)]
@@ -246,19 +250,18 @@ impl RedisStore {
         }))
     }
 
-    /// Asks whether there is a server that lets us in and grants. Nothing has to be asked before a
-    /// store is used; this is for telling somebody at the start that there is none. On a server that
-    /// knows nothing of this prefix it begins the time in which nothing is granted, for all
-    /// destinations, so that they don't begin it one after the other.
+    /// Checks that there is a server that accepts this user and grants locks. A store can be used
+    /// without this call; it reports a missing server at the start of a program. On a server that
+    /// knows nothing of this prefix, it starts the wait for all destinations at the same time.
     ///
-    /// It writes nothing but the markers, and those only when they change, so what keeps a server
-    /// from writing (a replica, no memory, missing rights) may show at the first acquire only.
+    /// It writes nothing but the markers, and those only when they change. So if the server can't
+    /// write (a replica, no memory, missing rights), that may show only at the first acquire.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started too
-    /// short a time ago, [`StoreError::Emptied`] if it is new or lost its data,
-    /// [`StoreError::Refused`] if it does not let us in.
+    /// recently, [`StoreError::Emptied`] if it is new or has lost its data, [`StoreError::Refused`]
+    /// if it does not accept the user.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
         // They may be of several destinations, and travel together.
         let markers = self.0.options.keys.markers();

@@ -67,16 +67,17 @@ pub enum What {
     },
     /// It is lost, for good: the last event of this series.
     Lost(Loss),
-    /// A caller of [`Leases`](super::super::Leases) has been waiting for a lock: told after one second,
-    /// and again after pauses of 2 s, 4 s, 8 s and so on, until the caller has its answer. The event's
-    /// key has the name of the lock and the owner that asks for it. Its token is 0, since nothing has
-    /// been granted. A [`Watchdog`](super::Watchdog) of its own never tells this.
+    /// A caller of [`Leases`](super::super::Leases) is waiting for a lock. This event comes after
+    /// one second, and again after pauses of 2 s, 4 s, 8 s and so on, until the call returns. The
+    /// event's key has the name of the lock and the owner that asks for it. Its token is 0, since
+    /// nothing has been granted. A [`Watchdog`](super::Watchdog) without leases has no such event.
     #[non_exhaustive]
     Waiting {
         /// When the wait began.
         since: Time,
-        /// Why the store does not grant it: its last answer, if that was an error, or that a call has
-        /// been without an answer for a while. `None` while somebody else holds the lock.
+        /// Why the store does not grant the lock: the error of its last answer, or an error that
+        /// says that a call has had no answer for a while. `None` while somebody else holds the
+        /// lock.
         error: Option<StoreError>,
     },
     /// A renewal began so long after it was due. The machine is busy, or the process was stopped.

@@ -158,8 +158,8 @@ pub enum KeepError {
     Closed,
     /// Its threads could not be started.
     Spawn(io::Error),
-    /// The watchdog was made before this process was forked from another one, and its threads are
-    /// that one's: make another watchdog in this process.
+    /// This process was forked after the watchdog was made, and the watchdog's threads belong to
+    /// the original. Make another watchdog in this process.
     Forked,
 }
 
@@ -276,8 +276,9 @@ impl<'a, K> Batch<'a, K> {
 pub struct WatchdogStats {
     /// Gauge: what is kept at present.
     pub kept: usize,
-    /// Gauge: timers that are armed. One for each that is kept, and those of passes, of callbacks
-    /// that have not started, of releases that are tried again, and of callers that wait.
+    /// Gauge: timers that are armed. That is one for each series that is kept, plus those of
+    /// passes, of callbacks that have not started, of releases that are tried again, and of waiting
+    /// callers.
     pub armed: usize,
     /// Gauge: destinations of what is kept.
     pub destinations: usize,
@@ -493,11 +494,11 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
     }
 
     /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again. In a
-    /// forked copy of the process it says no.
+    /// forked copy of the process it always says no.
     ///
     /// # Complexity
     ///
-    /// A read of the clock, a system call (the number of the process), and a lock that is nearly
+    /// One read of the clock, one system call (for the process id), and one lock that is nearly
     /// always free.
     #[must_use]
     pub fn is_kept(&self) -> bool {

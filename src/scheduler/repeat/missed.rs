@@ -22,9 +22,9 @@ use crate::tick::Time;
 /// could not start within their [grace](super::Period::grace), since the process was suspended, the
 /// machine was busy, or a round before took too long.
 ///
-/// What is left out for good is counted and told to the next round that runs:
-/// [`Round::missed`](super::Round::missed). The rounds that are made up for are the latest ones, so
-/// whatever was left out lies before the round that is told, never after it.
+/// [`Round::missed`](super::Round::missed) of the next round that runs is the number of rounds that
+/// were left out for good. If some missed rounds are made up for, they are the latest ones. So the
+/// rounds that were left out were all due before the round that reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {
@@ -35,7 +35,7 @@ pub enum Missed {
     /// same.
     #[default]
     Skip,
-    /// One late round at once, whatever the number of those that were missed: the latest of them.
+    /// One late round at once, whatever the number of missed rounds. It is the latest of them.
     Once,
     /// At most this many late rounds, one after the other: the latest ones, each with its own
     /// deadline. Those before them are left out. 0 is [`Skip`](Self::Skip), 1 is

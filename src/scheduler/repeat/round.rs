@@ -56,10 +56,10 @@ where
         self.number
     }
 
-    /// The number of rounds of a fixed rate that were left out for good between the round before, or
-    /// the first point of the grid, and this one: see [`Missed`](super::Missed). All of them were due
-    /// before this round's own [deadline](Firing::deadline). A round that is made up for is not
-    /// among them. 0 for fixed delays and schedule functions.
+    /// The number of rounds of a fixed rate that were left out for good since the round before, or
+    /// since the first point of the grid; see [`Missed`](super::Missed). All of them were due
+    /// before this round's own [deadline](Firing::deadline). Rounds that are made up for are not
+    /// counted. The number is 0 for fixed delays and schedule functions.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
