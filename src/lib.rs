@@ -106,7 +106,8 @@
 //!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
 //!   answer says nothing about the real contents.
 //!
-//! The module `leases` has no such protection: call nothing of it from such a hook.
+//! Of the module `leases` only acquires are protected: they fail, and nothing is acquired. Make no
+//! other call of it from such a hook.
 //!
 //! # Features
 //!

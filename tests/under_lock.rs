@@ -14,7 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tourbillon::leases::{LeaseGuard, Leases, MemoryStore, Outcome, Watchdog, What};
+use tourbillon::leases::{LeaseGuard, Leases, LockError, MemoryStore, Outcome, Watchdog, What};
 use tourbillon::{
     Cancel, Clock, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Scheduler, Timer,
 };
@@ -403,6 +403,33 @@ fn an_acquire_under_a_lock_asks_for_nothing() {
     assert!(catch_unwind(AssertUnwindSafe(acquire)).is_err());
     assert!(store.holder("a").is_none());
     assert_eq!(leases.stats().releases_queued, 0);
+    assert!(leases.try_lock("a").is_ok());
+}
+
+/// A second panic would end the process, so it fails instead.
+#[test]
+fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
+    struct Acquires<'a>(&'a Leases, &'a Mutex<Option<LockError>>);
+
+    impl Drop for Acquires<'_> {
+        fn drop(&mut self) {
+            *self.1.lock().unwrap() = self.0.try_lock("a").err();
+        }
+    }
+
+    let store = MemoryStore::new();
+    let leases = Leases::new(store.clone()).unwrap();
+    let answer = Mutex::new(None);
+    let panics = || {
+        map().update(&Dropping::default(), |_| {
+            let _acquires = Acquires(&leases, &answer);
+            panic!("on purpose");
+        })
+    };
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    let error = answer.into_inner().unwrap().expect("it fails");
+    assert!(error.to_string().contains("nothing was asked"), "{error}");
+    assert!(store.holder("a").is_none());
     assert!(leases.try_lock("a").is_ok());
 }
 

@@ -73,7 +73,7 @@ struct Local {
 
 /// How long the task of a timer with a stamp takes, if it is no long one, in microseconds.
 static TASKS_TAKE: AtomicU64 = AtomicU64::new(0);
-/// What is due before this is not recorded, in microseconds after the start.
+/// Timers that are due before this moment are not recorded. In microseconds after the start.
 static RECORD_FROM: AtomicU64 = AtomicU64::new(0);
 static STAMPED: AtomicBool = AtomicBool::new(false);
 static LOCALS: Mutex<Vec<Arc<Local>>> = Mutex::new(Vec::new());

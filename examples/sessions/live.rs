@@ -151,7 +151,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// For each of so many producers.
+    /// For each of this number of producers.
     fn new(producers: u64, flat_out: bool) -> Pace {
         let share = Duration::from_secs(1) * ROUND / OPERATIONS;
         Pace {

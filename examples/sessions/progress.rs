@@ -25,7 +25,7 @@ pub(crate) struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    /// On a terminal of so many columns, or on none.
+    /// On a terminal with this number of columns, or on none.
     pub(crate) fn new(
         label: &'static str,
         total: u64,

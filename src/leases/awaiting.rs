@@ -263,13 +263,13 @@ impl Drop for Alarm<'_> {
 }
 
 /// A task that is to have a turn, unless it has begun.
-struct Turn<'a> {
+struct AwaitedTurn<'a> {
     inner: &'a Inner,
     destination: Destination,
     number: u64,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for AwaitedTurn<'_> {
     fn drop(&mut self) {
         // In a forked copy of the process nothing takes turns, and the lock may be held for ever.
         if self.inner.watchdog.is_forked() {
@@ -304,7 +304,7 @@ async fn on_worker<T: Send + 'static>(
     if !inner.watchdog.call(number, turn) {
         return None;
     }
-    let _left = may_be_left.then(|| Turn {
+    let _left = may_be_left.then(|| AwaitedTurn {
         inner,
         destination,
         number,

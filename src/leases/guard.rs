@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::ReleaseError;
 use super::locks::{Inner, Request};
-use super::releases::{GiveBack, Handle};
+use super::releases::{GiveBack, UserHandle};
 use super::store::Released;
 use super::watchdog::{Kept, Loss, Lost};
 use crate::shard::{NoCalls, when_unlocked};
@@ -115,7 +115,7 @@ pub struct LeaseGuard {
 
 /// What the guards of one holding share.
 pub(super) struct Lease {
-    pub(super) inner: Handle,
+    pub(super) inner: UserHandle,
     pub(super) kept: Kept<LeaseId>,
     /// An earlier attempt may still arrive, and be granted to the same owner.
     unsure: bool,
@@ -197,7 +197,7 @@ impl LeaseGuard {
     pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, unsure: bool, waits: bool) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
-                inner: Handle::new(inner),
+                inner: UserHandle::new(inner),
                 kept,
                 unsure,
                 waits,

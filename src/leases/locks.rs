@@ -9,7 +9,7 @@ use super::error::LockError;
 use super::guard::{LeaseGuard, LeaseId};
 use super::hub::Hub;
 use super::line::{Line, Tally};
-use super::releases::{GiveBack, Handle, Queued};
+use super::releases::{GiveBack, Queued, UserHandle};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
@@ -83,7 +83,7 @@ use crate::tick::Time;
 /// ```
 #[derive(Clone)]
 pub struct Leases {
-    pub(super) inner: Handle,
+    pub(super) inner: UserHandle,
 }
 
 pub(super) struct Inner {
@@ -163,7 +163,7 @@ impl Leases {
 
     pub(super) fn of(inner: Inner) -> Self {
         Leases {
-            inner: Handle::new(&Arc::new(inner)),
+            inner: UserHandle::new(&Arc::new(inner)),
         }
     }
 

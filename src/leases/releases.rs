@@ -283,23 +283,23 @@ fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Queued>>, epoch: u64, delay: D
 
 /// The leases as their users have them: through [`Leases`](super::Leases) or a guard. The drop of the
 /// last one waits for what is to be given back.
-pub(super) struct Handle(Arc<Inner>);
+pub(super) struct UserHandle(Arc<Inner>);
 
-impl Handle {
+impl UserHandle {
     pub(super) fn new(inner: &Arc<Inner>) -> Self {
         // Relaxed: who makes one has another one, or is about to let nobody have it.
         inner.handles.fetch_add(1, Ordering::Relaxed);
-        Handle(Arc::clone(inner))
+        UserHandle(Arc::clone(inner))
     }
 }
 
-impl Clone for Handle {
+impl Clone for UserHandle {
     fn clone(&self) -> Self {
-        Handle::new(&self.0)
+        UserHandle::new(&self.0)
     }
 }
 
-impl Deref for Handle {
+impl Deref for UserHandle {
     type Target = Arc<Inner>;
 
     fn deref(&self) -> &Arc<Inner> {
@@ -307,7 +307,7 @@ impl Deref for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for UserHandle {
     fn drop(&mut self) {
         // AcqRel: the last one waits for what those before it have put into the line.
         let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;

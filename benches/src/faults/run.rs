@@ -153,7 +153,7 @@ fn rounds(number: usize, shared: &Shared<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What is in a server when nobody holds anything any more, and should not be.
+/// Keys that a server should not have when nobody holds a lock.
 fn left_over(server: &Server, locks: usize, number: usize) -> redis::RedisResult<Vec<Violation>> {
     let names: Vec<_> = (0..locks).map(|lock| lock_name(number, lock)).collect();
     let mut connection = server.connect();

@@ -5,8 +5,8 @@
 //! Tasks of 10 ms keep 40 workers busy. Tasks of 500 ms would need 2,000, and the pool has at most 64: of
 //! those 100 a second are started, which need 50.
 //!
-//! What is due in the first half second of a round, or in its first half if that is shorter, is not
-//! counted. Each round is a process of its own: its pool is as small as it begins.
+//! Timers of the first half second of a round, or of its first half if that is shorter, do not
+//! count. Each round is a process of its own: its pool is as small as it begins.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A producer that starts so many timers a second, for the workloads that ask how late those are
+//! A producer that starts timers at a given rate, for the workloads that ask how late those are
 //! while something else is going on.
 
 use std::thread;
