@@ -16,7 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod copy;
+mod git;
 mod heads;
+mod refresh;
 mod run;
 
 use copy::Copy;
@@ -35,7 +37,16 @@ struct Tooth {
 }
 
 /// Runs the teeth of these names, or all; the answer is whether all was well.
-pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
+///
+/// With `--refresh` among the names nothing is run: the patches are adapted to the tree.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
+    let (flags, names): (Vec<String>, Vec<String>) = arguments
+        .iter()
+        .cloned()
+        .partition(|argument| argument.starts_with('-'));
+    if let Some(flag) = flags.iter().find(|flag| *flag != "--refresh") {
+        return Err(format!("there is no option {flag}"));
+    }
     let teeth = read_teeth(&root.join("loom-tests/teeth"))?;
     let models = read_models(&root.join("loom-tests/src/models"))?;
     let patches: Vec<String> = teeth.iter().map(|tooth| tooth.name.clone()).collect();
@@ -43,7 +54,10 @@ pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
     for line in &disagreements {
         println!("teeth: {line}");
     }
-    let chosen = choose(teeth, names)?;
+    let chosen = choose(teeth, &names)?;
+    if !flags.is_empty() {
+        return Ok(refresh::run(root, &chosen)? && disagreements.is_empty());
+    }
     if chosen.is_empty() {
         println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
         return Ok(disagreements.is_empty());
