@@ -175,6 +175,23 @@ mod tests {
     }
 
     #[test]
+    fn a_patch_applies_at_other_lines_too() {
+        let repository = Repository::new("offset");
+        fs::write(
+            repository.root.join("src/a.rs"),
+            "zero\none\ntwo\nthree\nfour\n",
+        )
+        .unwrap();
+        let copy = &repository.copy;
+        copy.restore().unwrap();
+        let patch = repository.patch("two", "2");
+        let diff = fs::read_to_string(&patch).unwrap();
+        fs::write(&patch, diff.replace("-1,3 +1,3", "-3,3 +3,3")).unwrap();
+        copy.apply(&patch).unwrap();
+        assert_eq!(repository.copied(), "zero\none\n2\nthree\nfour\n");
+    }
+
+    #[test]
     fn a_patch_that_does_not_fit_or_changes_nothing_is_an_error() {
         let repository = Repository::new("unfit");
         let copy = &repository.copy;

@@ -5,6 +5,9 @@
 //! models (this must succeed, or the compiler noticed and not the model), see that the named test
 //! is there, run it in a process of its own (a deadlock in loom may abort it), and expect it to
 //! end badly. Before all this the same tests must end well on the unbroken tree.
+//!
+//! A patch that does not apply is an error, and so is a patch that applies, wherever git finds its
+//! context, and is not caught. `--refresh` adapts patches to a refactored tree, see [`refresh`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -167,7 +170,7 @@ impl Bench {
         self.copy.restore()?;
         self.copy
             .apply(&tooth.patch)
-            .map_err(|said| format!("the patch does not apply: {said}"))?;
+            .map_err(|said| format!("the patch does not apply, try --refresh: {said}"))?;
         let binary = run::build(self.copy.path(), &self.target)
             .map_err(|said| format!("the broken tree does not build:\n{said}"))?;
         let log = self.logs.join(format!("{}.log", tooth.name));
@@ -282,6 +285,12 @@ mod tests {
             let status = std::process::ExitStatus::from_raw(raw);
             assert!(judge(&End::Badly(status), false).is_ok());
         }
+    }
+
+    #[test]
+    fn an_unknown_option_is_an_error() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert!(super::run(root, &["--fresh".to_owned()]).is_err());
     }
 
     fn tooth(name: &str) -> Tooth {

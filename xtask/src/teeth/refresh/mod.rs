@@ -34,6 +34,9 @@ mod tests;
 mod tokens;
 mod tree;
 
+/// Files that are asked for the new name of an identifier.
+const MOST_WITNESSES: usize = 8;
+
 /// What became of a patch.
 #[derive(Debug)]
 struct Outcome {
@@ -140,9 +143,11 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     let (old_size, new_size) = (size(text), size(&diff));
     if old_size != new_size {
         notes.push(format!(
-            "it adds and removes {new_size:?} lines, and before {old_size:?}: look at it"
+            "+{} -{} lines of code, and before +{} -{}: look at it",
+            new_size.0, new_size.1, old_size.0, old_size.1
         ));
     }
+    notes.dedup();
     let text = format!("{}{diff}", patch.head);
     let again = patch::parse(&text)?;
     let fits = Version::new(&again, |path| tree.files().get(path).cloned());
@@ -155,13 +160,12 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     })
 }
 
-/// The numbers of added and of removed lines.
+/// The numbers of added and of removed lines without blank lines and comments.
 fn size(diff: &str) -> (usize, usize) {
     let count = |sign: &str, file: &str| {
-        let lines = diff.lines();
-        lines
-            .filter(|line| line.starts_with(sign) && !line.starts_with(file))
-            .count()
+        let lines = diff.lines().filter(|line| !line.starts_with(file));
+        let code = lines.filter_map(|line| line.strip_prefix(sign));
+        code.filter(|line| !tokens::code(line).is_empty()).count()
     };
     (count("+", "+++ "), count("-", "--- "))
 }
@@ -169,6 +173,7 @@ fn size(diff: &str) -> (usize, usize) {
 /// Renames the identifiers in the added lines that the tree had when the patch was written and has
 /// no more. Returns whether there are any.
 fn rename_gone(tree: &Tree, patch: &mut Patch, written: &str, notes: &mut Vec<String>) -> bool {
+    let own: Vec<String> = patch.files.iter().map(|file| file.path.clone()).collect();
     let hunks = patch.files.iter().flat_map(|file| &file.hunks);
     let added: String = hunks
         .flat_map(|hunk| hunk.added())
@@ -180,11 +185,10 @@ fn rename_gone(tree: &Tree, patch: &mut Patch, written: &str, notes: &mut Vec<St
     let mut names = BTreeMap::new();
     for word in unknown {
         // A word that was never in the tree is a name of the patch itself.
-        let files = tree.files_with(word, written);
-        let files: Vec<String> = files
-            .into_iter()
-            .filter(|path| !path.starts_with("xtask/"))
-            .collect();
+        let mut files = tree.files_with(word, written);
+        files.retain(|path| !path.starts_with("xtask/"));
+        files.sort_by_key(|path| !own.contains(path));
+        files.truncate(MOST_WITNESSES);
         let mut votes = Votes::default();
         let mut was_code = false;
         for path in &files {

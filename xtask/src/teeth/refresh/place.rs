@@ -159,7 +159,7 @@ impl<'a> Window<'a> {
                 continue;
             }
             let best = align(&self.source, &file, None);
-            let second = align(&self.source, &file, best.span());
+            let second = align(&self.source, &file, best.span().as_ref());
             for alignment in [best, second] {
                 found.push((alignment.score, path, alignment));
             }
@@ -415,7 +415,7 @@ enum Step {
 }
 
 /// The best local alignment outside of the file's tokens in `except`.
-fn align(window: &Source<'_>, file: &Source<'_>, except: Option<Range<usize>>) -> Alignment {
+fn align(window: &Source<'_>, file: &Source<'_>, except: Option<&Range<usize>>) -> Alignment {
     // Numbers are compared faster than texts.
     let mut numbers = HashMap::new();
     let mut number = |text| {
@@ -433,7 +433,7 @@ fn align(window: &Source<'_>, file: &Source<'_>, except: Option<Range<usize>>) -
         let (weight, is_name) = (window.weight(at), window.is_name(at));
         let mut diagonal = 0;
         for to in 0..new.len() {
-            let both = if except.as_ref().is_some_and(|except| except.contains(&to)) {
+            let both = if except.is_some_and(|except| except.contains(&to)) {
                 None
             } else if old[at] == new[to] {
                 Some(diagonal + weight)

@@ -138,7 +138,8 @@ impl Tree {
     /// The latest committed version that a patch fits, if possible each hunk at one place only.
     pub(crate) fn last_fit(&self, patch: &Patch) -> Option<Version> {
         let most = format!("-n{MOST_COMMITS}");
-        let mut arguments = vec!["log", &most, "--format=%H", "--"];
+        // The full history: a file that one branch moved and another one changed is found too.
+        let mut arguments = vec!["log", &most, "--format=%H", "--full-history", "--"];
         arguments.extend(patch.files.iter().map(|file| &*file.path));
         let log = git::ask(&self.root, &arguments).unwrap_or_default();
         let mut doubtful = None;
