@@ -2,6 +2,12 @@
 //!
 //! `cargo run -p xtask -- teeth [name..]` breaks the code on purpose, once per patch in
 //! `loom-tests/teeth`, and expects the test that each patch names to fail.
+//!
+//! `cargo run -p xtask -- teeth --refresh [name..]` adapts these patches after a refactoring: it
+//! follows moved files, renamed identifiers and changed context, and writes the patches anew. It
+//! prints `refreshed NAME`, `as it was NAME`, or `CANNOT NAME` with the file and the hunk that have
+//! to be adapted by hand; the exit code is 1 if there is one of those. A run of the teeth has to
+//! follow, since only that shows whether the new patches are still caught.
 
 use std::env;
 use std::path::Path;
@@ -9,7 +15,7 @@ use std::process::ExitCode;
 
 mod teeth;
 
-const USAGE: &str = "usage: cargo run -p xtask -- teeth [name..]";
+const USAGE: &str = "usage: cargo run -p xtask -- teeth [--refresh] [name..]";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -3,6 +3,10 @@
 //! Each file's head names its teeth: diffs in `loom-tests/teeth` that break the crate's source on
 //! purpose, of which the named test must find the damage. A model that no damage can make fail
 //! proves nothing.
+//!
+//! `cargo run -q -p xtask -- teeth` runs the teeth. After a refactoring,
+//! `cargo run -q -p xtask -- teeth --refresh` first adapts the diffs to files and identifiers that
+//! have moved or been renamed; those that it cannot adapt have to be written anew by hand.
 
 mod backlog;
 mod claim;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use super::git;
 
 /// A copy of the repository's files at one fixed place, so that the cache of builds is good for
 /// all teeth.
@@ -32,7 +33,7 @@ impl Copy {
     /// Makes the copy equal to the working tree. Writes only the files that differ: cargo judges
     /// by their times what has to be built again.
     pub(crate) fn restore(&self) -> Result<(), String> {
-        let wanted = self.files()?;
+        let wanted = git::files(&self.root)?;
         for file in &wanted {
             let from = self.root.join(file);
             let to = self.tree.join(file);
@@ -50,32 +51,12 @@ impl Copy {
             .map_err(|error| format!("{}: {error}", self.tree.display()))
     }
 
-    /// What git tracks or would track, as the working tree has it.
-    fn files(&self) -> Result<BTreeSet<PathBuf>, String> {
-        let output = git(&self.root)
-            .args(["ls-files", "-z", "--cached", "--others"])
-            .arg("--exclude-standard")
-            .output()
-            .map_err(|error| format!("git ls-files: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("git ls-files ended with {}", output.status));
-        }
-        let list = String::from_utf8(output.stdout)
-            .map_err(|_| "a file's name is not UTF-8".to_owned())?;
-        Ok(list
-            .split('\0')
-            .filter(|name| !name.is_empty())
-            .map(PathBuf::from)
-            .filter(|file| self.root.join(file).is_file())
-            .collect())
-    }
-
     /// Applies a patch; an answer is git's complaint.
     pub(crate) fn apply(&self, patch: &Path) -> Result<(), String> {
         let above = self.tree.parent().expect("the copy lies in a folder");
         // The copy may lie inside the repository, below which git would take the patch's paths for
         // paths outside the current folder and skip them without a word.
-        let output = git(&self.tree)
+        let output = git::git(&self.tree)
             .args(["apply", "--whitespace=nowarn"])
             .arg(patch)
             .env("GIT_CEILING_DIRECTORIES", above)
@@ -91,21 +72,10 @@ impl Copy {
     }
 
     fn equals_working_tree(&self) -> Result<bool, String> {
-        Ok(self
-            .files()?
+        Ok(git::files(&self.root)?
             .iter()
             .all(|file| fs::read(self.root.join(file)).ok() == fs::read(self.tree.join(file)).ok()))
     }
-}
-
-/// Git in this folder, also when a hook of git runs us and has set variables for its repository.
-fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    command.current_dir(folder);
-    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
-        command.env_remove(variable);
-    }
-    command
 }
 
 /// Removes what an earlier tooth, or an earlier state of the repository, left in the copy.
@@ -145,7 +115,7 @@ mod tests {
             fs::write(root.join(".gitignore"), "/target\n").unwrap();
             fs::write(root.join("src/a.rs"), "one\ntwo\nthree\n").unwrap();
             for arguments in [&["init", "-q"][..], &["add", "."]] {
-                let done = git(&root).args(arguments).output().unwrap();
+                let done = git::git(&root).args(arguments).output().unwrap();
                 assert!(done.status.success(), "{done:?}");
             }
             let copy = Copy::new(&root, &root.join("target/teeth/tree")).unwrap();
@@ -202,6 +172,23 @@ mod tests {
         assert_eq!(repository.copied(), "changed\n");
         assert!(copy.path().join("src/new.rs").exists());
         assert_eq!(time(".gitignore").unwrap(), before);
+    }
+
+    #[test]
+    fn a_patch_applies_at_other_lines_too() {
+        let repository = Repository::new("offset");
+        fs::write(
+            repository.root.join("src/a.rs"),
+            "zero\none\ntwo\nthree\nfour\n",
+        )
+        .unwrap();
+        let copy = &repository.copy;
+        copy.restore().unwrap();
+        let patch = repository.patch("two", "2");
+        let diff = fs::read_to_string(&patch).unwrap();
+        fs::write(&patch, diff.replace("-1,3 +1,3", "-3,3 +3,3")).unwrap();
+        copy.apply(&patch).unwrap();
+        assert_eq!(repository.copied(), "zero\none\n2\nthree\nfour\n");
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! models (this must succeed, or the compiler noticed and not the model), see that the named test
 //! is there, run it in a process of its own (a deadlock in loom may abort it), and expect it to
 //! end badly. Before all this the same tests must end well on the unbroken tree.
+//!
+//! A patch that does not apply is an error, and so is a patch that applies, wherever git finds its
+//! context, and is not caught. `--refresh` adapts patches to a refactored tree, see [`refresh`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -16,7 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod copy;
+mod git;
 mod heads;
+mod refresh;
 mod run;
 
 use copy::Copy;
@@ -35,7 +40,16 @@ struct Tooth {
 }
 
 /// Runs the teeth of these names, or all; the answer is whether all was well.
-pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
+///
+/// With `--refresh` among the names nothing is run: the patches are adapted to the tree.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
+    let (flags, names): (Vec<String>, Vec<String>) = arguments
+        .iter()
+        .cloned()
+        .partition(|argument| argument.starts_with('-'));
+    if let Some(flag) = flags.iter().find(|flag| *flag != "--refresh") {
+        return Err(format!("there is no option {flag}"));
+    }
     let teeth = read_teeth(&root.join("loom-tests/teeth"))?;
     let models = read_models(&root.join("loom-tests/src/models"))?;
     let patches: Vec<String> = teeth.iter().map(|tooth| tooth.name.clone()).collect();
@@ -43,7 +57,10 @@ pub(crate) fn run(root: &Path, names: &[String]) -> Result<bool, String> {
     for line in &disagreements {
         println!("teeth: {line}");
     }
-    let chosen = choose(teeth, names)?;
+    let chosen = choose(teeth, &names)?;
+    if !flags.is_empty() {
+        return Ok(refresh::run(root, &chosen)? && disagreements.is_empty());
+    }
     if chosen.is_empty() {
         println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
         return Ok(disagreements.is_empty());
@@ -153,7 +170,7 @@ impl Bench {
         self.copy.restore()?;
         self.copy
             .apply(&tooth.patch)
-            .map_err(|said| format!("the patch does not apply: {said}"))?;
+            .map_err(|said| format!("the patch does not apply, try --refresh: {said}"))?;
         let binary = run::build(self.copy.path(), &self.target)
             .map_err(|said| format!("the broken tree does not build:\n{said}"))?;
         let log = self.logs.join(format!("{}.log", tooth.name));
@@ -268,6 +285,12 @@ mod tests {
             let status = std::process::ExitStatus::from_raw(raw);
             assert!(judge(&End::Badly(status), false).is_ok());
         }
+    }
+
+    #[test]
+    fn an_unknown_option_is_an_error() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert!(super::run(root, &["--fresh".to_owned()]).is_err());
     }
 
     fn tooth(name: &str) -> Tooth {
