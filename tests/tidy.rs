@@ -167,6 +167,7 @@ const EVERYTHING: &[&str] = &[
     "fork-tests",
     "loom-tests",
     "benches",
+    "instructions",
     "xtask",
 ];
 
@@ -195,7 +196,14 @@ fn there_is_no_unsafe_code() {
     // Not in `benches`: who counts allocations cannot do without. Nor in `fork-tests`: no safe function
     // forks.
     hold(
-        &["src", "tests", "examples", "loom-tests", "xtask"],
+        &[
+            "src",
+            "tests",
+            "examples",
+            "loom-tests",
+            "instructions",
+            "xtask",
+        ],
         rules::no_unsafe,
     );
 }
