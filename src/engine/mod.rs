@@ -15,7 +15,6 @@
 //! | `watching.rs` | waiting until a run is cancelled, as a future |
 //! | `inside.rs` | which engines' tasks the present thread is in |
 
-#[cfg(feature = "futures")]
 mod awaiting;
 mod closing;
 #[cfg(feature = "tokio")]
@@ -31,7 +30,6 @@ mod waiting;
 #[cfg(feature = "tokio")]
 mod watching;
 
-#[cfg(feature = "futures")]
 pub(crate) use awaiting::Awaiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};

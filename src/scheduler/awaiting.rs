@@ -33,8 +33,8 @@ where
 {
     /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the
     /// future is ready when the run in progress has ended. From this call on, and until the future
-    /// is ready or dropped, arming the key is refused while that run is in progress. Needs the
-    /// feature `futures`, and no particular runtime.
+    /// is ready or dropped, arming the key is refused while that run is in progress. It
+    /// needs no particular runtime.
     ///
     /// Dropping the future gives up waiting; what is cancelled stays so. Put it into a timeout for
     /// a limit.

@@ -275,7 +275,6 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Who waits for the run `id` under this number, until that ends.
-    #[cfg(feature = "futures")]
     pub(crate) fn waiter(&mut self, id: EntryId, number: u64) -> Option<&mut Waiter> {
         let at = self.run_of(id)?;
         let run = &mut self.runs[at];
