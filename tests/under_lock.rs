@@ -5,165 +5,24 @@
 mod wait;
 #[path = "kit/wakes.rs"]
 mod wakes;
+#[path = "kit/ways.rs"]
+mod ways;
 
 use std::cell::RefCell;
-use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tourbillon::leases::{LeaseGuard, Leases, LockError, MemoryStore, Outcome, Watchdog, What};
 use tourbillon::{
     Cancel, Clock, Executor, ExpiryMap, Handle, Job, Lifecycle, ManualClock, Scheduler, Timer,
 };
 use wait::{next, until};
 use wakes::{Wakes, poll};
+use ways::{AtDrop, Dropping, WAYS, drop_under_a_lock, in_every_way, map};
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Something to be dropped, by whoever gets at it first.
-type Slot = Mutex<Option<Box<dyn Send>>>;
-
-/// A key whose `Eq` and `Clone` drop what lies in the slot, both under a lock.
-#[derive(Clone, Debug, Default)]
-struct Dropping {
-    number: u32,
-    slot: SharedSlot,
-}
-
-#[derive(Default)]
-struct SharedSlot(Arc<Slot>);
-
-impl SharedSlot {
-    fn empty(&self) {
-        let content = self.0.lock().unwrap().take();
-        drop(content);
-    }
-}
-
-impl std::fmt::Debug for SharedSlot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SharedSlot")
-    }
-}
-
-impl Clone for SharedSlot {
-    fn clone(&self) -> Self {
-        self.empty();
-        SharedSlot(Arc::clone(&self.0))
-    }
-}
-
-impl PartialEq for Dropping {
-    fn eq(&self, other: &Self) -> bool {
-        self.slot.empty();
-        other.slot.empty();
-        self.number == other.number
-    }
-}
-
-impl Eq for Dropping {}
-
-impl Hash for Dropping {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.number.hash(state);
-    }
-}
-
-type Map = ExpiryMap<Dropping, SharedSlot>;
-
-/// A map with one entry, under number 0.
-fn map() -> Map {
-    let map = Map::builder().time_to_live(HOUR).build(|_, _| ()).unwrap();
-    let key = Dropping::default();
-    map.insert(key, SharedSlot::default()).unwrap();
-    map
-}
-
-fn key_with(content: Box<dyn Send>) -> Dropping {
-    Dropping {
-        number: 0,
-        slot: SharedSlot(Arc::new(Mutex::new(Some(content)))),
-    }
-}
-
-/// The ways in which a map calls user code under a lock, each of which drops `content`.
-const WAYS: usize = 8;
-
-fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
-    let map = map();
-    let key = Dropping::default();
-    match way {
-        0 => assert!(map.update(&key, move |_| drop(content)).is_some()),
-        1 => assert!(map.with(&key, move |_| drop(content)).is_some()),
-        2 => {
-            let mut content = Some(content);
-            assert_eq!(map.retain(|_, _| content.take().is_none()), 1);
-        }
-        3 => {
-            let value = SharedSlot(Arc::new(Mutex::new(Some(content))));
-            map.insert(key.clone(), value).unwrap();
-            assert!(map.get(&key).is_some());
-        }
-        4 => assert!(map.contains(&key_with(content))),
-        5 => assert_eq!(map.touch_many(&[key_with(content)]).len(), 1),
-        6 => {
-            let key = Dropping {
-                number: 1,
-                ..key_with(content)
-            };
-            map.insert(key, SharedSlot::default()).unwrap();
-            assert_eq!(map.iter().count(), 2);
-        }
-        _ => {
-            // Under the lock of a group, and under that of a stripe inside of it.
-            let map = ExpiryMap::<Dropping, u32>::builder()
-                .groups::<Dropping>()
-                .build(|_, _| ())
-                .unwrap();
-            let (group, key) = (Dropping::default(), Dropping::default());
-            map.insert_in(&group, key, 1).unwrap();
-            // Its drop needs the group's lock again.
-            let again = {
-                let map = map.clone();
-                AtDrop(Box::new(move || {
-                    assert_eq!(map.group_len(&Dropping::default()), 1);
-                }))
-            };
-            map.insert_in(&group, key_with(Box::new((content, put_off(again)))), 2)
-                .unwrap();
-        }
-    }
-}
-
-/// Runs something at its drop.
-struct AtDrop(Box<dyn Fn() + Send>);
-
-impl Drop for AtDrop {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
-/// A guard whose timer has a task with this drop, which runs when the guard cancels the timer.
-fn put_off(drop: AtDrop) -> Box<dyn Send> {
-    let scheduler = Scheduler::<u32>::builder().build().unwrap();
-    let timers = scheduler.handle();
-    let timer = timers.schedule(7, HOUR, move |_| {
-        let _ = &drop;
-    });
-    Box::new((timers.cancel_on_drop(timer.unwrap().id), scheduler))
-}
-
-/// Drops `content` in every way, and has a look each time.
-fn in_every_way(mut content: impl FnMut() -> Box<dyn Send>, mut done: impl FnMut(usize)) {
-    for way in 0..WAYS {
-        drop_under_a_lock(way, content());
-        done(way);
-    }
-}
 
 fn scheduler() -> (Scheduler<u32>, Handle<u32>, ManualClock) {
     let hand = ManualClock::new();
@@ -331,131 +190,6 @@ fn owners_close_before_the_call_returns() {
 }
 
 // === while the thread panics ===
-
-#[test]
-fn a_lease_guard_gives_its_lock_back() {
-    let leases = Leases::new(MemoryStore::new()).unwrap();
-    in_every_way(
-        || Box::new(leases.try_lock("a").expect("the one before is given back")),
-        |_| until("it is given back", || leases.try_lock("a").is_ok()),
-    );
-}
-
-/// Its first poll asks the store, so it waits by timers of the leases.
-#[test]
-fn a_future_of_a_lock_gives_up() {
-    let leases = Leases::new(MemoryStore::new()).unwrap();
-    let wakes = Wakes::new();
-    let held = leases.try_lock("a").unwrap();
-    in_every_way(
-        || {
-            let leases = leases.clone();
-            let mut lock = Box::pin(async move { leases.lock_async("a").await.map(drop) });
-            assert!(poll(&mut lock, &wakes).is_pending());
-            Box::new(Mutex::new(lock))
-        },
-        |_| until("nobody waits", || leases.stats().waiting == 0),
-    );
-    assert!(held.is_held());
-    held.release().unwrap();
-    assert!(leases.try_lock("a").is_ok());
-}
-
-/// The look that finds a loss runs under a lock, and the event comes all the same.
-#[test]
-fn a_loss_that_is_found_under_a_lock_is_told() {
-    let (leases, steps) = Leases::builder(MemoryStore::new())
-        .build_stepped(1)
-        .unwrap();
-    let events = leases.events(64);
-    let map = ExpiryMap::<u32, LeaseGuard>::builder()
-        .time_to_live(HOUR)
-        .build(|_, _| ())
-        .unwrap();
-    let guard = leases.acquire("a").fixed_lease(HOUR).try_lock().unwrap();
-    assert!(map.insert(1, guard).is_ok());
-    // The clock alone: no timer of the leases has looked.
-    steps.clock().advance(HOUR);
-    assert_eq!(map.with(&1, |guard| guard.is_held()), Some(false));
-    steps.advance(Duration::from_millis(1));
-    let lost = |event: tourbillon::leases::Event<_>| matches!(event.what, What::Lost(_));
-    assert!(events.try_iter().any(lost));
-}
-
-/// It panics, since it would have to wait there, and the guard's drop gives the lock back.
-#[test]
-fn a_release_under_a_lock_loses_nothing() {
-    let leases = Leases::new(MemoryStore::new()).unwrap();
-    let map = map();
-    let guard = leases.try_lock("a").unwrap();
-    let release = || map.update(&Dropping::default(), |_| guard.release());
-    assert!(catch_unwind(AssertUnwindSafe(release)).is_err());
-    until("it is given back", || leases.try_lock("a").is_ok());
-}
-
-/// Nothing is granted that could not be kept.
-#[test]
-fn an_acquire_under_a_lock_asks_for_nothing() {
-    let store = MemoryStore::new();
-    let leases = Leases::new(store.clone()).unwrap();
-    let map = map();
-    let acquire = || map.update(&Dropping::default(), |_| leases.try_lock("a").is_ok());
-    assert!(catch_unwind(AssertUnwindSafe(acquire)).is_err());
-    assert!(store.holder("a").is_none());
-    assert_eq!(leases.stats().releases_queued, 0);
-    assert!(leases.try_lock("a").is_ok());
-}
-
-/// A second panic would end the process, so it fails instead.
-#[test]
-fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
-    struct Acquires<'a>(&'a Leases, &'a Mutex<Option<LockError>>);
-
-    impl Drop for Acquires<'_> {
-        fn drop(&mut self) {
-            *self.1.lock().unwrap() = self.0.try_lock("a").err();
-        }
-    }
-
-    let store = MemoryStore::new();
-    let leases = Leases::new(store.clone()).unwrap();
-    let answer = Mutex::new(None);
-    let panics = || {
-        map().update(&Dropping::default(), |_| {
-            let _acquires = Acquires(&leases, &answer);
-            panic!("on purpose");
-        })
-    };
-    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-    let error = answer.into_inner().unwrap().expect("it fails");
-    assert!(error.to_string().contains("nothing was asked"), "{error}");
-    assert!(store.holder("a").is_none());
-    assert!(leases.try_lock("a").is_ok());
-}
-
-#[test]
-fn what_a_watchdog_keeps_is_kept_no_more() {
-    let watchdog = Watchdog::<u32>::builder()
-        .build(|batch| Ok(vec![Outcome::Renewed; batch.entries().len()]))
-        .unwrap();
-    in_every_way(
-        || Box::new(watchdog.keep(1, HOUR).unwrap()),
-        |_| assert_eq!(watchdog.stats().kept, 0),
-    );
-}
-
-#[test]
-fn the_last_leases_wait_for_their_releases_when_the_lock_is_free() {
-    let store = MemoryStore::new();
-    in_every_way(
-        || {
-            let leases = Leases::new(store.clone()).unwrap();
-            let guard = leases.try_lock("a").expect("the one before is given back");
-            Box::new((guard, leases))
-        },
-        |_| until("it is given back", || store.holder("a").is_none()),
-    );
-}
 
 #[test]
 fn a_panic_under_the_lock_loses_nothing() {
