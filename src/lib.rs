@@ -113,8 +113,11 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | the module `test_util`; no dependency |
-//! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
-//! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
+//! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//!
+//! The other async calls need no feature and no particular runtime: `Timer::sleep` and `timeout`,
+//! `Handle::cancel_and_wait_async`, and `ReportTicket` as a future.
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 
@@ -136,7 +139,6 @@ mod sync;
 pub mod test_util;
 mod tick;
 mod timer;
-#[cfg(feature = "futures")]
 mod waker;
 pub mod wheel;
 
@@ -144,18 +146,16 @@ pub use clock::{Clock, ClockParker, ClockUnparker, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
     Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, ReceiverLost,
     Removed, Touch,
 };
-#[cfg(feature = "futures")]
-pub use scheduler::CancelAndWait;
 pub use scheduler::{
-    AfterPanic, Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, IntoNext,
-    KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
+    AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,
+    IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
     Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic, TimerId,
     TimerInfo, TimerState,
 };
@@ -163,11 +163,11 @@ pub use scheduler::{
 pub use scheduler::{AsyncFiring, Cancelled, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
-#[cfg(feature = "futures")]
-pub use timer::{Sleep, SleepError, TimeoutError};
-pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};
+pub use timer::{
+    Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder, TimerHandedBack, TimerReport,
+};
 
 /// Compiles the README's examples.
-#[cfg(all(doctest, feature = "tokio"))]
+#[cfg(all(doctest, feature = "stream", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -51,7 +51,6 @@ pub(super) fn is_inside(tag: u32) -> bool {
 }
 
 /// Whether the thread may be in this run: in a task of the engine `tag`, and not in another run.
-#[cfg(feature = "futures")]
 pub(super) fn may_be_inside_run(tag: u32, run: RunId) -> bool {
     let look = INSIDE.try_with(|inside| {
         let may_be = |(of, known): &(u32, Option<RunId>)| {

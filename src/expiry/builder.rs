@@ -266,7 +266,7 @@ where
     }
 
     /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
-    /// on any runtime; needs the feature `futures`. With a capacity of 0 it is as with 1: a stream
+    /// on any runtime; needs the feature `stream`. With a capacity of 0 it is as with 1: a stream
     /// can't be waited for. A stream that is dropped counts as the last receiver.
     ///
     /// What waits to be sent holds up a shutdown: a task that awaits the end of
@@ -276,7 +276,7 @@ where
     /// # Errors
     ///
     /// As for [`build`](Self::build).
-    #[cfg(feature = "futures")]
+    #[cfg(feature = "stream")]
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub fn build_stream(
         self,

@@ -21,7 +21,7 @@ mod groups;
 mod many;
 mod members;
 mod span;
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 mod stream;
 mod touch;
 
@@ -33,7 +33,7 @@ pub use face::{Expired, Reason};
 pub use grouped::{Grouping, Groups, NoGroups};
 pub use many::Entries;
 pub use span::Expiry;
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 pub use stream::Expirations;
 
 pub(crate) use face::Sessions;

@@ -12,7 +12,7 @@ use crate::outlet::Intake;
 /// The expired entries of an [`ExpiryMap`](crate::ExpiryMap), as they come. It ends when the map
 /// has ended and what was sent is received.
 ///
-/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`, and
+/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `stream`, and
 /// no particular runtime. A poll allocates nothing.
 ///
 /// When the stream is dropped, the map lives on. Entries that expire are dropped and counted; see

@@ -13,7 +13,6 @@
 //! | `shutdown.rs`, `stats.rs` | reports |
 
 mod answers;
-#[cfg(feature = "futures")]
 mod awaiting;
 mod batch;
 mod builder;
@@ -33,7 +32,6 @@ mod stats;
 mod task;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
-#[cfg(feature = "futures")]
 pub use awaiting::CancelAndWait;
 pub use builder::Builder;
 pub use by_id::ById;
@@ -166,8 +164,8 @@ where
     }
 
     /// Like [`shutdown`](Self::shutdown), without waiting for it: a thread of its own sees to it,
-    /// and the ticket yields the report, to who waits for it or, with the feature `futures`, awaits
-    /// it. From any thread, also from inside a task. It goes on when the ticket is dropped.
+    /// and the ticket yields the report, to a thread that waits for it or a task that
+    /// awaits it. From any thread, also from inside a task. It goes on when the ticket is dropped.
     ///
     /// The scheduler is closing when this returns. Should that thread not start, what has not
     /// started is handed back at once, whatever `mode` says.

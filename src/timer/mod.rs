@@ -2,10 +2,8 @@
 //! index, no hash: a thread's timers go into one stripe. `sleep.rs` has the same for tasks that
 //! await.
 
-#[cfg(feature = "futures")]
 mod sleep;
 
-#[cfg(feature = "futures")]
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
 use std::fmt;
@@ -18,7 +16,6 @@ use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_pair;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
-#[cfg(feature = "futures")]
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase, is_under_a_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +60,6 @@ type BoxedTask = Box<dyn FnOnce() + Send>;
 /// What is done when a timer is due.
 enum Due {
     Run(BoxedTask),
-    #[cfg(feature = "futures")]
     Wake(sleep::WakeUp),
 }
 
@@ -80,7 +76,6 @@ impl Face for Keyless {
     fn run((): &(), _: &Fire<'_, ()>, due: Due) {
         match due {
             Due::Run(task) => task(),
-            #[cfg(feature = "futures")]
             Due::Wake(wake_up) => wake_up.wake(),
         }
     }
@@ -88,7 +83,6 @@ impl Face for Keyless {
     fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
 
     /// Sleepers: the drop of a [`sleep::WakeUp`] wakes its task, and contains the waker's panic.
-    #[cfg(feature = "futures")]
     fn keep_back(&self, taken: &mut Vec<Taken<(), Due>>) {
         taken.retain(|(_, _, due)| matches!(due, Due::Run(_)));
     }
@@ -441,7 +435,6 @@ impl TimerReport {
                 .filter_map(|(_, deadline, due)| match due {
                     Due::Run(task) => Some(TimerHandedBack { deadline, task }),
                     // `keep_back` has taken these out.
-                    #[cfg(feature = "futures")]
                     Due::Wake(_) => None,
                 })
                 .collect(),

@@ -113,8 +113,7 @@ impl std::error::Error for TimeoutError {
 }
 
 impl Timer {
-    /// A future that is ready at or after `delay` from now. Needs the feature `futures`, and no
-    /// particular runtime.
+    /// A future that is ready at or after `delay` from now. It needs no particular runtime.
     ///
     /// The time runs from this call on; nothing is armed before the first poll. Each sleep that is
     /// polled counts as one pending timer. It wakes its task on the timer's workers; for very many

@@ -408,6 +408,7 @@ fn what_waits_behind_calls_that_hang_goes_when_one_comes_back() {
         (stats.releases_queued, stats.armed) == (0, 0)
     });
 }
+
 mod awaited {
     use std::task::Poll;
 
