@@ -1,6 +1,5 @@
 //! A test of the tree itself: the rules that no compiler and no lint holds.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -91,10 +90,14 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[(
     "the_replay_of_the_large_log_is_the_offline_computation",
 )];
 
-/// The rows of the tables that wait for their test. It only ever gets shorter.
-const OPEN_ROWS: &[rows::Row] = &[];
-
-const NOT_APPLICABLE: &str = "tests/conformance/not_applicable.txt";
+/// The folders whose tests hold rows of `docs/conformance.md`. One that does not exist has none.
+const TESTED: &[&str] = &[
+    "src",
+    "tests",
+    "loom-tests/src",
+    "leases/src",
+    "leases/tests",
+];
 
 /// All Rust files below these folders of the repository, sorted by path.
 fn sources(folders: &[&str]) -> Vec<Source> {
@@ -195,19 +198,16 @@ fn the_tables_of_this_test_are_up_to_date() {
 }
 
 #[test]
-fn every_row_of_the_tables_has_an_answer() {
+fn every_row_of_the_tables_has_a_test_or_a_reason() {
     let mut held = Vec::new();
-    for source in sources(&["src", "tests", "loom-tests/src"]) {
+    for source in sources(TESTED) {
         // Not the samples of this test.
         if !source.path.starts_with("tests/tidy") {
             held.extend(rows::held(&source));
         }
     }
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join(NOT_APPLICABLE);
-    let listed = match fs::read_to_string(list).map(|text| rows::listed(&text)) {
-        Ok(Ok(listed)) => listed,
-        Ok(Err(wrong)) => panic!("{NOT_APPLICABLE}: {wrong}"),
-        Err(_) => BTreeMap::new(),
-    };
-    none(&rows::complaints(&held, &listed, OPEN_ROWS));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(rows::DOCUMENT);
+    let text = fs::read_to_string(path).expect("the document can be read");
+    let documented = rows::documented(&text).unwrap_or_else(|wrong| panic!("{wrong}"));
+    none(&rows::complaints(&held, &documented));
 }
