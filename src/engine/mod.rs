@@ -9,13 +9,10 @@
 //! | `pace.rs` | how many may expire in a second, and the turns of the tickers |
 //! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
 //! | `threads.rs` | threads around the steps, and their end |
-//! | `waiting.rs` | waiting for the end of a run |
-//! | `awaiting.rs` | the same as a future |
+//! | `wait` | waiting for the end of a run, or for its cancellation |
 //! | `outside.rs` | user code that belongs to no run |
-//! | `watching.rs` | waiting until a run is cancelled, as a future |
 //! | `inside.rs` | which engines' tasks the present thread is in |
 
-mod awaiting;
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
@@ -26,11 +23,8 @@ mod pace;
 mod serve;
 #[cfg(not(loom))]
 mod threads;
-mod waiting;
-#[cfg(feature = "tokio")]
-mod watching;
+mod wait;
 
-pub(crate) use awaiting::Awaiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
@@ -40,7 +34,8 @@ pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 #[cfg(feature = "tokio")]
-pub(crate) use watching::Watching;
+pub(crate) use wait::CancellationOfRun;
+pub(crate) use wait::EndOfRun;
 
 use crate::clock::Clock;
 use crate::config::Valid;

@@ -10,7 +10,7 @@ use super::answers::Cancel;
 use super::face::Keyed;
 use super::handle::Handle;
 use super::hasher::RandomState;
-use crate::engine::Awaiting;
+use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::job::drop_pair;
 
@@ -23,7 +23,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     answer: Cancel,
-    run: Awaiting<Keyed<K, S>>,
+    run: EndOfRun<Keyed<K, S>>,
 }
 
 impl<K, S> Handle<K, S>
@@ -51,7 +51,7 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let (cancelling, run) =
-            Awaiting::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
+            EndOfRun::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
         // Before anything is awaited: the run may wait for what this drop lets go. If it panics,
         // nobody waits.

@@ -546,7 +546,7 @@ where
         }
         match waiting {
             None => Ok(answer),
-            Some(waiting) => self.engine.wait_for_run(&waiting).map(|()| answer),
+            Some(waiting) => self.engine.wait_for_run(waiting).map(|()| answer),
         }
     }
 

@@ -15,7 +15,7 @@ use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::repeat::Rounds;
 use super::task::{After, Task, Work};
-use crate::engine::{Detached, Watching};
+use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
 use crate::job::contain;
 use crate::shard::Start;
@@ -205,7 +205,7 @@ where
 
 /// The future of [`AsyncFiring::cancelled`].
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Cancelled<K, S = RandomState>(Watching<Keyed<K, S>>)
+pub struct Cancelled<K, S = RandomState>(CancellationOfRun<Keyed<K, S>>)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
@@ -429,7 +429,11 @@ where
     /// ```
     pub fn cancelled(&self) -> Cancelled<K, S> {
         let id = self.id;
-        Cancelled(Watching::new(self.handle.engine(), id.stripe, id.entry))
+        Cancelled(CancellationOfRun::new(
+            self.handle.engine(),
+            id.stripe,
+            id.entry,
+        ))
     }
 
     /// The scheduler that runs the task.

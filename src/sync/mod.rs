@@ -29,10 +29,13 @@ pub(crate) use std::sync::{Arc, OnceLock, Weak};
 ///
 /// A fork copies the memory of a process and only the thread that forks. A lock that another thread
 /// held at that moment stays locked in the copy, and sockets are shared with the original. What must
-/// not be used in a copy keeps its origin and looks at it before it takes a lock.
+/// not be used in a copy keeps its origin and looks at it before it takes a lock. Only the leases have
+/// such parts; this one is for their models.
+#[cfg(loom)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin(u32);
 
+#[cfg(loom)]
 impl Origin {
     /// The process that calls.
     pub(crate) fn here() -> Self {

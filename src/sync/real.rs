@@ -17,7 +17,7 @@ pub(crate) mod deque {
 }
 
 pub(crate) mod channel {
-    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 }
 
 pub(crate) mod thread {

@@ -18,3 +18,4 @@ pub mod runtimes;
 pub mod steps;
 pub mod wait;
 pub mod wakes;
+pub mod ways;

@@ -20,8 +20,7 @@ mod payload;
 mod repeating;
 mod shrinking;
 mod staging;
-#[cfg(feature = "tokio")]
-mod watching;
+mod waiting;
 #[cfg(all(test, not(loom)))]
 mod worn;
 
@@ -34,6 +33,7 @@ use std::borrow::Borrow;
 pub(crate) use index::Index;
 use repeating::Repeating;
 use staging::Staging;
+pub(crate) use waiting::RunEvent;
 
 use super::entry::{End, Floors, Phase, Slot, Table};
 use super::permits::{LocalPermits, PermitPool};
@@ -76,9 +76,9 @@ struct Run<V> {
     id: EntryId,
     deadline: Time,
     cancelled: bool,
-    /// Who waits in `cancel_and_wait`; while there are any, the key can't be armed.
+    /// Those of [`RunEvent::End`].
     waiters: Vec<(u64, Waiter)>,
-    /// Who waits to be told that it was cancelled.
+    /// Those of [`RunEvent::Cancellation`].
     #[cfg(feature = "tokio")]
     watchers: Vec<(u64, Waiter)>,
     kept: Option<Kept<V>>,
