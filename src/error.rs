@@ -37,16 +37,6 @@ pub enum BuildError {
     Pace,
     /// Batches of no entry at all.
     Batch,
-    /// A lease that is shorter than can be renewed in time, or longer than the store grants.
-    #[non_exhaustive]
-    Lease {
-        /// What was asked for.
-        lease: Duration,
-        /// The shortest that is possible.
-        least: Duration,
-        /// The longest that the store grants.
-        most: Duration,
-    },
     /// A thread could not be started. Those that had been are stopped again.
     Spawn(std::io::Error),
 }
@@ -86,11 +76,6 @@ impl fmt::Display for BuildError {
                 f.write_str("a pace of 0 expirations a second: choose at least 1, or set none")
             }
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
-            BuildError::Lease { lease, least, most } => write!(
-                f,
-                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
-                 store grant longer ones"
-            ),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
     }

@@ -26,9 +26,9 @@
 //!   handler, channel or stream for all. For sessions, in [groups](ExpiryMapBuilder::groups) if
 //!   wanted.
 //! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
-//! - [`leases`]: locks that are renewed while they are held and end by themselves, and watchdogs for
-//!   whatever else has to be renewed; with a guide to what a lease can promise.
 //! - [`wheel`]: the wheel alone, for an event loop of your own.
+//! - The crate `tourbillon-leases`: locks that are renewed while they are held and end by themselves, on
+//!   the timers of this crate.
 //! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
 //!
 //! # Vocabulary
@@ -96,8 +96,7 @@
 //!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
 //!   answer says nothing about the real contents.
 //!
-//! Of the module `leases` only acquires are protected: they fail, and nothing is acquired. Make no
-//! other call of it from such a hook.
+//! Crates that build on this one have [`reentrancy`] for the same purpose.
 //!
 //! # Features
 //!
@@ -106,11 +105,9 @@
 //! | `test-util` | the module `test_util`; no dependency |
 //! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
 //! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
-//! | `redis` | `leases::RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
-//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 //!
 //! The other async calls need no feature and no particular runtime: `Timer::sleep` and `timeout`,
-//! `Handle::cancel_and_wait_async`, `ReportTicket` as a future, and the async calls of [`leases`].
+//! `Handle::cancel_and_wait_async`, and `ReportTicket` as a future.
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 
@@ -121,9 +118,9 @@ mod error;
 mod executor;
 mod expiry;
 mod job;
-pub mod leases;
 mod options;
 mod outlet;
+pub mod reentrancy;
 mod scheduler;
 mod shard;
 mod stats;
@@ -135,7 +132,7 @@ mod timer;
 mod waker;
 pub mod wheel;
 
-pub use clock::{Clock, ManualClock};
+pub use clock::{Clock, ClockParker, ClockUnparker, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon::leases::{
+use tourbillon_leases::{
     Claim, Destination, KeepError, Kept, LeaseGuard, LeaseStore, Leases, LockError, Loss,
     MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, StoreError, Watchdog,
 };

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-#[path = "../../tests/kit/redis.rs"]
+#[path = "../../leases/tests/kit/redis.rs"]
 mod redis_kit;
 
 use redis_kit::Server;

@@ -16,6 +16,11 @@
     reason = "the crate's files are used in part, and nothing in here is public"
 )]
 
+// What the files of the leases name of the crate that they build on.
+extern crate self as tourbillon;
+use clock::{Clock, ClockParker, ClockUnparker};
+use tick::Time;
+
 #[path = "../../src/clock.rs"]
 mod clock;
 #[path = "../../src/config.rs"]
@@ -44,6 +49,9 @@ mod tick;
 mod waker;
 #[path = "../../src/wheel/mod.rs"]
 mod wheel;
+
+#[path = "../../leases/src/panics.rs"]
+mod panics;
 
 mod leases;
 mod models;

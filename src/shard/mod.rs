@@ -43,7 +43,7 @@ pub(crate) use stripe::{
     Settled, Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
-pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, when_unlocked};
+pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, refuse, when_unlocked};
 use user_code::UserCode;
 pub(crate) use user_code::{Outside, OutsideCounts};
 pub(crate) use waiter::Waiter;

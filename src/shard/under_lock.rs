@@ -74,12 +74,7 @@ impl NoCalls {
     #[cold]
     #[inline(never)]
     fn begin_inside() -> Self {
-        assert!(
-            panicking(),
-            "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
-             a value in its place called the scheduler or the map; they run under a lock and must \
-             not"
-        );
+        refuse();
         NoCalls { inert: true }
     }
 
@@ -88,6 +83,18 @@ impl NoCalls {
     pub(crate) fn is_inert(&self) -> bool {
         self.inert
     }
+}
+
+/// A call from under a lock: a panic, unless the thread panics already.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse() {
+    assert!(
+        panicking(),
+        "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
+         a value in its place called the scheduler or the map; they run under a lock and must \
+         not"
+    );
 }
 
 impl Drop for NoCalls {

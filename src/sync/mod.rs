@@ -10,7 +10,7 @@
 //! - [`Parker`] holds one token; an unpark before the park is not lost.
 //! - The deque and the injector are crossbeam's. Those of the models are weaker than these.
 
-mod process;
+mod number;
 mod thread_state;
 
 use std::sync::{PoisonError, TryLockError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(crate) use crossbeam_utils::CachePadded;
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
-pub(crate) use process::{Origin, unique_number};
+pub(crate) use number::unique_number;
 pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
 
@@ -31,7 +31,7 @@ pub(crate) mod deque {
 }
 
 pub(crate) mod channel {
-    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 }
 
 pub(crate) mod thread {

@@ -1,24 +1,27 @@
-//! Counts the drops of what a test marked: a payload is freed when its mark is.
+//! Counts dropped values: a task that captures a mark has been dropped when its mark has been dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Makes marks and counts those that are gone.
-#[derive(Clone, Default)]
-pub(crate) struct Drops(Arc<AtomicUsize>);
+/// Makes marks and counts the dropped ones. Clones share one count.
+#[derive(Clone, Default, Debug)]
+pub struct Drops(Arc<AtomicUsize>);
 
 impl Drops {
-    pub(crate) fn mark(&self) -> Mark {
+    /// A new mark, for a task to capture.
+    pub fn mark(&self) -> Mark {
         Mark(self.clone())
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// The number of marks that have been dropped.
+    pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// To be captured by a task.
-pub(crate) struct Mark(Drops);
+/// Adds one to the count when it is dropped.
+#[derive(Debug)]
+pub struct Mark(Drops);
 
 impl Drop for Mark {
     fn drop(&mut self) {

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Clones are the same gate.
-#[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
+/// Holds back tasks until the test opens it. Clones are the same gate.
+#[derive(Clone, Default, Debug)]
+pub struct Gate(Arc<(Mutex<State>, Condvar)>);
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct State {
     open: bool,
     waiting: usize,
@@ -15,7 +15,7 @@ struct State {
 
 impl Gate {
     /// Waits until the gate is open.
-    pub(crate) fn pass(&self) {
+    pub fn pass(&self) {
         let (state, bell) = &*self.0;
         let mut state = state.lock().unwrap();
         state.waiting += 1;
@@ -26,21 +26,21 @@ impl Gate {
         state.waiting -= 1;
     }
 
-    pub(crate) fn open(&self) {
+    /// Opens the gate, for good.
+    pub fn open(&self) {
         let (state, bell) = &*self.0;
         state.lock().unwrap().open = true;
         bell.notify_all();
     }
 
-    /// How many tasks wait at it.
-    #[allow(dead_code, reason = "each test uses a part of the kit")]
-    pub(crate) fn waiting(&self) -> usize {
+    /// The number of tasks that wait at the gate.
+    pub fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().waiting
     }
 
-    /// Waits until so many tasks wait at the gate.
+    /// Waits until at least `size` tasks wait at the gate.
     #[track_caller]
-    pub(crate) fn crowd(&self, size: usize) {
+    pub fn crowd(&self, size: usize) {
         let (state, bell) = &*self.0;
         let state = state.lock().unwrap();
         let (state, waited) = bell

@@ -1,38 +1,42 @@
-//! What became of each of a number of tasks: how often it ran, and how often what it captured was
+//! Counts, for each of a number of tasks, how often the task ran and how often its captures were
 //! dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-#[derive(Clone)]
-pub(crate) struct Ledger(Arc<[Line]>);
+/// The counts of all tasks. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Ledger(Arc<[Line]>);
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Line {
     ran: AtomicU32,
     dropped: AtomicU32,
 }
 
-/// To be captured by the task with this number.
-pub(crate) struct Token {
+/// Stands for one task, which captures it. Its drop is counted.
+#[derive(Debug)]
+pub struct Token {
     ledger: Ledger,
     number: usize,
 }
 
 impl Ledger {
-    pub(crate) fn new(tasks: usize) -> Self {
+    /// A ledger for `tasks` tasks, numbered from 0.
+    pub fn new(tasks: usize) -> Self {
         Ledger((0..tasks).map(|_| Line::default()).collect())
     }
 
-    pub(crate) fn token(&self, number: usize) -> Token {
+    /// A token for task `number`.
+    pub fn token(&self, number: usize) -> Token {
         Token {
             ledger: self.clone(),
             number,
         }
     }
 
-    /// How often task `number` ran, and how often its token was dropped.
-    pub(crate) fn of(&self, number: usize) -> (u32, u32) {
+    /// How often task `number` ran, and how many of its tokens were dropped.
+    pub fn of(&self, number: usize) -> (u32, u32) {
         let line = &self.0[number];
         (
             line.ran.load(Ordering::SeqCst),
@@ -40,8 +44,8 @@ impl Ledger {
         )
     }
 
-    /// How many runs and how many drops there were in all.
-    pub(crate) fn sums(&self) -> (usize, usize) {
+    /// The total number of runs, and of dropped tokens.
+    pub fn sums(&self) -> (usize, usize) {
         (0..self.0.len())
             .map(|number| self.of(number))
             .fold((0, 0), |(ran, dropped), line| {
@@ -51,7 +55,8 @@ impl Ledger {
 }
 
 impl Token {
-    pub(crate) fn run(&self) {
+    /// Counts one run of the task.
+    pub fn run(&self) {
         self.ledger.0[self.number]
             .ran
             .fetch_add(1, Ordering::SeqCst);

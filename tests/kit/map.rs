@@ -1,6 +1,4 @@
-//! Stepped maps whose expired entries are collected.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Stepped expiry maps, keyed by number, that collect their expired entries.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,23 +6,30 @@ use std::time::Duration;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{Expired, ExpiryMap, ExpiryMapBuilder, Inserted, Time};
 
-pub(crate) const S: Duration = Duration::from_secs(1);
-pub(crate) const IDLE: Duration = Duration::from_secs(60);
-pub(crate) const LIFE: Duration = Duration::from_secs(100);
+/// One second.
+pub const S: Duration = Duration::from_secs(1);
+/// The time to idle of [`builder`].
+pub const IDLE: Duration = Duration::from_secs(60);
+/// A time to live that is longer than [`IDLE`].
+pub const LIFE: Duration = Duration::from_secs(100);
 
-pub(crate) type Map = ExpiryMap<u32, String>;
-pub(crate) type Gone = Arc<Mutex<Vec<Expired<u32, String>>>>;
+/// The map under test.
+pub type Map = ExpiryMap<u32, String>;
+/// The expired entries that a map has delivered.
+pub type Gone = Arc<Mutex<Vec<Expired<u32, String>>>>;
 
-pub(crate) fn at(seconds: u64) -> Time {
+/// The time `seconds` after the start.
+pub fn at(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)
 }
 
-pub(crate) fn builder() -> ExpiryMapBuilder<u32, String> {
+/// A builder whose entries expire after [`IDLE`].
+pub fn builder() -> ExpiryMapBuilder<u32, String> {
     Map::builder().time_to_idle(IDLE)
 }
 
-/// A stepped map whose expired entries are collected.
-pub(crate) fn collecting(
+/// A stepped map, and the place where it delivers expired entries.
+pub fn collecting(
     builder: ExpiryMapBuilder<u32, String>,
     seed: u64,
 ) -> (SteppedMap<u32, String>, Gone) {
@@ -38,23 +43,25 @@ pub(crate) fn collecting(
     (stepped, gone)
 }
 
-/// What has expired since the last look.
-pub(crate) fn take(gone: &Gone) -> Vec<Expired<u32, String>> {
+/// Takes the entries that have expired since the last call.
+pub fn take(gone: &Gone) -> Vec<Expired<u32, String>> {
     std::mem::take(&mut gone.lock().unwrap())
 }
 
-/// The same as keys, sorted.
-pub(crate) fn keys(gone: &Gone) -> Vec<u32> {
+/// Takes the keys of the entries that have expired since the last call, sorted.
+pub fn keys(gone: &Gone) -> Vec<u32> {
     let mut keys: Vec<_> = take(gone).iter().map(|expired| expired.key).collect();
     keys.sort_unstable();
     keys
 }
 
-pub(crate) fn text(key: u32) -> String {
+/// The value that [`fill`] stores under `key`.
+pub fn text(key: u32) -> String {
     format!("value {key}")
 }
 
-pub(crate) fn fill(map: &Map, keys: impl IntoIterator<Item = u32>) {
+/// Inserts keys that the map does not have yet.
+pub fn fill(map: &Map, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
         assert_eq!(map.insert(key, text(key)).unwrap(), Inserted::New);
     }

@@ -1,12 +1,13 @@
-//! How often a thread of this process went to sleep, as Linux counts it: the only way to see from
-//! outside that a ticker was not woken.
+//! Reads from Linux how often a thread of this process went to sleep. Nothing else shows from outside
+//! that a ticker was not woken.
 
 use std::fs;
 use std::time::Duration;
 
-/// So many voluntary switches has the thread `name` made, and whether it sleeps now. `None` while
-/// there is no such thread, or more than one: a thread gets its name after it started, and one of
-/// the scheduler before may not be quite gone.
+/// The number of voluntary context switches of the thread `name`, and whether it sleeps now.
+///
+/// `None` while there is no thread of that name, or more than one: a thread gets its name only after
+/// it has started, and a thread of an earlier scheduler may still be ending.
 fn look(name: &str) -> Option<(u64, bool)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let mut found = tasks.filter_map(|task| {
@@ -27,9 +28,9 @@ fn look(name: &str) -> Option<(u64, bool)> {
     Some((switches, field("State:").starts_with('S')))
 }
 
-/// Waits until the thread sleeps, and says how often it has gone to sleep so far.
+/// Waits until the thread sleeps. Returns how often it has gone to sleep so far.
 #[track_caller]
-pub(crate) fn naps(name: &str) -> u64 {
+pub fn naps(name: &str) -> u64 {
     let mut last = look(name);
     crate::wait::until("the thread sleeps", || {
         std::thread::park_timeout(Duration::from_micros(50));

@@ -1,12 +1,13 @@
-//! A child process that is stopped, and goes on.
+//! A child process that a test stops and continues.
 
 use std::fs;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Killed at the end, also while it is stopped.
-pub(crate) struct Paused(pub(crate) Child);
+/// A child process. It is killed when this value is dropped, even while it is stopped.
+#[derive(Debug)]
+pub struct Paused(pub Child);
 
 impl Drop for Paused {
     fn drop(&mut self) {
@@ -24,8 +25,8 @@ impl Paused {
         assert!(sent.unwrap().success());
     }
 
-    /// Stops it, and lets it go on after at least so long.
-    pub(crate) fn pause(&self, pause: Duration) {
+    /// Stops the process, and continues it after at least `pause`.
+    pub fn pause(&self, pause: Duration) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.0.id());
         let is_stopped = || {
@@ -36,7 +37,7 @@ impl Paused {
         while !is_stopped() {
             thread::yield_now();
         }
-        // It stands still for at least this long: the pause is what is tested.
+        // The pause is what the test is about: it must not be shorter than asked.
         let begun = Instant::now();
         while begun.elapsed() < pause {
             thread::park_timeout(pause);

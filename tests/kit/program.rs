@@ -1,13 +1,11 @@
-//! The programs of the examples.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! The compiled programs of the examples.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program of an example, which `cargo test` builds beside the directory of this test's program;
-/// `cargo test --test ..` does not.
-pub(crate) fn example(name: &str) -> PathBuf {
+/// The program of an example. `cargo test --workspace` has built it; `cargo test --test NAME` has not, and
+/// then this call builds it.
+pub fn example(name: &str) -> PathBuf {
     let (program, _) = place(name);
     if program.exists() {
         program
@@ -16,27 +14,18 @@ pub(crate) fn example(name: &str) -> PathBuf {
     }
 }
 
-/// The program of an example, built now if it is not as this test's features want it.
-pub(crate) fn built(name: &str) -> PathBuf {
+/// The program of an example, after a build with all features.
+pub fn built(name: &str) -> PathBuf {
     let (program, profile) = place(name);
     let target = profile.parent().expect("target/debug");
     let mut build = Command::new(env!("CARGO"));
+    // As in `cargo test --workspace --all-features`, so that nothing is built twice.
     build
-        .args(["build", "--quiet", "--example", name, "--target-dir"])
+        .args(["build", "--quiet", "--workspace", "--all-features"])
+        .args(["--example", name, "--target-dir"])
         .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");
-    }
-    for (feature, on) in [
-        ("test-util", cfg!(feature = "test-util")),
-        ("stream", cfg!(feature = "stream")),
-        ("tokio", cfg!(feature = "tokio")),
-        ("redis", cfg!(feature = "redis")),
-        ("redis-tls", cfg!(feature = "redis-tls")),
-    ] {
-        if on {
-            build.args(["--features", feature]);
-        }
     }
     let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
     assert!(
@@ -46,7 +35,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
     program
 }
 
-/// Where it is, and the directory of the profile.
+/// The path of the program, and the folder of the profile, such as `target/debug`.
 fn place(name: &str) -> (PathBuf, PathBuf) {
     let test = std::env::current_exe().expect("a test has a path");
     let profile = test.ancestors().nth(2).expect("target/debug/deps/test-..");

@@ -1,16 +1,15 @@
-//! Panics that a test wants, without their reports on stderr.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Panics that a test causes on purpose, without their reports on stderr.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// What wanted panics say.
-pub(crate) const WANTED: &str = "wanted";
+/// The text that panics on purpose contain.
+pub const WANTED: &str = "wanted";
 
-/// A panic's payload whose drop panics.
-pub(crate) struct Bomb;
+/// A panic payload that panics when it is dropped.
+#[derive(Debug)]
+pub struct Bomb;
 
 impl Drop for Bomb {
     fn drop(&mut self) {
@@ -24,14 +23,15 @@ fn text(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether a panic is of those that tests provoke.
+/// Whether a test caused this panic on purpose.
 fn is_wanted(payload: &(dyn Any + Send)) -> bool {
     let text = text(payload);
     payload.is::<Bomb>() || text.contains(WANTED) || text.contains("called the scheduler")
 }
 
-/// All other panics are reported as ever.
-pub(crate) fn hush() {
+/// Silences the reports of panics on purpose, from now on and in the whole process. All other panics
+/// are reported as before.
+pub fn hush() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let report = std::panic::take_hook();
@@ -43,9 +43,9 @@ pub(crate) fn hush() {
     });
 }
 
-/// Calls what must panic, and returns what that said.
+/// Calls a closure that must panic. Returns the text of the panic.
 #[track_caller]
-pub(crate) fn panics<R>(call: impl FnOnce() -> R) -> String {
+pub fn panics<R>(call: impl FnOnce() -> R) -> String {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(_) => panic!("a panic was expected"),
         Err(payload) => text(payload.as_ref()).to_owned(),

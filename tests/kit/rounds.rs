@@ -1,6 +1,4 @@
-//! Repeating tasks that write their rounds down.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Repeating tasks that record their rounds.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,29 +8,36 @@ use tourbillon::{IntoNext, Period, Round, Time};
 
 use crate::steps::{T, stepped};
 
-/// A round, in ticks.
+/// A recorded round. Its times are in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Beat {
-    pub(crate) number: u64,
-    pub(crate) missed: u64,
-    pub(crate) due: u64,
-    pub(crate) at: u64,
+pub struct Beat {
+    /// The number of the round, from 1.
+    pub number: u64,
+    /// The number of rounds missed before it.
+    pub missed: u64,
+    /// Its deadline.
+    pub due: u64,
+    /// When it started.
+    pub at: u64,
 }
 
-#[derive(Clone, Default)]
-pub(crate) struct Beats(Arc<Mutex<Vec<Beat>>>);
+/// The recorded rounds. Clones share them.
+#[derive(Clone, Default, Debug)]
+pub struct Beats(Arc<Mutex<Vec<Beat>>>);
 
-pub(crate) fn ticks(time: Time) -> u64 {
+/// The number of whole ticks from the start until `time`.
+pub fn ticks(time: Time) -> u64 {
     u64::try_from(u128::from(time.as_nanos()) / T.as_nanos()).unwrap()
 }
 
-/// The moment that many ticks after the start.
-pub(crate) fn at(ticks: u32) -> Time {
+/// The time `ticks` ticks after the start.
+pub fn at(ticks: u32) -> Time {
     Time::ZERO + T * ticks
 }
 
 impl Beats {
-    pub(crate) fn note(&self, round: &Round<'_, u64>) {
+    /// Records a round.
+    pub fn note(&self, round: &Round<'_, u64>) {
         self.0.lock().unwrap().push(Beat {
             number: round.number(),
             missed: round.missed(),
@@ -41,26 +46,27 @@ impl Beats {
         });
     }
 
-    /// Those since the last call.
-    pub(crate) fn take(&self) -> Vec<Beat> {
+    /// Takes the rounds since the last call.
+    pub fn take(&self) -> Vec<Beat> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    /// When those since the last call started.
-    pub(crate) fn starts(&self) -> Vec<u64> {
+    /// Takes the rounds since the last call. Returns when each started.
+    pub fn starts(&self) -> Vec<u64> {
         self.take().iter().map(|beat| beat.at).collect()
     }
 
-    /// When those since the last call started, and how many each was told were missed.
-    pub(crate) fn told(&self) -> Vec<(u64, u64)> {
+    /// Takes the rounds since the last call. Returns when each started, and how many rounds were missed
+    /// before it.
+    pub fn told(&self) -> Vec<(u64, u64)> {
         let beats = self.take();
         beats.iter().map(|beat| (beat.at, beat.missed)).collect()
     }
 }
 
-/// A stepped scheduler under whose key 1 a task repeats; it is written down, and then `then` says
-/// what it answers.
-pub(crate) fn beating<R: IntoNext + 'static>(
+/// A stepped scheduler with a task that repeats under key 1. Each round is recorded, and `then` returns
+/// its answer.
+pub fn beating<R: IntoNext + 'static>(
     seed: u64,
     period: Period,
     mut then: impl FnMut(&Round<'_, u64>) -> R + Send + 'static,
@@ -76,8 +82,8 @@ pub(crate) fn beating<R: IntoNext + 'static>(
     (scheduler, beats)
 }
 
-/// The task of a round takes so long.
-pub(crate) fn takes(scheduler: &Stepped<u64>, time: Duration) -> impl Fn() + Send + use<> {
+/// A closure that a task calls to take `time`: it advances the scheduler's clock.
+pub fn takes(scheduler: &Stepped<u64>, time: Duration) -> impl Fn() + Send + use<> {
     let hand = scheduler.clock();
     move || {
         hand.advance(time);

@@ -1,7 +1,5 @@
-//! Tokio's runtimes: on the calling thread and on several, with and without a time driver of its
-//! own.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Tokio runtimes of four kinds: on the calling thread or on several threads, with or without tokio's own
+//! time driver.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -27,8 +25,8 @@ fn all() -> [Runtime; 4] {
     .map(|runtime| runtime.expect("a runtime"))
 }
 
-/// Runs a future on each, as a task of its own, so that several workers may have it.
-pub(crate) fn on_all<F>(make: impl Fn() -> F)
+/// Runs a future on each kind of runtime, as a spawned task, so that any worker may poll it.
+pub fn on_all<F>(make: impl Fn() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -42,14 +40,15 @@ where
     });
 }
 
-pub(crate) fn on_all_in_turn(test: impl Fn(&Runtime)) {
+/// Calls `test` with each kind of runtime, one after the other.
+pub fn on_all_in_turn(test: impl Fn(&Runtime)) {
     for runtime in all() {
         test(&runtime);
     }
 }
 
-/// Waits until `holds`, and lets other tasks run meanwhile.
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until `holds` returns true. Other tasks run in the meantime.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "in vain: {what}");

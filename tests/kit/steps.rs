@@ -1,6 +1,4 @@
-//! Stepped schedulers keyed by number, and their runs in ticks.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Stepped schedulers keyed by number, and the times of their runs in ticks.
 
 use std::time::Duration;
 
@@ -8,23 +6,24 @@ use tourbillon::test_util::Stepped;
 use tourbillon::{Scheduler, Time};
 
 /// The default tick.
-pub(crate) const T: Duration = Duration::from_millis(1);
+pub const T: Duration = Duration::from_millis(1);
 
-/// The seeds that decide how shards and workers interleave.
-pub(crate) const SEEDS: std::ops::Range<u64> = 0..4;
+/// The seeds that tests try. A seed decides how shards and workers interleave.
+pub const SEEDS: std::ops::Range<u64> = 0..4;
 
-pub(crate) fn stepped(seed: u64) -> Stepped<u64> {
+/// A stepped scheduler with default options.
+pub fn stepped(seed: u64) -> Stepped<u64> {
     Scheduler::<u64>::builder().build_stepped(seed).unwrap()
 }
 
-/// One stripe: everything due in one tick is one batch.
-pub(crate) fn narrow(seed: u64) -> Stepped<u64> {
+/// A stepped scheduler with one stripe, so that all timers due in one tick are one batch.
+pub fn narrow(seed: u64) -> Stepped<u64> {
     let builder = Scheduler::<u64>::builder().shards(1).stripes(1);
     builder.build_stepped(seed).unwrap()
 }
 
-/// Lets the time pass. When each run since the last look started, in ticks, with its key.
-pub(crate) fn runs(scheduler: &Stepped<u64>, by: Duration) -> Vec<(u64, u64)> {
+/// Advances the clock. Returns the start of each run in ticks, with its key.
+pub fn runs(scheduler: &Stepped<u64>, by: Duration) -> Vec<(u64, u64)> {
     let ticks = |time: Time| u64::try_from(u128::from(time.as_nanos()) / T.as_nanos()).unwrap();
     let fired = scheduler.advance(by);
     let fired = fired.iter().map(|fired| (ticks(fired.at), fired.key));

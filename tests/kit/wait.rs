@@ -1,6 +1,5 @@
-//! Waiting for a condition or a message, with a patience that only a broken scheduler uses up.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! Waiting for a condition or a message. The time limit is so long that only a broken scheduler reaches
+//! it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `holds`. The pause between two looks decides nothing; it leaves the processor to the
-/// threads that are waited for.
+/// Waits until `holds` returns true, or panics with `what`. The pause between two calls leaves the
+/// processor to other threads.
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "in vain: {what}");
@@ -19,18 +18,18 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The next message.
+/// Waits for the next message.
 #[track_caller]
-pub(crate) fn next<T>(from: &Receiver<T>) -> T {
+pub fn next<T>(from: &Receiver<T>) -> T {
     match from.recv_timeout(PATIENCE) {
         Ok(message) => message,
         Err(error) => panic!("no message came: {error}"),
     }
 }
 
-/// All messages, until the last sender is gone.
+/// Waits for all messages, until the last sender has been dropped.
 #[track_caller]
-pub(crate) fn all<T>(from: &Receiver<T>) -> Vec<T> {
+pub fn all<T>(from: &Receiver<T>) -> Vec<T> {
     let mut all = Vec::new();
     loop {
         match from.recv_timeout(PATIENCE) {

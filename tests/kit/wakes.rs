@@ -1,6 +1,4 @@
-//! A waker that counts, and polls by hand.
-
-#![allow(dead_code, reason = "each test uses a part of the kit")]
+//! A waker that counts its wake-ups, and a way to poll futures by hand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Counts how often it was woken.
-#[derive(Default)]
-pub(crate) struct Wakes(AtomicUsize);
+#[derive(Default, Debug)]
+pub struct Wakes(AtomicUsize);
 
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
@@ -19,17 +17,19 @@ impl Wake for Wakes {
 }
 
 impl Wakes {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A count of 0.
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// The number of wake-ups so far.
+    pub fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// One poll of a future, by a task that these wakes would wake.
-pub(crate) fn poll<F: Future + Unpin>(future: &mut F, wakes: &Arc<Wakes>) -> Poll<F::Output> {
+/// Polls a future once. Its wake-ups are counted by `wakes`.
+pub fn poll<F: Future + Unpin>(future: &mut F, wakes: &Arc<Wakes>) -> Poll<F::Output> {
     let waker = Waker::from(Arc::clone(wakes));
     Pin::new(future).poll(&mut Context::from_waker(&waker))
 }

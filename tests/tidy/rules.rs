@@ -37,7 +37,7 @@ pub(crate) fn layering(source: &Source) -> Vec<String> {
     }
     let Some(own) = layer_of(modules[0]) else {
         let what = format!(
-            "the module `{}` has no layer: say in LAYERS of tests/tidy.rs where it belongs",
+            "the module `{}` has no layer: say in LAYERS of tests/tidy/main.rs where it belongs",
             modules[0]
         );
         return vec![complain(source, 1, &what)];
@@ -68,7 +68,7 @@ pub(crate) fn layering(source: &Source) -> Vec<String> {
             ),
             None => format!(
                 "`{named}` is no module of the table; name an item by the module it lies in, and \
-                 give a new module its layer in LAYERS of tests/tidy.rs"
+                 give a new module its layer in LAYERS of tests/tidy/main.rs"
             ),
         };
         found.push(complain(source, path.line, &what));
@@ -248,7 +248,7 @@ pub(crate) fn enums_may_grow(source: &Source) -> Vec<String> {
             } else {
                 format!(
                     "`{name}` is not `#[non_exhaustive]`: mark it, or say in EXHAUSTIVE_ENUMS of \
-                     tests/tidy.rs why it never grows"
+                     tests/tidy/main.rs why it never grows"
                 )
             };
             found.push(complain(source, tokens[at].line, &what));

@@ -10,7 +10,7 @@ mod faults;
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
-#[path = "../../../tests/kit/redis.rs"]
+#[path = "../../../leases/tests/kit/redis.rs"]
 mod redis_kit;
 #[path = "../rng.rs"]
 mod rng;

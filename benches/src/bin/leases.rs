@@ -15,14 +15,14 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use tourbillon::Clock;
-use tourbillon::leases::{LeaseGuard, Leases, RedisStore};
+use tourbillon_leases::{LeaseGuard, Leases, RedisStore};
 
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "this program needs a part of it")]
 mod machine;
-#[path = "../../../tests/kit/proxy.rs"]
+#[path = "../../../leases/tests/kit/proxy.rs"]
 mod proxy;
-#[path = "../../../tests/kit/redis.rs"]
+#[path = "../../../leases/tests/kit/redis.rs"]
 mod server;
 
 use machine::{Machine, Used, commit, end_with_the_parent, resident_bytes};

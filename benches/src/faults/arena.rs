@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use tourbillon::leases::Leases;
+use tourbillon_leases::Leases;
 
 use super::clock::{Moment, Offset, millis, nanos, now};
 use super::crew::{Heard, Holder, Told, hear};

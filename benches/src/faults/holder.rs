@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tourbillon::leases::{
+use tourbillon_leases::{
     Destination, LeaseGuard, LeaseStore, Leases, LockError, RedisStore, RedisStoreBuilder,
     ReleaseError, Renewal,
 };

@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use gungraun::prelude::*;
-use tourbillon::leases::{Claim, LeaseGuard, LeaseStore, Leases, MemoryStore, Steps};
 use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{Claim, LeaseGuard, LeaseStore, Leases, MemoryStore, Steps};
 
 use crate::{KEYS, SEED};
 

@@ -1,15 +1,15 @@
 //! The protocols of the leases, without the schedulers that they run on.
 
-#[path = "../../../src/leases/desk.rs"]
+#[path = "../../../leases/src/desk.rs"]
 pub(crate) mod desk;
-#[path = "../../../src/leases/hub.rs"]
+#[path = "../../../leases/src/hub.rs"]
 pub(crate) mod hub;
-#[path = "../../../src/leases/line.rs"]
+#[path = "../../../leases/src/line.rs"]
 pub(crate) mod line;
-#[path = "../../../src/leases/memory.rs"]
+#[path = "../../../leases/src/memory.rs"]
 pub(crate) mod memory;
-#[path = "../../../src/leases/store.rs"]
+#[path = "../../../leases/src/store.rs"]
 pub(crate) mod store;
-#[path = "../../../src/leases/turns.rs"]
+#[path = "../../../leases/src/turns.rs"]
 pub(crate) mod turns;
 pub(crate) mod watchdog;

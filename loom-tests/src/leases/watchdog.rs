@@ -1,8 +1,8 @@
-#[path = "../../../src/leases/watchdog/lane.rs"]
+#[path = "../../../leases/src/watchdog/lane.rs"]
 pub(crate) mod lane;
-#[path = "../../../src/leases/watchdog/lost.rs"]
+#[path = "../../../leases/src/watchdog/lost.rs"]
 pub(crate) mod lost;
-#[path = "../../../src/leases/watchdog/term.rs"]
+#[path = "../../../leases/src/watchdog/term.rs"]
 pub(crate) mod term;
 
 pub(crate) use lane::{Lane, Route};

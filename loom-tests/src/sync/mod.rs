@@ -6,13 +6,16 @@
 
 pub(crate) mod channel;
 pub(crate) mod deque;
-#[path = "../../../src/sync/process.rs"]
-mod process;
+#[path = "../../../src/sync/number.rs"]
+mod number;
+#[path = "../../../leases/src/sync/origin.rs"]
+mod origin;
 
 use std::time::Duration;
 
 pub(crate) use loom::sync::MutexGuard;
-pub(crate) use process::{Origin, unique_number};
+pub(crate) use number::unique_number;
+pub(crate) use origin::Origin;
 pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 pub(crate) mod atomic {

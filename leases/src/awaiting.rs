@@ -1,0 +1,314 @@
+//! The calls that are awaited. They need no runtime: the store is asked on the leases' own workers,
+//! and their timers wake who waits.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tourbillon::Time;
+use tourbillon::reentrancy;
+
+use super::acquire::{Acquisition, Patience, Quest, Step};
+use super::desk::{Bell, desk};
+use super::error::{LockError, ReleaseError};
+use super::guard::{LeaseGuard, LeaseId};
+use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
+use super::store::{Destination, StoreError};
+use super::watchdog::{Loss, Watchdog};
+use crate::sync::Arc;
+
+impl Leases {
+    /// [`lock`](Self::lock), awaited.
+    ///
+    /// Needs no particular runtime. The leases' own workers call the store: at most 64 at one time
+    /// for one destination, and 192 in all. If all of these calls hang, further calls wait for
+    /// them.
+    ///
+    /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
+    /// granted is given back at once.
+    ///
+    /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left:
+    /// see [`LeasesBuilder::end_limit`]. A process that exits without this last drop may end before
+    /// a dropped guard is given back. There, await [`release_async`](LeaseGuard::release_async), or
+    /// call [`close`](Leases::close).
+    ///
+    /// [`LeasesBuilder::end_limit`]: super::LeasesBuilder::end_limit
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock_async("invoices").await?;
+    /// // .. work that is awaited, beside `guard.lost()`, which is a future, too
+    /// guard.release_async().await?;
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub async fn lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).lock_async().await
+    }
+
+    /// [`try_lock`](Self::try_lock), awaited; dropping it is as for
+    /// [`lock_async`](Self::lock_async).
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](Self::try_lock).
+    pub async fn try_lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).try_lock_async().await
+    }
+
+    /// [`try_lock_for`](Self::try_lock_for), awaited; dropping it is as for
+    /// [`lock_async`](Self::lock_async). The time counts from the first poll.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock_for`](Self::try_lock_for).
+    pub async fn try_lock_for_async(
+        &self,
+        name: &str,
+        wait: Duration,
+    ) -> Result<LeaseGuard, LockError> {
+        self.acquire(name).try_lock_for_async(wait).await
+    }
+}
+
+impl Acquisition<'_> {
+    /// See [`Leases::lock_async`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub async fn lock_async(self) -> Result<LeaseGuard, LockError> {
+        go(self.quest(Patience::Endless)?).await
+    }
+
+    /// See [`Leases::try_lock_async`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub async fn try_lock_async(self) -> Result<LeaseGuard, LockError> {
+        go(self.quest(Patience::None)?).await
+    }
+
+    /// See [`Leases::try_lock_for_async`].
+    ///
+    /// # Errors
+    ///
+    /// As for that.
+    pub async fn try_lock_for_async(self, wait: Duration) -> Result<LeaseGuard, LockError> {
+        let until = self.leases().now() + wait;
+        go(self.quest(Patience::Until(until))?).await
+    }
+}
+
+impl LeaseGuard {
+    /// [`release`](Self::release), awaited. The renewals end with the first poll; from then on the
+    /// release goes on when the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As for [`release`](Self::release).
+    pub async fn release_async(mut self) -> Result<(), ReleaseError> {
+        // As in `release`.
+        let _ = reentrancy::check();
+        if !self.is_last() {
+            return self.still_held();
+        }
+        let ended = self.lease().kept.end();
+        let lease = Arc::clone(self.lease());
+        let inner = &self.lease().inner;
+        let destination = inner.destination(self.name());
+        let answer = on_worker(inner, destination, move || lease.answer(ended), false).await;
+        answer.unwrap_or_else(|| {
+            if self.lease().kept.is_forked() {
+                return Err(ReleaseError::Lost(Loss::Forked));
+            }
+            let what = "there is no worker any more".to_owned();
+            Err(ReleaseError::Store(StoreError::Unavailable(what)))
+        })
+    }
+}
+
+/// In a forked copy of the process nothing wakes the future, and a lock that it would take may be held
+/// for ever. So each poll looks for that first.
+async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&quest.inner);
+    let name = quest.request.name.clone();
+    let answer = {
+        let mut asking = pin!(ask(&mut quest));
+        poll_fn(|context| {
+            if inner.watchdog.is_forked() {
+                let (name, error) = (name.clone(), StoreError::Forked);
+                return Poll::Ready(Err(LockError::Store { name, error }));
+            }
+            asking.as_mut().poll(context)
+        })
+        .await
+    };
+    quest.ended(&answer);
+    answer
+}
+
+async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&quest.inner);
+    let destination = inner.destination(&quest.request.name);
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    // All workers may be busy with calls that hang, and then its own does not even begin. Else there
+    // is time for a call that begins at the end.
+    let patience = Arc::new(Bell::default());
+    let _alarm = match quest.end() {
+        Time::MAX => None,
+        end => {
+            let left = (end + 2 * LEAST_CALL).since(inner.clock.now());
+            alarm(&inner, left, Waker::from(Arc::clone(&patience)))
+        }
+    };
+    loop {
+        if quest.is_closed() {
+            return Err(quest.closed());
+        }
+        let how = quest.ask(false);
+        let (asked, request) = (Arc::clone(&inner), Arc::clone(&quest.request));
+        // Should this future be dropped, the answer is.
+        let attempt = move || Answer {
+            attempt: Some(asked.attempt(&request, how)),
+            inner: asked,
+            request,
+        };
+        let mut answer = pin!(on_worker(&inner, destination, attempt, true));
+        let answer = poll_fn(|context| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready(Some(answer));
+            }
+            patience.poll(context).map(|()| None)
+        });
+        let answer = match answer.await {
+            Some(Some(answer)) => answer.take(),
+            Some(None) => Attempt::Ended(quest.closed()),
+            None => return Err(quest.timed_out()),
+        };
+        match quest.after(answer, &waker) {
+            Step::Ask => {}
+            Step::Wait(until) => sleep(&inner, &bell, &waker, until).await,
+            Step::Done(answer) => return answer,
+        }
+    }
+}
+
+/// What an attempt had for an answer, on its way to a future that may be gone: then a guard gives its
+/// lock back by itself, and what may have been granted without our knowing is given back, too.
+struct Answer {
+    attempt: Option<Attempt>,
+    inner: Arc<Inner>,
+    request: Arc<Request>,
+}
+
+impl Answer {
+    fn take(mut self) -> Attempt {
+        let attempt = self.attempt.take();
+        attempt.expect("it is taken once, with the answer itself")
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let unknown = match &self.attempt {
+            Some(Attempt::Failed(error)) => error.leaves_open(),
+            Some(Attempt::Ended(_)) => true,
+            _ => false,
+        };
+        if unknown {
+            self.inner.give_back_later(self.request.give_back());
+        }
+    }
+}
+
+/// Until then, or until the bell rings.
+async fn sleep(inner: &Inner, bell: &Arc<Bell>, waker: &Waker, until: Time) {
+    let delay = until.since(inner.clock.now());
+    // Without a worker there will be an answer at the next attempt, and at once.
+    if let Some(_alarm) = alarm(inner, delay, waker.clone()) {
+        poll_fn(|context| bell.poll(context)).await;
+    }
+}
+
+/// Wakes after `delay`, unless it is dropped before.
+fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<Alarm<'_>> {
+    let watchdog = &inner.watchdog;
+    let number = watchdog.wake(delay, waker)?;
+    Some(Alarm { watchdog, number })
+}
+
+/// What is to happen, unless it has begun. Nothing of it is left when it is not waited for any more.
+struct Alarm<'a> {
+    watchdog: &'a Watchdog<LeaseId>,
+    number: u64,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.watchdog.cancel_call(self.number);
+    }
+}
+
+/// A task that is to have a turn, unless it has begun.
+struct AwaitedTurn<'a> {
+    inner: &'a Inner,
+    destination: Destination,
+    number: u64,
+}
+
+impl Drop for AwaitedTurn<'_> {
+    fn drop(&mut self) {
+        // In a forked copy of the process nothing takes turns, and the lock may be held for ever.
+        if self.inner.watchdog.is_forked() {
+            return;
+        }
+        self.inner.watchdog.cancel_call(self.number);
+        self.inner.turns.leave(self.destination, self.number);
+    }
+}
+
+/// Runs `task` on a worker of the leases, when it is its destination's turn; `None` if there is none
+/// any more. When the future is dropped, a task that has begun runs to its end, and its answer is
+/// dropped; one that has not does not begin if it `may_be_left`.
+async fn on_worker<T: Send + 'static>(
+    inner: &Arc<Inner>,
+    destination: Destination,
+    task: impl FnOnce() -> T + Send + 'static,
+    may_be_left: bool,
+) -> Option<T> {
+    let (answers, end) = desk();
+    let number = inner.watchdog.number();
+    let own = Arc::clone(inner);
+    let task = Box::new(move || {
+        // It may have been on its way to its turn when the future was dropped.
+        if may_be_left && !answers.are_awaited() {
+            return;
+        }
+        let answer = task();
+        answers.leave(answer);
+    });
+    let turn = move || own.turns.run(destination, number, task);
+    if !inner.watchdog.call(number, turn) {
+        return None;
+    }
+    let _left = may_be_left.then(|| AwaitedTurn {
+        inner,
+        destination,
+        number,
+    });
+    poll_fn(|context| end.poll(context)).await
+}

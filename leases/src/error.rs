@@ -1,0 +1,412 @@
+//! Why leases can't be built, and why a lock was not had, or not given back.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::store::StoreError;
+use super::watchdog::{KeepError, Loss};
+
+/// Why [`Leases`](super::Leases) or a [`Watchdog`](super::Watchdog) can't be built. Names the
+/// offending value and what it may be.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Batches of no key at all.
+    Batch,
+    /// A lease that is shorter than can be renewed in time, or longer than the store grants.
+    #[non_exhaustive]
+    Lease {
+        /// What was asked for.
+        lease: Duration,
+        /// The shortest that is possible.
+        least: Duration,
+        /// The longest that the store grants.
+        most: Duration,
+    },
+    /// The scheduler for the timers could not be built.
+    Scheduler(tourbillon::BuildError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
+            BuildError::Lease { lease, least, most } => write!(
+                f,
+                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
+                 store grant longer ones"
+            ),
+            BuildError::Scheduler(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // Its message is this one's, so what follows is its source.
+            BuildError::Scheduler(error) => error.source(),
+            BuildError::Batch | BuildError::Lease { .. } => None,
+        }
+    }
+}
+
+impl From<tourbillon::BuildError> for BuildError {
+    fn from(error: tourbillon::BuildError) -> Self {
+        BuildError::Scheduler(error)
+    }
+}
+
+/// Why a lock was not acquired. All variants but [`EmptyName`](Self::EmptyName) carry the lock's
+/// name, and their messages say it first.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Somebody else holds it, or it is [reserved](super::Leases#fairness) for a caller that waits.
+    /// Only calls that do not wait return this.
+    #[non_exhaustive]
+    Held {
+        /// The lock.
+        name: String,
+        /// What is left of that lease, unless it is renewed.
+        remaining: Duration,
+    },
+    /// The time to wait is over, and the store's last answer was that somebody else holds the lock.
+    #[non_exhaustive]
+    TimedOut {
+        /// The lock.
+        name: String,
+    },
+    /// The time to wait is over, and the last call to the store failed. Whether the lock is held is
+    /// unknown.
+    #[non_exhaustive]
+    Unanswered {
+        /// The lock.
+        name: String,
+        /// How the last call failed.
+        error: StoreError,
+    },
+    /// The name is empty.
+    EmptyName,
+    /// The lease is zero, or too short to be renewed in time.
+    #[non_exhaustive]
+    TooShort {
+        /// The lock.
+        name: String,
+        /// What was asked for.
+        lease: Duration,
+        /// The shortest that is possible.
+        least: Duration,
+    },
+    /// The lease is longer than the store grants.
+    #[non_exhaustive]
+    TooLong {
+        /// The lock.
+        name: String,
+        /// What was asked for.
+        lease: Duration,
+        /// The longest that is possible.
+        most: Duration,
+    },
+    /// To be fed in no time at all.
+    #[non_exhaustive]
+    ZeroFeed {
+        /// The lock.
+        name: String,
+    },
+    /// To be held for no time at all.
+    #[non_exhaustive]
+    ZeroHold {
+        /// The lock.
+        name: String,
+    },
+    /// The guard belongs to other `Leases`.
+    #[non_exhaustive]
+    ForeignGuard {
+        /// The lock.
+        name: String,
+    },
+    /// The guard to enter once more has lost its lease.
+    #[non_exhaustive]
+    Lost {
+        /// The lock.
+        name: String,
+        /// Why its lease was lost.
+        loss: Loss,
+    },
+    /// The store failed. A call that waits returns this only if the error will not pass.
+    #[non_exhaustive]
+    Store {
+        /// The lock.
+        name: String,
+        /// How it failed.
+        error: StoreError,
+    },
+    /// The leases are closed, for good.
+    #[non_exhaustive]
+    Closed {
+        /// The lock.
+        name: String,
+    },
+    /// The threads that renew could not be started; nothing was acquired.
+    #[non_exhaustive]
+    Spawn {
+        /// The lock.
+        name: String,
+        /// Why no thread could be started.
+        error: io::Error,
+    },
+}
+
+impl LockError {
+    /// The name of the lock that was not acquired.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// let _guard = leases.try_lock("invoices")?;
+    /// let error = leases.try_lock("invoices").unwrap_err();
+    /// assert_eq!(error.name(), "invoices");
+    /// assert!(error.to_string().starts_with("lock \"invoices\": "));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            LockError::EmptyName => "",
+            LockError::Held { name, .. }
+            | LockError::TimedOut { name }
+            | LockError::Unanswered { name, .. }
+            | LockError::TooShort { name, .. }
+            | LockError::TooLong { name, .. }
+            | LockError::ZeroFeed { name }
+            | LockError::ZeroHold { name }
+            | LockError::ForeignGuard { name }
+            | LockError::Lost { name, .. }
+            | LockError::Store { name, .. }
+            | LockError::Closed { name }
+            | LockError::Spawn { name, .. } => name,
+        }
+    }
+
+    /// What could not be kept, as an error of the lock.
+    pub(super) fn of_keep(name: &str, error: KeepError) -> Self {
+        let name = name.to_owned();
+        match error {
+            KeepError::TooShort { lease, least } => LockError::TooShort { name, lease, least },
+            KeepError::ZeroFeed => LockError::ZeroFeed { name },
+            KeepError::ZeroHold => LockError::ZeroHold { name },
+            KeepError::Closed => LockError::Closed { name },
+            KeepError::Spawn(error) => LockError::Spawn { name, error },
+            KeepError::Forked => LockError::Store {
+                name,
+                error: StoreError::Forked,
+            },
+        }
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {:?}: ", self.name())?;
+        match self {
+            LockError::Held { remaining, .. } => write!(
+                f,
+                "somebody else holds it, for another {remaining:?} unless it is renewed"
+            ),
+            LockError::TimedOut { .. } => {
+                f.write_str("not acquired in time: somebody else holds it")
+            }
+            LockError::Unanswered { error, .. } => write!(
+                f,
+                "not acquired in time, and whether somebody else holds it is unknown: {error}"
+            ),
+            LockError::EmptyName => f.write_str("a lock needs a name"),
+            LockError::TooShort { lease, least, .. } => {
+                write!(
+                    f,
+                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
+                )
+            }
+            LockError::TooLong { lease, most, .. } => write!(
+                f,
+                "a lease of {lease:?}: the store grants at most {most:?}; choose less, or let the \
+                 store grant longer ones"
+            ),
+            LockError::ZeroHold { .. } => f.write_str("to be held for 0 ns: choose a longer time"),
+            LockError::ZeroFeed { .. } => {
+                f.write_str("to be fed every 0 ns: choose a longer period")
+            }
+            LockError::ForeignGuard { .. } => {
+                f.write_str("the guard belongs to other leases: enter it where it was acquired")
+            }
+            LockError::Lost { loss, .. } => write!(f, "the guard has lost its lease: {loss}"),
+            LockError::Store { error, .. } => error.fmt(f),
+            LockError::Closed { .. } => f.write_str("the leases are closed"),
+            LockError::Spawn { error, .. } => {
+                write!(f, "a thread could not be started: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LockError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LockError::Spawn { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a release that did not find its lease held.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// It had been lost before, by the local clock or the store's word.
+    Lost(Loss),
+    /// It was believed to be held, and the store says that it was not.
+    NotHeld,
+    /// The store failed. It is tried again in the background until the lease would have run out.
+    Store(StoreError),
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReleaseError::Lost(loss) => write!(f, "the lease was lost before: {}", loss),
+            ReleaseError::NotHeld => f.write_str("the store says that it was not held any more"),
+            ReleaseError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReleaseError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// One of each, with what its message has to say.
+    fn all() -> Vec<(LockError, &'static [&'static str])> {
+        let name = || "orders/42".to_owned();
+        let down = || StoreError::Unavailable("down".to_owned());
+        let (lease, least, most) = (S, 2 * S, 60 * S);
+        let remaining = 7 * S;
+        let loss = Loss::Expired;
+        let spawn = io::Error::other("no thread left");
+        vec![
+            (
+                LockError::Held {
+                    name: name(),
+                    remaining,
+                },
+                &["somebody else", "7s"],
+            ),
+            (
+                LockError::TimedOut { name: name() },
+                &["in time", "somebody else holds it"],
+            ),
+            (
+                LockError::Unanswered {
+                    name: name(),
+                    error: down(),
+                },
+                &["in time", "unknown", "unavailable: down"],
+            ),
+            (LockError::EmptyName, &["needs a name"]),
+            (
+                LockError::TooShort {
+                    name: name(),
+                    lease,
+                    least,
+                },
+                &["1s", "at least 2s"],
+            ),
+            (
+                LockError::TooLong {
+                    name: name(),
+                    lease: 61 * S,
+                    most,
+                },
+                &["61s", "at most 60s"],
+            ),
+            (LockError::ZeroFeed { name: name() }, &["fed every 0 ns"]),
+            (LockError::ZeroHold { name: name() }, &["held for 0 ns"]),
+            (LockError::ForeignGuard { name: name() }, &["other leases"]),
+            (LockError::Lost { name: name(), loss }, &["ran out"]),
+            (
+                LockError::Store {
+                    name: name(),
+                    error: down(),
+                },
+                &["unavailable: down"],
+            ),
+            (LockError::Closed { name: name() }, &["are closed"]),
+            (
+                LockError::Spawn {
+                    name: name(),
+                    error: spawn,
+                },
+                &["no thread left"],
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_error_of_a_lock_names_it_and_says_what_is_wrong() {
+        for (error, parts) in all() {
+            let text = error.to_string();
+            let name = match error {
+                LockError::EmptyName => "",
+                _ => "orders/42",
+            };
+            assert_eq!(error.name(), name);
+            assert!(text.starts_with(&format!("lock {name:?}: ")), "{text}");
+            for part in parts {
+                assert!(text.contains(part), "{text}");
+            }
+            // Of the others the words are in the message already.
+            let source = matches!(error, LockError::Spawn { .. });
+            assert_eq!(error.source().is_some(), source, "{text}");
+        }
+        // A name is one line of a log, whatever is in it.
+        let name = "a\nb".to_owned();
+        assert!(!LockError::Closed { name }.to_string().contains('\n'));
+    }
+
+    #[test]
+    fn what_can_not_be_kept_is_told_in_the_words_of_the_watchdog() {
+        let (lease, least) = (S, 2 * S);
+        let spawn = || KeepError::Spawn(io::Error::other("no thread left"));
+        let same: [fn() -> KeepError; 3] = [
+            || KeepError::TooShort {
+                lease: S,
+                least: 2 * S,
+            },
+            || KeepError::ZeroFeed,
+            || KeepError::ZeroHold,
+        ];
+        for same in same {
+            let text = LockError::of_keep("a", same()).to_string();
+            assert_eq!(text, format!("lock \"a\": {}", same()));
+        }
+        let short = LockError::of_keep("a", KeepError::TooShort { lease, least });
+        assert!(matches!(short, LockError::TooShort { .. }));
+        let closed = LockError::of_keep("a", KeepError::Closed);
+        assert!(matches!(closed, LockError::Closed { .. }));
+        assert!(matches!(
+            LockError::of_keep("a", spawn()),
+            LockError::Spawn { .. }
+        ));
+    }
+}

@@ -1,0 +1,491 @@
+//! The options of a store on Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+
+use super::keys::{Keys, SLOTS};
+use super::link::Server;
+#[cfg(feature = "redis-tls")]
+use super::tls::Certificates;
+use super::{Options, RedisStore};
+
+const PREFIX: &str = "tourbillon";
+const LONGEST_LEASE: Duration = Duration::from_secs(30);
+/// A clock that is wrong by a day, as one with a wrong date is, and an hour to spare.
+const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
+const CONNECTIONS: usize = 16;
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
+/// Linux counts up to 32,767 s.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(9 * 3_600);
+const DAY: u64 = 24 * 3_600;
+/// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
+const LONGEST: Duration = Duration::from_secs(365 * DAY);
+/// Twice the longest lease there is.
+const LONGEST_TOKEN_LIFE: Duration = Duration::from_secs(2 * 365 * DAY);
+/// Redis expires keys to the millisecond.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// More would be as many threads that wait for one server.
+const MOST_CONNECTIONS: usize = 1_024;
+
+/// Builds a [`RedisStore`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct RedisStoreBuilder {
+    url: String,
+    prefix: String,
+    longest_lease: Duration,
+    durable: bool,
+    starts_empty: bool,
+    token_life: Option<Duration>,
+    connections: usize,
+    tcp_keepalive: Option<Duration>,
+    destinations: u16,
+    #[cfg(feature = "redis-tls")]
+    certificates: Certificates,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        RedisStoreBuilder {
+            url: url.to_owned(),
+            prefix: PREFIX.to_owned(),
+            longest_lease: LONGEST_LEASE,
+            durable: false,
+            starts_empty: false,
+            token_life: None,
+            connections: CONNECTIONS,
+            tcp_keepalive: Some(KEEPALIVE),
+            destinations: 1,
+            #[cfg(feature = "redis-tls")]
+            certificates: Certificates::default(),
+        }
+    }
+
+    /// One or more certificates of trusted authorities in PEM, for `rediss://`. Without this call
+    /// the store trusts the authorities that the system trusts. With one or more calls it trusts
+    /// the authorities of these calls and no others. Feature `redis-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_leases::RedisStore;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::builder("rediss://redis.internal/")
+    ///     .tls_root_certificate_pem(std::fs::read("/etc/redis/ca.crt")?)
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-tls")]
+    pub fn tls_root_certificate_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.trust(pem.into());
+        self
+    }
+
+    /// The certificate of this client and its private key, both in PEM, for a `rediss://` server
+    /// that asks for certificates. `chain` also holds the intermediate certificates up to an
+    /// authority that the server trusts. Feature `redis-tls`.
+    #[cfg(feature = "redis-tls")]
+    pub fn tls_client_certificate_pem(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.show(chain.into(), key.into());
+        self
+    }
+
+    /// The number of destinations over which names are spread, by equal ranges of slots; one by
+    /// default. It is for a proxy that hides a cluster. Renewals and releases of a destination go
+    /// out together, on [connections](Self::connections) of its own. So a node that hangs delays
+    /// only the calls for its own ranges.
+    ///
+    /// Each destination has its own marker, which vanishes with the data of its node. Choose a
+    /// number at which no range lies on two nodes.
+    pub fn destinations(mut self, ranges: u16) -> Self {
+        self.destinations = ranges;
+        self
+    }
+
+    /// What all keys and the channel begin with; `tourbillon` by default. Stores of different
+    /// prefixes know nothing of each other.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The longest lease that may be asked for; 30 s by default. For the same time nothing is
+    /// granted after the server has started or lost its data. **All stores with this prefix need
+    /// the same value**: a store that waits for less may grant a lock that somebody else still
+    /// believes to hold.
+    pub fn longest_lease(mut self, longest: Duration) -> Self {
+        self.longest_lease = longest;
+        self
+    }
+
+    /// The server forgets nothing when it is killed: it has `appendonly yes` and
+    /// `appendfsync always`, and nobody empties it. Then the store never waits before it grants.
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// The server starts empty on purpose, and all earlier holders are gone, as in a test or in a
+    /// container that is started for one run. A server that knows nothing of this prefix then
+    /// grants at once, instead of waiting for the [longest lease](Self::longest_lease). After a
+    /// restart *with* its data the store still waits.
+    ///
+    /// The danger: if the server loses its data while somebody holds a lock, the store takes it for
+    /// a new server and **grants the same lock to somebody else at once**. A crash without
+    /// persistence, `FLUSHALL`, eviction, and a failover to an empty server all lose data.
+    pub fn starts_empty(mut self) -> Self {
+        self.starts_empty = true;
+        self
+    }
+
+    /// For how long the last token of a name is kept after its last grant. By default that is 25
+    /// hours, or twice the [longest lease](Self::longest_lease) if that is longer. Each name that
+    /// was ever granted takes some 150 bytes of the server's memory for this time.
+    ///
+    /// Tokens are times of the server's clock, so they grow even if the last one is forgotten,
+    /// unless that clock is set back. Choose a life that is longer than the total time by which the
+    /// clock is ever set back within it. The default is enough for a clock that is set back by a
+    /// day.
+    pub fn token_life(mut self, life: Duration) -> Self {
+        self.token_life = Some(life);
+        self
+    }
+
+    /// How many acquires and releases may be under way at one time, each on a connection of its
+    /// own; 16 by default. Further ones wait for their turn, within their limits. The number holds
+    /// for each of several [destinations](Self::destinations). The store keeps the same number of
+    /// idle connections, for all destinations together.
+    ///
+    /// Renewals and batches of releases do not wait for a turn. They have further connections, as
+    /// many as there are passes at one time.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// The idle time after which the system probes the server (TCP keepalive): 15 s by default,
+    /// `None` for never. Probes keep the connection alive in devices between the two machines, and
+    /// find out that the server is gone. The time is rounded up to whole seconds. The system
+    /// decides how many probes it sends before it gives up. Unix sockets ignore this option.
+    pub fn tcp_keepalive(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.tcp_keepalive = after.into();
+        self
+    }
+
+    /// The store. This does not connect: a server that is away just now is no error here.
+    ///
+    /// # Errors
+    ///
+    /// If an option is not what it may be; the error names the value.
+    pub fn build(self) -> Result<RedisStore, RedisBuildError> {
+        let server = self.server()?;
+        if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
+            return Err(RedisBuildError::Prefix(self.prefix));
+        }
+        if !(SHORTEST..=LONGEST).contains(&self.longest_lease) {
+            return Err(RedisBuildError::LongestLease(self.longest_lease));
+        }
+        let token_life = self.life_of_tokens();
+        if !(self.longest_lease..=LONGEST_TOKEN_LIFE).contains(&token_life) {
+            return Err(RedisBuildError::TokenLife {
+                life: token_life,
+                longest_lease: self.longest_lease,
+            });
+        }
+        if let Some(after) = self.tcp_keepalive
+            && !(SHORTEST_KEEPALIVE..=LONGEST_KEEPALIVE).contains(&after)
+        {
+            return Err(RedisBuildError::TcpKeepalive(after));
+        }
+        if !(1..=MOST_CONNECTIONS).contains(&self.connections) {
+            return Err(RedisBuildError::Connections(self.connections));
+        }
+        if !(1..=SLOTS).contains(&self.destinations) {
+            return Err(RedisBuildError::Destinations(self.destinations));
+        }
+        Ok(RedisStore::new(
+            server,
+            Options {
+                keys: Keys::new(self.prefix, self.destinations),
+                longest_lease: self.longest_lease,
+                durable: self.durable,
+                starts_empty: self.starts_empty,
+                token_life,
+                connections: self.connections,
+            },
+        ))
+    }
+
+    fn life_of_tokens(&self) -> Duration {
+        let default = || TOKEN_LIFE.max(self.longest_lease.saturating_mul(2));
+        self.token_life.unwrap_or_else(default)
+    }
+}
+
+impl RedisStoreBuilder {
+    fn server(&self) -> Result<Server, RedisBuildError> {
+        let wrong = |why: String| RedisBuildError::Url {
+            url: without_password(&self.url),
+            why,
+        };
+        // TLS is done here: the client's own has no limit for the handshake.
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
+        let tls = matches!(scheme, "rediss" | "valkeys");
+        if tls && cfg!(not(feature = "redis-tls")) {
+            return Err(wrong(
+                "TLS needs tourbillon's feature `redis-tls`".to_owned(),
+            ));
+        }
+        if tls && rest.contains('#') {
+            let why = "certificates are always checked, so nothing may follow a `#`";
+            return Err(wrong(why.to_owned()));
+        }
+        let plain = format!("redis://{rest}");
+        let url = if tls { &plain } else { &self.url };
+        let info = url.as_str().into_connection_info();
+        let info = info.map_err(|error| {
+            wrong(match error.detail() {
+                Some(detail) => format!("{} ({detail})", described(&error)),
+                None => described(&error),
+            })
+        })?;
+        // The system takes whole seconds, and would round down.
+        let keepalive = self.tcp_keepalive.map(|after| {
+            let begun = u64::from(after.subsec_nanos() > 0);
+            Duration::from_secs(after.as_secs() + begun)
+        });
+        let server = Server::new(&info, keepalive);
+        let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
+        #[cfg(feature = "redis-tls")]
+        {
+            let certificates = &self.certificates;
+            certificates.check().map_err(RedisBuildError::Tls)?;
+            if let (true, Some(host)) = (tls, server.host()) {
+                let tls = certificates.tls(host).map_err(RedisBuildError::Tls)?;
+                return Ok(server.with_tls(tls));
+            }
+        }
+        Ok(server)
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("url", &without_password(&self.url))
+            .field("prefix", &self.prefix)
+            .field("longest_lease", &self.longest_lease)
+            .field("durable", &self.durable)
+            .field("starts_empty", &self.starts_empty)
+            .field("token_life", &self.life_of_tokens())
+            .field("connections", &self.connections)
+            .finish()
+    }
+}
+
+/// What the client says without the kind that it appends.
+fn described(error: &redis::RedisError) -> String {
+    let text = error.to_string();
+    text.split(" - ").next().unwrap_or_default().to_owned()
+}
+
+/// The URL with stars for everything that may be a password: what follows the first colon before
+/// an `@`, and the values of a query. Also for what is no URL at all.
+fn without_password(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) => (url, "?***"),
+        None => (url, ""),
+    };
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let shown = match rest.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:***@{host}"),
+            None => format!("***@{host}"),
+        },
+        None => rest.to_owned(),
+    };
+    format!("{scheme}{shown}{query}")
+}
+
+/// Why a store on Redis can't be built. Names the offending value and what it may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RedisBuildError {
+    /// Not a URL of a server, or one that needs what is not there.
+    Url {
+        /// The URL, with stars for the password.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A certificate or a key can't be used, or there is no trusted authority. The text is the
+    /// reason.
+    #[cfg(feature = "redis-tls")]
+    Tls(String),
+    /// The prefix is empty or has braces, which decide where in a cluster a key lies.
+    Prefix(String),
+    /// The longest lease is not between 1 ms and 365 days.
+    LongestLease(Duration),
+    /// The life of tokens is not between the longest lease and 730 days.
+    TokenLife {
+        /// What was asked for.
+        life: Duration,
+        /// The longest lease of the store.
+        longest_lease: Duration,
+    },
+    /// The time before a keepalive is not between 1 s and 9 hours.
+    TcpKeepalive(Duration),
+    /// The number of connections is not between 1 and 1,024.
+    Connections(usize),
+    /// The number of destinations is not between 1 and 16,384, the slots of a cluster.
+    Destinations(u16),
+}
+
+impl fmt::Display for RedisBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RedisBuildError::Url { url, why } => write!(
+                f,
+                "{url:?} can't be used: {why}; it has to look like redis://127.0.0.1:6379/"
+            ),
+            #[cfg(feature = "redis-tls")]
+            RedisBuildError::Tls(why) => write!(f, "TLS can't be used: {why}"),
+            RedisBuildError::Prefix(prefix) => {
+                write!(
+                    f,
+                    "a prefix of {prefix:?}: choose one with no braces, not empty"
+                )
+            }
+            RedisBuildError::LongestLease(longest) => write!(
+                f,
+                "a longest lease of {longest:?}: choose one between 1 ms and 365 days"
+            ),
+            RedisBuildError::TokenLife {
+                life,
+                longest_lease,
+            } => write!(
+                f,
+                "tokens that live for {life:?}: choose between the longest lease, {longest_lease:?}, \
+                 and 730 days"
+            ),
+            RedisBuildError::TcpKeepalive(after) => write!(
+                f,
+                "a keepalive after {after:?}: choose between 1 s and 9 hours, or none"
+            ),
+            RedisBuildError::Connections(connections) => {
+                write!(f, "{connections} connections: choose between 1 and 1,024")
+            }
+            RedisBuildError::Destinations(destinations) => {
+                write!(
+                    f,
+                    "{destinations} destinations: choose between 1 and 16,384"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for RedisBuildError {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, shown) in [
+            ("redis://127.0.0.1/", "redis://127.0.0.1/"),
+            ("redis://:s3@host:1/2", "redis://:***@host:1/2"),
+            ("redis://me:s3@host", "redis://me:***@host"),
+            ("redis://me@host", "redis://***@host"),
+            ("redis://me:s/3@4@host", "redis://me:***@host"),
+            ("me:s3@host", "me:***@host"),
+            ("unix:///run/x?pass=s3", "unix:///run/x?***"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_password(url), shown);
+            let builder = RedisStoreBuilder::new(url);
+            assert!(!format!("{builder:?}").contains("s3"), "{builder:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_named() {
+        let build = |url: &str| RedisStoreBuilder::new(url).build().unwrap_err().to_string();
+        for (url, words) in [
+            ("me:s3cret@host", "\"me:***@host\" can't be used"),
+            ("http://host", "Redis URL did not parse"),
+            ("redis://:s3cret@host/first", "\"redis://:***@host/first\""),
+            ("redis://0.0.0.0/", "wildcard"),
+            ("redis://host/?protocol=9", "Invalid protocol version (9)"),
+        ] {
+            let error = build(url);
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        if cfg!(feature = "redis-tls") {
+            let error = build("rediss://:s3cret@host/#insecure");
+            assert!(error.contains("certificates are always checked"), "{error}");
+        } else {
+            let error = build("rediss://:s3cret@host/");
+            assert!(error.contains("feature `redis-tls`"), "{error}");
+        }
+        let some = || RedisStoreBuilder::new("redis://host/");
+        let error = |builder: RedisStoreBuilder| builder.build().unwrap_err();
+        assert_eq!(
+            error(some().prefix("a{b")),
+            RedisBuildError::Prefix("a{b".into())
+        );
+        assert_eq!(error(some().prefix("")), RedisBuildError::Prefix("".into()));
+        let zero = Duration::ZERO;
+        assert_eq!(
+            error(some().longest_lease(zero)),
+            RedisBuildError::LongestLease(zero)
+        );
+        assert_eq!(
+            error(some().token_life(zero)).to_string(),
+            "tokens that live for 0ns: choose between the longest lease, 30s, and 730 days"
+        );
+        assert_eq!(
+            error(some().tcp_keepalive(zero)).to_string(),
+            "a keepalive after 0ns: choose between 1 s and 9 hours, or none"
+        );
+        assert_eq!(
+            error(some().connections(0)),
+            RedisBuildError::Connections(0)
+        );
+        assert_eq!(
+            error(some().destinations(0)),
+            RedisBuildError::Destinations(0)
+        );
+        assert!(some().build().is_ok());
+        // The default fits the longest lease that is possible.
+        assert!(some().longest_lease(LONGEST).build().is_ok());
+    }
+
+    #[test]
+    fn destinations_are_equal_ranges_of_slots() {
+        use crate::{Destination, LeaseStore};
+        let of = |ranges, name: &str| {
+            let builder = RedisStoreBuilder::new("redis://127.0.0.1/").destinations(ranges);
+            builder.build().unwrap().destination(name)
+        };
+        // Slots 12,182 and 3,443.
+        assert_eq!(of(1, "foo"), of(1, "user1000"));
+        assert_eq!(of(4, "foo"), Destination::new(2));
+        assert_eq!(of(4, "user1000"), Destination::new(0));
+        assert_eq!(of(SLOTS, "foo"), Destination::new(12_182));
+    }
+}

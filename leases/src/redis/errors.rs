@@ -1,0 +1,173 @@
+//! What may pass, and what will be refused again.
+
+use std::{fmt, io};
+
+use redis::ServerError;
+
+use crate::StoreError;
+
+/// Codes of answers that pass by themselves:
+///
+/// - `LOADING`: it reads its data after a start. `BUSY`: a script of somebody keeps it.
+/// - `READONLY`, `MASTERDOWN`, `NOREPLICAS`: a failover, or too few replicas just now.
+/// - `CLUSTERDOWN`, `TRYAGAIN`, `ASK`: the cluster elects, or moves the slot of this key.
+/// - `NOSCRIPT`: forgotten again between two sendings.
+/// - `OOM`, `MISCONF`: it takes no writes, as long as memory or disk are full.
+///
+/// What is not among them will be refused again: `NOAUTH`, `WRONGPASS` and `NOPERM` until somebody
+/// changes the rights, `WRONGTYPE` until somebody removes the key, `CROSSSLOT` and `MOVED` since
+/// this server is not the one to ask.
+const PASSING: [&str; 11] = [
+    "LOADING",
+    "BUSY",
+    "READONLY",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "ASK",
+    "NOSCRIPT",
+    "OOM",
+    "MISCONF",
+];
+
+/// Why there is no answer.
+pub(super) enum Fault {
+    /// The connection is gone, perhaps since long ago.
+    Lost(String),
+    /// Nothing came in time.
+    Late(String),
+    /// Anything else.
+    Other(StoreError),
+}
+
+impl Fault {
+    /// What an error of the connection means.
+    pub(super) fn of(error: &io::Error, address: &impl fmt::Display) -> Self {
+        #[cfg(feature = "redis-tls")]
+        if let Some(refusal) = super::tls::refusal(error) {
+            return Fault::Other(StoreError::Refused(format!("{address}: {refusal}")));
+        }
+        let why = format!("{address}: {error}");
+        match error.kind() {
+            io::ErrorKind::TimedOut => Fault::late(address),
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotConnected => Fault::Lost(why),
+            _ => Fault::Other(StoreError::Unavailable(why)),
+        }
+    }
+
+    pub(super) fn late(address: &impl fmt::Display) -> Self {
+        Fault::Late(format!("{address}: no answer in time"))
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Lost(why) | Fault::Late(why) => StoreError::Unavailable(why),
+            Fault::Other(error) => error,
+        }
+    }
+}
+
+/// What an error that the server answered means.
+pub(super) fn answered(error: &ServerError) -> StoreError {
+    let details = error.details().unwrap_or_default();
+    // Which line of a script it was helps nobody.
+    let said = details.split(" script: ").next().unwrap_or_default();
+    let hint = match error.code() {
+        "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
+        "NOPERM" => "; the docs of `RedisStore` list the rights that are needed",
+        "WRONGTYPE" => "; a key of this prefix is somebody else's: choose another prefix",
+        _ => "",
+    };
+    let why = format!("{} {said}{hint}", error.code());
+    if passes(error.code(), details) {
+        StoreError::Unavailable(why)
+    } else {
+        StoreError::Refused(why)
+    }
+}
+
+/// Whether a cluster, or a proxy that hides one, refused the call since its keys lie in several slots.
+/// Nodes have a code for that, proxies their own words.
+pub(super) fn is_cross_slot(error: &ServerError) -> bool {
+    let words = error.details().unwrap_or_default().to_ascii_lowercase();
+    error.code() == "CROSSSLOT"
+        || error.code() == "ERR"
+            && ["slot", "same node"]
+                .iter()
+                .any(|word| words.contains(word))
+}
+
+fn passes(code: &str, details: &str) -> bool {
+    if PASSING.contains(&code) {
+        return true;
+    }
+    // Servers before version 7 wrap what a script met into an `ERR` of their own; proxies tell of
+    // their own troubles in words.
+    code == "ERR"
+        && (details.contains("max number of clients reached")
+            || details.contains("timed out")
+            || details
+                .split(|c: char| !c.is_ascii_uppercase())
+                .any(|word| PASSING.contains(&word)))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_connections_are_told_apart() {
+        let fault = |kind: io::ErrorKind| Fault::of(&io::Error::from(kind), &"here");
+        for kind in [
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+            io::ErrorKind::BrokenPipe,
+        ] {
+            assert!(matches!(fault(kind), Fault::Lost(_)), "{kind}");
+        }
+        assert!(matches!(fault(io::ErrorKind::TimedOut), Fault::Late(_)));
+        for kind in [
+            io::ErrorKind::TimedOut,
+            io::ErrorKind::NotFound,
+            io::ErrorKind::ConnectionRefused,
+        ] {
+            let fault = StoreError::from(fault(kind));
+            assert!(matches!(fault, StoreError::Unavailable(_)), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn what_passes_and_what_does_not() {
+        for code in PASSING {
+            assert!(passes(code, ""), "{code}");
+        }
+        for code in [
+            "NOAUTH",
+            "WRONGPASS",
+            "NOPERM",
+            "WRONGTYPE",
+            "CROSSSLOT",
+            "MOVED",
+            "ERR",
+        ] {
+            assert!(!passes(code, "the rest of the line"), "{code}");
+        }
+        assert!(passes("ERR", "max number of clients reached"));
+        assert!(passes(
+            "ERR",
+            "Error running script (call to f_1): @user_script:9: -READONLY You can't write"
+        ));
+        assert!(!passes(
+            "ERR",
+            "Error running script: WRONGTYPE Operation against a key"
+        ));
+    }
+}

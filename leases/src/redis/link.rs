@@ -1,0 +1,252 @@
+//! One connection, with a limit for each exchange.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Parser, Value};
+
+use super::errors::{Fault, answered};
+#[cfg(feature = "redis-tls")]
+use super::tls::Tls;
+pub(super) use super::wire::Limit;
+use super::wire::{Timed, Wire};
+use crate::StoreError;
+
+/// Where the server is, and who we are to it.
+pub(super) struct Server {
+    address: Address,
+    #[cfg(feature = "redis-tls")]
+    tls: Option<Tls>,
+    /// After how long without a word the system asks whether the server is there.
+    keepalive: Option<Duration>,
+    /// What is sent first on each connection, with the number of its answers.
+    greeting: (Vec<u8>, usize),
+}
+
+enum Address {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+impl Server {
+    /// None for an address of a kind that is unknown here.
+    pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
+        let settings = info.redis_settings();
+        let mut greeting = (Vec::new(), 0);
+        let mut add = |cmd: &Cmd| {
+            cmd.write_packed_command(&mut greeting.0);
+            greeting.1 += 1;
+        };
+        if let Some(password) = settings.password() {
+            let mut auth = redis::cmd("AUTH");
+            if let Some(user) = settings.username() {
+                auth.arg(user);
+            }
+            add(auth.arg(password));
+        }
+        if settings.db() != 0 {
+            add(redis::cmd("SELECT").arg(settings.db()));
+        }
+        Some(Server {
+            address: match info.addr() {
+                ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+                ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+                _ => return None,
+            },
+            #[cfg(feature = "redis-tls")]
+            tls: None,
+            keepalive,
+            greeting,
+        })
+    }
+
+    /// The host, if it is not a socket of this machine.
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn host(&self) -> Option<&str> {
+        match &self.address {
+            Address::Tcp(host, _) => Some(host),
+            Address::Unix(_) => None,
+        }
+    }
+
+    #[cfg(feature = "redis-tls")]
+    pub(super) fn with_tls(self, tls: Tls) -> Self {
+        Server {
+            tls: Some(tls),
+            ..self
+        }
+    }
+
+    /// The addresses to try, in their order.
+    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+        let unknown = |why: &str| {
+            Fault::Other(StoreError::Unavailable(format!(
+                "{self}: the name of the host is not to be found{why}"
+            )))
+        };
+        let found = (host, port).to_socket_addrs();
+        let found: Vec<_> = found
+            .map_err(|error| unknown(&format!(": {error}")))?
+            .collect();
+        if found.is_empty() {
+            return Err(unknown(""));
+        }
+        Ok(found)
+    }
+
+    fn connect(&self, limit: Limit) -> Result<Wire, Fault> {
+        let (host, port) = match &self.address {
+            Address::Tcp(host, port) => (host, *port),
+            #[cfg(unix)]
+            Address::Unix(path) => {
+                let connected = Timed::unix(path, limit);
+                return connected
+                    .map(Wire::Plain)
+                    .map_err(|error| Fault::of(&error, self));
+            }
+            #[cfg(not(unix))]
+            Address::Unix(_) => {
+                let error = io::ErrorKind::Unsupported.into();
+                return Err(Fault::of(&error, self));
+            }
+        };
+        let mut fault = Fault::late(self);
+        let addresses = self.addresses(host, port)?;
+        for (tried, address) in (0..).zip(&addresses) {
+            let Some(left) = limit.left() else {
+                return Err(fault);
+            };
+            // One that swallows everything leaves time for the others.
+            let limit = Limit::new(left / (addresses.len() as u32 - tried));
+            let connected = Timed::tcp(address, self.keepalive, limit);
+            let connected = connected.and_then(|timed| self.secured(timed));
+            match connected {
+                Ok(wire) => return Ok(wire),
+                Err(error) => fault = Fault::of(&error, self),
+            }
+        }
+        Err(fault)
+    }
+
+    #[cfg_attr(
+        not(feature = "redis-tls"),
+        allow(
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "with TLS they are used"
+        )
+    )]
+    fn secured(&self, timed: Timed) -> io::Result<Wire> {
+        #[cfg(feature = "redis-tls")]
+        if let Some(tls) = &self.tls {
+            return tls.over(timed);
+        }
+        Ok(Wire::Plain(timed))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A connection whose answers are in step with what was asked. One on which something went wrong is
+/// never used again: what answers to it is still under way would be taken for the next ones.
+pub(super) struct Link {
+    wire: Wire,
+    /// It keeps what it has read of the next answer.
+    parser: Parser,
+}
+
+impl Link {
+    /// Connects. Looking up the name of a host is the system's affair, and has limits of its own.
+    pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, Fault> {
+        let mut link = Link {
+            wire: server.connect(limit)?,
+            parser: Parser::new(),
+        };
+        link.greet(server, limit)?;
+        Ok(link)
+    }
+
+    fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), Fault> {
+        let (greeting, answers) = &server.greeting;
+        if *answers == 0 {
+            return Ok(());
+        }
+        for answer in self.exchange(server, greeting, *answers, limit)? {
+            if let Value::ServerError(error) = answer {
+                return Err(Fault::Other(answered(&error)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends commands and takes as many answers, one round trip for all.
+    pub(super) fn exchange(
+        &mut self,
+        server: &Server,
+        commands: &[u8],
+        answers: usize,
+        limit: Limit,
+    ) -> Result<Vec<Value>, Fault> {
+        self.send(server, commands, limit)?;
+        (0..answers).map(|_| self.receive(server, limit)).collect()
+    }
+
+    pub(super) fn send(
+        &mut self,
+        server: &Server,
+        commands: &[u8],
+        limit: Limit,
+    ) -> Result<(), Fault> {
+        self.wire.limit(limit);
+        let sent = self.wire.write_all(commands);
+        sent.and_then(|()| self.wire.flush())
+            .map_err(|error| Fault::of(&error, server))
+    }
+
+    /// The next answer, or whatever else the server says. After [`Fault::Late`] the wait can go on.
+    pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, Fault> {
+        self.wire.limit(limit);
+        let mut noted = Noted {
+            wire: &mut self.wire,
+            error: None,
+        };
+        let answer = self.parser.parse_value(&mut noted);
+        answer.map_err(|error| match noted.error {
+            Some(error) => Fault::of(&error, server),
+            None => Fault::Other(StoreError::Unavailable(format!("{server}: {error}"))),
+        })
+    }
+}
+
+/// Keeps the error of a read, which the parser wraps.
+struct Noted<'a> {
+    wire: &'a mut Wire,
+    error: Option<io::Error>,
+}
+
+impl Read for Noted<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = match self.wire.read(to) {
+            Ok(0) if !to.is_empty() => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server has closed the connection",
+            )),
+            read => read,
+        };
+        read.map_err(|error| {
+            let kind = error.kind();
+            self.error = Some(error);
+            kind.into()
+        })
+    }
+}

@@ -1,0 +1,597 @@
+//! Leases on a Redis server.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::task::Waker;
+use std::time::Duration;
+
+use redis::{ServerError, Value};
+use tourbillon::Clock;
+
+use super::store::{
+    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
+    Watch,
+};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, unique_number};
+use errors::{answered, is_cross_slot};
+use keys::Keys;
+use link::{Limit, Server};
+use listener::Listener;
+use pool::{Pool, Whose};
+use scripts::{Call, Scripts};
+
+mod builder;
+mod errors;
+mod keys;
+mod link;
+mod listener;
+mod pool;
+mod scripts;
+#[cfg(feature = "redis-tls")]
+mod tls;
+mod wire;
+
+pub use builder::{RedisBuildError, RedisStoreBuilder};
+
+/// Leases on a Redis server, for processes that share one. Feature `redis`.
+///
+/// A name is held in one hash, which ends by itself when nobody renews it. Each call is one script,
+/// executed by the server as a whole; a batch of renewals, or of releases, is one round trip.
+///
+/// ```no_run
+/// use tourbillon_leases::{Leases, RedisStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(RedisStore::open("redis://127.0.0.1/")?)?;
+/// let guard = leases.lock("orders/42")?;
+/// println!("held with the token {}", guard.fencing_token());
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is in Redis
+///
+/// For each name:
+///
+/// | key | type | what | lives |
+/// |---|---|---|---|
+/// | `tourbillon:{NAME}:lock` | hash | who holds the name; missing if nobody does, except for a moment after a release that reserves the name for `next` | a lease, from the last renewal on |
+/// | `tourbillon:{NAME}:token` | string | the last token | 25 hours after the last grant ([`token_life`](RedisStoreBuilder::token_life)) |
+///
+/// and for each [destination](RedisStoreBuilder::destinations), of which there is one by default:
+///
+/// | key | type | what | lives |
+/// |---|---|---|---|
+/// | `tourbillon:{0}:marker` | string | shows that no data were lost: the server's run, the time in microseconds until which nothing is granted (or 0), and the reason | until the data are lost |
+///
+/// | field of the hash | what |
+/// |---|---|
+/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice |
+/// | `count` | how many guards held it at the last renewal |
+/// | `token` | the token of the grant |
+/// | `lease` | how long its lease is, in milliseconds |
+/// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
+/// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
+/// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
+///
+/// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
+/// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
+/// [prefix](RedisStoreBuilder::prefix). In a name `{`, `}` and `%` become `%7B`, `%7D` and `%25`,
+/// so that both keys of a name lie in one slot of a cluster.
+///
+/// A person can read it, and take a lock from a holder; that one notices at its next renewal:
+///
+/// ```text
+/// $ redis-cli HGETALL 'tourbillon:{orders/42}:lock'
+/// 1) "owner"
+/// 2) "leases-07ced7a57e09f7995634dc1649e55c9f:25159:0"
+/// 3) "count"
+/// 4) "1"
+/// 5) "token"
+/// 6) "1794844800000000"
+/// 7) "lease"
+/// 8) "30000"
+/// $ redis-cli PTTL 'tourbillon:{orders/42}:lock'
+/// (integer) 24310
+/// $ redis-cli GET 'tourbillon:{orders/42}:token'
+/// "1794844800000000"
+/// $ redis-cli --scan --pattern 'tourbillon:*:lock'
+/// "tourbillon:{orders/42}:lock"
+/// $ redis-cli DEL 'tourbillon:{orders/42}:lock'
+/// (integer) 1
+/// ```
+///
+/// # Tokens
+///
+/// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
+/// of a name strictly grow also over restarts that forget everything, **unless the server's clock
+/// is set back** while the last token is forgotten too. A server that forgets nothing keeps the
+/// last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
+/// are exact up to 2^53: for microseconds that is until the year 2255.
+///
+/// # Restarts, and lost data
+///
+/// A server that is killed, flushed, or replaced by an empty one may have lost a lock that a holder
+/// still believes in. So each destination has a marker in Redis, beside the locks, which vanishes
+/// with them. The script that grants looks at the marker in the same step:
+///
+/// - **No marker**: the server is new, or its data are gone ([`StoreError::Emptied`]). The script
+///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease),
+///   30 s by default. All stores wait for the same moment. A marker that was evicted to save memory
+///   counts as lost data, and the error says so.
+/// - **A marker of another run of the server**: the server has restarted with its data, which may
+///   lack the latest writes ([`StoreError::Restarted`]). Nothing is granted until it has been up
+///   for the longest lease, and up to a second more, since it reports its uptime in whole seconds.
+/// - **A marker of this run whose time is over**: no data were lost since. The store grants.
+///
+/// Renewals and releases go on at once. The first use of a prefix on a server waits, too, since it
+/// looks like a loss; [`check`](Self::check) starts this wait early. With
+/// [`durable`](RedisStoreBuilder::durable), for a server that forgets nothing, there is no such
+/// wait. With [`starts_empty`](RedisStoreBuilder::starts_empty) a missing marker is no loss.
+///
+/// # What it cannot promise
+///
+/// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
+///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
+///   `WAIT` would make that rarer but not impossible, so the store does not use it.
+/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` has to be `noeviction`, or
+///   one of the volatile ones with enough room. Deleting single keys has the same effect.
+/// - Leases and uptime are counted by the server's clock. If it jumps forward, leases end early. If
+///   it is set back, no lease ends early, and nobody waits for longer than one lease: a waiting
+///   caller cuts the rest of a lease to its full length.
+///
+/// Against all of these there is one remedy, the token, checked by what the lock is to protect
+/// ([`Fence`](super::Fence)).
+///
+/// # Limits, and what goes wrong
+///
+/// Every call connects, shakes hands, writes and reads within its limit; only the lookup of a host
+/// name has the system's own limits. A connection is closed after an error, or when it was idle for
+/// a minute, since a device in between may have forgotten it.
+///
+/// If an idle connection turns out to be closed, the call is sent again on a new one. The first
+/// request may have been executed: the second answer of a release may then be
+/// [`Released::NotHeld`](super::Released::NotHeld). If the first request of an acquire arrives
+/// after its lock was released, nobody holds the name, and it stays locked for a lease.
+///
+/// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
+/// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
+/// many clients.
+/// [`StoreError::Refused`]: all else, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
+/// `MOVED`, a certificate that is not accepted, an empty name, a lease that is zero or longer than the
+/// longest.
+///
+/// A thread listens for releases while somebody waits, with one connection, and ends some seconds
+/// after the last one, or a second after the store. What it misses while it can't listen, waiters
+/// find by asking again.
+///
+/// # Servers
+///
+/// Tested with Redis 7.0; nothing is used that Redis 5 does not have. A user of the server needs
+/// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish +subscribe
+/// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
+///
+/// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
+/// of the URL, by an authority that the system trusts or that the builder was given
+/// (`tls_root_certificate_pem`).
+///
+/// This client talks to one server and does not follow `MOVED`. A cluster needs a proxy that hides
+/// it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
+/// second call looks at the marker, and gives the lock back if nothing may be granted yet. Each
+/// node also looks at its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
+/// release by asking again.
+///
+/// # Forks
+///
+/// A store belongs to the process that made it. In a forked copy of that process (`fork` without
+/// `exec`) each call fails with [`StoreError::Forked`] at once and sends nothing, guards say that
+/// they are not held, and drops do nothing. The locks stay with the original. Make a store of any
+/// kind, and its leases, after the fork.
+///
+/// Clones are one store.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    options: Options,
+    scripts: Scripts,
+    server: Arc<Server>,
+    pool: Pool,
+    listener: Arc<Listener>,
+    /// A call with a name's keys and the marker was refused: they lie in different slots.
+    apart: AtomicBool,
+}
+
+/// What a builder has checked.
+struct Options {
+    keys: Keys,
+    longest_lease: Duration,
+    durable: bool,
+    starts_empty: bool,
+    token_life: Duration,
+    connections: usize,
+}
+
+impl RedisStore {
+    /// The store on the server of this URL, with the defaults of the [builder](Self::builder).
+    /// Connects when it is used first.
+    ///
+    /// # Errors
+    ///
+    /// If this is no URL of a server.
+    pub fn open(url: &str) -> Result<RedisStore, RedisBuildError> {
+        RedisStore::builder(url).build()
+    }
+
+    /// A store with other options. URLs are those of the crate `redis`:
+    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS (feature
+    /// `redis-tls`), or `unix:///path`.
+    pub fn builder(url: &str) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(url)
+    }
+
+    fn new(server: Server, options: Options) -> Self {
+        let server = Arc::new(server);
+        // Different in each process and for each store. A forked copy draws the same random keys.
+        let own = RandomState::new().hash_one((std::process::id(), unique_number()));
+        RedisStore(Arc::new(Inner {
+            scripts: Scripts::new(),
+            pool: Pool::new(Arc::clone(&server), options.connections, Clock::boottime()),
+            listener: Arc::new(Listener::new(
+                Arc::clone(&server),
+                options.keys.channel().to_owned(),
+                format!("{own:016x}"),
+            )),
+            server,
+            options,
+            apart: AtomicBool::new(false),
+        }))
+    }
+
+    /// Checks that there is a server that accepts this user and grants locks. A store can be used
+    /// without this call; it reports a missing server at the start of a program. On a server that
+    /// knows nothing of this prefix, it starts the wait for all destinations at the same time.
+    ///
+    /// It writes nothing but the markers, and those only when they change. So if the server can't
+    /// write (a replica, no memory, missing rights), that may show only at the first acquire.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started too
+    /// recently, [`StoreError::Emptied`] if it is new or has lost its data, [`StoreError::Refused`]
+    /// if it does not accept the user.
+    pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
+        // They may be of several destinations, and travel together.
+        let markers = self.0.options.keys.markers();
+        self.ready(Destination::default(), markers, Limit::new(limit))
+    }
+
+    /// Whether the destinations of these markers grant. Of several waits the longest.
+    fn ready(
+        &self,
+        destination: Destination,
+        markers: &[String],
+        limit: Limit,
+    ) -> Result<(), StoreError> {
+        let calls: Vec<_> = markers
+            .iter()
+            .map(|marker| {
+                Call::new(&self.0.scripts.ready, [marker.clone()])
+                    .arg(&self.guard_micros())
+                    .arg(&u8::from(self.0.options.starts_empty))
+            })
+            .collect();
+        let mut longest = None;
+        let whose = Whose::User(destination);
+        for answer in self.0.pool.call(whose, &calls, limit)? {
+            let (wait, error) = match &answer {
+                Value::ServerError(error) => return Err(answered(error)),
+                Value::Array(parts) => match parts[..] {
+                    [Value::Int(1), Value::Int(0)] => continue,
+                    [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
+                    _ => return Err(unexpected(&answer)),
+                },
+                other => return Err(unexpected(other)),
+            };
+            if longest.as_ref().is_none_or(|(most, _)| *most < wait) {
+                longest = Some((wait, error));
+            }
+        }
+        longest.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn call_one(&self, name: &str, call: Call<'_>, limit: Limit) -> Result<Value, StoreError> {
+        self.ask(name, call, limit)?
+            .map_err(|error| answered(&error))
+    }
+
+    /// The same, with the error of the server as it is.
+    fn ask(
+        &self,
+        name: &str,
+        call: Call<'_>,
+        limit: Limit,
+    ) -> Result<Result<Value, ServerError>, StoreError> {
+        let whose = Whose::User(self.destination(name));
+        let answers = self.0.pool.call(whose, &[call], limit)?;
+        match answers.into_iter().next() {
+            Some(Value::ServerError(error)) => Ok(Err(error)),
+            Some(answer) => Ok(Ok(answer)),
+            None => Err(StoreError::Unavailable("no answer".to_owned())),
+        }
+    }
+
+    fn giving_back(&self, name: &str, owner: &str) -> Call<'_> {
+        Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
+            .arg(owner)
+            .arg(self.0.options.keys.channel())
+            .arg(&self.0.listener.message(name))
+    }
+
+    /// An acquire, as the server answers it. `marker`: with that in the same step.
+    fn ask_for(
+        &self,
+        claim: &Claim<'_>,
+        marker: bool,
+        limit: Limit,
+    ) -> Result<Result<Value, ServerError>, StoreError> {
+        let keys = &self.0.options.keys;
+        let marker = marker.then(|| keys.marker(claim.name).to_owned());
+        let names = [keys.lock(claim.name), keys.token(claim.name)];
+        let waited = match claim.is_due() {
+            true => millis(claim.waited),
+            false => 0,
+        };
+        let call = Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
+            .arg(claim.owner)
+            .arg(&millis(claim.lease))
+            .arg(&millis(self.0.options.token_life))
+            .arg(&self.guard_micros())
+            .arg(&u8::from(claim.waits))
+            .arg(&u8::from(self.0.options.starts_empty))
+            .arg(&waited)
+            .arg(self.0.listener.own());
+        self.ask(claim.name, call, limit)
+    }
+
+    /// Looks at the marker of a name that was granted without it, and gives the name back if that
+    /// does not let it be granted.
+    ///
+    /// The marker is asked *after* the grant. If it says that nothing was lost for as long as the
+    /// longest lease, nothing was lost before the grant either, and what is lost later the next
+    /// one who asks finds missing. Asked before, it would not know of what is lost in between.
+    fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
+        let keys = &self.0.options.keys;
+        let marker = keys.marker(claim.name).to_owned();
+        let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
+            return Ok(());
+        };
+        // Not announced: nobody can have it now, and who waits asks again.
+        let call = Call::new(&self.0.scripts.release, [keys.lock(claim.name)])
+            .arg(claim.owner)
+            .arg("")
+            .arg("");
+        match self.call_one(claim.name, call, limit) {
+            Ok(_) => Err(error),
+            Err(also) => Err(StoreError::Unavailable(format!(
+                "{error}; and what was granted already could not be given back: {also}"
+            ))),
+        }
+    }
+
+    /// For how long nothing may be granted after a restart or a loss, or 0.
+    fn guard_micros(&self) -> u128 {
+        match self.0.options.durable {
+            true => 0,
+            // As long as the longest lease is when it is rounded up.
+            false => millis(self.0.options.longest_lease) * 1_000,
+        }
+    }
+
+    /// Whether a name and its lease can be asked for.
+    fn valid(&self, name: &str, lease: Duration) -> Result<(), StoreError> {
+        let longest = self.0.options.longest_lease;
+        let why = if name.is_empty() {
+            "an empty name".to_owned()
+        } else if lease.is_zero() {
+            "a lease of zero".to_owned()
+        } else if lease > longest {
+            format!("a lease of {lease:?}: this store was built for {longest:?} at most")
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::Refused(why))
+    }
+}
+
+impl LeaseStore for RedisStore {
+    fn destination(&self, name: &str) -> Destination {
+        Destination::new(u64::from(self.0.options.keys.destination(name)))
+    }
+
+    fn longest_lease(&self) -> Duration {
+        self.0.options.longest_lease
+    }
+
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+        self.valid(claim.name, claim.lease)?;
+        let limit = Limit::new(limit);
+        let guarded = self.guard_micros() > 0;
+        // Relaxed, here and below: it only saves a call that would be refused.
+        let mut apart = self.0.apart.load(Ordering::Relaxed);
+        let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
+        if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
+            self.0.apart.store(true, Ordering::Relaxed);
+            apart = true;
+            answer = self.ask_for(claim, false, limit)?;
+        }
+        let answer = answer.map_err(|error| answered(&error))?;
+        let Value::Array(parts) = &answer else {
+            return Err(strange(&answer));
+        };
+        match parts[..] {
+            [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
+                // Negative if somebody has taken the key's end away by hand.
+                remaining: u64::try_from(left)
+                    .map_or(self.0.options.longest_lease, Duration::from_millis),
+            }),
+            [Value::Int(1), Value::Int(token)] if token > 0 => {
+                if guarded && apart {
+                    self.confirm(claim, limit)?;
+                }
+                Ok(Acquired::Granted {
+                    token: token.unsigned_abs(),
+                })
+            }
+            [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
+            _ => Err(strange(&answer)),
+        }
+    }
+
+    fn renew(
+        &self,
+        _destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = vec![Outcome::Renewed; batch.len()];
+        let mut calls = Vec::with_capacity(batch.len());
+        let mut places = Vec::with_capacity(batch.len());
+        for (at, renewal) in batch.iter().enumerate() {
+            if let Err(error) = self.valid(renewal.name, renewal.lease) {
+                outcomes[at] = Outcome::Failed(error);
+                continue;
+            }
+            places.push(at);
+            let key = self.0.options.keys.lock(renewal.name);
+            let call = Call::new(&self.0.scripts.renew, [key]);
+            calls.push(
+                call.arg(renewal.owner)
+                    .arg(&millis(renewal.lease))
+                    .arg(&renewal.holds),
+            );
+        }
+        if calls.is_empty() {
+            return Ok(outcomes);
+        }
+        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit))?;
+        for (at, answer) in places.into_iter().zip(answers) {
+            outcomes[at] = match answer {
+                Value::Int(1) => Outcome::Renewed,
+                Value::Int(0) => Outcome::NotHeld,
+                Value::ServerError(error) => Outcome::Failed(answered(&error)),
+                other => Outcome::Failed(unexpected(&other)),
+            };
+        }
+        Ok(outcomes)
+    }
+
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        if self.0.pool.is_forked() {
+            return Err(StoreError::Forked);
+        }
+        let answer = self.call_one(name, self.giving_back(name, owner), Limit::new(limit));
+        // Who waits in this process may have come after the last acquire that was refused, so that
+        // nothing is announced; and also without an answer it may be free.
+        self.0.listener.hub.released(name);
+        given_back(answer?)
+    }
+
+    fn release_many(
+        &self,
+        _destination: Destination,
+        batch: &[Holding<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
+        let calls: Vec<_> = batch
+            .iter()
+            .map(|held| self.giving_back(held.name, held.owner))
+            .collect();
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit));
+        // As after a release.
+        for held in batch {
+            self.0.listener.hub.released(held.name);
+        }
+        Ok(answers?.into_iter().map(given_back).collect())
+    }
+
+    fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
+        if self.0.pool.is_forked() {
+            return None;
+        }
+        let place = self.0.listener.hub.watch(name, waker);
+        self.0.listener.listen();
+        Some(place)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A forked copy has no thread that listens, and closing its sockets leaves the original's open.
+        if !self.pool.is_forked() {
+            self.listener.close();
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("RedisStore");
+        shown
+            .field("server", &self.0.server.to_string())
+            .field("prefix", &self.0.options.keys.prefix())
+            .field("longest_lease", &self.0.options.longest_lease)
+            .field("durable", &self.0.options.durable)
+            .field("starts_empty", &self.0.options.starts_empty);
+        if self.0.pool.is_forked() {
+            return shown.finish_non_exhaustive();
+        }
+        shown
+            .field("idle_connections", &self.0.pool.idle())
+            .field("listens", &self.0.listener.is_running())
+            .finish()
+    }
+}
+
+/// What a release was answered.
+fn given_back(answer: Value) -> Result<Released, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(Released::Released),
+        Value::Int(0) => Ok(Released::NotHeld),
+        Value::ServerError(error) => Err(answered(&error)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Rounded up: the server's lease must not end before the caller's.
+fn millis(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
+/// Nothing is granted yet, for the reason of this number in `guard.lua`.
+fn waits(micros: i64, why: i64) -> StoreError {
+    let wait = Duration::from_micros(micros.unsigned_abs());
+    match why {
+        1 => StoreError::Restarted { wait },
+        _ => StoreError::Emptied {
+            wait,
+            evicted: why == 3,
+        },
+    }
+}
+
+/// The same after a call that may have granted something.
+fn strange(answer: &Value) -> StoreError {
+    StoreError::Unavailable(unexpected(answer).to_string())
+}
+
+fn unexpected(answer: &Value) -> StoreError {
+    StoreError::Refused(format!(
+        "an answer that none of the scripts gives: {answer:?}"
+    ))
+}

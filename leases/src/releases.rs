@@ -1,0 +1,327 @@
+//! Giving back what nobody waits for, or nobody but a drop: the locks of dropped guards, those that
+//! may have been granted without an answer, and releases that failed before.
+//!
+//! They go through a [`Line`] of their own, on the threads of the renewals, and are tried again
+//! until their lease would have run out.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use tourbillon::Clock;
+use tourbillon::Time;
+use tourbillon::reentrancy::when_unlocked;
+
+use super::line::{Carrier, Entered};
+use super::locks::Inner;
+use super::store::{Destination, Holding, Released, StoreError};
+use super::watchdog::{Alarm, Lane, Route, call_limit};
+use crate::panics::contain;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::sync::channel::Sender;
+
+/// What may not even have been granted is given back for so long.
+const DOUBT: Duration = Duration::from_secs(60);
+/// So many passes of releases run or hang at one time. They must leave threads to the renewals.
+const MOST_PASSES: usize = 64;
+/// A pass that finds as many tries again after this.
+const BUSY: Duration = Duration::from_millis(50);
+
+/// A name that is to be given back.
+pub(super) struct GiveBack {
+    pub(super) name: String,
+    pub(super) owner: String,
+    pub(super) lease: Duration,
+    /// Nothing of this owner is under way that may still be granted: what the store does not know is
+    /// given back.
+    pub(super) sure: bool,
+}
+
+/// A name in the line.
+pub(super) struct Queued {
+    back: GiveBack,
+    /// Until when it is of use.
+    until: Time,
+    tried: u32,
+    /// It is held for certain: the first release ends that holding, and not one that may still be
+    /// granted.
+    held: bool,
+    /// Counts it, until the store has answered.
+    entered: Option<Entered>,
+    /// Dropped when it has been tried.
+    tells: Option<Sender<()>>,
+}
+
+impl Inner {
+    /// Gives a name back in the background, and tries again until any lease of it would have run out.
+    pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
+        self.give_back(back, false, None);
+    }
+
+    /// The same. Of a name that is `held`, a first release does not answer for a later grant. `tells`
+    /// is dropped when it has been tried once.
+    pub(super) fn give_back(
+        self: &Arc<Self>,
+        back: GiveBack,
+        held: bool,
+        tells: Option<Sender<()>>,
+    ) {
+        // The process that this one was forked from holds it, and gives it back.
+        if self.watchdog.is_forked() {
+            return;
+        }
+        let release = self.release_of(back, held, tells);
+        self.put(vec![release]);
+    }
+
+    /// The same for many, in batches that are as full as can be.
+    pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = GiveBack>) {
+        self.put(all.map(|back| self.release_of(back, false, None)).collect());
+    }
+
+    fn release_of(&self, back: GiveBack, held: bool, tells: Option<Sender<()>>) -> Queued {
+        Queued {
+            until: self.of_use(&back),
+            back,
+            tried: 0,
+            held,
+            entered: Some(self.releases.enter()),
+            tells,
+        }
+    }
+
+    fn put(self: &Arc<Self>, releases: Vec<Queued>) {
+        let routed = releases.into_iter().map(|release| {
+            let destination = self.destination(&release.back.name);
+            let route = Route::of(destination, release.back.lease);
+            (route, release.until, release)
+        });
+        let (inner, routed) = (Arc::clone(self), routed.collect());
+        // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
+        when_unlocked(move || inner.line.put(&inner, routed));
+    }
+
+    /// Where a name lives. A panic of the store's leaves it where the others are.
+    pub(super) fn destination(&self, name: &str) -> Destination {
+        contain(|| self.store.destination(name)).unwrap_or_default()
+    }
+
+    /// Until when a release that begins now is of use.
+    fn of_use(&self, back: &GiveBack) -> Time {
+        // A call may be under way, and prolong it once more.
+        let whole = back.lease.saturating_add(call_limit(back.lease));
+        self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) }
+    }
+
+    /// Waits until everything that is to be given back has been tried once, or the time has come by
+    /// this clock. Without threads it is tried here.
+    pub(super) fn settle(self: &Arc<Self>, clock: &Clock, until: Time) {
+        if self.stepped {
+            self.line.pass_here(self, until);
+        } else {
+            self.releases.settled(clock, until);
+        }
+    }
+
+    fn release_all(
+        &self,
+        destination: Destination,
+        batch: &[Queued],
+        limit: Duration,
+    ) -> Vec<Result<Released, StoreError>> {
+        let holdings: Vec<_> = batch
+            .iter()
+            .map(|release| Holding::new(&release.back.name, &release.back.owner))
+            .collect();
+        let answer = contain(|| self.store.release_many(destination, &holdings, limit));
+        let whole = batch.len() > 1;
+        let mut answers = match answer {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(StoreError::Refused(_))) | Err(_) if whole => {
+                // All of them together may take as long as one call.
+                let until = self.clock.now() + limit;
+                let mut answers = Vec::with_capacity(batch.len());
+                for release in batch {
+                    let left = until.since(self.clock.now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    answers.extend(self.release_all(
+                        destination,
+                        std::slice::from_ref(release),
+                        left,
+                    ));
+                }
+                answers
+            }
+            Ok(Err(error)) => vec![Err(error); batch.len()],
+            Err(panic) => {
+                let what = format!("the store panicked: {panic}");
+                vec![Err(StoreError::Unavailable(what))]
+            }
+        };
+        let none = || Err(StoreError::Unavailable("it got no answer".to_owned()));
+        answers.resize_with(batch.len(), none);
+        answers
+    }
+
+    /// What became of one. It is asked for again after this pause, unless it is done.
+    fn answered(
+        &self,
+        release: &mut Queued,
+        answer: &Result<Released, StoreError>,
+    ) -> Option<Duration> {
+        match answer {
+            Ok(answer) => {
+                // Counted before it leaves: who waits for the line sees it in the statistics.
+                self.count_released(*answer);
+                release.entered = None;
+            }
+            Err(_) => {
+                if let Some(entered) = &mut release.entered {
+                    entered.tried();
+                }
+            }
+        }
+        // Last: a drop that waits finds its release counted.
+        release.tells = None;
+        // Only an answer ends the holding that is known: after a failure it may still be there.
+        if answer.is_ok() && std::mem::take(&mut release.held) && !release.back.sure {
+            release.until = self.of_use(&release.back);
+            return Some(Duration::ZERO);
+        }
+        let again = match answer {
+            Ok(Released::Released) => false,
+            Ok(Released::NotHeld) => !release.back.sure,
+            Err(error) => error.may_pass(),
+        };
+        // Soon, then with pauses as long as a call may take.
+        let pause = call_limit(release.back.lease) / 8 * (1 << release.tried.min(3));
+        release.tried = release.tried.saturating_add(1);
+        (again && self.clock.now() + pause < release.until).then_some(pause)
+    }
+
+    pub(super) fn count_released(&self, answer: Released) {
+        if answer == Released::Released {
+            // Relaxed: a counter.
+            self.released.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Carrier<Queued> for Arc<Inner> {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn number(&self) -> u64 {
+        self.watchdog.number()
+    }
+
+    fn most(&self) -> usize {
+        self.watchdog.most()
+    }
+
+    fn limit(&self, route: Route) -> Duration {
+        call_limit(route.shortest())
+    }
+
+    fn arm(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
+        pass_after(self, lane, epoch, Duration::ZERO);
+    }
+
+    fn looks_at(&self, lane: &Arc<Lane<Queued>>, epoch: u64, at: Time) {
+        let (inner, own) = (Arc::clone(self), Arc::clone(lane));
+        let alarm = Alarm::Look(lane.number, epoch);
+        let delay = at.since(self.clock.now());
+        self.watchdog
+            .after(alarm, delay, move || inner.line.look(&inner, &own));
+    }
+
+    fn stops_looking(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
+        self.watchdog.cancel(Alarm::Look(lane.number, epoch));
+    }
+
+    fn send(&self, route: Route, mut batch: Vec<Queued>, limit: Duration) {
+        let answers = self.release_all(route.destination, &batch, limit);
+        // Those with one pause share a timer.
+        let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
+        for (mut release, answer) in batch.drain(..).zip(answers) {
+            let Some(pause) = self.answered(&mut release, &answer) else {
+                continue;
+            };
+            match later.iter_mut().find(|(other, _)| *other == pause) {
+                Some((_, others)) => others.push(release),
+                None => later.push((pause, vec![release])),
+            }
+        }
+        for (pause, releases) in later {
+            // It keeps the leases alive until it has been said, or may be left unsaid.
+            let inner = Arc::clone(self);
+            let alarm = Alarm::Call(self.watchdog.number());
+            self.watchdog
+                .after(alarm, pause, move || inner.put(releases));
+        }
+    }
+}
+
+/// The timer keeps the leases alive: what is in the line is sent also when nobody has them any more.
+fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Queued>>, epoch: u64, delay: Duration) {
+    let (own, lane_of) = (Arc::clone(inner), Arc::clone(lane));
+    let alarm = Alarm::Pass(lane.number, epoch);
+    inner.watchdog.pass(alarm, delay, move || {
+        // Relaxed: a bound.
+        let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
+        if running < MOST_PASSES {
+            own.line.pass(&own, &lane_of, epoch, Time::MAX);
+        } else {
+            pass_after(&own, &lane_of, epoch, BUSY);
+        }
+        // Relaxed: as above.
+        own.release_passes.fetch_sub(1, Ordering::Relaxed);
+    });
+}
+
+/// The leases as their users have them: through [`Leases`](super::Leases) or a guard. The drop of the
+/// last one waits for what is to be given back.
+pub(super) struct UserHandle(Arc<Inner>);
+
+impl UserHandle {
+    pub(super) fn new(inner: &Arc<Inner>) -> Self {
+        // Relaxed: who makes one has another one, or is about to let nobody have it.
+        inner.handles.fetch_add(1, Ordering::Relaxed);
+        UserHandle(Arc::clone(inner))
+    }
+}
+
+impl Clone for UserHandle {
+    fn clone(&self) -> Self {
+        UserHandle::new(&self.0)
+    }
+}
+
+impl Deref for UserHandle {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Drop for UserHandle {
+    fn drop(&mut self) {
+        // AcqRel: the last one waits for what those before it have put into the line.
+        let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        // A forked copy of the process gives nothing back.
+        if is_last && !self.0.end_limit.is_zero() && !self.0.watchdog.is_forked() {
+            let inner = Arc::clone(&self.0);
+            // They may be a value of a map, and be dropped under that map's lock.
+            when_unlocked(move || {
+                // Not the leases' clock: it may be one that stands still.
+                let clock = Clock::boottime();
+                let until = clock.now() + inner.end_limit;
+                inner.settle(&clock, until);
+            });
+        }
+    }
+}

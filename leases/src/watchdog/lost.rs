@@ -1,0 +1,115 @@
+//! How a holder learns of the loss.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tourbillon::Clock;
+
+use super::term::{Loss, Standing, Term};
+use crate::sync::Arc;
+use crate::sync::channel::Receiver;
+
+/// The loss of a lease: as a flag, a channel, and a future.
+///
+/// All three tell of it at the latest when the lease has run out by the local clock, whatever the
+/// backend does: the flag at the very moment, the others with the next tick (after a suspension of the
+/// machine, when what was left of a ticker's sleep is over). A lease that is given up
+/// is never lost: the channel is disconnected, and the future says `None`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Leases, Loss, MemoryStore};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.acquire("report").fixed_lease(Duration::from_millis(60)).try_lock()?;
+/// assert!(!guard.lost().is_lost());
+/// assert_eq!(guard.lost().channel().recv(), Ok(Loss::Expired));
+/// assert!(guard.lost().is_lost());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Lost {
+    term: Arc<Term>,
+    clock: Clock,
+    /// The place of this future's waker.
+    place: Option<u64>,
+}
+
+impl Lost {
+    pub(crate) fn new(term: &Arc<Term>, clock: &Clock) -> Self {
+        Lost {
+            term: Arc::clone(term),
+            clock: clock.clone(),
+            place: None,
+        }
+    }
+
+    /// Whether it is lost, by a look at the clock.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// Why it was lost, if it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        match self.term.look(self.clock.now()) {
+            Standing::Lost(loss) => Some(loss),
+            _ => None,
+        }
+    }
+
+    /// A channel (of `crossbeam_channel`) that gets the loss when it happens, or has it if it has;
+    /// disconnected when the lease was given up instead. Each call makes another one, which is kept
+    /// until the lease ends: take it once, before a loop.
+    #[must_use]
+    pub fn channel(&self) -> Receiver<Loss> {
+        self.term.loss_channel()
+    }
+}
+
+impl Clone for Lost {
+    fn clone(&self) -> Self {
+        Lost::new(&self.term, &self.clock)
+    }
+}
+
+/// Ready with the loss, or with `None` when the lease was given up.
+impl Future for Lost {
+    type Output = Option<Loss>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Loss>> {
+        for last in [false, true] {
+            match self.term.look(self.clock.now()) {
+                Standing::Lost(loss) => return Poll::Ready(Some(loss)),
+                Standing::Stopped => return Poll::Ready(None),
+                Standing::Kept { .. } if last => {}
+                Standing::Kept { .. } => {
+                    let mut place = self.place;
+                    self.term.leave_waker(&mut place, context.waker());
+                    self.place = place;
+                }
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.term.take_waker(place);
+        }
+    }
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lost").field(&self.loss()).finish()
+    }
+}

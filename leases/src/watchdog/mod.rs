@@ -1,0 +1,583 @@
+//! The watchdog: keeps alive whatever ends unless it is renewed.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs`, `builder.rs` | `Watchdog`, `Kept`, options |
+//! | `machine.rs` | series and their rounds |
+//! | `pass.rs` | what goes out, and what came of it |
+//! | `term.rs` | one generation: kept, under way, stopped, lost |
+//! | `lane.rs` | one destination: what is due, and which pass sends it |
+//! | `rhythm.rs` | when: jitter, retries, limits |
+//! | `events.rs`, `lost.rs` | what the application hears |
+//! | `waits.rs` | what it hears of callers that wait |
+//! | `timers.rs` | the scheduler that it all runs on |
+
+mod builder;
+mod events;
+mod lane;
+mod lost;
+mod machine;
+mod pass;
+mod rhythm;
+mod term;
+mod timers;
+mod waits;
+
+pub use builder::WatchdogBuilder;
+pub use events::{Event, What};
+pub use lost::Lost;
+pub use term::Loss;
+
+pub(super) use builder::random;
+pub(super) use lane::{Lane, Route};
+pub(super) use rhythm::{call_limit, spread};
+pub(super) use timers::Alarm;
+pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tourbillon::Time;
+use tourbillon::reentrancy::when_unlocked;
+
+use super::store::Destination;
+use crate::sync::Arc;
+use crate::sync::channel::{Receiver, bounded};
+use machine::{Machine, Series};
+use term::Standing;
+
+/// Keeps things alive that end unless they are renewed: a session at a peer, a registration of a
+/// service, a lock.
+///
+/// Each key is renewed after a third of its lease, by a function that gets all keys of one
+/// destination that are due together. What fails is tried again, early and often, until the lease has
+/// run out by the local clock; then it is lost, for good, and the application hears it.
+///
+/// - The function runs on workers of the watchdog's own. Leases of one destination and of about one
+///   length (between two powers of two) are renewed by one call at a time, unless one has not returned
+///   in time. A call that hangs or panics delays no other destination, and ends no series; only when
+///   240 hang at one time, three of a destination and length at most, others wait for them.
+/// - The workers and a ticker start with the first key, and end when the watchdog's last clone and
+///   the last [`Kept`] are gone.
+/// - Events reach a [callback](WatchdogBuilder::on_event) or a [channel](Self::events), and none of
+///   them can hold up a renewal.
+///
+/// [`Leases`](super::Leases) is this for locks.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Outcome, Watchdog};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sessions = Watchdog::<u64>::builder()
+///     .on_event(|event| println!("{event:?}"))
+///     .build(|batch| {
+///         // One request to the peer for all of them.
+///         println!("renewing {:?}", batch.keys().collect::<Vec<_>>());
+///         Ok(vec![Outcome::Renewed; batch.len()])
+///     })?;
+/// let session = sessions.keep(7, Duration::from_secs(30))?;
+/// assert!(session.is_kept());
+/// session.stop()?; // or drop it
+/// # Ok(())
+/// # }
+/// ```
+pub struct Watchdog<K> {
+    machine: Arc<Machine<K>>,
+}
+
+/// What [`Watchdog::keep_with`] keeps, and how.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is kept until `keep_with`"]
+pub struct Keep {
+    lease: Duration,
+    since: Option<Time>,
+    renewed: bool,
+    feed: Option<Duration>,
+    max_hold: Option<Duration>,
+}
+
+impl Keep {
+    /// Something that ends after this time, unless it is renewed.
+    pub fn for_lease(lease: Duration) -> Self {
+        Keep {
+            lease,
+            since: None,
+            renewed: true,
+            feed: None,
+            max_hold: None,
+        }
+    }
+
+    /// The lease counts from this moment of the watchdog's clock: the one *before* the request was
+    /// sent that created it. By default it counts from the call; a later moment is taken for that.
+    pub fn since(mut self, sent: Time) -> Self {
+        self.since = Some(sent);
+        self
+    }
+
+    /// It is not renewed: it is lost when the lease has run out.
+    pub fn without_renewal(mut self) -> Self {
+        self.renewed = false;
+        self
+    }
+
+    /// The holder has to call [`Kept::feed`] within every such period, or it counts as dead and the
+    /// lease as lost.
+    pub fn fed_every(mut self, period: Duration) -> Self {
+        self.feed = Some(period);
+        self
+    }
+
+    /// It is renewed no more, and counts as lost, when it was held for so long in all.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.max_hold = Some(most);
+        self
+    }
+}
+
+/// Why something can't be kept.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeepError {
+    /// The lease is too short to be renewed in time, or, with the margin, nearly empty.
+    TooShort {
+        /// What was asked for.
+        lease: Duration,
+        /// The shortest that is possible.
+        least: Duration,
+    },
+    /// To be fed in no time at all, which no holder could.
+    ZeroFeed,
+    /// To be held for no time at all.
+    ZeroHold,
+    /// The watchdog is closed, for good.
+    Closed,
+    /// Its threads could not be started.
+    Spawn(io::Error),
+    /// This process was forked after the watchdog was made, and the watchdog's threads belong to
+    /// the original. Make another watchdog in this process.
+    Forked,
+}
+
+impl fmt::Display for KeepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeepError::TooShort { lease, least } => {
+                write!(
+                    f,
+                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
+                )
+            }
+            KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
+            KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
+            KeepError::Closed => f.write_str("the watchdog is closed"),
+            KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+            KeepError::Forked => f.write_str(
+                "the watchdog was made before this process was forked: make it after the fork",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeepError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            KeepError::Spawn(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// What is due together at one destination.
+#[derive(Debug)]
+pub struct Batch<'a, K> {
+    destination: Destination,
+    entries: &'a [Entry<'a, K>],
+    limit: Duration,
+}
+
+/// One of a batch.
+#[derive(Debug)]
+pub struct Entry<'a, K> {
+    key: &'a K,
+    lease: Duration,
+}
+
+impl<K> Clone for Batch<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Batch<'_, K> {}
+
+impl<K> Clone for Entry<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Entry<'_, K> {}
+
+impl<'a, K> Entry<'a, K> {
+    /// What is to be renewed.
+    #[must_use]
+    pub fn key(&self) -> &'a K {
+        self.key
+    }
+
+    /// How long its lease is to be from now on.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+impl<'a, K> Batch<'a, K> {
+    /// Where all of them are.
+    #[must_use]
+    pub fn destination(&self) -> Destination {
+        self.destination
+    }
+
+    /// What is to be renewed. The outcomes are expected in this order.
+    #[must_use]
+    pub fn entries(&self) -> &'a [Entry<'a, K>] {
+        self.entries
+    }
+
+    /// Only the keys.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &'a K> {
+        self.entries.iter().map(|entry| entry.key)
+    }
+
+    /// How many they are; at least one.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How long the call may take. After that nothing must be sent, and the answer is not waited for
+    /// any more.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+}
+
+/// Counters and gauges of a watchdog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct WatchdogStats {
+    /// Gauge: what is kept at present.
+    pub kept: usize,
+    /// Gauge: timers that are armed. That is one for each series that is kept, plus those of
+    /// passes, of callbacks that have not started, of releases that are tried again, and of waiting
+    /// callers.
+    pub armed: usize,
+    /// Gauge: destinations of what is kept.
+    pub destinations: usize,
+    /// Renewals that succeeded.
+    pub renewed: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// What was lost.
+    pub lost: u64,
+    /// Calls of the renewal function.
+    pub batches: u64,
+    /// Batches that were refused as a whole, or panicked, and were tried one by one.
+    pub sent_alone: u64,
+    /// Calls of the renewal function that began late for one of their keys: by more than a sixth of
+    /// its lease.
+    pub late: u64,
+    /// Renewals whose call did not return in time.
+    pub given_up: u64,
+    /// Events for which a channel, or a callback that is behind, had no room.
+    pub events_missed: u64,
+    /// Gauge: how often that one was renewed that was renewed most often of all that are kept. One
+    /// that grows for ever belongs to a holder that has forgotten it.
+    pub most_renewals: u64,
+}
+
+impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
+    /// Options with their defaults.
+    pub fn builder() -> WatchdogBuilder<K> {
+        WatchdogBuilder::new()
+    }
+
+    /// Keeps `key` from now on: it is renewed until the answer is stopped or dropped, or it is lost.
+    ///
+    /// Each call begins a generation of its own, whatever was or is kept of the same key.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError`]: a lease below 50 ms, a closed watchdog, threads that can't be had.
+    ///
+    /// # Blocking
+    ///
+    /// Not at all, but for the start of the threads by the first call.
+    pub fn keep(&self, key: K, lease: Duration) -> Result<Kept<K>, KeepError> {
+        self.keep_with(key, &Keep::for_lease(lease))
+    }
+
+    /// [`keep`](Self::keep) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`keep`](Self::keep), and for a feeding period or a longest hold of zero.
+    pub fn keep_with(&self, key: K, keep: &Keep) -> Result<Kept<K>, KeepError> {
+        Ok(Kept {
+            series: self.machine.keep(key, keep)?,
+            machine: Arc::clone(&self.machine),
+        })
+    }
+
+    /// A channel of events from now on. What it has no room for is left out and counted in
+    /// [`WatchdogStats::events_missed`]; at least one has room.
+    #[must_use]
+    pub fn events(&self, capacity: usize) -> Receiver<Event<K>> {
+        if self.is_forked() {
+            return bounded(0).1;
+        }
+        self.machine.teller.subscribe(capacity)
+    }
+
+    /// Counters and gauges.
+    ///
+    /// # Complexity
+    ///
+    /// Linear in what is kept.
+    #[must_use]
+    pub fn stats(&self) -> WatchdogStats {
+        self.machine.stats()
+    }
+
+    /// The present moment of the watchdog's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.machine.now()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.machine.is_closed()
+    }
+
+    /// Whether this process is a forked copy of the one that made it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.machine.is_forked()
+    }
+
+    /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; returns how many there were.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn close(&self) -> usize {
+        self.close_all().len()
+    }
+
+    /// Like [`close`](Self::close): what was lost.
+    pub(super) fn close_all(&self) -> Vec<K> {
+        let lost = self.machine.close();
+        lost.iter().map(|series| series.key.clone()).collect()
+    }
+
+    /// Whether something could be kept so; starts the threads.
+    pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
+        self.machine.check(keep)
+    }
+
+    pub(super) fn good_for(&self, lease: Duration) -> Duration {
+        self.machine.good_for(lease)
+    }
+
+    /// Tells of a wait that begins now, until the answer is dropped.
+    pub(super) fn waits(&self, key: impl Fn() -> K + Send + 'static) -> Waits {
+        self.machine.waits(key)
+    }
+
+    /// A number that nothing else of this watchdog has.
+    pub(super) fn number(&self) -> u64 {
+        self.machine.number()
+    }
+
+    pub(super) fn random(&self, of: u64) -> u64 {
+        self.machine.random(of)
+    }
+
+    /// How much goes into one batch.
+    pub(super) fn most(&self) -> usize {
+        self.machine.most
+    }
+
+    /// Runs `task` on a worker for calls, under a [`number`](Self::number). False if there is none.
+    pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
+        !self.is_forked() && self.machine.timers.call(number, task)
+    }
+
+    /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
+    pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
+        if !self.is_forked() {
+            self.machine.timers.pass(alarm, delay, task);
+        }
+    }
+
+    /// Runs `task` on a worker for renewals after `delay`, in the place of what was armed under this
+    /// alarm.
+    pub(super) fn after(
+        &self,
+        alarm: Alarm,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) {
+        if !self.is_forked() {
+            self.machine.timers.after(alarm, delay, task);
+        }
+    }
+
+    pub(super) fn cancel(&self, alarm: Alarm) {
+        if !self.is_forked() {
+            self.machine.timers.cancel(alarm);
+        }
+    }
+
+    /// Wakes after `delay`. The number to cancel it by.
+    pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
+        let number = self.machine.number();
+        let armed = self.machine.timers.wake(number, delay, waker);
+        armed.then_some(number)
+    }
+
+    /// A call that has not begun does not.
+    pub(super) fn cancel_call(&self, number: u64) {
+        if !self.is_forked() {
+            self.machine.timers.cancel_call(number);
+        }
+    }
+}
+
+impl<K> Clone for Watchdog<K> {
+    fn clone(&self) -> Self {
+        Watchdog {
+            machine: Arc::clone(&self.machine),
+        }
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> fmt::Debug for Watchdog<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchdog")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that a [`Watchdog`] keeps. Dropping it stops the renewals; what was renewed runs out.
+#[must_use = "dropping it stops the renewals"]
+pub struct Kept<K: Clone + Send + Sync + 'static> {
+    machine: Arc<Machine<K>>,
+    series: Arc<Series<K>>,
+}
+
+impl<K: Clone + Send + Sync + 'static> Kept<K> {
+    /// What is kept.
+    pub fn key(&self) -> &K {
+        &self.series.key
+    }
+
+    /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again. In a
+    /// forked copy of the process it always says no.
+    ///
+    /// # Complexity
+    ///
+    /// One read of the clock, one system call (for the process id), and one lock that is nearly
+    /// always free.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// How long it lasts if nothing renews it; zero if it has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let now = self.machine.now();
+        match self.series.term.look(now) {
+            Standing::Kept { ends, .. } => ends.since(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// How it is learnt that it was lost.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        Lost::new(&self.series.term, self.machine.timers.clock())
+    }
+
+    /// The holder is alive; see [`Keep::fed_every`]. False if it has ended.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn feed(&self) -> bool {
+        self.series.term.feed(self.machine.now())
+    }
+
+    /// How often it was renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        self.series.term.renewals()
+    }
+
+    /// Stops the renewals. When this returns, no call of the renewal function for this generation
+    /// begins any more; unless a thread was held up, for longer than the limit, between its last look at
+    /// the clock and the call.
+    ///
+    /// # Errors
+    ///
+    /// Why it was lost, if it was.
+    ///
+    /// # Blocking
+    ///
+    /// While a call for it is under way, and no longer than until the limit of that call.
+    pub fn stop(self) -> Result<(), Loss> {
+        let ended = self.end();
+        self.settled();
+        ended
+    }
+
+    /// Whether this process is a forked copy of the one that keeps it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.series.term.is_forked()
+    }
+
+    /// Stops without waiting for what is under way.
+    pub(super) fn end(&self) -> Result<(), Loss> {
+        self.machine.stop(&self.series)
+    }
+
+    /// Waits for what is under way.
+    pub(super) fn settled(&self) {
+        self.series.term.settled(self.machine.timers.clock());
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Drop for Kept<K> {
+    fn drop(&mut self) {
+        let (machine, series) = (Arc::clone(&self.machine), Arc::clone(&self.series));
+        // It may be a value of a map, and be dropped under that map's lock.
+        when_unlocked(move || {
+            let _ = machine.stop(&series);
+        });
+    }
+}
+
+impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for Kept<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("key", self.key())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

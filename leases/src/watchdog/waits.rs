@@ -1,0 +1,135 @@
+//! Events about callers that wait for something to keep.
+//!
+//! A timer among the renewals tells of each, so that a call to the store which hangs holds up no
+//! event. The caller notes what the store answers, and ends the series of events when it has its own
+//! answer. **WAIT-1**: no event of a wait is posted after the wait has ended. The end is noted
+//! under the lock that the timer holds while it posts.
+
+use std::time::Duration;
+
+use tourbillon::Next;
+use tourbillon::Time;
+
+use super::super::store::StoreError;
+use super::events::What;
+use super::machine::Machine;
+use super::timers::{Alarm, Timers};
+use crate::panics::contain;
+use crate::sync::{Arc, Mutex, Origin};
+
+/// From the beginning of a wait to its first event; each following pause is twice as long.
+pub(in super::super) const FIRST: Duration = Duration::from_secs(1);
+/// A call to the store that has taken this long is reported although it has not failed yet.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// A caller that waits. Dropping it ends the events.
+pub(in super::super) struct Waits {
+    number: u64,
+    timers: Arc<Timers>,
+    state: Arc<Mutex<State>>,
+    origin: Origin,
+}
+
+#[derive(Default)]
+struct State {
+    over: bool,
+    /// Since when a call to the store has been under way.
+    asked: Option<Time>,
+    /// The store's last answer, if it was an error.
+    error: Option<StoreError>,
+}
+
+impl State {
+    fn error(&self, now: Time) -> Option<StoreError> {
+        match self.asked {
+            Some(asked) if now.since(asked) >= SLOW => {
+                let millis = now.since(asked).as_millis();
+                let why = format!("no answer for {millis} ms, the call is still under way");
+                Some(StoreError::Unavailable(why))
+            }
+            _ => self.error.clone(),
+        }
+    }
+}
+
+impl Waits {
+    /// A call to the store begins.
+    pub(in super::super) fn asks(&self, now: Time) {
+        self.state.lock().asked = Some(now);
+    }
+
+    /// The store has answered.
+    pub(in super::super) fn answered(&self, error: Option<StoreError>) {
+        let before = {
+            let mut state = self.state.lock();
+            state.asked = None;
+            std::mem::replace(&mut state.error, error)
+        };
+        drop(before);
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        // In a forked copy of the process the lock may be held for ever, and there is no timer.
+        if self.origin.is_elsewhere() {
+            return;
+        }
+        self.state.lock().over = true;
+        self.timers.cancel(Alarm::Series(self.number));
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Machine<K> {
+    /// Tells of a wait that begins now, under the key that `key` makes when it is needed.
+    pub(super) fn waits(self: &Arc<Self>, key: impl Fn() -> K + Send + 'static) -> Waits {
+        let number = self.number();
+        let since = self.now();
+        let state = Arc::new(Mutex::new(State::default()));
+        let own = Arc::clone(&state);
+        let machine = Arc::downgrade(self);
+        let mut pause = FIRST;
+        // Without a timer, since everything is closed, there is nothing to tell either.
+        let _armed = self.timers.repeat(number, since + FIRST, move || {
+            let Some(machine) = machine.upgrade() else {
+                return Next::Stop;
+            };
+            let now = machine.now();
+            let error = {
+                let state = own.lock();
+                if state.over {
+                    return Next::Stop;
+                }
+                state.error(now)
+            };
+            // The key is user code; its panic costs the event.
+            let event = contain(|| {
+                let what = What::Waiting { since, error };
+                machine.teller.prepare(&key(), now, what)
+            });
+            match event {
+                Ok(Some(event)) => {
+                    let state = own.lock();
+                    // WAIT-1.
+                    let left = if state.over {
+                        Vec::new()
+                    } else {
+                        machine.teller.post(&machine.timers, number, event)
+                    };
+                    drop(state);
+                    drop(left);
+                }
+                Ok(None) => {}
+                Err(_) => machine.teller.miss(1),
+            }
+            pause = pause.saturating_mul(2);
+            Next::At(now + pause)
+        });
+        Waits {
+            number,
+            timers: Arc::clone(&self.timers),
+            state,
+            origin: Origin::here(),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What can't be, and how that is said.
+
+use std::error::Error;
+use std::fmt::Debug;
+use std::io;
+use std::time::Duration;
+
+use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{
+    Acquired, BuildError, Claim, Destination, Fault, KeepError, LeaseStore, Leases, LockError,
+    Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError, Watchdog,
+};
+
+use crate::worlds::{LEASE, MS, S, down, log, no_fault, world, world_of};
+
+/// A store that grants a minute at most.
+struct Minute(MemoryStore);
+
+impl LeaseStore for Minute {
+    fn longest_lease(&self) -> Duration {
+        60 * S
+    }
+
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+        self.0.acquire(claim, limit)
+    }
+
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        self.0.renew(destination, batch, limit)
+    }
+
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        self.0.release(name, owner, limit)
+    }
+}
+
+#[test]
+fn what_can_not_be_is_refused_before_the_store_is_asked() {
+    let world = world(1);
+    let log = log(&world.store, &world.clock, no_fault);
+    let (leases, name) = (&world.leases, "a");
+    let empty = |answer| matches!(answer, Err(LockError::EmptyName));
+    assert!(empty(leases.lock("")));
+    assert!(empty(leases.try_lock("")));
+    assert!(empty(leases.try_lock_for("", S)));
+    // Zero, and too short to be renewed in time.
+    for short in [Duration::ZERO, MS, 50 * MS - Duration::from_nanos(1)] {
+        for acquisition in [
+            leases.acquire(name).lease(short),
+            leases.acquire(name).fixed_lease(short),
+        ] {
+            match acquisition.try_lock() {
+                Err(LockError::TooShort { lease, least, .. }) => {
+                    assert_eq!((lease, least), (short, 50 * MS));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let fed = leases.acquire(name).fed_every(Duration::ZERO);
+    assert!(matches!(fed.lock(), Err(LockError::ZeroFeed { .. })));
+    assert_eq!(log.len(), 0);
+    assert_eq!(leases.stats().armed, 0);
+    // What is at the edge can be.
+    let shortest = leases.acquire(name).lease(50 * MS).try_lock().unwrap();
+    world.steps.advance(S);
+    assert!(shortest.is_held());
+}
+
+#[test]
+fn a_lease_that_the_store_does_not_grant_is_refused() {
+    let clock = Clock::manual(&ManualClock::new());
+    let builder = |lease| {
+        let store = Minute(MemoryStore::with_clock(clock.clone()));
+        Leases::builder(store).clock(clock.clone()).lease(lease)
+    };
+    let (leases, _steps) = builder(60 * S).build_stepped(1).unwrap();
+    let guard = leases.try_lock("a").unwrap();
+    match leases.acquire("b").lease(61 * S).try_lock() {
+        Err(LockError::TooLong { lease, most, .. }) => assert_eq!((lease, most), (61 * S, 60 * S)),
+        other => panic!("{other:?}"),
+    }
+    guard.release().unwrap();
+    for (wrong, stepped) in [
+        (61 * S, false),
+        (61 * S, true),
+        (49 * MS, false),
+        (49 * MS, true),
+    ] {
+        let built = if stepped {
+            builder(wrong).build_stepped(1).map(drop)
+        } else {
+            builder(wrong).build().map(drop)
+        };
+        match built {
+            Err(BuildError::Lease {
+                lease, least, most, ..
+            }) => {
+                assert_eq!((lease, least, most), (wrong, 50 * MS, 60 * S));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let text = builder(Duration::ZERO).build().unwrap_err().to_string();
+    assert!(
+        text.contains("0ns") && text.contains("50ms") && text.contains("60s"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_margin_leaves_room_for_renewals() {
+    let world = world_of(1, 1, |builder| builder.margin(S));
+    let least = match world.leases.acquire("a").lease(2 * S).try_lock() {
+        Err(LockError::TooShort { lease, least, .. }) => {
+            assert_eq!(lease, 2 * S);
+            least
+        }
+        other => panic!("{other:?}"),
+    };
+    // What is said to be possible is.
+    let guard = world.leases.acquire("a").lease(least).try_lock().unwrap();
+    assert_eq!(guard.remaining(), least - S);
+    world.steps.advance(60 * S);
+    assert!(guard.is_held());
+    let less = least - Duration::from_nanos(1);
+    assert!(world.leases.acquire("b").lease(less).try_lock().is_err());
+    // None at all, and one that nothing is longer than.
+    let world = world_of(1, 1, |builder| builder.margin(Duration::ZERO));
+    assert_eq!(world.leases.try_lock("a").unwrap().remaining(), LEASE);
+    let never = Leases::builder(MemoryStore::new()).margin(Duration::MAX);
+    assert!(matches!(
+        never.build(),
+        Err(BuildError::Lease {
+            least: Duration::MAX,
+            ..
+        })
+    ));
+    // The locks of a lease of their own are another matter.
+    let just = Leases::builder(MemoryStore::new()).lease(3 * S).margin(S);
+    assert!(just.build().is_ok());
+}
+
+#[test]
+fn a_batch_has_room_for_one() {
+    let none = Leases::builder(MemoryStore::new()).batch(0).build();
+    assert!(matches!(none, Err(BuildError::Batch)));
+    let none = Watchdog::<u32>::builder().batch(0).build(|_| Ok(vec![]));
+    assert!(matches!(none, Err(BuildError::Batch)));
+}
+
+#[test]
+fn a_guard_is_entered_where_it_was_acquired() {
+    let (world, other) = (world(1), world(2));
+    let guard = world.leases.try_lock("a").unwrap();
+    // The same name elsewhere is another lock.
+    let foreign = other.leases.try_lock("a").unwrap();
+    assert!(matches!(
+        world.leases.enter_again(&foreign),
+        Err(LockError::ForeignGuard { .. })
+    ));
+    // A clone is the same manager.
+    let again = world.leases.clone().enter_again(&guard).unwrap();
+    assert_eq!(again.id(), guard.id());
+    // Also on one store: what one manager holds the other one can't enter.
+    let builder = Leases::builder(world.store.clone()).clock(world.clock.clone());
+    let (beside, _steps) = builder.build_stepped(3).unwrap();
+    assert!(matches!(
+        beside.enter_again(&guard),
+        Err(LockError::ForeignGuard { .. })
+    ));
+    assert_eq!(guard.id().holds(), 2);
+}
+
+#[test]
+fn errors_say_what_is_wrong_and_what_to_do() {
+    let lost = [
+        (Loss::Expired, "ran out"),
+        (Loss::NotHeld, "the store says"),
+        (Loss::NotFed, "not fed"),
+        (Loss::HeldTooLong, "as long as it may be"),
+        (Loss::Closed, "were closed"),
+    ];
+    for (loss, text) in lost {
+        let error = ReleaseError::Lost(loss);
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.source().is_none());
+    }
+    let store = [
+        (down(), "unavailable: down"),
+        (StoreError::Refused("no".to_owned()), "refuses the call: no"),
+        (StoreError::Restarted { wait: 3 * S }, "for another 3s"),
+        (
+            StoreError::Emptied {
+                wait: 3 * S,
+                evicted: false,
+            },
+            "is new, or lost its data, and grants nothing for another 3s",
+        ),
+        (
+            StoreError::Emptied {
+                wait: 3 * S,
+                evicted: true,
+            },
+            "evicted keys to save memory (maxmemory-policy has to be noeviction) and grants",
+        ),
+    ];
+    for (error, text) in store {
+        for error in [&error as &dyn Error, &ReleaseError::Store(error.clone())] {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert_eq!(error.may_pass(), !matches!(error, StoreError::Refused(_)));
+    }
+    let (lease, least) = (MS, 50 * MS);
+    let spawn = || io::Error::other("no thread left");
+    let others: [(&dyn Error, &[&str]); 4] = [
+        (&ReleaseError::NotHeld, &["not held any more"]),
+        (
+            &KeepError::TooShort { lease, least },
+            &["1ms", "at least 50ms"],
+        ),
+        (&KeepError::ZeroFeed, &["fed every 0 ns"]),
+        (&KeepError::Closed, &["is closed"]),
+    ];
+    for (error, parts) in others {
+        for part in parts {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+    assert!(KeepError::Spawn(spawn()).source().is_some());
+    assert!(
+        KeepError::Spawn(spawn())
+            .to_string()
+            .contains("no thread left")
+    );
+}
+
+#[test]
+fn everything_can_be_shown() {
+    let world = world(1);
+    let guard = world.leases.try_lock("a").unwrap();
+    let call = StoreCall::GiveBack {
+        name: "a",
+        owner: "b",
+    };
+    let builder = Leases::builder(MemoryStore::new())
+        .instance("node")
+        .batch(7);
+    let shown: [(&dyn Debug, &str); 13] = [
+        (&world.leases, "kept: 1"),
+        (&world.store, "names: 1"),
+        (&world.steps, "Steps"),
+        (&world.leases.acquire("b").lease(S), "lease: 1s"),
+        (&builder, "node"),
+        (&builder, "batch: 7"),
+        (
+            &Watchdog::<u32>::builder().alarm_after(5),
+            "alarm_after: Some(5)",
+        ),
+        (&call, "GiveBack"),
+        (&Fault::None, "None"),
+        (&Fault::Fail(down()), "Fail(Unavailable"),
+        (&Fault::LoseAnswer(down()), "LoseAnswer(Unavailable"),
+        (&Fault::Then(Box::new(|| ())), "Then(..)"),
+        (&Fault::Some(vec![3], down()), "Some([3], Unavailable"),
+    ];
+    for (thing, part) in shown {
+        assert!(format!("{thing:?}").contains(part), "{thing:?}");
+    }
+    drop(guard);
+}
+
+#[test]
+fn by_default_the_clock_counts_suspended_time() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let clock = Clock::boottime();
+    let before = clock.now();
+    let now = leases.now();
+    assert!(before <= now && now <= clock.now());
+    let watchdog = Watchdog::<u32>::builder().build(|_| Ok(vec![])).unwrap();
+    assert!(watchdog.now() >= now && watchdog.now() <= clock.now());
+    // And a lease is thirty seconds.
+    let guard = leases.try_lock("a").unwrap();
+    assert!(guard.remaining() > 20 * S && guard.remaining() <= LEASE);
+}

@@ -1,0 +1,18 @@
+//! Leases on the embedded store.
+
+#[path = "../kit/worlds.rs"]
+mod worlds;
+
+mod awaited;
+mod batches;
+mod errors;
+mod events;
+mod keys;
+mod loss;
+mod release;
+mod releases;
+mod renewal;
+mod tokens;
+mod under_lock;
+mod waiting;
+mod watchdog;

@@ -1,0 +1,238 @@
+//! The store before a proxy that hides a cluster: it answers as one server, and sends each command
+//! to the node that has its key.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use kit::wait;
+use redis::{Connection, Parser, Value};
+use tourbillon_leases::{
+    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
+};
+
+use crate::redis_kit::Server;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(30);
+/// The first slot of each node.
+const FIRST: [u16; 3] = [0, 5_461, 10_923];
+
+/// Three nodes that know each other.
+fn cluster() -> [Server; 3] {
+    let nodes = FIRST.map(|_| Server::with(&["--save", "", "--cluster-enabled", "yes"]));
+    for (node, server) in nodes.iter().enumerate() {
+        let last = FIRST.get(node + 1).map_or(16_383, |next| next - 1);
+        let range = [FIRST[node], last].map(|slot| slot.to_string());
+        server.cli(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]);
+        let port = server.port().to_string();
+        nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    }
+    wait::until("the nodes know each other", || {
+        let states = nodes.each_ref().map(|node| node.cli(&["CLUSTER", "INFO"]));
+        let ready = |state: &String| {
+            state.contains("cluster_state:ok") && state.contains("cluster_known_nodes:3")
+        };
+        states.iter().all(ready)
+    });
+    nodes
+}
+
+/// Hides these nodes behind a port. Its threads end with their connections, the one that accepts
+/// with the program.
+fn hidden(nodes: &[Server; 3]) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    let ports = nodes.each_ref().map(Server::port);
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || serve(client, ports));
+        }
+    });
+    port
+}
+
+fn serve(mut client: TcpStream, ports: [u16; 3]) -> Option<()> {
+    let mut nodes: Vec<Connection> = Vec::new();
+    for port in ports {
+        let node = redis::Client::open(("127.0.0.1", port)).ok()?;
+        nodes.push(node.get_connection().ok()?);
+    }
+    let mut parser = Parser::new();
+    let mut answer = Vec::new();
+    loop {
+        let Ok(Value::Array(words)) = parser.parse_value(&mut client) else {
+            return None;
+        };
+        let words: Vec<Vec<u8>> = words
+            .into_iter()
+            .map(|word| redis::from_redis_value(word).expect("commands are lists of strings"))
+            .collect();
+        answer.clear();
+        match keys(&words) {
+            Some([]) | None => answer.extend_from_slice(b"-ERR unknown command\r\n"),
+            Some([key, others @ ..]) => {
+                let mut slot = |key: &Vec<u8>| {
+                    let mut slot = redis::cmd("CLUSTER");
+                    slot.arg("KEYSLOT").arg(key);
+                    slot.query::<u16>(&mut nodes[0]).expect("a node answers")
+                };
+                let first = slot(key);
+                if others.iter().all(|key| slot(key) == first) {
+                    let node = FIRST
+                        .iter()
+                        .rposition(|&from| from <= first)
+                        .expect("from 0");
+                    let node = &mut nodes[node];
+                    node.send_packed_command(&redis::pack_command(&words))
+                        .ok()?;
+                    encode(&node.recv_response().ok()?, &mut answer);
+                } else {
+                    answer.extend_from_slice(b"-CROSSSLOT not in one slot\r\n");
+                }
+            }
+        }
+        client.write_all(&answer).ok()?;
+    }
+}
+
+/// The keys of a call of a script, which is all that this proxy lets through.
+fn keys(words: &[Vec<u8>]) -> Option<&[Vec<u8>]> {
+    if !matches!(&words[0][..], b"EVALSHA" | b"EVAL") {
+        return None;
+    }
+    let number: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
+    words.get(3..3 + number)
+}
+
+fn encode(value: &Value, to: &mut Vec<u8>) {
+    match value {
+        Value::Int(number) => to.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+        Value::Array(parts) => {
+            to.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
+            parts.iter().for_each(|part| encode(part, to));
+        }
+        Value::ServerError(error) => {
+            let (code, details) = (error.code(), error.details().unwrap_or_default());
+            to.extend_from_slice(format!("-{code} {details}\r\n").as_bytes());
+        }
+        other => panic!("scripts answer with numbers: {other:?}"),
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn r16_r30_a_proxy_that_hides_a_cluster_is_like_one_server() {
+    let nodes = cluster();
+    let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
+    // Each node asks for its own uptime.
+    let store = RedisStore::builder(&url)
+        .longest_lease(LEASE)
+        .durable()
+        .build()
+        .unwrap();
+    let guarded = RedisStore::builder(&url).longest_lease(Duration::from_millis(1));
+    let guarded = guarded.build().unwrap();
+    let names: Vec<String> = (0..101).map(|at| format!("{{orders}}/{at}")).collect();
+    for name in &names {
+        let claim = Claim::new(name, "g:1", Duration::from_millis(1));
+        wait::until("all nodes grant", || match guarded.acquire(&claim, LIMIT) {
+            Ok(Acquired::Granted { .. }) => true,
+            Err(StoreError::Restarted { .. } | StoreError::Emptied { .. })
+            | Ok(Acquired::Held { .. }) => false,
+            other => panic!("{other:?}"),
+        });
+    }
+    let mut tokens = BTreeMap::new();
+    for name in &names {
+        let claim = Claim::new(name, "a:1", LEASE);
+        wait::until("the short lease is over", || {
+            match store.acquire(&claim, LIMIT) {
+                Ok(Acquired::Granted { token }) => tokens.insert(name, token).is_none(),
+                Ok(Acquired::Held { .. }) => false,
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+    for node in &nodes {
+        assert_ne!(node.cli(&["DBSIZE"]), "(integer) 0", "each node has some");
+    }
+    let batch: Vec<_> = names
+        .iter()
+        .map(|name| Renewal::new(name, "a:1", LEASE))
+        .collect();
+    let renew = || store.renew(Destination::default(), &batch, LIMIT);
+    assert_eq!(renew(), Ok(vec![Outcome::Renewed; names.len()]));
+    // One of them forgets the scripts: those of its names are sent again, to that node.
+    nodes[1].cli(&["SCRIPT", "FLUSH"]);
+    assert_eq!(renew(), Ok(vec![Outcome::Renewed; names.len()]));
+    for name in &names {
+        assert_eq!(store.release(name, "a:1", LIMIT), Ok(Released::Released));
+        let again = store.acquire(&Claim::new(name, "a:2", LEASE), LIMIT);
+        let Ok(Acquired::Granted { token }) = again else {
+            panic!("{name}: {again:?}");
+        };
+        assert!(token > tokens[name]);
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
+    let nodes = cluster();
+    let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
+    let longest = Duration::from_millis(300);
+    let store = RedisStore::builder(&url).longest_lease(longest);
+    let store = store.destinations(3).build().unwrap();
+    wait::until("all nodes grant", || {
+        // Each node is asked for its uptime only with a lock of its own.
+        store.check(LIMIT).is_ok()
+            && (0..30).all(|at| {
+                let name = format!("n{at}");
+                let acquired = store.acquire(&Claim::new(&name, "w:1", longest), LIMIT);
+                matches!(acquired, Ok(Acquired::Granted { .. }))
+                    && store.release(&name, "w:1", LIMIT) == Ok(Released::Released)
+            })
+    });
+    let name_of = |node: u64| {
+        let mut names = (0..).map(|at| format!("n{at}"));
+        let of = |name: &String| store.destination(name) == Destination::new(node);
+        names.find(of).expect("names are endless")
+    };
+    let lost = std::time::Instant::now();
+    assert_eq!(nodes[1].cli(&["FLUSHALL"]), "OK");
+    let mut refused = 0;
+    loop {
+        // Those of the others go on.
+        for node in [0, 2] {
+            let name = name_of(node);
+            let acquired = store.acquire(&Claim::new(&name, "a:1", longest), LIMIT);
+            assert!(
+                matches!(acquired, Ok(Acquired::Granted { .. })),
+                "{acquired:?}"
+            );
+        }
+        let name = name_of(1);
+        match store.acquire(&Claim::new(&name, "a:1", longest), LIMIT) {
+            Ok(Acquired::Granted { .. }) => break,
+            Err(StoreError::Emptied { wait, .. }) => {
+                assert!(wait <= longest, "{wait:?}");
+                refused += 1;
+                // What the node had granted is given back.
+                let lock = format!("tourbillon:{{{name}}}:lock");
+                assert_eq!(nodes[1].cli(&["EXISTS", &lock]), "(integer) 0");
+            }
+            other => panic!("{other:?}"),
+        }
+        thread::park_timeout(Duration::from_millis(10));
+    }
+    assert!(refused > 0 && lost.elapsed() >= longest, "{refused}");
+}

@@ -1,0 +1,13 @@
+//! Leases on Redis servers, which the tests start for themselves.
+
+#[path = "../kit/proxy.rs"]
+mod proxy;
+#[path = "../kit/redis.rs"]
+mod redis_kit;
+
+mod cluster;
+mod faults;
+mod releases;
+mod store;
+#[cfg(feature = "redis-tls")]
+mod tls;

@@ -1,0 +1,171 @@
+//! User code that runs under a lock, for crates that build on this one.
+//!
+//! A key's `Eq` and `Clone`, a value's `Clone`, a group's `Eq`, and closures that look at a value in
+//! its place run while the calling thread has a lock of a map or a scheduler. From there nothing may
+//! call a map or a scheduler: the thread could wait for a lock that it has itself. Calls of this crate
+//! panic there; the drops of its types put their work off until the lock is free.
+//!
+//! A type of another crate that calls this one can be a part of a key or a value too, so its methods
+//! and its drop may run under such a lock. This module tells them:
+//!
+//! - A method calls [`check`] before it changes anything.
+//! - A drop leaves what calls a map or a scheduler to [`when_unlocked`].
+//!
+//! # Examples
+//!
+//! A session that is a value of a map, and cancels its timer when it is dropped:
+//!
+//! ```
+//! use tourbillon::reentrancy::{self, when_unlocked};
+//! use tourbillon::{Handle, Scheduler};
+//!
+//! struct Session {
+//!     id: u64,
+//!     timers: Handle<u64>,
+//! }
+//!
+//! impl Session {
+//!     fn end_now(&self) -> Result<(), reentrancy::UnderLock> {
+//!         reentrancy::check()?;
+//!         self.timers.cancel(&self.id);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! impl Drop for Session {
+//!     fn drop(&mut self) {
+//!         let (id, timers) = (self.id, self.timers.clone());
+//!         when_unlocked(move || {
+//!             timers.cancel(&id);
+//!         });
+//!     }
+//! }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let scheduler = Scheduler::<u64>::builder().build()?;
+//! # let session = Session { id: 7, timers: scheduler.handle() };
+//! # session.end_now()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+
+use crate::error::UNDER_LOCK;
+use crate::shard;
+
+/// Whether the calling thread has a lock of a map or a scheduler, so that calls to any of them panic.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::reentrancy::is_under_lock;
+/// use tourbillon::{Expiry, ExpiryMap};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sessions = ExpiryMap::builder(Expiry::after(Duration::from_secs(60))).build(|_, _| ())?;
+/// sessions.insert(1, "a session")?;
+/// let under_lock = sessions.update(&1, |_| is_under_lock());
+/// assert!(!is_under_lock());
+/// # let _ = under_lock;
+/// # Ok(())
+/// # }
+/// ```
+#[inline]
+#[must_use]
+pub fn is_under_lock() -> bool {
+    shard::is_under_a_lock()
+}
+
+/// Checks that the calling thread may call a map or a scheduler.
+///
+/// # Errors
+///
+/// [`UnderLock`]: it has a lock of a map or a scheduler, and panics. That happens in panic hooks and
+/// in drops, see [panic hooks](crate#panic-hooks). A second panic would end the process there, so the
+/// caller has to do without.
+///
+/// # Panics
+///
+/// If the thread has such a lock and does not panic yet. It says which user code may have called.
+#[inline]
+pub fn check() -> Result<(), UnderLock> {
+    if shard::is_under_a_lock() {
+        shard::refuse();
+        return Err(UnderLock(()));
+    }
+    Ok(())
+}
+
+/// Runs `work` at once, or, if the calling thread has a lock of a map or a scheduler, as soon as the
+/// thread has released it: before it returns from the call that took the lock, also if a panic releases
+/// it.
+///
+/// A panic of work that was put off is caught, and the panic hook has told of it.
+pub fn when_unlocked(work: impl FnOnce() + 'static) {
+    shard::when_unlocked(work);
+}
+
+/// The calling thread panics while it has a lock of a map or a scheduler; see [`check`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnderLock(());
+
+impl fmt::Display for UnderLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(UNDER_LOCK)
+    }
+}
+
+impl std::error::Error for UnderLock {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::contain;
+    use crate::shard::NoCalls;
+    use crate::sync::Arc;
+    use crate::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_check_fails_under_a_lock_and_panics_only_if_nothing_else_does() {
+        struct InUnwinding(Arc<AtomicUsize>);
+        impl Drop for InUnwinding {
+            fn drop(&mut self) {
+                let refused = check().unwrap_err();
+                assert!(refused.to_string().contains("has a lock"));
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        assert_eq!(check(), Ok(()));
+        assert!(!is_under_lock());
+        let seen = Arc::new(AtomicUsize::new(0));
+        let panicked = contain(|| {
+            let _lock = NoCalls::begin();
+            assert!(is_under_lock());
+            let _in_unwinding = InUnwinding(Arc::clone(&seen));
+            let _ = check();
+        });
+        assert!(panicked.unwrap_err().contains("run under a lock"));
+        assert_eq!(seen.load(Ordering::Relaxed), 1);
+        assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn work_waits_until_the_lock_is_free() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let work = || {
+            let done = Arc::clone(&done);
+            move || {
+                assert!(!is_under_lock());
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        when_unlocked(work());
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+        let lock = NoCalls::begin();
+        when_unlocked(work());
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+        drop(lock);
+        assert_eq!(done.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,206 @@
+//! `ExpiryMap`: what every call answers, for one key, for many, and while the handler runs for a key.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use kit::map::{IDLE, S, at, builder, collecting, fill, keys, take, text};
+use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Inserted, Removed, Touch};
+
+#[test]
+fn insertions_say_what_they_replaced() {
+    let (stepped, gone) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, [1]);
+    stepped.advance(S);
+    let replaced = map.insert(1, "b".into()).unwrap();
+    assert_eq!(replaced.replaced().as_deref(), Some("value 1"));
+    assert_eq!(
+        map.deadline(&1),
+        Some(at(61)),
+        "a new entry with its own time"
+    );
+    let error = map.insert_if_absent(1, "c".into()).unwrap_err();
+    assert_eq!((error.key, error.value.as_str()), (1, "c"));
+    assert_eq!(error.refusal, InsertRefusal::Occupied);
+    map.insert_if_absent(2, "c".into()).unwrap();
+    let made = AtomicBool::new(false);
+    let make = || {
+        made.store(true, Ordering::Relaxed);
+        // Without a lock: the map may be asked.
+        map.get(&1).unwrap() + "!"
+    };
+    let found = map.get_or_insert_with(2, make).unwrap();
+    assert_eq!(found, Found::Present("c".into()));
+    assert!(!made.load(Ordering::Relaxed));
+    let found = map.get_or_insert_with(3, make).unwrap();
+    assert_eq!(found.into_value(), "b!");
+    assert_eq!(map.get(&3).as_deref(), Some("b!"));
+    stepped.advance(2 * IDLE);
+    assert_eq!(keys(&gone), [1, 2, 3]);
+    let stats = map.stats();
+    assert_eq!((stats.scheduled, stats.replaced, stats.ran), (4, 1, 3));
+}
+
+#[test]
+fn values_are_looked_at_and_changed_in_place() {
+    let (stepped, _) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, [1]);
+    stepped.advance(S);
+    assert_eq!(map.with(&1, String::len), Some(7));
+    assert_eq!(map.update(&1, |value| value.push('!')), Some(()));
+    assert_eq!(map.get(&1).as_deref(), Some("value 1!"));
+    assert_eq!(map.deadline(&1), Some(at(60)), "none of these is a touch");
+    assert_eq!(map.get_and_touch(&1).as_deref(), Some("value 1!"));
+    assert_eq!(map.deadline(&1), Some(at(61)));
+    assert_eq!(map.with(&2, String::len), None);
+    assert_eq!(map.update(&2, String::clear), None);
+    assert_eq!((map.get(&2), map.get_and_touch(&2)), (None, None));
+}
+
+#[test]
+fn a_borrowed_key_will_do() {
+    let stepped = ExpiryMap::<String, u8>::builder()
+        .build_stepped(1, |_, _| ())
+        .unwrap();
+    let map = stepped.map();
+    map.insert("a".to_owned(), 1).unwrap();
+    assert_eq!((map.get("a"), map.contains("b")), (Some(1), false));
+    assert!(map.touch("a").is_alive());
+    assert_eq!(map.remove("a").value(), Some(1));
+}
+
+// === many keys ===
+
+/// One call holds several locks; others take them meanwhile, in the order of their keys.
+#[test]
+fn many_touches_of_many_threads_don_t_wait_for_each_other_for_ever() {
+    const KEYS: u32 = 2_000;
+    let map = builder().build(|_, _| ()).unwrap();
+    fill(&map, 0..KEYS);
+    let (done, ended) = mpsc::channel();
+    for thread in 0..4_u32 {
+        let (map, done) = (map.clone(), done.clone());
+        thread::spawn(move || {
+            let mut alive = 0;
+            for round in 0..50 {
+                let turn = |key: u32| (key * 7 + thread * 500 + round) % KEYS;
+                let some: Vec<u32> = (0..600).map(turn).collect();
+                alive += (map.touch_many(&some).iter())
+                    .filter(|t| t.is_alive())
+                    .count();
+                alive += usize::from(map.touch(&some[0]).is_alive());
+                map.update(&some[1], |value| value.push('!'));
+            }
+            done.send(alive).unwrap();
+        });
+    }
+    for _ in 0..4 {
+        let alive = ended.recv_timeout(Duration::from_secs(60));
+        assert_eq!(alive, Ok(50 * 601), "all are there");
+    }
+}
+
+#[test]
+fn many_touches_answer_in_the_order_of_the_keys() {
+    let (stepped, gone) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, (0..1_000).map(|key| 2 * key));
+    stepped.advance(S);
+    let asked: Vec<u32> = (0..2_000).rev().chain([4]).collect();
+    let answers = map.touch_many(&asked);
+    let deadline = at(61);
+    for (key, answer) in asked.iter().zip(&answers).take(2_000) {
+        let expected = match key % 2 {
+            0 => Touch::Touched { deadline },
+            _ => Touch::NotFound,
+        };
+        assert_eq!(*answer, expected, "{key}");
+    }
+    assert_eq!(answers[2_000], Touch::Unchanged { deadline }, "asked twice");
+    assert!(map.touch_many([] as [&u32; 0]).is_empty());
+    stepped.advance_to(at(60));
+    assert!(take(&gone).is_empty());
+    stepped.advance_to(at(61));
+    assert_eq!(keys(&gone).len(), 1_000);
+}
+
+#[test]
+fn all_entries_can_be_walked_over_sieved_and_cleared() {
+    let (stepped, gone) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, 0..1_000);
+    let mut seen: Vec<_> = map.iter().collect();
+    seen.sort_unstable();
+    assert!(seen.iter().map(|(key, _)| *key).eq(0..1_000));
+    assert!(seen.iter().all(|(key, value)| *value == text(*key)));
+    let odd = map.retain(|key, value| {
+        value.push('!');
+        key % 2 == 0
+    });
+    assert_eq!((odd, map.len()), (500, 500));
+    assert!(
+        (&map)
+            .into_iter()
+            .all(|(key, value)| value == text(key) + "!")
+    );
+    assert_eq!(map.clear(), 500);
+    assert!(map.is_empty());
+    stepped.advance(2 * IDLE);
+    assert!(take(&gone).is_empty());
+    let stats = map.stats();
+    assert_eq!((stats.scheduled, stats.cancelled), (1_000, 1_000));
+}
+
+// === the key while its handler runs ===
+
+#[test]
+fn a_key_is_free_while_its_handler_runs() {
+    for seed in 1..10 {
+        let rounds = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&rounds);
+        let stepped = builder()
+            .build_stepped(seed, move |map, expired| {
+                let round = counted.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(expired.value, round.to_string());
+                let key = expired.key;
+                assert_eq!(map.remove(&key), Removed::Expired);
+                let next = (round + 1).to_string();
+                assert_eq!(map.insert(key, "in between".into()).unwrap(), Inserted::New);
+                assert_eq!(map.get(&key).as_deref(), Some("in between"));
+                assert_eq!(map.update(&key, |value| value.push('!')), Some(()));
+                assert_eq!(
+                    map.insert(key, next.clone()).unwrap(),
+                    Inserted::Replaced("in between!".into())
+                );
+                let deadline = map.now() + IDLE;
+                assert_eq!(map.touch(&key), Touch::Unchanged { deadline });
+                let deadline = map.now() + 2 * S;
+                assert_eq!(
+                    map.set_expiry(&key, Expiry::NEVER.time_to_idle(2 * S)),
+                    Touch::Touched { deadline }
+                );
+                if round == 3 {
+                    assert_eq!(map.retain(|_, value| *value != next), 1);
+                    assert!(!map.contains(&key));
+                    assert_eq!(map.insert(key, next).unwrap(), Inserted::New);
+                }
+                if round == 5 {
+                    let removed = map.remove(&key).value();
+                    assert_eq!(removed.as_deref(), Some("6"));
+                }
+            })
+            .unwrap();
+        stepped.map().insert(1, "0".into()).unwrap();
+        stepped.advance(IDLE);
+        assert_eq!(rounds.load(Ordering::Relaxed), 1);
+        stepped.advance(2 * S);
+        assert_eq!(rounds.load(Ordering::Relaxed), 2);
+        stepped.advance(1_000 * IDLE);
+        let stats = stepped.map().stats();
+        assert_eq!((stats.ran, stats.panicked, stats.pending), (6, 0, 0));
+        assert!(stats.balances());
+    }
+}

@@ -1,0 +1,5 @@
+//! Futures and streams: sleeps, expired entries as a stream, and tasks on tokio.
+
+mod sleep;
+mod streams;
+mod tokio_tasks;

@@ -1,0 +1,21 @@
+//! Helpers that the tests of several packages share.
+//!
+//! What only the tests of leases need is beside those tests.
+
+pub mod drops;
+pub mod gate;
+pub mod ledger;
+pub mod map;
+#[cfg(target_os = "linux")]
+pub mod naps;
+#[cfg(unix)]
+pub mod pause;
+pub mod program;
+pub mod quiet;
+pub mod rounds;
+#[cfg(feature = "tokio")]
+pub mod runtimes;
+pub mod steps;
+pub mod wait;
+pub mod wakes;
+pub mod ways;

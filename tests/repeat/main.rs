@@ -1,0 +1,5 @@
+//! Timers that repeat.
+
+mod calls;
+mod missed;
+mod rounds;

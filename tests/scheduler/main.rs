@@ -1,0 +1,19 @@
+//! Timers under keys: arming, moving, cancelling, firing, bounds, and the end of a scheduler.
+
+mod batch;
+mod cancel;
+mod cancel_running;
+mod catch_up;
+mod firing;
+mod hashing;
+mod ids;
+mod keys;
+mod limits;
+mod moves;
+mod pace;
+mod promises;
+mod running;
+mod shrink;
+mod shutdown;
+mod timer;
+mod within;

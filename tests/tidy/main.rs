@@ -1,0 +1,279 @@
+//! A test of the tree itself: the rules that no compiler and no lint holds.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+mod circles;
+mod labels;
+mod rows;
+mod rules;
+mod source;
+
+use source::Source;
+
+/// Where a module of the crate stands, and which layers below it may use.
+struct Layer {
+    module: &'static str,
+    layer: u8,
+    uses: RangeInclusive<u8>,
+    /// The modules of its own layer that it may use.
+    beside: &'static [&'static str],
+}
+
+const fn layer(
+    layer: u8,
+    module: &'static str,
+    uses: RangeInclusive<u8>,
+    beside: &'static [&'static str],
+) -> Layer {
+    Layer {
+        module,
+        layer,
+        uses,
+        beside,
+    }
+}
+
+/// Arrows point down only. `lib.rs` may name anything.
+const LAYERS: &[Layer] = &[
+    layer(0, "sync", 0..=0, &[]),
+    layer(1, "tick", 0..=0, &[]),
+    layer(1, "time", 0..=0, &["tick"]),
+    layer(1, "clock", 0..=0, &["tick", "time"]),
+    layer(1, "error", 0..=0, &["tick", "time"]),
+    layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
+    layer(2, "job", 0..=1, &[]),
+    layer(1, "waker", 0..=0, &[]),
+    layer(2, "outlet", 0..=1, &["job"]),
+    layer(2, "stats", 0..=1, &[]),
+    // Pure: no threads and no clock, so not even the facade.
+    layer(3, "wheel", 1..=1, &[]),
+    layer(4, "shard", 0..=3, &[]),
+    // Knows jobs and never timers.
+    layer(4, "executor", 0..=2, &[]),
+    layer(5, "engine", 0..=4, &[]),
+    // Setters that the builders of all faces share.
+    layer(5, "options", 0..=4, &["engine"]),
+    layer(6, "scheduler", 0..=5, &[]),
+    layer(6, "timer", 0..=5, &["scheduler"]),
+    layer(6, "expiry", 0..=5, &["scheduler"]),
+    // The kit builds schedulers and maps that a test steps, out of the parts of their builders.
+    layer(6, "test_util", 0..=5, &["expiry", "scheduler"]),
+    // A client of the faces below it.
+    layer(7, "leases", 0..=6, &[]),
+];
+
+/// Files that may import each other in a circle, with the reason.
+const KNOTS: &[circles::Knot] = &[(
+    &[
+        "src/scheduler/face.rs",
+        "src/scheduler/firing.rs",
+        "src/scheduler/handle.rs",
+        "src/scheduler/task.rs",
+    ],
+    "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
+     and a firing gives the handle",
+)];
+
+/// What a file outside of `src/sync` may name all the same: file, path, reason.
+const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// Public enums that callers may match without a wildcard: file, name, why it never grows.
+const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[];
+
+/// Public enums whose variants with named fields may get further fields. Only the crate makes values
+/// of these; what a backend makes, such as `Acquired`, can't be marked.
+const GROWING_VARIANTS: &[&str] = &["BuildError", "LockError", "What"];
+
+/// Files that may be longer than the others: file, lines, reason.
+const LONG_FILES: &[(&str, usize, &str)] = &[];
+
+/// The tests that may be ignored, each because it needs something that may be missing.
+const MAY_BE_IGNORED: &[(&str, &str)] = &[(
+    "tests/examples/sessions.rs",
+    "the_replay_of_the_large_log_is_the_offline_computation",
+)];
+
+/// The folders whose tests hold rows of `docs/conformance.md`. One that does not exist has none.
+const TESTED: &[&str] = &[
+    "src",
+    "tests",
+    "loom-tests/src",
+    "leases/src",
+    "leases/tests",
+];
+
+/// The folders whose files define and cite labels of invariants.
+const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
+
+const DESIGN: &str = "DESIGN.md";
+
+/// The folder of the whole repository.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All Rust files below these folders of the repository, sorted by path.
+fn sources(folders: &[&str]) -> Vec<Source> {
+    let mut found = Vec::new();
+    for folder in folders {
+        collect(&repository(), folder, &mut found);
+    }
+    found
+}
+
+fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else {
+        return;
+    };
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("the folder can be read").file_name())
+        .filter_map(|name| name.into_string().ok())
+        .collect();
+    names.sort();
+    for name in names {
+        let path = format!("{folder}/{name}");
+        if root.join(&path).is_dir() {
+            if name != "target" {
+                collect(root, &path, found);
+            }
+        } else if name.ends_with(".rs") {
+            let text = fs::read_to_string(root.join(&path)).expect("a source file is UTF-8");
+            found.push(Source::new(&path, &text));
+        }
+    }
+}
+
+/// Whether it is a file of this test, whose samples break the rules.
+fn is_sample(source: &Source) -> bool {
+    source.path.starts_with("tests/tidy")
+}
+
+/// The text of a file that is no Rust source.
+fn document(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).expect("the document can be read")
+}
+
+#[track_caller]
+fn none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[track_caller]
+fn hold(folders: &[&str], rule: fn(&Source) -> Vec<String>) {
+    let sources = sources(folders);
+    assert!(!sources.is_empty(), "there are no files in {folders:?}");
+    none(&sources.iter().flat_map(rule).collect::<Vec<_>>());
+}
+
+const EVERYTHING: &[&str] = &[
+    "src",
+    "tests",
+    "examples",
+    "fork-tests",
+    "loom-tests",
+    "benches",
+    "instructions",
+    "xtask",
+];
+
+#[test]
+fn modules_use_what_lies_below_them() {
+    hold(&["src"], rules::layering);
+}
+
+#[test]
+fn files_do_not_import_each_other_in_circles() {
+    let mut sources = sources(&["src"]);
+    sources.retain(|source| !source.path.starts_with("src/leases/"));
+    none(&circles::circles(&sources, KNOTS));
+}
+
+#[test]
+fn only_the_facade_names_threads_and_atomics() {
+    hold(&["src"], rules::facade);
+}
+
+#[test]
+fn every_ordering_says_why() {
+    hold(&["src"], rules::orderings);
+}
+
+#[test]
+fn nothing_is_left_over() {
+    hold(EVERYTHING, rules::leftovers);
+}
+
+#[test]
+fn there_is_no_unsafe_code() {
+    // Not in `benches`: who counts allocations cannot do without. Nor in `fork-tests`: no safe function
+    // forks.
+    hold(
+        &[
+            "src",
+            "tests",
+            "examples",
+            "loom-tests",
+            "instructions",
+            "xtask",
+        ],
+        rules::no_unsafe,
+    );
+}
+
+#[test]
+fn every_public_enum_may_grow_or_says_why_not() {
+    hold(&["src"], rules::enums_may_grow);
+}
+
+#[test]
+fn no_file_is_too_long() {
+    hold(&["src"], rules::length);
+}
+
+#[test]
+fn the_tables_of_this_test_are_up_to_date() {
+    none(&rules::table(&sources(&["src"])));
+}
+
+#[test]
+fn every_row_of_the_tables_has_a_test_or_a_reason() {
+    let mut held = Vec::new();
+    for source in sources(TESTED).iter().filter(|source| !is_sample(source)) {
+        held.extend(rows::held(source));
+    }
+    let documented =
+        rows::documented(&document(rows::DOCUMENT)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    none(&rows::complaints(&held, &documented));
+}
+
+#[test]
+fn every_label_is_defined_once() {
+    let mut found = labels::labels(DESIGN, &document(DESIGN));
+    for source in sources(LABELLED).iter().filter(|source| !is_sample(source)) {
+        found.extend(labels::labels(&source.path, &source.text));
+    }
+    assert!(!found.is_empty(), "there are no labels in {LABELLED:?}");
+    none(&labels::complaints(&found));
+}
+
+#[test]
+fn labels_name_their_place() {
+    // Not in `benches`, whose workloads are called `W1` and so on.
+    let folders = [
+        "src",
+        "leases",
+        "tests",
+        "loom-tests",
+        "fork-tests",
+        "examples",
+        "xtask",
+    ];
+    let sources = sources(&folders);
+    let complaints = sources
+        .iter()
+        .filter(|source| !is_sample(source))
+        .flat_map(labels::short);
+    none(&complaints.collect::<Vec<_>>());
+}
