@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(groups.recv(), Ok(vec![0, 1, 2]));
             let began = Instant::now();
             while (0..3).any(|stripe| shards.stripes[stripe].try_lock().is_none()) {
-                assert!(began.elapsed() < Duration::from_secs(60), "the locks are still held");
+                assert!(began.elapsed() < Duration::from_secs(60), "still locked");
                 thread::yield_now();
             }
             drop(taken);

@@ -3,7 +3,7 @@
 //! ```text
 //!           arm                       expire                        claim
 //!  (free) -------> Pending ---------------------> Queued -----------------> Running --settle--> (free)
-//!           touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  with a successor: Pending,
+//!           touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  successor: Pending,
 //!       reschedule '---'  replace: generation+1     | touch -> Pending        '- or Queued if it is due
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! | Free | Pending, or Queued if due | not found | not found | - | the slot goes back to the free list |
 //! | Pending | replaced, generation + 1 | moved | Free | Queued | nothing |
 //! | Queued | replaced, Pending or Queued | Pending or Queued | Free | - | Running |
-//! | Running | kept as successor | successor moved, else running | successor cancelled; run marked | - | - |
+//! | Running | successor added | successor moved, else running | successor cancelled, run marked | - | - |
 //!
 //! Invariants:
 //!

@@ -159,7 +159,7 @@ mod tests {
         for _ in 0..6 {
             assert!(pool.take(&mut b));
         }
-        assert!(!pool.take(&mut b), "three are unused, but in the other stripe");
+        assert!(!pool.take(&mut b), "the other stripe has three");
         assert!(pool.collect(|| {
             pool.drain(&mut a);
             pool.drain(&mut b);
