@@ -106,6 +106,7 @@ impl Ticker {
         let spare = {
             let mut locked = Locked::new(shards, number);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
+            // Remembered for `next_stripe`, which passes over a stripe that can't expire anything.
             self.left[stripe] = match progress {
                 CoreProgress::Cascade => Left::Cascade,
                 CoreProgress::Held => Left::Held,
@@ -174,6 +175,7 @@ impl Ticker {
                 }
                 Left::Held | Left::Anything => {}
             }
+            // Another stripe is due, but the stripe with a cascade has waited long enough.
             if cascade.is_some() && self.since_cascade >= CASCADE_AT_LEAST_EVERY {
                 break;
             }

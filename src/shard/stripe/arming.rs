@@ -219,6 +219,7 @@ impl<K, V> Stripe<K, V> {
                 dropped: (Some(old_key), Some(old_value)),
             };
         }
+        // A new generation makes ids of the replaced arming invalid.
         armed.generation += 1;
         let generation = armed.generation;
         let old = std::mem::replace(&mut armed.value, value);

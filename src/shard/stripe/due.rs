@@ -113,8 +113,8 @@ impl<K, V> Stripe<K, V> {
                 return Claimed::Nothing;
             }
         };
-        // The run needs a key of its own, since the entry keeps one for lookups. The clone is made
-        // before anything changes, since it is user code and may panic.
+        // The run needs a key of its own, since the entry keeps one for lookups. The clone is user
+        // code and may panic, so it is made before the counters and the entry change.
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
             Ok(key) => key,
             Err(panic) => {

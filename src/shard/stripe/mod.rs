@@ -318,6 +318,7 @@ impl<K, V> Stripe<K, V> {
                 },
             }),
             Slot::Running(_) => {
+                // The slot keeps only the key of a Running entry; the rest is in the list of runs.
                 let run = &self.runs[self.run_at(slot)?];
                 Some(Sight {
                     id: run.id,

@@ -111,6 +111,8 @@ impl<K, V> Stripe<K, V> {
     ) -> Option<u32> {
         let end = from.saturating_add(limit).min(self.table.len());
         for slot in from..end {
+            // A closure that panics has changed its own value at most: the entry is cancelled
+            // afterwards.
             if let Some(armed) = self.table.armed_mut(slot) {
                 if !keep(&armed.key, &mut armed.value, armed.deadline)
                     && let Some((_, key, value)) = self.cancel_armed(slot)
@@ -129,6 +131,7 @@ impl<K, V> Stripe<K, V> {
             {
                 self.counters.cancelled += 1;
                 self.kept_is_gone(at);
+                // The key stays with the run.
                 out.push((None, Some(kept.value)));
             }
         }

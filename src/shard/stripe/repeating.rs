@@ -90,6 +90,8 @@ impl<K, V> Stripe<K, V> {
             unreachable!("E4: a run is completed exactly once, and after this call");
         };
         let run = &mut self.runs[at];
+        // Decided under this lock: a cancellation, a shutdown or an arming that came before it ends
+        // the repetition, and a later one finds the successor.
         let goes_on = run.goes_on() && open && newest < u32::MAX;
         // From here on the run is an ordinary one: later calls see the successor, or none.
         let repeating = run.repeating.take();
