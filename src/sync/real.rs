@@ -1,4 +1,4 @@
-//! What runs in production: std and crossbeam.
+//! The types that run in production, from std and crossbeam.
 
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
