@@ -1,10 +1,10 @@
 //! A bounded channel whose receiver can be a thread or a task.
 //!
 //! A thread uses the receiver of the channel itself. A task leaves its waker in the single place
-//! for one: it looks for an item, leaves the waker, and looks again. A sender sends first and takes
-//! the waker afterwards; so does a call that ends the channel, and the drop of the sender. Both
-//! sides take the lock of that place. So either the second look finds the item, or the sender finds
-//! the waker. **O1**
+//! for one: it checks for an item, leaves the waker, and checks again. A sender sends first and
+//! takes the waker afterwards; so does a call that ends the channel, and the drop of the sender.
+//! Both sides take the lock of that place. So either the second check finds the item, or the sender
+//! finds the waker. **O1**
 //!
 //! A send that waits for room holds no lock. So the channel can be ended meanwhile, and it is
 //! disconnected when the last send has returned. **O2**
@@ -161,7 +161,7 @@ impl<T> Intake<T> {
             Err(TryRecvError::Disconnected) => return Poll::Ready(None),
         }
         leave(context.waker(), |show| show(&mut self.signal.waker.lock()));
-        // O1: the second look.
+        // O1: the second check.
         match self.try_recv() {
             Err(TryRecvError::Empty) => Poll::Pending,
             Ok(item) => Poll::Ready(Some(item)),

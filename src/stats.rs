@@ -75,6 +75,7 @@ impl Histogram {
             for (bucket, count) in self.counts.iter().enumerate() {
                 seen += u64::from(*count);
                 if seen >= rank {
+                    // The bucket may end above the greatest value.
                     return Duration::from_nanos(Self::upper_end(bucket).min(self.max));
                 }
             }

@@ -4,10 +4,9 @@
 //! More workers are started when two conditions hold.
 //!
 //! **A ticket is old.** A ticker that sees tickets wait adds the number of unclaimed tickets to the
-//! number of claims: the *mark*. If claims have not reached the mark one limit later, fewer tickets
-//! were claimed than had waited. So, in whatever order tickets are claimed, one of those still
-//! waits, and it is at least one limit old. If claims have reached the mark, the ticker sets a new
-//! one.
+//! number of claims: the *mark*. If claims have reached the mark one limit later, the ticker sets a
+//! new one. Otherwise fewer tickets were claimed than had waited. So, in whatever order tickets are
+//! claimed, one of those still waits, and it is at least one limit old.
 //!
 //! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to
 //! start, or sleeps because there are no tickets. The pool keeps as many able workers as were asked
@@ -161,6 +160,7 @@ impl GrowthWatch {
         // From here on the questions cost more, so they are asked only when a check is due.
         let free = crew.free_seats();
         if free == 0 {
+            // No worker can be started, so the checks become rare.
             return stall.give_up(now, LONGEST_PAUSE.max(self.limit));
         }
         let old = now.since(stall.since) >= self.limit;
@@ -181,6 +181,7 @@ impl GrowthWatch {
             Look::Able(able) if able == wanted && still => 1,
             Look::Blind if old && crew.may_start_blindly(now) => 1,
             Look::Able(_) => {
+                // Enough workers are able. Each check costs system calls, so the pauses grow.
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
             }
             Look::Blind | Look::Later => return stall.wait(now, step),
@@ -205,8 +206,8 @@ impl Stall {
         Growth::LookAgain(self.due)
     }
 
-    /// Sets the next check when no worker can or need be started. Each pause is twice as long as
-    /// the one before, up to `longest`.
+    /// Sets the next check when no worker can or need be started. Each pause is twice the one
+    /// before, up to `longest`.
     fn give_up(&mut self, now: Time, longest: Duration) -> Growth {
         self.looks = 0;
         self.started = 0;

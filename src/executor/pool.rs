@@ -80,6 +80,7 @@ impl Pool {
                     .map(|seat| seat.parker.unparker().clone())
                     .collect(),
             )),
+            // Padded, since each worker writes its own count for every ticket.
             claims: seats
                 .iter()
                 .map(|_| CachePadded::new(AtomicU64::new(0)))

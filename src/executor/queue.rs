@@ -6,7 +6,7 @@
 //!   injector ---------'
 //! ```
 //!
-//! 1. at every 32nd ticket the injector, so that steady expiry does not starve what was injected;
+//! 1. at every 32nd ticket the injector, so that steady expiry does not starve injected tickets;
 //! 2. the worker's own deque;
 //! 3. the tickers' deques, beginning with the worker's own ticker, or with a ticker whose worker is
 //!    in a long task;
@@ -36,7 +36,7 @@ pub(super) struct Queues {
     /// Stealers of the workers' deques, by worker slot.
     locals: Box<[Stealer<Ticket>]>,
     /// How many of `locals` can hold tickets: one more than the highest worker slot ever used. Most
-    /// schedulers never grow to `max_workers`, and a look at an unused deque costs a fence.
+    /// schedulers never grow to `max_workers`, and a check of an unused deque costs a fence.
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
@@ -72,8 +72,8 @@ impl Queues {
 
     /// Notes that a worker uses this slot from now on. The caller holds the lock of the free slots.
     pub(super) fn use_local(&self, seat: usize) {
-        // Relaxed: a deque gets its first ticket after this and before the fence F2 of `sleep.rs`,
-        // so a look after F1 that must see the ticket sees this number, too.
+        // Relaxed: a deque gets its first ticket after this and before the fence F2 of `sleep.rs`.
+        // So a check after F1 that must see the ticket sees this number, too.
         let used = self.used.load(Ordering::Relaxed).max(seat + 1);
         self.used.store(used, Ordering::Relaxed);
     }

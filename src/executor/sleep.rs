@@ -1,10 +1,10 @@
 //! How a worker goes to sleep without missing a ticket.
 //!
 //! ```text
-//!            announce                look: nothing              token, or a moment came
+//!            announce               check: nothing              token, or a moment came
 //!   Awake ------------> Announced ----------------> Parked -----------------------------.
 //!     ^                   |   |                       |                                 |
-//!     |   look: something |   | chosen                | chosen                          |
+//!     |  check: something |   | chosen                | chosen                          |
 //!     |      (retract)    |   v                       v                                 v
 //!     '-------------------+-- Chosen (no longer in the list; its token is set or will be) --> Awake
 //! ```
@@ -23,9 +23,9 @@
 //!   worker (`Worker::rest`)                        thread that makes a ticket visible
 //!     announce: list, count                          push
 //!     F1: fence(SeqCst)  in `announce`               F2: fence(SeqCst)  in `wake_one_if`
-//!     look at stop, then at every queue              read the count; 0: done
+//!     check stop, then every queue                   read the count; 0: done
 //!     park, if there was nothing                     take one off the list, lower the count
-//!     retract: off the list, if nobody chose it      unpark it
+//!     retract: off the list, if not chosen           unpark it
 //! ```
 //!
 //! The threads that make tickets visible are a ticker that announces a batch, a caller of `inject`,
@@ -35,24 +35,26 @@
 //!
 //! - **P1** For a push and an announcement, F1 and F2 have an order. If F1 is first, the waker's
 //!   read of the count sees the announcement, or a later value of the count. If F2 is first, the
-//!   worker's look sees the push, or that the ticket has been taken meanwhile.
+//!   worker's check sees the push, or that the ticket has been taken meanwhile.
 //! - **P2** The count is only written under the list's lock, together with the list. So a count
 //!   that no longer contains an announcement means that its worker was chosen or has retracted.
 //!   That worker is awake, and its next announcement comes with an F1 of its own, to which P1
-//!   applies. So when all workers are parked for good, a look saw each push, or the push has chosen
+//!   applies. So when all workers are parked for good, each push was seen by a check or has chosen
 //!   a worker.
 //! - **P3** A chosen worker learns of the choice through the list's lock (in `retract`), which the
-//!   waker took after the push. So its next look sees the ticket, or that it has been taken. A
-//!   chosen worker therefore never leaves and never ends before it has looked again (see
-//!   `Worker::rest`). A wake-up may also meet a worker that has found work by itself. It is not
-//!   wasted: that worker looks at everything when the work is done, and the steal of that work
-//!   wakes the next worker if there was more.
+//!   waker took after the push. So its next check sees the ticket, or that it has been taken. A
+//!   chosen worker therefore never leaves and never ends before it has checked again (see
+//!   `Worker::rest`).
+//!
+//!   A wake-up may also meet a worker that has found work by itself. It is not wasted: that worker
+//!   checks all queues when the work is done, and the steal of that work wakes the next worker if
+//!   there was more.
 //! - **P4** A token may stay behind in a parker, if its worker was chosen and did not need to park.
-//!   It ends one later park early, which costs one look in vain.
+//!   It ends one later park early, which costs one check in vain.
 //! - **P5** A wake-up in vain does not cost another worker its wake-up. Each waker takes exactly
 //!   one worker off the list, so the next waker takes another one. When the list is empty, no
 //!   worker sleeps.
-//! - **P6** `stop` sets its flag before F2 and empties the list. The look reads the flag after F1.
+//! - **P6** `stop` sets its flag before F2 and empties the list. The check reads the flag after F1.
 //!
 //! # Why no ticket waits while a worker sleeps
 //!
@@ -64,13 +66,13 @@
 //!   wakes a sleeper if a ticket remains *anywhere*. Popping a worker's own deque needs no wake-up,
 //!   because its tickets came with a steal.
 //!
-//! It is not enough to look at the queue that the worker stole from and at its own deque. Take
-//! three tickets. A steals two of them, keeps one in its deque, wakes B and starts its task. B
-//! steals the third ticket, sees nothing left there, and wakes no worker. Then the ticket in A's
-//! deque waits for A's task while C sleeps.
+//! It is not enough to check the queue that the worker stole from and its own deque. Take three
+//! tickets. A steals two of them, keeps one in its deque, wakes B and starts its task. B steals the
+//! third ticket, sees nothing left there, and wakes no worker. Then the ticket in A's deque waits
+//! for A's task while C sleeps.
 //!
 //! A wake-up stands for all tickets that wait at that moment, so it has to be passed on for all of
-//! them. This costs a look at every queue, and only while a worker sleeps.
+//! them. This costs a check of every queue, and only while a worker sleeps.
 //!
 //! The worker with the lowest number is chosen first. Extra workers have the highest numbers, so
 //! they sleep while the others suffice, and leave.
@@ -101,8 +103,7 @@ impl Sleep {
     }
 
     /// Announces that the worker in this slot is about to sleep. After this call and before it
-    /// parks, the worker must look at the stop flag and at every queue. It must `retract`
-    /// afterwards.
+    /// parks, the worker must check the stop flag and every queue. It must `retract` afterwards.
     pub(super) fn announce(&self, seat: usize) {
         {
             let mut idle = self.idle.lock();
@@ -110,14 +111,14 @@ impl Sleep {
             idle[seat / BITS] |= bit(seat);
             self.add_to_count(1);
         }
-        // F1, pairs with F2 in `wake_one_if` and `wake_all`: the look that follows sees the tickets
-        // that were pushed before F2, or the waker sees the count from above.
+        // F1, pairs with F2 in `wake_one_if` and `wake_all`: the check that follows sees the
+        // tickets that were pushed before F2, or the waker sees the count from above.
         fence(Ordering::SeqCst);
     }
 
     /// Announces that the worker in this slot is awake. Returns true if a waker has chosen it
-    /// meanwhile. Then there may be a ticket that only this worker knows of, and it must look again
-    /// before it leaves.
+    /// meanwhile. Then there may be a ticket that only this worker knows of, and it must check
+    /// again before it leaves.
     pub(super) fn retract(&self, seat: usize) -> bool {
         let mut idle = self.idle.lock();
         if idle[seat / BITS] & bit(seat) == 0 {

@@ -117,9 +117,8 @@ impl Worker {
         if stolen {
             look_ahead(claim, ticket, &seat.local);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
-            // about to be busy with a task. So the next sleeper has to look after all waiting
-            // tickets. P7 in `sleep.rs` says why it is not enough to look at the two deques of this
-            // steal.
+            // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
+            // P7 in `sleep.rs` explains why checking the two deques of this steal is not enough.
             pool.sleep.wake_one_if(|| pool.queues.any());
         }
         pool.count_claim(seat.number);
@@ -163,7 +162,7 @@ impl Worker {
         let pool = &*self.pool;
         let seat = self.seat();
         pool.sleep.announce(seat.number);
-        // The flag is read before the queues, so that the look sees all tickets that were pushed
+        // The flag is read before the queues, so that the check sees all tickets that were pushed
         // before `stop`.
         let stopped = pool.is_stopped();
         let leave = if pool.queues.any() {

@@ -51,6 +51,7 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
             }
         })
         .collect();
+    // With few keys, counting over all stripes would take longer than a sort by comparison.
     if places.len() < stripes {
         places.sort_unstable_by_key(|place| (place.stripe, place.index));
         return places;

@@ -7,7 +7,7 @@
 //! ticker                                   producer
 //!  T1  promise = at                         P1  publish (next_due lowered, backlog raised, stop set)
 //!  T2  fence(SeqCst)                        P2  fence(SeqCst)
-//!  T3  look again; found: awake, go on      P3  read promise; due < promise: fetch_min, unpark
+//!  T3  check again; found: awake, go on     P3  read promise; due < promise: fetch_min, unpark
 //!  T4  park until `at`
 //! ```
 //!
@@ -65,8 +65,8 @@ impl Doorbell {
     /// T1, T2: promises to wake at `at`. After this call, the ticker must check everything again
     /// that `ring_for` is called for.
     pub(crate) fn promise(&self, at: Time) {
-        // Relaxed: ordered by the fence. An `at` of 0 would mean "awake": nobody would ring, and
-        // the ticker must not sleep then.
+        // Relaxed: ordered by the fence. An `at` of 0 would mean "awake": no producer would ring,
+        // and the ticker must not sleep then.
         self.promise.swap(at.as_nanos(), Ordering::Relaxed);
         // Pairs with the fence in `ring_for`.
         fence(Ordering::SeqCst);

@@ -16,8 +16,8 @@
 //!
 //! Invariants:
 //!
-//! - **E1** A slot has at most one ticket under way, and its `ticket` bit says so. Only the claim
-//!   clears the bit.
+//! - **E1** A slot has at most one ticket under way, and its `ticket` bit is set meanwhile. Only
+//!   the claim clears the bit.
 //! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it
 //!   there.
 //! - **E3** Generations of a slot only grow. A slot whose generations are exhausted is not used
@@ -373,8 +373,8 @@ impl<K, V> Table<K, V> {
     /// Only slots on the free list are cut off: they have no ticket under way (E2) and are not
     /// retired (E3).
     pub(super) fn shrink_to_fit(&mut self, floors: &mut Floors) {
-        // A retired slot looks like a free one, so only walking the list tells which slots are on
-        // it.
+        // A retired slot is stored like a free one, so only the list itself shows which slots are
+        // on it.
         let mut listed = vec![0_u64; self.slots.len().div_ceil(u64::BITS) as usize];
         let mut next = self.free;
         while let Some(Slot::Free(vacant)) = self.slots.get(next) {

@@ -60,7 +60,7 @@ use crate::tick::{TickSize, Time};
 #[derive(Debug)]
 pub(crate) struct Shard {
     /// For each stripe of the shard, in the order of their numbers: the moment at which the ticker
-    /// must look at it next, in nanoseconds. The value is a lower bound: it is never later than the
+    /// must check it next, in nanoseconds. The value is a lower bound: it is never later than the
     /// stripe's real next moment.
     next_due: Box<[AtomicU64]>,
     /// Wakes the ticker.
@@ -251,6 +251,7 @@ impl<K, V> Shards<K, V> {
         // The answer is returned as it is from here on and never moved: it may be large.
         let answer = operate(&mut locked.0);
         if locked.0.has_aftermath() {
+            // Most operations leave nothing to do, so only the test is inlined into every call.
             act(self.publish(stripe, locked));
         }
         answer

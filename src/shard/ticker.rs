@@ -134,6 +134,8 @@ impl Ticker {
         let moments = next_due.iter().zip(&self.left).map(|(due, left)| {
             // Relaxed: ordered by the doorbell's fences.
             let due = Time::from_nanos(due.load(Ordering::Relaxed));
+            // Nothing of a held stripe can expire before `begin`, so waking earlier for it would be
+            // in vain.
             if *left == Left::Held {
                 due.max(begin)
             } else {

@@ -1,11 +1,12 @@
 //! Guards for user code that runs under a lock of the crate: which calls it must not make, and
 //! which work is deferred until the lock is free.
 //!
-//! A thread-local flag tells a thread that it is in such code. A call of the crate that needs a
-//! lock panics there, because it could wait for a lock that its own thread holds. The drop of a
-//! guard or a future must not panic, and its work must not get lost. So that work is deferred. The
-//! thread runs it as soon as it has released the lock, before it returns from the call that took
-//! it, also when a panic releases the lock.
+//! A thread-local flag is set while the thread runs such code. A call of the crate that needs a
+//! lock panics then, because it could wait for a lock that its own thread holds.
+//!
+//! The drop of a guard or a future must not panic, and its work must not get lost either. So that
+//! work is deferred. The thread runs it as soon as it has released the lock, before it returns from
+//! the call that took it. That also holds when a panic releases the lock.
 //!
 //! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
 //! unwinding, a second panic would abort the process. Then its [`NoCalls`] is

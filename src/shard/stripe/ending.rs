@@ -58,6 +58,8 @@ impl<K, V> Stripe<K, V> {
             if left == 0 {
                 return Some(slot);
             }
+            // Slots are counted and not armings, so that the lock is held briefly in a sparse
+            // table, too.
             left -= 1;
             let run = self.run_at(slot);
             // Cancelling everything ends repetition as well. At a shutdown the closed gate does

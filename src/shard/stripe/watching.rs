@@ -35,6 +35,7 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn unwatch(&mut self, id: EntryId, number: u64) -> Option<Waiter> {
         let watchers = &mut self.watched(id)?.watchers;
         let at = watchers.iter().position(|(own, _)| *own == number)?;
+        // Not `swap_remove`: the next number is made from the last watcher, which must stay last.
         Some(watchers.remove(at).1)
     }
 

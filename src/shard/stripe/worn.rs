@@ -117,7 +117,7 @@ fn a_run_moves_out_of_a_worn_slot() {
     assert_eq!(stripe.settle(again, false, NOW).key, Some(1));
     assert!(stripe.get(hash(1), &1).is_none());
 
-    // The worn slot is not used again.
+    // The old slot is not used again.
     for key in 3..9 {
         assert_ne!(arm(&mut stripe, key, 'c', LATER).id.slot, old.slot);
     }
