@@ -143,8 +143,9 @@ impl<K, V> Stripe<K, V> {
         let Some((value, deadline, generation, tick_lag)) = self.table.start(slot, line) else {
             unreachable!("it was armed a moment ago");
         };
-        // The clock may have been read before the entry was moved, or it may have been set back. A
-        // run never starts before its deadline, except in a shutdown that runs everything.
+        // The clock may have been read before the entry was moved, or it may have been set back.
+        // The reported start is never before the deadline, except in a shutdown that runs
+        // everything.
         let now = if self.table.all_due {
             now
         } else {
@@ -183,9 +184,10 @@ impl<K, V> Stripe<K, V> {
         let lateness = self
             .lateness
             .get_or_insert_with(|| Box::new(Latenesses::new()));
-        // `tick_lag` is rounded down to microseconds, so it exceeds the total only if the clock was
-        // set back: hence the `min`. A saturated value means that nearly all of the delay came
-        // before the collection, so the total is used.
+        // `tick_lag` is rounded down to microseconds. So it exceeds the total only if the clock was
+        // set back, or if the claim read it before the ticker did: hence the `min`. A saturated
+        // value means that nearly all of the delay came before the collection, so the total is
+        // used.
         let until_queued = match tick_lag {
             u32::MAX => late,
             micros => late.min(u64::from(micros) * 1_000),
