@@ -72,8 +72,9 @@ impl Queues {
 
     /// Notes that a worker uses this slot from now on. The caller holds the lock of the free slots.
     pub(super) fn use_local(&self, seat: usize) {
-        // Relaxed: a deque gets its first ticket after this and before the fence F2 of `sleep.rs`.
-        // So a check after F1 that must see the ticket sees this number, too.
+        // Relaxed: a deque gets its first ticket after this and before the waker's fence of
+        // `sleep.rs`. So a check after the worker's fence that must see the ticket sees this
+        // number, too.
         let used = self.used.load(Ordering::Relaxed).max(seat + 1);
         self.used.store(used, Ordering::Relaxed);
     }

@@ -22,7 +22,7 @@
 //! ```text
 //!   worker (`Worker::rest`)                        thread that makes a ticket visible
 //!     announce: list, count                          push
-//!     F1: fence(SeqCst)  in `announce`               F2: fence(SeqCst)  in `wake_one_if`
+//!     its fence(SeqCst), in `announce`               its fence(SeqCst), in `wake_one_if`
 //!     check stop, then every queue                   read the count; 0: done
 //!     park, if there was nothing                     take one off the list, lower the count
 //!     retract: off the list, if not chosen           unpark it
@@ -33,36 +33,38 @@
 //!
 //! # Why nothing is lost
 //!
-//! - **P1** For a push and an announcement, F1 and F2 have an order. If F1 is first, the waker's
-//!   read of the count sees the announcement, or a later value of the count. If F2 is first, the
-//!   worker's check sees the push, or that the ticket has been taken meanwhile.
-//! - **P2** The count is only written under the list's lock, together with the list. So a count
-//!   that no longer contains an announcement means that its worker was chosen or has retracted.
-//!   That worker is awake, and its next announcement comes with an F1 of its own, to which P1
-//!   applies. So when all workers are parked for good, each push was seen by a check or has chosen
-//!   a worker.
-//! - **P3** A chosen worker learns of the choice through the list's lock (in `retract`), which the
-//!   waker took after the push. So its next check sees the ticket, or that it has been taken. A
+//! - **SLEEP-1** For a push and an announcement, the worker's fence and the waker's fence have an
+//!   order. If the worker's is first, the waker's read of the count sees the announcement, or a
+//!   later value of the count. If the waker's is first, the worker's check sees the push, or that
+//!   the ticket has been taken meanwhile.
+//! - **SLEEP-2** The count is only written under the list's lock, together with the list. So a
+//!   count that no longer contains an announcement means that its worker was chosen or has
+//!   retracted. That worker is awake, and its next announcement comes with another fence, to which
+//!   SLEEP-1 applies. So when all workers are parked for good, each push was seen by a check or has
+//!   chosen a worker.
+//! - **SLEEP-3** A chosen worker learns of the choice through the list's lock (in `retract`), which
+//!   the waker took after the push. So its next check sees the ticket, or that it has been taken. A
 //!   chosen worker therefore never leaves and never ends before it has checked again (see
 //!   `Worker::rest`).
 //!
 //!   A wake-up may also meet a worker that has found work by itself. It is not wasted: that worker
 //!   checks all queues when the work is done, and the steal of that work wakes the next worker if
 //!   there was more.
-//! - **P4** A token may stay behind in a parker, if its worker was chosen and did not need to park.
-//!   It ends one later park early, which costs one check in vain.
-//! - **P5** A wake-up in vain does not cost another worker its wake-up. Each waker takes exactly
-//!   one worker off the list, so the next waker takes another one. When the list is empty, no
-//!   worker sleeps.
-//! - **P6** `stop` sets its flag before F2 and empties the list. The check reads the flag after F1.
+//! - **SLEEP-4** A token may stay behind in a parker, if its worker was chosen and did not need to
+//!   park. It ends one later park early, which costs one check in vain.
+//! - **SLEEP-5** A wake-up in vain does not cost another worker its wake-up. Each waker takes
+//!   exactly one worker off the list, so the next waker takes another one. When the list is empty,
+//!   no worker sleeps.
+//! - **SLEEP-6** `stop` sets its flag before its fence and empties the list. The check reads the
+//!   flag after the worker's fence.
 //!
 //! # Why no ticket waits while a worker sleeps
 //!
 //! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies
 //! ten workers, each worker wakes the next one:
 //!
-//! - **P7** While a ticket waits and a worker sleeps, some worker is *looking*: it is chosen or
-//!   awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
+//! - **SLEEP-7** While a ticket waits and a worker sleeps, some worker is *looking*: it is chosen
+//!   or awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
 //!   wakes a sleeper if a ticket remains *anywhere*. Popping a worker's own deque needs no wake-up,
 //!   because its tickets came with a steal.
 //!
@@ -111,8 +113,9 @@ impl Sleep {
             idle[seat / BITS] |= bit(seat);
             self.add_to_count(1);
         }
-        // F1, pairs with F2 in `wake_one_if` and `wake_all`: the check that follows sees the
-        // tickets that were pushed before F2, or the waker sees the count from above.
+        // Pairs with the fences in `wake_one_if` and `wake_all`: the check that follows sees the
+        // tickets that were pushed before the waker's fence, or the waker sees the count from
+        // above.
         fence(Ordering::SeqCst);
     }
 
@@ -138,8 +141,8 @@ impl Sleep {
     /// Wakes one sleeper if there is one and `reason` returns true. `reason` is called only if
     /// there is one.
     pub(super) fn wake_one_if(&self, reason: impl FnOnce() -> bool) -> bool {
-        // F2, pairs with F1 in `announce`: a worker that announced itself before is seen here, and
-        // a worker that does so later sees the ticket.
+        // Pairs with the fence in `announce`: a worker that announced itself before is seen here,
+        // and a worker that does so later sees the ticket.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fences. A busy pool pays for the fence and this read, no lock.
         if self.count.load(Ordering::Relaxed) == 0 || !reason() {
@@ -167,7 +170,7 @@ impl Sleep {
 
     /// Wakes every sleeper. Called after the stop flag was set.
     pub(super) fn wake_all(&self) {
-        // F2 again, this time for the stop flag.
+        // Pairs with the fence in `announce`, as in `wake_one_if`, this time for the stop flag.
         fence(Ordering::SeqCst);
         let chosen = {
             let mut idle = self.idle.lock();
@@ -192,7 +195,7 @@ impl Sleep {
     /// Changes the count. The caller holds the list's lock.
     fn add_to_count(&self, by: isize) {
         // Relaxed, twice: the lock makes this the only writer, and readers order themselves by the
-        // fences F1 and F2.
+        // fences of `announce` and `wake_one_if`.
         let count = self.count.load(Ordering::Relaxed);
         self.count
             .store(count.wrapping_add_signed(by), Ordering::Relaxed);

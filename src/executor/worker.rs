@@ -118,7 +118,8 @@ impl Worker {
             look_ahead(claim, ticket, &seat.local);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
             // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
-            // P7 in `sleep.rs` explains why checking the two deques of this steal is not enough.
+            // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
+            // enough.
             pool.sleep.wake_one_if(|| pool.queues.any());
         }
         pool.count_claim(seat.number);

@@ -7,14 +7,14 @@
 //!
 //! ```text
 //! ticker (stalled)                         worker
-//!  T1  promise                              W1  unclaimed -= 1; came to half of the bound:
-//!  T2  fence(SeqCst)                        W2  fence(SeqCst), read promise, ring
-//!  T3  unclaimed <= half: do not sleep
+//!  promise                                  unclaimed -= 1; came to half of the bound:
+//!  fence(SeqCst)                            fence(SeqCst), read promise, ring
+//!  unclaimed <= half: do not sleep
 //! ```
 //!
-//! The argument of `doorbell.rs` applies: either W2 sees the promise, or T3 sees the number. While
-//! the number is between half of the bound and the bound, the ticker may sleep, because the claim
-//! that reaches half is still to come.
+//! The argument of `doorbell.rs` applies: either the worker sees the promise, or the ticker sees
+//! the number in its last step. While the number is between half of the bound and the bound, the
+//! ticker may sleep, because the claim that reaches half is still to come.
 
 use super::doorbell::Doorbell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ impl Backlog {
         self.bound.saturating_sub(self.unclaimed())
     }
 
-    /// T3: returns whether a stalled ticker should go on instead of sleeping.
+    /// Returns whether a stalled ticker should go on instead of sleeping.
     pub(crate) fn recovered(&self) -> bool {
         self.unclaimed() <= self.bound / 2
     }

@@ -175,9 +175,9 @@ impl<K, V> Shards<K, V> {
     /// Serves keys that are sorted by stripe in groups, each under one hold of several stripes'
     /// locks. Then performs the deferred actions of each stripe, as [`with`](Self::with) does.
     ///
-    /// S1: the first lock of a group is waited for. Every further lock is only tried; if another
-    /// thread has it, the group ends before that stripe. So a call never waits while it holds a
-    /// lock, and no two calls wait for each other.
+    /// STRIPE-1: the first lock of a group is waited for. Every further lock is only tried; if
+    /// another thread has it, the group ends before that stripe. So a call never waits while it
+    /// holds a lock, and no two calls wait for each other.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         places: &[Place<'k, Q>],
@@ -185,7 +185,7 @@ impl<K, V> Shards<K, V> {
         mut act: impl FnMut(usize, Aftermath),
     ) {
         let mut left = Vec::new();
-        // Declared before `held`, so that a panic drops it after the locks (PUT-1).
+        // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
         let mut flag: Option<NoCalls> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = places;
@@ -225,7 +225,7 @@ impl<K, V> Shards<K, V> {
                     left.push((*number, self.publish_due(*number, stripe)));
                 }
             }
-            // Due moments were stored under the locks; bells are rung without them (S4).
+            // Due moments were stored under the locks; bells are rung without them (STRIPE-4).
             held.clear();
             for (number, after) in &left {
                 self.ring(*number, after);

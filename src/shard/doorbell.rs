@@ -5,21 +5,21 @@
 //!
 //! ```text
 //! ticker                                   producer
-//!  T1  promise = at                         P1  publish (next_due lowered, backlog raised, stop set)
-//!  T2  fence(SeqCst)                        P2  fence(SeqCst)
-//!  T3  check again; found: awake, go on     P3  read promise; due < promise: fetch_min, unpark
-//!  T4  park until `at`
+//!  promise = at                             publish (next_due lowered, backlog raised, stop set)
+//!  fence(SeqCst)                            fence(SeqCst)
+//!  check again; found: awake, go on         read promise; due < promise: fetch_min, unpark
+//!  park until `at`
 //! ```
 //!
-//! T2 and P2 are totally ordered:
+//! The two fences are totally ordered:
 //!
-//! - If T2 is first, P3 sees the promise of T1 (or a later one) and rings.
-//! - If P2 is first, T3 sees the state that P1 published.
+//! - If the ticker's fence is first, the producer reads that promise (or a later one) and rings.
+//! - If the producer's fence is first, the ticker's check sees the published state.
 //!
-//! The unpark leaves a token, so it is not lost between T3 and T4. `fetch_min` sets the promise to
-//! the earlier moment, so the next producer with a deadline between the two need not ring: the
-//! ticker is about to wake and looks at everything. A deadline that is later than the promise never
-//! wakes a thread.
+//! The unpark leaves a token, so it is not lost between the check and the park. `fetch_min` sets
+//! the promise to the earlier moment, so the next producer with a deadline between the two need not
+//! ring: the ticker is about to wake and looks at everything. A deadline that is later than the
+//! promise never wakes a thread.
 //!
 //! The promise is only written by read-modify-write operations. A plain store by the ticker would
 //! be correct: it overwrites a producer's lower value in any case. But the model checker orders a
@@ -46,8 +46,8 @@ impl Doorbell {
         }
     }
 
-    /// P2, P3: wakes the ticker if it sleeps past `due`. The caller has published its change and
-    /// holds no lock.
+    /// Wakes the ticker if it sleeps past `due`. The caller has published its change and holds no
+    /// lock.
     pub(crate) fn ring_for(&self, due: Time) {
         // Pairs with the fence in `promise`.
         fence(Ordering::SeqCst);
@@ -62,8 +62,8 @@ impl Doorbell {
         }
     }
 
-    /// T1, T2: promises to wake at `at`. After this call, the ticker must check everything again
-    /// that `ring_for` is called for.
+    /// Promises to wake at `at`. After this call, the ticker must check everything again that
+    /// `ring_for` is called for.
     pub(crate) fn promise(&self, at: Time) {
         // Relaxed: ordered by the fence. An `at` of 0 would mean "awake": no producer would ring,
         // and the ticker must not sleep then.

@@ -16,17 +16,18 @@
 //!
 //! Invariants:
 //!
-//! - **E1** A slot has at most one ticket under way, and its `ticket` bit is set meanwhile. Only
-//!   the claim clears the bit.
-//! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it
+//! - **ENTRY-1** A slot has at most one ticket under way, and its `ticket` bit is set meanwhile.
+//!   Only the claim clears the bit.
+//! - **ENTRY-2** A slot with the bit set is never on the free list: the claim of its ticket puts it
 //!   there.
-//! - **E3** Generations of a slot only grow. A slot whose generations are exhausted is not used
-//!   again.
-//! - **E4** A Running slot has no ticket, and exactly one entry in the stripe's list of runs.
-//! - **E5** A Pending entry is staged or filed in the wheel, unless its deadline is `Time::MAX`. No
-//!   other entry is staged or filed.
-//! - **E6** No id (slot and generation) is given out twice. A slot that was cut off may come back.
-//!   Its generations then begin above every generation that was cut off in its block ([`Floors`]).
+//! - **ENTRY-3** Generations of a slot only grow. A slot whose generations are exhausted is not
+//!   used again.
+//! - **ENTRY-4** A Running slot has no ticket, and exactly one entry in the stripe's list of runs.
+//! - **ENTRY-5** A Pending entry is staged or filed in the wheel, unless its deadline is
+//!   `Time::MAX`. No other entry is staged or filed.
+//! - **ENTRY-6** No id (slot and generation) is given out twice. A slot that was cut off may come
+//!   back. Its generations then begin above every generation that was cut off in its block
+//!   ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
@@ -57,7 +58,7 @@ pub(super) struct Armed<K, V> {
     /// The slot of the wheel that the entry is filed in, or one of the special places.
     pub(super) place: Place,
     pub(super) phase: Phase,
-    /// Whether a ticket for the slot is under way (E1).
+    /// Whether a ticket for the slot is under way (ENTRY-1).
     pub(super) ticket: bool,
 }
 
@@ -107,7 +108,7 @@ const OLD: u32 = 1 << 30;
 /// must not make all other slots begin at its generation.
 const BLOCK: u32 = 1 << 12;
 
-/// The greatest generation that was cut off, for each block of slot numbers (E6). It is kept
+/// The greatest generation that was cut off, for each block of slot numbers (ENTRY-6). It is kept
 /// outside of the table, so that the fields that every call reads stay together.
 #[derive(Default)]
 pub(super) struct Floors(Vec<u32>);
@@ -221,7 +222,7 @@ impl<K, V> Table<K, V> {
         let slot = self.free;
         let entry = &mut self.slots[slot];
         let Slot::Free(vacant) = entry else {
-            unreachable!("E2: only free slots are on the free list");
+            unreachable!("ENTRY-2: only free slots are on the free list");
         };
         let generation = vacant.generation + 1;
         self.free = vacant.next;
@@ -239,7 +240,7 @@ impl<K, V> Table<K, V> {
             Slot::Free(_) => unreachable!("only a slot in use is vacated"),
         };
         let mut next = NIL;
-        // Otherwise the claim of the ticket lists the slot (E2), or it is retired (E3).
+        // Otherwise the claim of the ticket lists the slot (ENTRY-2), or it is retired (ENTRY-3).
         if Self::may_be_listed(generation, ticket) {
             next = self.free;
             self.free = slot;
@@ -253,8 +254,8 @@ impl<K, V> Table<K, V> {
         std::mem::replace(entry, Slot::Free(vacant))
     }
 
-    /// Returns whether a slot belongs on the free list: no ticket is under way for it (E2), and it
-    /// has a generation left (E3).
+    /// Returns whether a slot belongs on the free list: no ticket is under way for it (ENTRY-2),
+    /// and it has a generation left (ENTRY-3).
     fn may_be_listed(generation: u32, ticket: bool) -> bool {
         !ticket && generation < u32::MAX
     }
@@ -262,7 +263,7 @@ impl<K, V> Table<K, V> {
     /// Notes that the ticket of a slot came back. If the slot is free, it joins the free list.
     pub(super) fn ticket_back(&mut self, slot: u32) {
         if let Slot::Free(vacant) = &mut self.slots[slot] {
-            debug_assert!(vacant.ticket, "E1: one ticket per slot");
+            debug_assert!(vacant.ticket, "ENTRY-1: one ticket per slot");
             vacant.ticket = false;
             if Self::may_be_listed(vacant.generation, vacant.ticket) {
                 vacant.next = self.free;
@@ -341,8 +342,8 @@ impl<K, V> Table<K, V> {
         if !self.has_room() {
             return None;
         }
-        // E3: the old slot never joins the free list again. It would be first in the list, and be
-        // taken at once.
+        // ENTRY-3: the old slot never joins the free list again. It would be first in the list, and
+        // be taken at once.
         let retired = Slot::Free(Vacant {
             next: NIL,
             generation: busy.newest,
@@ -359,7 +360,7 @@ impl<K, V> Table<K, V> {
         }
         let fresh = self.free;
         let Slot::Free(vacant) = &self.slots[fresh] else {
-            unreachable!("E2: only free slots are on the free list");
+            unreachable!("ENTRY-2: only free slots are on the free list");
         };
         busy.newest = vacant.generation + 1;
         self.free = vacant.next;
@@ -370,8 +371,8 @@ impl<K, V> Table<K, V> {
     /// Removes the free slots behind the last slot in use and returns their memory. Afterwards the
     /// lowest free slots are taken first, so that later calls can cut off more.
     ///
-    /// Only slots on the free list are cut off: they have no ticket under way (E2) and are not
-    /// retired (E3).
+    /// Only slots on the free list are cut off: they have no ticket under way (ENTRY-2) and are not
+    /// retired (ENTRY-3).
     pub(super) fn shrink_to_fit(&mut self, floors: &mut Floors) {
         // A retired slot is stored like a free one, so only the list itself shows which slots are
         // on it.
@@ -388,7 +389,7 @@ impl<K, V> Table<K, V> {
             && generation < OLD
             && is_listed(last)
         {
-            // E6: a slot that comes back with this number must not repeat an id.
+            // ENTRY-6: a slot that comes back with this number must not repeat an id.
             floors.raise(last, generation);
             self.slots.pop();
         }

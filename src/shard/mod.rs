@@ -10,18 +10,18 @@
 //! A shard is the set of stripes that one ticker serves: those whose number, modulo the number of
 //! shards, is the number of the shard. These rules hold in every layer above:
 //!
-//! - **S1** A thread never waits for a lock while it holds a stripe's lock. A call for many keys
-//!   holds several stripes' locks: it waits for the first one and only tries the others. Code under
-//!   a stripe's lock touches other shared state through atomics only, such as those of the permit
-//!   pool. A front end may hold a lock of its own around a stripe's lock, and never takes that lock
-//!   inside.
-//! - **S2** The only user code under a stripe's lock is a key's `Eq` and `Clone`, and the closures
-//!   that `ExpiryMap` documents as called there. This code must not call the scheduler.
+//! - **STRIPE-1** A thread never waits for a lock while it holds a stripe's lock. A call for many
+//!   keys holds several stripes' locks: it waits for the first one and only tries the others. Code
+//!   under a stripe's lock touches other shared state through atomics only, such as those of the
+//!   permit pool. A front end may hold a lock of its own around a stripe's lock, and never takes
+//!   that lock inside.
+//! - **STRIPE-2** The only user code under a stripe's lock is a key's `Eq` and `Clone`, and the
+//!   closures that `ExpiryMap` documents as called there. This code must not call the scheduler.
 //!   `under_lock.rs` turns such a call into a panic with a message, and defers the work that the
 //!   drops of guards would do.
-//! - **S3** `next_due` is written under the stripe's lock only. A thread that files an earlier
-//!   entry lowers it; only the ticker raises it.
-//! - **S4** After the lock is released, the caller performs the deferred actions in the
+//! - **STRIPE-3** `next_due` is written under the stripe's lock only. A thread that files an
+//!   earlier entry lowers it; only the ticker raises it.
+//! - **STRIPE-4** After the lock is released, the caller performs the deferred actions in the
 //!   [`Aftermath`]: it rings the doorbell and hands a ticket over. Keys and values are dropped
 //!   after that, too.
 
@@ -278,7 +278,8 @@ impl<K, V> Shards<K, V> {
         let after = stripe.take_aftermath();
         if let Some(due) = after.lowered {
             let next_due = &self.shard_of(number).next_due[number / self.shards.len()];
-            // Relaxed: the lock orders the writes (S3); the doorbell orders the ticker's read.
+            // Relaxed: the lock orders the writes (STRIPE-3); the doorbell orders the ticker's
+            // read.
             next_due.store(due.as_nanos(), Ordering::Relaxed);
         }
         after

@@ -14,10 +14,10 @@
 //! 3. While `scarce` is set, a stripe that gets a permit back gives it to the pool, and takes no
 //!    more than it needs at once. So a visited stripe keeps no unused permits.
 //!
-//! - **P1** If the pool is then found empty, there was no unused permit at that moment.
-//! - **P2** `scarce` is cleared when the pool has plenty again, and never during a collection: both
-//!   hold the collector's lock.
-//! - **P3** Until `scarce` is cleared, a further refusal need not visit any stripe.
+//! - **PERMIT-1** If the pool is then found empty, there was no unused permit at that moment.
+//! - **PERMIT-2** `scarce` is cleared when the pool has plenty again, and never during a
+//!   collection: both hold the collector's lock.
+//! - **PERMIT-3** Until `scarce` is cleared, a further refusal need not visit any stripe.
 //!
 //! `scarce` is written under the collector's lock and read under a stripe's lock. A stripe that is
 //! locked after the collector's visit sees the new value, because the visit's unlock comes in

@@ -113,9 +113,9 @@ impl Ticker {
                 CoreProgress::Done | CoreProgress::Expired => Left::Anything,
             };
             // Stored under the same hold of the lock: a producer that locks later can lower it
-            // again (S3).
+            // again (STRIPE-3).
             let due = locked.0.republish();
-            // Relaxed: S3; only the ticker raises it.
+            // Relaxed: STRIPE-3; only the ticker raises it.
             shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
             locked.0.take_spare()
         };

@@ -13,9 +13,9 @@
 //! [inert](NoCalls::is_inert), and the call gets a stripe that is empty, belongs to no shard and
 //! refuses everything.
 //!
-//! - **PUT-1** Deferred work runs while the thread holds no lock of the crate. A [`NoCalls`] is
+//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`NoCalls`] is
 //!   dropped after its lock, and a [`Barrier`] covers a lock that is held around other locks.
-//! - **PUT-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
+//! - **DEFER-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
 //!   flag, and work is deferred only while the flag is set.
 
 use std::cell::{Cell, RefCell};
@@ -115,7 +115,7 @@ impl Barrier {
     /// Starts to defer work. The thread must hold no lock.
     pub(crate) fn begin() -> Self {
         let state = state();
-        debug_assert!(state == 0, "S1: one lock after the other");
+        debug_assert!(state == 0, "STRIPE-1: one lock after the other");
         STATE.with(|cell| cell.set(state | BARRIER));
         Barrier(())
     }

@@ -13,21 +13,22 @@
 //!
 //! ```text
 //! a thread                                  the shutdown
-//!  T1  count += 1                            E1  set the bit
-//!  T2  user code                             E2  register under the lock of `closing.rs`
-//!  T3  count -= 1                            E3  sleep while count > 0
-//!  T4  the bit was set: take that lock,
-//!      wake those who are registered
+//!  enter: count += 1                         set the bit
+//!  user code                                 register under the lock of `closing.rs`
+//!  leave: count -= 1                         sleep while count > 0
+//!  the bit was set: take that lock,
+//!  wake the registered threads
 //! ```
 //!
-//! - T1 happens in the same hold of the stripe's lock that completes the run. So the shutdown finds
-//!   the run or the count. **USER-1**
-//! - T3 and E1 change the same word, so one of them is first. If T3 is first, E3 reads the value
-//!   that T3 wrote. If E1 is first, T3 finds the bit. Then either T4 finds the registered thread,
-//!   or that thread registers after T4 had the lock, and E3 reads the value that T3 wrote.
-//!   **USER-2**
-//! - A batch that finds the bit at T1 is not handed over. Nothing is pending when the bit is set,
-//!   so no ticket of that batch can become a run. **USER-3**
+//! - **USER-1** A thread enters in the same hold of the stripe's lock that completes the run. So
+//!   the shutdown finds the run or the count.
+//! - **USER-2** The shutdown learns of every thread that leaves. Leaving and setting the bit change
+//!   the same word, so one of them is first. If the thread leaves first, the shutdown reads the
+//!   lower count. If the bit is set first, the leaving thread finds it and takes the lock. Then
+//!   either the waiting thread is registered already and is woken, or it registers afterwards and
+//!   reads the lower count.
+//! - **USER-3** A batch that finds the bit when it enters is not handed over. Nothing is pending
+//!   when the bit is set, so no ticket of that batch can become a run.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,15 +73,15 @@ impl UserCode {
         UserCode(AtomicU64::new(0))
     }
 
-    /// T1: counts a thread that will be in user code after a run. The caller holds the stripe's
-    /// lock.
+    /// Enters after a run: counts a thread that will be in user code. The caller holds the stripe's
+    /// lock (USER-1).
     pub(crate) fn enter_after_run(&self) {
         // Relaxed: the stripe's lock orders it before the check of a thread that finds the run
         // complete.
         self.0.fetch_add(AFTER_RUN, Ordering::Relaxed);
     }
 
-    /// T1 of a hand-over. Returns false if the bit is set, and then nothing may be handed over
+    /// Enters for a hand-over. Returns false if the bit is set, and then nothing may be handed over
     /// (USER-3).
     pub(crate) fn try_enter_hand_over(&self) -> bool {
         let one_more = |word| (word & ENDING == 0).then_some(word + HAND_OVER);
@@ -90,21 +91,21 @@ impl UserCode {
             .is_ok()
     }
 
-    /// T3: counts down, and returns whether the threads that wait for the shutdown must be woken.
+    /// Leaves. Returns whether the threads that wait for the shutdown must be woken (USER-2).
     pub(crate) fn leave(&self, what: Outside) -> bool {
         // Release pairs with the Acquire in `counts` and `is_over`: a thread that reads this value
         // knows that the user code has ended.
         self.0.fetch_sub(what.unit(), Ordering::Release) & ENDING != 0
     }
 
-    /// E1: sets the bit.
+    /// Sets the bit (USER-2).
     pub(crate) fn end(&self) {
         // Relaxed: nothing but the order of the changes of this word matters.
         self.0.fetch_or(ENDING, Ordering::Relaxed);
     }
 
-    /// Returns whether the shutdown has nothing to wait for in this shard. True before E1, because
-    /// the shutdown does not ask yet.
+    /// Returns whether the shutdown has nothing to wait for in this shard. True before the bit is
+    /// set, because the shutdown does not ask yet.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);

@@ -42,7 +42,8 @@ impl<K, V> Stripe<K, V> {
             }
             Target::Armed(_) if if_absent => return Err(Refusal::Occupied),
             Target::Armed(slot) => {
-                // A replacement needs a new generation. Without one it needs another slot (E3).
+                // A replacement needs a new generation. Without one it needs another slot
+                // (ENTRY-3).
                 let worn = self
                     .table
                     .armed(*slot)
@@ -66,7 +67,8 @@ impl<K, V> Stripe<K, V> {
                 if self.newest(run.id.slot) == u32::MAX {
                     return Err(Refusal::NoSlot);
                 }
-                // A replaced successor passes its permit on, and so does a run that repeats (N1).
+                // A replaced successor passes its permit on, and so does a run that repeats
+                // (ROUND-1).
                 run.kept.is_none() && !run.holds_permit()
             }
         };
@@ -209,7 +211,7 @@ impl<K, V> Stripe<K, V> {
         };
         let replaced = Some(armed.deadline);
         if armed.generation == u32::MAX {
-            // E3: the generations of the slot are exhausted, so the key moves to another slot.
+            // ENTRY-3: the generations of the slot are exhausted, so the key moves to another slot.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
             let id = self.arm_new(Some(hash), key, value, deadline, now);
             return Arming {
@@ -236,7 +238,7 @@ impl<K, V> Stripe<K, V> {
     fn keep(&mut self, at: usize, key: K, value: V, deadline: Time) -> Arming<K, V> {
         let slot = self.runs[at].id.slot;
         let Some(busy) = self.table.busy_mut(slot) else {
-            unreachable!("E4: a run has a Running slot");
+            unreachable!("ENTRY-4: a run has a Running slot");
         };
         // The successor has the run's slot and a generation of its own, so that an id means either
         // the run or the successor.

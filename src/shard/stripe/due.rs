@@ -41,8 +41,8 @@ impl<K, V> Stripe<K, V> {
                 armed.phase = Phase::Queued;
                 armed.position = micros(now.since(armed.deadline).as_nanos());
                 counters.queued += 1;
-                // E1: a ticket of an earlier phase may still be under way. Its claim will find this
-                // entry Queued.
+                // ENTRY-1: a ticket of an earlier phase may still be under way. Its claim will find
+                // this entry Queued.
                 if !armed.ticket {
                     armed.ticket = true;
                     out.push(slot);
@@ -94,7 +94,7 @@ impl<K, V> Stripe<K, V> {
         };
         // The ticket ends here, whatever it finds. A timer that was moved to a later deadline is
         // Pending, and gets a new ticket when it is due again.
-        debug_assert!(armed.ticket, "E1: a ticket has its bit");
+        debug_assert!(armed.ticket, "ENTRY-1: a ticket has its bit");
         armed.ticket = false;
         if armed.phase != Phase::Queued {
             return Claimed::Nothing;
@@ -135,7 +135,7 @@ impl<K, V> Stripe<K, V> {
         self.counters.queued -= 1;
         self.counters.ran += 1;
         self.counters.pending -= 1;
-        // N1: a payload that may run again keeps its permit.
+        // ROUND-1: a payload that may run again keeps its permit.
         if repeating.is_none() {
             self.put_permit_back();
         }
@@ -197,9 +197,9 @@ impl<K, V> Stripe<K, V> {
         lateness.queue.record(late - until_queued);
     }
 
-    /// E3: moves a run out of a slot whose generations are half used. A key that arms itself in
-    /// every run would otherwise exhaust the generations of its slot, without the slot ever being
-    /// free. This is done while no ticket refers to the slot.
+    /// ENTRY-3: moves a run out of a slot whose generations are half used. A key that arms itself
+    /// in every run would otherwise exhaust the generations of its slot, without the slot ever
+    /// being free. This is done while no ticket refers to the slot.
     fn spare_a_worn_slot(&mut self, slot: u32, generation: u32) -> u32 {
         if generation < WORN {
             return slot;
@@ -219,7 +219,7 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn settle(&mut self, id: EntryId, panicked: bool, now: Time) -> Settled<K> {
         self.counters.panicked += u64::from(panicked);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("E4: a run is completed exactly once");
+            unreachable!("ENTRY-4: a run is completed exactly once");
         };
         #[allow(unused_mut, reason = "with tasks there are watchers to notify")]
         let mut run = self.runs.swap_remove(at);
@@ -232,7 +232,7 @@ impl<K, V> Stripe<K, V> {
         #[cfg(feature = "tokio")]
         // Tasks that watch for a cancellation are woken as well, since none will come.
         run.waiters.append(&mut run.watchers);
-        // N1: the run still has its permit, since no next round was armed.
+        // ROUND-1: the run still has its permit, since no next round was armed.
         if run.holds_permit() {
             self.put_permit_back();
         }
@@ -247,7 +247,7 @@ impl<K, V> Stripe<K, V> {
             None => {
                 let (bits, newest) = match self.table.slot(id.slot) {
                     Some(Slot::Running(busy)) => (busy.hash, busy.newest),
-                    _ => unreachable!("E4: a run has a Running slot"),
+                    _ => unreachable!("ENTRY-4: a run has a Running slot"),
                 };
                 // The free slot remembers how its newest arming ended. A successor that was
                 // cancelled did not run.

@@ -90,7 +90,7 @@ impl<K, V> Stripe<K, V> {
             } else {
                 self.counters.cancelled += 1;
             }
-            // A run that may repeat gets the permit back (N1).
+            // A run that may repeat gets the permit back (ROUND-1).
             match run {
                 Some(at) => self.kept_is_gone(at),
                 None => self.no_longer_pending(),

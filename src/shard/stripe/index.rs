@@ -24,12 +24,12 @@
 //!
 //! Invariants:
 //!
-//! - **I1** `passed` of a row is the number of lines that passed it on the way from their home row.
-//!   A line passes a row at most once, and there are fewer lines than `u32` has numbers, so the
-//!   count can't wrap.
-//! - **I2** A row that was passed is full.
-//! - **I3** `limit` is at most the number of cells. The number of lines is at most `limit`.
-//! - **I4** No slot is in two lines.
+//! - **INDEX-1** `passed` of a row is the number of lines that passed it on the way from their home
+//!   row. A line passes a row at most once, and there are fewer lines than `u32` has numbers, so
+//!   the count can't wrap.
+//! - **INDEX-2** A row that was passed is full.
+//! - **INDEX-3** `limit` is at most the number of cells. The number of lines is at most `limit`.
+//! - **INDEX-4** No slot is in two lines.
 //!
 //! The caller's comparison is user code and may panic. Only [`Index::find`] calls it, and that
 //! changes nothing. All other functions compare slot numbers.
@@ -47,7 +47,7 @@ struct Row {
     /// Bit *c* is set if cell *c* holds a line.
     used: u32,
     slots: [u32; CELLS],
-    /// Number of lines that passed this row (I1).
+    /// Number of lines that passed this row (INDEX-1).
     passed: u32,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Index {
     rows: Box<[Row]>,
     /// Number of lines: at most the number of slots.
     lines: u32,
-    /// Number of lines at which the next one makes the table grow (I3).
+    /// Number of lines at which the next one makes the table grow (INDEX-3).
     limit: u32,
 }
 
@@ -113,8 +113,8 @@ impl Index {
     #[inline]
     pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
-        // If there is a row at all, the loop ends before: by I3 some row is not full, and nothing
-        // passed it.
+        // If there is a row at all, the loop ends before: by INDEX-3 some row is not full, and
+        // nothing passed it.
         for _ in 0..self.rows.len() {
             let row = &self.rows[at];
             let mut candidates = row.cells_with(&row.bits, bits);
@@ -140,7 +140,7 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used)
     }
 
-    /// Adds a line. `slot` must not be in another line (I4).
+    /// Adds a line. `slot` must not be in another line (INDEX-4).
     pub(crate) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
             self.grow();
@@ -150,7 +150,7 @@ impl Index {
     }
 
     /// Removes the line of `slot`, if there is one. A line that passed the freed cell moves up into
-    /// it, and so on (I2).
+    /// it, and so on (INDEX-2).
     pub(crate) fn remove(&mut self, bits: u32, slot: u32) {
         let Some((mut row, mut cell)) = self.position(bits, slot) else {
             return;
@@ -178,7 +178,8 @@ impl Index {
         }
     }
 
-    /// Returns the row and cell of the nearest line that passed the row `passed`. I1: there is one.
+    /// Returns the row and cell of the nearest line that passed the row `passed`. INDEX-1: there is
+    /// one.
     fn one_that_passed(&self, passed: usize) -> (usize, usize) {
         let rows = self.rows.len();
         let mut at = passed;
@@ -198,7 +199,7 @@ impl Index {
                 return (at, cell);
             }
         }
-        unreachable!("I1: a row that was passed has a line behind it")
+        unreachable!("INDEX-1: a row that was passed has a line behind it")
     }
 
     /// Changes the slot in a line from `from` to `to`.
@@ -264,7 +265,7 @@ fn after(row: usize, rows: usize) -> usize {
     if row + 1 == rows { 0 } else { row + 1 }
 }
 
-/// Puts a line into the first row with room; by I3 there is one.
+/// Puts a line into the first row with room; by INDEX-3 there is one.
 #[inline]
 fn place(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
@@ -324,17 +325,20 @@ mod tests {
                 }
             }
             for (row, passed) in self.rows.iter().zip(passed) {
-                assert_eq!(row.passed, passed, "I1");
-                assert!(passed == 0 || row.used.count_ones() as usize == CELLS, "I2");
+                assert_eq!(row.passed, passed, "INDEX-1");
+                assert!(
+                    passed == 0 || row.used.count_ones() as usize == CELLS,
+                    "INDEX-2"
+                );
             }
             assert!(
                 self.limit as usize <= rows * CELLS && self.lines <= self.limit,
-                "I3"
+                "INDEX-3"
             );
             assert_eq!(slots.len(), self.lines as usize);
             slots.sort_unstable();
             slots.dedup();
-            assert_eq!(slots.len(), self.lines as usize, "I4");
+            assert_eq!(slots.len(), self.lines as usize, "INDEX-4");
         }
 
         /// Returns the number of rows after `lines` lines were inserted one by one.

@@ -17,7 +17,7 @@ impl<K, V> Stripe<K, V> {
             self.queue(slot, now);
             return;
         }
-        // Never due, so neither the wheel nor the ticker needs to know of it (E5).
+        // Never due, so neither the wheel nor the ticker needs to know of it (ENTRY-5).
         if deadline == Time::MAX {
             return;
         }
@@ -46,7 +46,7 @@ impl<K, V> Stripe<K, V> {
         // All deadlines are read first, so that the cache misses overlap.
         for position in positions_of(staged) {
             let Some(armed) = self.table.armed_mut(self.staging.slot(position)) else {
-                unreachable!("S1: what is staged is armed");
+                unreachable!("STAGE-1: what is staged is armed");
             };
             armed.place = Place::NONE;
             let due = tick.at_or_after(armed.deadline);
@@ -79,7 +79,7 @@ impl<K, V> Stripe<K, V> {
             let deadline = armed.map_or(Time::ZERO, |armed| armed.deadline);
             if deadline > begun {
                 // The entry was moved to a later deadline. It stays staged, now with that deadline
-                // (S2).
+                // (STAGE-2).
                 self.staging.raise(position, deadline);
                 due &= !(1 << position);
             }
@@ -97,8 +97,9 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        // W3: an entry is looked at no later than at its old deadline, or at the wheel's present.
-        // So a deadline that is not earlier, as in most touches, needs no look at the wheel.
+        // WHEEL-3: an entry is looked at no later than at its old deadline, or at the wheel's
+        // present. So a deadline that is not earlier, as in most touches, needs no look at the
+        // wheel.
         let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
         if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
             armed.deadline = deadline;
@@ -118,7 +119,7 @@ impl<K, V> Stripe<K, V> {
         let place = armed.place;
         if armed.phase == Phase::Queued {
             armed.deadline = deadline;
-            // E1: the ticket bit stays, since the ticket is still under way. Its claim finds a
+            // ENTRY-1: the ticket bit stays, since the ticket is still under way. Its claim finds a
             // Pending entry and does nothing, or finds the entry Queued again.
             armed.phase = Phase::Pending;
             armed.position = 0;
@@ -130,7 +131,8 @@ impl<K, V> Stripe<K, V> {
             let position = armed.position;
             armed.deadline = deadline;
             if deadline > now && deadline != Time::MAX {
-                // A later deadline leaves the staged one as it is: filing will correct it (S2).
+                // A later deadline leaves the staged one as it is: filing will correct it
+                // (STAGE-2).
                 self.staging.lower(position, deadline);
                 self.publish_deadline(deadline);
                 return;
@@ -244,7 +246,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Publishes the exact due moment, which may be later than the published one. Only the ticker
-    /// calls this (S3).
+    /// calls this (STRIPE-3).
     pub(crate) fn republish(&mut self) -> Time {
         self.published = self.next_wake();
         self.published

@@ -5,10 +5,10 @@
 //! engine is closed, the run was cancelled, another successor was armed, or no generation is left.
 //! From then on the run is like any other.
 //!
-//! - **N1** The run keeps the permit of its arming for the next round. A successor that is armed
-//!   during the run takes this permit over, and returns it to the run if it is cancelled. So no
-//!   other arming can cause the next round to be refused.
-//! - **N2** A move that succeeded is final, whatever next round the payload asks for.
+//! - **ROUND-1** The run keeps the permit of its arming for the next round. A successor that is
+//!   armed during the run takes this permit over, and returns it to the run if it is cancelled. So
+//!   no other arming can cause the next round to be refused.
+//! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
 use super::answers::{Moving, Stays};
 use super::{EntryId, Gate, Kept, Run, Stripe};
@@ -21,7 +21,7 @@ pub(super) struct Repeating {
     at: Time,
     /// How binding that deadline is.
     wish: Wish,
-    /// Whether the run holds the permit (N1).
+    /// Whether the run holds the permit (ROUND-1).
     permit: bool,
 }
 
@@ -46,7 +46,7 @@ impl Repeating {
         }
     }
 
-    /// Returns the deadline of the next round, if the payload asks for `asked` (N2).
+    /// Returns the deadline of the next round, if the payload asks for `asked` (ROUND-2).
     fn next(&self, asked: Option<Time>) -> Option<Time> {
         match self.wish {
             Wish::None => asked,
@@ -57,12 +57,12 @@ impl Repeating {
 }
 
 impl<V> Run<V> {
-    /// Returns whether the run holds a permit (N1).
+    /// Returns whether the run holds a permit (ROUND-1).
     pub(super) fn holds_permit(&self) -> bool {
         self.repeating.is_some_and(|repeating| repeating.permit)
     }
 
-    /// Passes the permit on to the successor, which needs one (N1).
+    /// Passes the permit on to the successor, which needs one (ROUND-1).
     pub(super) fn pass_permit_on(&mut self) {
         if let Some(repeating) = &mut self.repeating {
             repeating.permit = false;
@@ -87,7 +87,7 @@ impl<K, V> Stripe<K, V> {
         let open = self.gate == Gate::Open;
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("E4: a run is completed exactly once, and after this call");
+            unreachable!("ENTRY-4: a run is completed exactly once, and after this call");
         };
         let run = &mut self.runs[at];
         // Decided under this lock: a cancellation, a shutdown or an arming that came before it ends
@@ -112,7 +112,7 @@ impl<K, V> Stripe<K, V> {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
         let Some(busy) = self.table.busy_mut(id.slot) else {
-            unreachable!("E4: a run has a Running slot");
+            unreachable!("ENTRY-4: a run has a Running slot");
         };
         busy.newest += 1;
         None
@@ -149,7 +149,7 @@ impl<K, V> Stripe<K, V> {
             return Moving::Unchanged { deadline: before };
         }
         repeating.at = deadline;
-        // A call that only moves to an earlier deadline does not weaken an earlier move (N2).
+        // A call that only moves to an earlier deadline does not weaken an earlier move (ROUND-2).
         repeating.wish = if only_earlier && repeating.wish != Wish::Then {
             Wish::AtTheLatest
         } else {
@@ -161,7 +161,7 @@ impl<K, V> Stripe<K, V> {
     /// Counts the successor of the run `at` as no longer pending.
     pub(super) fn kept_is_gone(&mut self, at: usize) {
         match &mut self.runs[at].repeating {
-            // N1.
+            // ROUND-1.
             Some(repeating) => {
                 self.counters.pending -= 1;
                 repeating.permit = true;

@@ -2,9 +2,9 @@
 //! tests enumerate the operations that one lock covers; the protocols between locks have models in
 //! `loom-tests`.
 //!
-//! After every step, the states, the results, the ids, the counters and the invariants E1 to E6 are
-//! checked. After every sequence, the stripe is closed and emptied. A step that changes nothing is
-//! checked, but the sequence is not continued from it.
+//! After every step, the states, the results, the ids, the counters and the invariants ENTRY-1 to
+//! ENTRY-6 are checked. After every sequence, the stripe is closed and emptied. A step that changes
+//! nothing is checked, but the sequence is not continued from it.
 
 mod look;
 mod pair;
