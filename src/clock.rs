@@ -1,5 +1,5 @@
-//! The clocks that a scheduler can run on. Sleeping belongs to the clock: a thread that waits for a
-//! moment of a manual clock is woken by whoever moves that clock.
+//! The clocks that a scheduler can run on. A clock also puts threads to sleep: a thread that waits
+//! for a moment of a manual clock is woken by the thread that moves the clock.
 
 #[cfg(not(loom))]
 use std::time::Instant;
@@ -10,11 +10,15 @@ use crate::tick::Time;
 use std::task::Wake;
 use std::time::Duration;
 
-/// What a scheduler tells the time by.
+/// A source of time for a scheduler.
 ///
-/// Chosen in the builder. [`Clock::system`] is the default: `std::time::Instant`, monotonic, whose
-/// treatment of suspended time is the platform's (Linux does not count it). [`Clock::boottime`]
-/// counts it. [`Clock::manual`] is for tests.
+/// The clock is chosen in the builder:
+///
+/// - [`Clock::system`] is the default. It is `std::time::Instant`, which is monotonic. Whether it
+///   counts the time while the machine is suspended depends on the platform (Linux does not count
+///   it).
+/// - [`Clock::boottime`] counts that time.
+/// - [`Clock::manual`] is for tests.
 ///
 /// # Examples
 ///
@@ -36,18 +40,19 @@ enum Kind {
     System {
         start: Instant,
     },
-    /// Made only where [`since_boot`] has answered.
+    /// Only made where [`since_boot`] returned a time.
     #[cfg(not(loom))]
     Boottime,
     Manual(ManualClock),
 }
 
-/// How long ago the machine was booted, its suspensions included, where there is a clock for that.
+/// Returns the time since the machine was booted, including suspensions, where there is a clock for
+/// it.
 #[cfg(all(not(loom), any(target_os = "linux", target_os = "android")))]
 #[inline]
 fn since_boot() -> Option<Duration> {
     use rustix::time::{DynamicClockId, clock_gettime_dynamic};
-    // By a dynamic id: by the other kind a kernel without the clock would be a panic.
+    // A dynamic id, because with the other kind a kernel without the clock would cause a panic.
     let since = clock_gettime_dynamic(DynamicClockId::Boottime).ok()?;
     Duration::try_from(since).ok()
 }
@@ -58,7 +63,7 @@ fn since_boot() -> Option<Duration> {
 }
 
 impl Clock {
-    /// The system's monotonic clock, starting at [`Time::ZERO`] now.
+    /// Returns the system's monotonic clock, which starts at [`Time::ZERO`] now.
     #[cfg(not(loom))]
     #[must_use]
     pub fn system() -> Self {
@@ -67,27 +72,33 @@ impl Clock {
         })
     }
 
-    /// The clock that counts from the machine's boot and goes on while the machine is suspended:
-    /// `CLOCK_BOOTTIME`, on Linux and Android. For leases, and for whatever else the rest of the
-    /// world does not wait with.
+    /// Returns the clock that counts from the machine's boot and goes on while the machine is
+    /// suspended: `CLOCK_BOOTTIME`, on Linux and Android. Use it for leases, and for anything else
+    /// for which the outside world does not wait while the machine is suspended.
     ///
-    /// Its times are nanoseconds since the boot, so those of all processes of one machine can be
-    /// compared, as long as it is up. (A container with a time namespace of its own may have
-    /// another zero.)
+    /// Its times are nanoseconds since the boot. So the times of all processes of one machine can
+    /// be compared until the machine is rebooted. A container with a time namespace of its own may
+    /// have another zero.
     ///
-    /// Elsewhere, or if the kernel does not know that clock, this is [`Clock::system`], starting at
-    /// [`Time::ZERO`] now. [`counts_suspend`](Clock::counts_suspend) tells which of the two it is.
+    /// On other platforms, or if the kernel does not have that clock, this returns
+    /// [`Clock::system`], starting at [`Time::ZERO`] now. [`counts_suspend`](Clock::counts_suspend)
+    /// tells which of the two it is.
     ///
     /// # Blocking
     ///
-    /// Who asks the clock after a suspension sees the truth at once, and whatever has expired is
-    /// late by it. But threads sleep by the system's monotonic clock: a ticker that slept when the
-    /// machine was suspended still sleeps for as long as it had left, unless a deadline earlier
-    /// than the one it sleeps for wakes it. Until then nothing in its shard expires, not even what
-    /// was armed after the suspension. So a task is late by up to that sleep, once; in a scheduler
-    /// of one shard a [repeating](crate::Handle::repeat) timer bounds it, at the price of its
-    /// wake-ups. Never is anything early. Limits of calls that wait, as of a shutdown, pass late in
-    /// the same way.
+    /// After a suspension, the clock shows the right time at once, and timers that expired
+    /// meanwhile are late by that time. But threads sleep by the system's monotonic clock, which
+    /// has these effects:
+    ///
+    /// - A ticker that slept when the machine was suspended still sleeps for the time that it had
+    ///   left, unless a deadline earlier than the one it sleeps for wakes it.
+    /// - Until then nothing in its shard expires, not even timers that were armed after the
+    ///   suspension. So a task is late by up to that sleep, once.
+    /// - In a scheduler with one shard, a [repeating](crate::Handle::repeat) timer bounds this
+    ///   delay, at the cost of its wake-ups.
+    /// - The limits of calls that wait, such as a shutdown, pass late in the same way.
+    ///
+    /// No timer is early.
     ///
     /// # Examples
     ///
@@ -108,13 +119,13 @@ impl Clock {
         since_boot().map_or_else(Self::system, |_| Clock(Kind::Boottime))
     }
 
-    /// A clock that stands still until `clock` is moved.
+    /// Returns a clock that stands still until `clock` is moved.
     #[must_use]
     pub fn manual(clock: &ManualClock) -> Self {
         Clock(Kind::Manual(clock.clone()))
     }
 
-    /// The hand that moves this clock, if it is a manual one.
+    /// Returns the [`ManualClock`] that moves this clock, if it is a manual one.
     #[must_use]
     pub fn as_manual(&self) -> Option<ManualClock> {
         match &self.0 {
@@ -124,9 +135,9 @@ impl Clock {
         }
     }
 
-    /// Whether this clock is known to go on while the machine is suspended: it is
-    /// [`Clock::boottime`], on a platform that has it. Of [`Clock::system`] that is not known, and
-    /// a manual clock goes on when it is moved.
+    /// Returns whether this clock is known to go on while the machine is suspended. That is true
+    /// for [`Clock::boottime`] on a platform that has it. It is not known for [`Clock::system`],
+    /// and a manual clock goes on only when it is moved.
     #[must_use]
     pub fn counts_suspend(&self) -> bool {
         match &self.0 {
@@ -138,7 +149,7 @@ impl Clock {
         }
     }
 
-    /// The present moment of this clock.
+    /// Returns the present moment of this clock.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
@@ -153,18 +164,19 @@ impl Clock {
         }
     }
 
-    /// The moment of this clock that corresponds to `instant`.
+    /// Returns the moment of this clock that corresponds to `instant`.
     ///
-    /// On a clock other than the system's it is as far from the clock's present as `instant` is
-    /// from the system's, or a little later: of [`Clock::boottime`] too, so a suspension between
-    /// `instant` and now is left out.
+    /// On a clock other than the system's, the result is as far from the clock's present as
+    /// `instant` is from the system's present, or a little later. This includes
+    /// [`Clock::boottime`]: a suspension between `instant` and now is not counted.
     #[cfg(not(loom))]
     #[must_use]
     pub fn time_of(&self, instant: Instant) -> Time {
         match &self.0 {
             Kind::System { start } => Time::ZERO + instant.saturating_duration_since(*start),
             Kind::Boottime | Kind::Manual(_) => {
-                // In this order: what passes in between makes the answer later, never earlier.
+                // In this order: time that passes between the two reads makes the answer later,
+                // never earlier.
                 let real = Instant::now();
                 let now = self.now();
                 instant.checked_duration_since(real).map_or_else(
@@ -175,7 +187,7 @@ impl Clock {
         }
     }
 
-    /// Blocks until `until`, until the parker is unparked, or a little less; `None` waits for the
+    /// Blocks until `until`, until the parker is unparked, or a little less. `None` waits for the
     /// unpark alone.
     pub(crate) fn park_until(&self, parker: &Parker, until: Option<Time>) {
         let Some(until) = until.filter(|time| *time != Time::MAX) else {
@@ -183,8 +195,8 @@ impl Clock {
             return;
         };
         match &self.0 {
-            // A suspension does not shorten what a thread still has to sleep. A shorter limit
-            // would, but threads would then wake when nothing is due.
+            // A suspension does not shorten the time that a thread still has to sleep. Sleeping in
+            // shorter pieces would, but threads would then wake when nothing is due.
             #[cfg(not(loom))]
             Kind::System { .. } | Kind::Boottime => {
                 let left = until.since(self.now());
@@ -197,12 +209,12 @@ impl Clock {
     }
 }
 
-/// A clock that moves only when it is told to, for tests and simulations.
+/// A clock that moves only on request, for tests and simulations.
 ///
-/// Clones share one clock. Moving it wakes the threads that wait for a moment which has come.
+/// Clones share one clock. Moving the clock wakes the threads whose moment has come.
 ///
-/// Everything that a scheduler measures goes by its clock: on one that stands still the pool does
-/// not grow, however long its workers are blocked, and no limit of a shutdown passes.
+/// A scheduler measures all times by its clock. While the clock stands still, the pool does not
+/// grow however long its workers are blocked, and no limit of a shutdown passes.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -306,13 +318,13 @@ impl Wake for ClockUnparker {
 }
 
 impl ManualClock {
-    /// A clock that shows [`Time::ZERO`].
+    /// Creates a clock that shows [`Time::ZERO`].
     #[must_use]
     pub fn new() -> Self {
         Self::starting_at(Time::ZERO)
     }
 
-    /// A clock that shows `start`.
+    /// Creates a clock that shows `start`.
     #[must_use]
     pub fn starting_at(start: Time) -> Self {
         ManualClock(Arc::new(Manual {
@@ -321,15 +333,16 @@ impl ManualClock {
         }))
     }
 
-    /// The moment that the clock shows.
+    /// Returns the moment that the clock shows.
     #[must_use]
     pub fn now(&self) -> Time {
-        // Acquire pairs with the Release in `set`: who sees the time sees what led to it.
+        // Acquire pairs with the Release in `set`: a thread that sees the time also sees the
+        // changes made before the clock was moved.
         Time::from_nanos(self.0.now.load(Ordering::Acquire))
     }
 
-    /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes those whose moment
-    /// has come. Returns the new time.
+    /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes the threads whose
+    /// moment has come. Returns the new time.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn advance(&self, by: Duration) -> Time {
         let later = |now| Time::from_nanos(now) + by;
@@ -346,17 +359,19 @@ impl ManualClock {
         now
     }
 
-    /// Moves the clock to `now`, also backwards: schedulers then fire nothing until the clock has
-    /// caught up, and lose nothing.
+    /// Moves the clock to `now`, which may be in the past. After a move backwards, schedulers fire
+    /// nothing until the clock has caught up, and lose nothing.
     pub fn set(&self, now: Time) {
-        // Release pairs with the Acquire in `now`. A waiter looks at the time under the lock that
-        // is taken below, so it sees the new time or is seen.
+        // Release pairs with the Acquire in `now`. A waiting thread reads the time under the lock
+        // that is taken below, so it sees the new time or is found there.
         let before = self.0.now.swap(now.as_nanos(), Ordering::Release);
-        // Set back, everybody looks again: what they wait for may be another moment now.
+        // After a move backwards all threads look again, because they may now have to wait for
+        // another moment.
         let all = now.as_nanos() < before;
         self.wake(if all { Time::MAX } else { now });
     }
 
+    /// Wakes the threads that wait for `now` or an earlier moment.
     fn wake(&self, now: Time) {
         let waiters = self.0.waiters.lock();
         for (_, until, unparker) in &waiters.waiting {
@@ -366,9 +381,12 @@ impl ManualClock {
         }
     }
 
+    /// Blocks until the clock shows `until` or the parker is unparked.
     fn park_until(&self, parker: &Parker, until: Time) {
         let ticket = {
             let mut waiters = self.0.waiters.lock();
+            // Read under the lock, so that a move of the clock is seen here or finds this thread in
+            // the list.
             if self.now() >= until {
                 return;
             }

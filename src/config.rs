@@ -1,4 +1,4 @@
-//! Options after validation: every bound with its default and its reason.
+//! Validation of options: every bound with its default and its reason.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -7,21 +7,25 @@ use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::tick::TickSize;
 
-/// Shorter ticks would wrap the wheel's range within hours and cost more than they tell.
+/// Shortest tick. Shorter ones would wrap the wheel's range within hours, and cost more than they
+/// bring.
 const TICK_MIN: Duration = Duration::from_micros(1);
-/// Longer ones are not what a timer is for.
+/// Longest tick.
 const TICK_MAX: Duration = Duration::from_secs(60);
-/// Threads, on any machine known.
+/// Greatest number of threads of one kind: more than any known machine needs.
 const THREADS_MAX: usize = 1_024;
-/// Stripes are chosen by 16 bits of the hash.
+/// Greatest number of stripes, which are chosen by 16 bits of the hash.
 const STRIPES_MAX: usize = 1 << 16;
-/// 128 stripes gave two threads 1.6 to 3 times the throughput of one lock per shard.
+/// Default number of stripes: 128 stripes gave two threads 1.6 to 3 times the throughput of one
+/// lock per shard.
 const STRIPES_DEFAULT: usize = 128;
+/// Default number of stripes for each core, where that is more.
 const STRIPES_PER_CORE: usize = 8;
-/// Blocked tasks of one pool; more than that is a design to be looked at.
+/// Default greatest number of workers. A design with more blocked tasks in one pool should be
+/// reconsidered.
 const MAX_WORKERS_DEFAULT: usize = 64;
 
-/// What a builder collects.
+/// The options that a builder collects.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) tick: Duration,
@@ -30,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) workers: Option<usize>,
     pub(crate) max_workers: Option<usize>,
     pub(crate) max_pending: Option<usize>,
-    /// Expirations in a second.
+    /// Expirations per second.
     pub(crate) pace: Option<u32>,
     pub(crate) clock: Option<Clock>,
     pub(crate) shutdown_limit: Duration,
@@ -51,14 +55,15 @@ impl Config {
             pace: None,
             clock: None,
             shutdown_limit: Duration::from_secs(30),
-            // Long enough not to start threads for every burst.
+            // Long enough that not every burst starts threads.
             quiet: Duration::from_secs(10),
-            // A deque emptied by thieves alone never shrinks; 65,536 tickets are 512 KiB.
+            // A deque that only thieves empty never shrinks; 65,536 tickets are 512 KiB.
             backlog: 65_536,
             injector: 65_536,
         }
     }
 
+    /// Checks all options, and fills in the defaults for a machine with this many cores.
     pub(crate) fn validate(&self, cores: usize) -> Result<Valid, BuildError> {
         let cores = cores.clamp(1, THREADS_MAX);
         if !(TICK_MIN..=TICK_MAX).contains(&self.tick) {
@@ -68,6 +73,8 @@ impl Config {
         if !(1..=THREADS_MAX).contains(&shards) {
             return Err(BuildError::Shards(shards));
         }
+        // Every shard needs a stripe. Both numbers are checked together, since either may be the
+        // wrong one.
         let stripes = self.stripes.unwrap_or_else(|| {
             STRIPES_DEFAULT
                 .max(STRIPES_PER_CORE * cores)
@@ -81,6 +88,7 @@ impl Config {
         if !(1..=THREADS_MAX).contains(&workers) {
             return Err(BuildError::Workers(workers));
         }
+        // Not fewer than `workers`, which may be above the default.
         let max_workers = self
             .max_workers
             .unwrap_or_else(|| MAX_WORKERS_DEFAULT.max(workers));
@@ -97,6 +105,7 @@ impl Config {
             Some(None) => return Err(BuildError::Pace),
             pace => pace.flatten(),
         };
+        // The range check above makes this conversion succeed.
         let nanos = u64::try_from(self.tick.as_nanos()).map_err(|_| BuildError::Tick(self.tick))?;
         Ok(Valid {
             tick: TickSize::from_nanos(nanos),
@@ -114,7 +123,7 @@ impl Config {
     }
 }
 
-/// What an engine is built from.
+/// The validated options of an engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Valid {
     pub(crate) tick: TickSize,

@@ -1,9 +1,9 @@
-//! Errors. Every refusal of a task carries the task.
+//! Errors. Every refusal of a task contains the task.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why a scheduler can't be built. Names the offending value and what it may be.
+/// The reason why a scheduler can't be built, with the offending value and the valid range.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -14,30 +14,30 @@ pub enum BuildError {
     /// The number of stripes is not a power of two between the number of shards and 65,536.
     #[non_exhaustive]
     Stripes {
-        /// What was asked for.
+        /// The requested number of stripes.
         stripes: usize,
-        /// With so many shards.
+        /// The number of shards.
         shards: usize,
     },
     /// The number of workers is not between 1 and 1,024.
     Workers(usize),
-    /// The greatest number of workers is smaller than the number to start with, or above 1,024.
+    /// The greatest number of workers is smaller than the initial number, or above 1,024.
     #[non_exhaustive]
     MaxWorkers {
-        /// What was asked for.
+        /// The requested greatest number of workers.
         max_workers: usize,
-        /// To start with.
+        /// The initial number of workers.
         workers: usize,
     },
-    /// A bound of zero pending timers, which nothing could ever pass.
+    /// The bound on pending timers is zero, so that no timer could be scheduled.
     MaxPending,
-    /// A bound of zero entries in a group.
+    /// The bound on the entries of a group is zero.
     MaxPerGroup,
-    /// A pace of zero expirations a second, at which nothing ever would.
+    /// The pace is zero expirations per second, so that no timer could expire.
     Pace,
-    /// Batches of no entry at all.
+    /// The greatest size of a batch is zero.
     Batch,
-    /// A thread could not be started. Those that had been are stopped again.
+    /// A thread could not be started. Threads that had been started were stopped again.
     Spawn(std::io::Error),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for BuildError {
                 "at most 0 entries in a group: choose at least 1, or leave it unbounded",
             ),
             BuildError::Pace => {
-                f.write_str("a pace of 0 expirations a second: choose at least 1, or set none")
+                f.write_str("a pace of 0 expirations per second: choose at least 1, or set none")
             }
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
@@ -90,36 +90,38 @@ impl std::error::Error for BuildError {
     }
 }
 
-/// What errors of the variant `UnderLock` say.
-pub(crate) const UNDER_LOCK: &str = "the thread panics while it has a lock of a map or a scheduler; \
+/// Message of all errors with a variant `UnderLock`.
+pub(crate) const UNDER_LOCK: &str = "the thread panics while it holds a lock of this crate; \
                                      try again when the panic has released it";
 
-/// Why a task was not accepted. Nothing was changed, and the very task is inside.
+/// The reason why a task was not accepted. Nothing was changed, and the error contains the task.
 #[non_exhaustive]
 pub enum ScheduleError<F> {
-    /// `max_pending` timers are pending, or repeat and run just now. Passes when one that runs once
-    /// starts, or any of them is cancelled or ends. (Also when a stripe holds four billion entries,
-    /// its limit without a bound.)
+    /// `max_pending` timers are pending, or repeat and run just now. The error passes when a timer
+    /// that runs once starts, or any timer is cancelled or ends.
+    ///
+    /// Also returned when a stripe holds four billion entries, its limit without a bound.
     Full(F),
-    /// The scheduler is closing or closed, for good.
+    /// The scheduler is closing or closed. This is permanent.
     Closed(F),
-    /// Somebody waits in `cancel_and_wait` for a run of this key. Passes when that call returns, or
-    /// the future of `cancel_and_wait_async` is ready or dropped.
+    /// A call of `cancel_and_wait` waits for a run of this key. The error passes when that call
+    /// returns, or when the future of `cancel_and_wait_async` is ready or dropped.
     Closing(F),
-    /// The key is pending already, or repeats: only from `schedule_if_absent`.
+    /// The key is pending already, or repeats. Only returned by `schedule_if_absent`.
     Occupied(F),
-    /// A period of zero, which no timer can keep: only from `repeat`, and for good.
+    /// The period is zero, which no timer can keep. Only returned by `repeat`, and permanent.
     ZeroPeriod(F),
-    /// The schedule function had no first time, so that nothing was armed: only from `repeat`.
+    /// The schedule function returned no first time, so nothing was armed. Only returned by
+    /// `repeat`.
     NoRound(F),
-    /// The calling thread is panicking and has a lock of this crate. This happens only in panic
-    /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
+    /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
+    /// hooks and in drops; see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
     UnderLock(F),
 }
 
 impl<F> ScheduleError<F> {
-    /// The task that was refused.
+    /// Returns the refused task.
     pub fn into_task(self) -> F {
         match self {
             ScheduleError::Full(task)
@@ -132,7 +134,7 @@ impl<F> ScheduleError<F> {
         }
     }
 
-    /// Whether trying again later can help.
+    /// Returns whether trying again later can succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -146,6 +148,7 @@ impl<F> ScheduleError<F> {
         }
     }
 
+    /// Returns the name of the variant.
     fn what(&self) -> &'static str {
         match self {
             ScheduleError::Full(_) => "Full",
@@ -169,15 +172,15 @@ impl<F> fmt::Display for ScheduleError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ScheduleError::Full(_) => {
-                "as many timers are pending as max_pending allows; try again when one has ended"
+                "max_pending timers are pending already; try again when one has started or ended"
             }
             ScheduleError::Closed(_) => "the scheduler is closed",
             ScheduleError::Closing(_) => {
-                "a cancel_and_wait of this key is under way; try again when it has returned"
+                "a cancel_and_wait of this key is in progress; try again when it has returned"
             }
             ScheduleError::Occupied(_) => "the key is pending already",
-            ScheduleError::ZeroPeriod(_) => "a period of zero; choose a longer one",
-            ScheduleError::NoRound(_) => "the schedule function knows no first time",
+            ScheduleError::ZeroPeriod(_) => "the period is zero; choose a longer one",
+            ScheduleError::NoRound(_) => "the schedule function returned no first time",
             ScheduleError::UnderLock(_) => UNDER_LOCK,
         })
     }
@@ -185,16 +188,18 @@ impl<F> fmt::Display for ScheduleError<F> {
 
 impl<F> std::error::Error for ScheduleError<F> {}
 
-/// Why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait to the end. The cancellation
-/// itself was done all the same: what was pending is cancelled, and the run in progress is told.
+/// The reason why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait for the end of the
+/// run. The cancellation itself was done nevertheless: a pending timer is cancelled, and the run in
+/// progress is marked as cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// Called from inside a task of the same scheduler, without a limit: it could wait for itself.
-    /// The future of `cancel_and_wait_async` says so of its own run alone, where that is known.
+    /// The call was made inside a task of the same scheduler, without a limit: it could wait for
+    /// itself. The future of `cancel_and_wait_async` returns this only for its own run, where that
+    /// is known.
     ///
-    /// Also returned while the thread panics under a lock of this crate
-    /// ([panic hooks](crate#panic-hooks)). Then nothing was cancelled.
+    /// Also returned while the thread panics under a lock of this crate ([panic
+    /// hooks](crate#panic-hooks)). Then nothing was cancelled.
     WouldDeadlock,
     /// The run had not ended when the limit had passed.
     TimedOut,
@@ -204,7 +209,7 @@ impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WaitError::WouldDeadlock => {
-                "waiting for a run from inside a task of the same scheduler needs a limit"
+                "a task that waits for a run of its own scheduler needs a limit"
             }
             WaitError::TimedOut => "the run had not ended when the limit had passed",
         })

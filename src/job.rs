@@ -1,4 +1,4 @@
-//! What travels from tickers to workers, and what a worker may do with it.
+//! Tickets, which pass from tickers to workers, and the operations that a worker has on them.
 
 use std::any::Any;
 use std::mem::needs_drop;
@@ -6,55 +6,56 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::sync::thread::panicking;
 
-/// A place in a stripe whose timer has expired. At most one is under way per slot.
+/// A slot of a stripe whose timer has expired. At most one ticket per slot is under way.
 ///
-/// It is no permission to run: what it stands for may have been cancelled or moved meanwhile. Only
-/// a claim under the stripe's lock decides.
+/// A ticket is no permission to run: its timer may have been cancelled or moved meanwhile. Only a
+/// claim under the stripe's lock decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) stripe: u32,
     pub(crate) slot: u32,
 }
 
-/// The other side of a ticket. The executor knows this trait and never a timer.
+/// Serves tickets. The executor knows this trait and never a timer.
 pub(crate) trait Claim: Send + Sync + 'static {
-    /// Claims `first`, runs its task if it still stands, and goes on with what `more` yields until
-    /// that has nothing. A ticket is claimed right before its task starts, never in advance.
+    /// Claims `first`, runs its task if the timer is still due, and goes on with the tickets that
+    /// `more` yields until it returns `None`. A ticket is claimed right before its task starts,
+    /// never in advance.
     ///
-    /// `more` is called before the run that went before is settled, so that settling and claiming
-    /// in one stripe take one lock.
+    /// `more` is called before the preceding run is completed, so that completing one run and
+    /// claiming the next ticket in the same stripe take one lock.
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
 
-    /// Brings what `tickets` stand for into the cache of this processor, all of it at once. It
-    /// claims nothing.
+    /// Prefetches the entries of all `tickets` into the cache of this processor. It claims nothing.
     fn look_ahead(&self, tickets: &[Ticket]) {
         let _ = tickets;
     }
 
-    /// Takes back tickets that nobody will claim: their timers become due again.
+    /// Takes back tickets that will not be claimed. Their timers become due again.
     fn give_back(&self, tickets: &[Ticket]);
 }
 
-/// Runs user code that may panic. The panic's payload is user code's too: its `Drop` may panic in
-/// turn, so it is dropped under another guard.
+/// Runs user code and catches a panic, whose message it returns. The payload of the panic is user
+/// code as well: its `Drop` may panic in turn, so it is dropped under another guard.
 pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = message_of(payload.as_ref());
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            // Whoever panics in the drop of a panic's payload gets no third chance.
+            // A payload whose drop panics gets no third chance: it is leaked.
             std::mem::forget(again);
         }
         message
     })
 }
 
-/// Drops what is user code's, piece by piece: two panics at once would end the process. The first
-/// one goes on when all is gone, unless the thread is panicking already.
+/// Drops values of the user one by one, because two panics at once would abort the process. The
+/// first panic is resumed when all values are gone, unless the thread is panicking already.
 pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
     let mut first = None;
     let mut dispose = |ended: Result<(), Box<dyn Any + Send>>| match ended {
         Err(panic) if first.is_none() => first = Some(panic),
-        // One is told; of the others not even the payload's drop is risked.
+        // One panic is resumed. The payloads of the others are leaked, because their drops may
+        // panic, too.
         Err(panic) => std::mem::forget(panic),
         Ok(()) => {}
     };
@@ -69,8 +70,8 @@ pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
     }
 }
 
-/// The same for what one operation leaves. Where one of the two has nothing to drop, there can't be
-/// two panics, and nothing has to be caught.
+/// Drops the two values of one operation, as [`drop_each`] does. If one of them has nothing to
+/// drop, there can't be two panics, and nothing has to be caught.
 #[inline]
 pub(crate) fn drop_pair<A, B>((one, other): (A, B)) {
     if needs_drop::<A>() && needs_drop::<B>() || panicking() {

@@ -1,102 +1,120 @@
-//! Options that the builders of all faces share.
+//! Options that the builders of all front ends share.
 
-/// The options that every face of the engine has, as setters of a builder with the fields `config`
-/// and `place`.
+/// Defines the setters of these options, for a builder with the fields `config` and `place`.
 macro_rules! engine_options {
     () => {
-        /// The length of a tick, from 1 us to 1 min; 1 ms by default. A task starts at most one
-        /// tick, a wake-up and its time in the queue after its deadline, and never before it.
+        /// Sets the length of a tick, from 1 us to 1 min. The default is 1 ms. A task never starts
+        /// before its deadline. It starts at most one tick later, plus a wake-up and its time in
+        /// the queue.
         pub fn tick(mut self, tick: std::time::Duration) -> Self {
             self.config.tick = tick;
             self
         }
 
-        /// How many shards, each with a ticker thread of its own; by default as many as there are
-        /// cores.
+        /// Sets the number of shards. Each shard has a ticker thread of its own. The default is the
+        /// number of cores.
         pub fn shards(mut self, shards: usize) -> Self {
             self.config.shards = Some(shards);
             self
         }
 
-        /// Over how many locks the keys are spread: a power of two, at least the number of shards;
-        /// by default at least 128 and at least 8 for each core.
+        /// Sets the number of locks over which the keys are spread. It must be a power of two, and
+        /// at least the number of shards. The default is at least 128, and at least 8 for each
+        /// core.
         pub fn stripes(mut self, stripes: usize) -> Self {
             self.config.stripes = Some(stripes);
             self
         }
 
-        /// The number of workers at the start, and the number that the pool keeps unblocked while
-        /// tasks wait. The default is the number of cores. See [`max_workers`](Self::max_workers).
+        /// Sets the number of workers at the start. The pool also keeps this number of workers
+        /// unblocked while tasks wait. The default is the number of cores. See
+        /// [`max_workers`](Self::max_workers).
         pub fn workers(mut self, workers: usize) -> Self {
             self.config.workers = Some(workers);
             self
         }
 
-        /// How far the pool may grow when workers are blocked; 64 by default, or `workers` if that
-        /// is more. Extra workers that find nothing to do for 10 s leave again.
+        /// Sets the number of workers up to which the pool may grow when workers are blocked. The
+        /// default is 64, or `workers` if that is more. Extra workers leave when they have found
+        /// nothing to do for 10 s.
         ///
-        /// Workers are added when two things come together: a task that is due has waited for 2 ms,
-        /// and fewer than `workers` workers are unblocked. A worker is blocked while its task
-        /// sleeps or waits for I/O, a lock or a message. It is not blocked while its task computes,
-        /// even if other processes use all cores. While the added workers are blocked too, the
-        /// number of workers doubles every 2 ms.
+        /// Workers are added when two conditions hold: a due task has waited for 2 ms, and fewer
+        /// than `workers` workers are unblocked. A worker is blocked while its task sleeps or waits
+        /// for I/O, a lock or a message. It is not blocked while its task computes, even if other
+        /// processes use all cores. While the added workers are blocked too, the number of workers
+        /// doubles every 2 ms.
         ///
         /// Tasks that only compute add one worker at most. It is added when no task at all has
-        /// started for 2 ms, so that a few long tasks don't hold up all short ones.
+        /// started for 2 ms, so that a few long tasks don't delay all short ones.
         ///
-        /// All these times are by the scheduler's clock. On Linux and Android the pool reads from
-        /// `/proc` which threads are blocked. On other systems, or if `/proc` can't be read, it
-        /// adds one worker every 10 ms while a task has waited for 2 ms, whatever the tasks do.
+        /// All these times are measured by the scheduler's clock. On Linux and Android, the pool
+        /// reads from `/proc` which threads are blocked. On other systems, or if `/proc` can't be
+        /// read, it adds one worker every 10 ms while a task has waited for 2 ms, whatever the
+        /// tasks do.
         pub fn max_workers(mut self, max_workers: usize) -> Self {
             self.config.max_workers = Some(max_workers);
             self
         }
 
-        /// How many timers, or entries of a map, may be pending at most; unbounded by default. One
-        /// more is refused, exactly then: with [`ScheduleError::Full`](crate::ScheduleError::Full)
-        /// or [`InsertRefusal::Full`](crate::InsertRefusal::Full). It is pending until it starts,
-        /// is cancelled, replaced or handed back; a timer that repeats keeps its place also while a
-        /// round of it runs.
+        /// Sets how many timers, or entries of a map, may be pending at most. The default is no
+        /// bound.
+        ///
+        /// The bound is exact: a call is refused only if it would exceed the bound. It then returns
+        /// [`ScheduleError::Full`](crate::ScheduleError::Full) or
+        /// [`InsertRefusal::Full`](crate::InsertRefusal::Full). A timer is pending until it starts,
+        /// is cancelled, replaced or handed back. A timer that repeats also counts while a round of
+        /// it runs.
         pub fn max_pending(mut self, max_pending: usize) -> Self {
             self.config.max_pending = Some(max_pending);
             self
         }
 
-        /// How many timers, or entries of a map, may expire in a second at most, over all shards;
-        /// unbounded by default. For masses that are due at one moment, after an outage or for
-        /// being made in one go: what their tasks load, a database perhaps, is to get it bit by
-        /// bit.
+        /// Sets how many timers, or entries of a map, may expire per second at most, over all
+        /// shards. The default is no bound. Use a pace if many timers are due at one moment, after
+        /// an outage or because they were made together, and their tasks load a resource such as a
+        /// database.
         ///
-        /// What is due beyond that is *held back*. It stays where it is: it can be cancelled, moved
-        /// and touched like what is not due yet, it is pending and not queued. It runs late, and
-        /// lateness says by how much; [`Stats::held_back`](crate::Stats::held_back) says that it
-        /// happens.
+        /// Due timers beyond the pace are *held back*. A timer that is held back is pending and not
+        /// queued: it can be cancelled, moved and touched like one that is not due. It runs late,
+        /// and its lateness is recorded. [`Stats::held_back`](crate::Stats::held_back) counts how
+        /// often this happens.
         ///
-        /// **The bound.** In any window of a length of `T`, by the scheduler's clock, no more
-        /// expire than the pace allows in `T` and a millisecond, and one *share*, and one share for
-        /// each shard. A share is `per_second / 1_000 / shards`, rounded down, but at least 1: what
-        /// the pace allows in a millisecond, divided by the shards. Nothing else is saved up in
-        /// quiet times. Bounded is the hand-over to the workers, to the executor, or to the ticker
-        /// itself when it runs tasks inline. Tasks that then wait, since all workers are blocked,
-        /// may start close together. Tasks that hold up a ticker make it slower than this: what it
-        /// is behind by more than a millisecond is lost. So are turns that pass while 65,536
-        /// tickets of a shard wait for workers.
+        /// **The bound.** In any window of length `T`, measured by the scheduler's clock, the
+        /// number of expirations is at most the sum of
         ///
-        /// **Whose turn it is.** Shards that hold something back take turns, a share each, however
-        /// much each of them has; a shard with few timers waits for a share of each other one.
-        /// Within a shard the same goes for stripes, and within a stripe the earliest deadline
-        /// comes first, but for what is armed for the past while others are held back.
+        /// - the number that the pace allows in `T` plus one millisecond,
+        /// - one *share*,
+        /// - one share for each shard.
         ///
-        /// **Nothing evades it.** What is due when it is armed, moved or settled (a zero delay)
-        /// goes through its ticker, with the next tick, instead of to the workers at once. A
-        /// [`Shutdown`](crate::Shutdown) keeps the pace as well, `RunNow` too: the limit should
-        /// leave time for what is pending, divided by `per_second`; the rest is handed back. A
-        /// batch that an executor refuses expires once more. A round of a timer that
-        /// [repeats](crate::Handle::repeat) is as late as it is, for whatever reason: beyond its
-        /// grace it is missed. Only a clock that is set back lets the pace begin anew, rather than
-        /// stop.
+        /// A share is the number that the pace allows in a millisecond, divided by the shards:
+        /// `per_second / 1_000 / shards`, rounded down, but at least 1. Nothing else is saved up in
+        /// quiet times.
         ///
-        /// Zero is refused. Without a pace nothing costs more than it did.
+        /// The pace bounds the hand-over of timers to the workers, to the executor, or to the
+        /// ticker itself if it runs tasks inline. If tasks then wait because all workers are
+        /// blocked, they may start close together. The real pace is lower if tasks delay a ticker,
+        /// because a delay of more than a millisecond is not made up for. The same holds for turns
+        /// that pass while 65,536 tickets of a shard wait for workers.
+        ///
+        /// **Turns.** Shards that hold timers back take turns of one share each, however many
+        /// timers each of them has. So a shard with few timers waits for one share of each other
+        /// shard. The same holds for the stripes of a shard. Within a stripe, the earliest deadline
+        /// comes first, except for timers that are armed for the past while others are held back.
+        ///
+        /// **Scope.** The pace applies to all timers:
+        ///
+        /// - A timer that is due when it is armed, moved or completed (a zero delay) expires with
+        ///   the next tick of its ticker, instead of going to the workers at once.
+        /// - A [`Shutdown`](crate::Shutdown) keeps the pace as well, also with `RunNow`. Its limit
+        ///   should be at least the number of pending timers divided by `per_second`. Timers that
+        ///   have not started then are handed back.
+        /// - A batch that an executor refuses expires again, and counts again.
+        /// - A round of a timer that [repeats](crate::Handle::repeat) may be late for this reason,
+        ///   too. Beyond its grace it is missed.
+        ///
+        /// If the clock is set back, the pace starts anew, so that it does not stop.
+        ///
+        /// Building fails if the pace is zero. Without a pace, there is no additional cost.
         ///
         /// # Examples
         ///
@@ -108,10 +126,10 @@ macro_rules! engine_options {
         /// let scheduler = Scheduler::<u32>::builder().pace(1_000).build()?;
         /// let timers = scheduler.handle();
         /// for session in 0..60_000 {
-        ///     // All at one moment, and then a thousand in a second: the last one a minute later.
+        ///     // All are due at one moment. 1,000 expire per second, the last one a minute later.
         ///     timers.schedule(session, Duration::from_secs(30), |_| { /* a query */ })?;
         /// }
-        /// // Also when it was held back, it has not started and never will.
+        /// // A timer that is held back can be cancelled, and then never starts.
         /// assert!(timers.cancel(&59_999).is_cancelled());
         /// # Ok(())
         /// # }
@@ -121,29 +139,31 @@ macro_rules! engine_options {
             self
         }
 
-        /// For how long shutdown waits for tasks that run, by the scheduler's clock; 30 s by
-        /// default.
+        /// Sets how long a shutdown waits for running tasks, measured by the scheduler's clock. The
+        /// default is 30 s.
         pub fn shutdown_limit(mut self, limit: std::time::Duration) -> Self {
             self.config.shutdown_limit = limit;
             self
         }
 
-        /// What tells the time; [`Clock::system`]($crate::clock::Clock::system) by default.
+        /// Sets the clock. The default is [`Clock::system`]($crate::clock::Clock::system).
         pub fn clock(mut self, clock: $crate::clock::Clock) -> Self {
             self.config.clock = Some(clock);
             self
         }
 
-        /// Runs tasks on somebody else's threads instead of on a pool of the scheduler's own.
-        /// `workers` and `max_workers` mean nothing then.
+        /// Runs tasks on the threads of `executor` instead of a pool of the scheduler's own. The
+        /// options `workers` and `max_workers` have no effect then.
         pub fn executor(mut self, executor: impl $crate::executor::Executor) -> Self {
             self.place = $crate::engine::Place::Foreign(Box::new(executor));
             self
         }
 
         /// Runs tasks on the ticker threads themselves, for tiny tasks that must not cost a
-        /// hand-over. **The one case in which a task holds up ticks:** while one runs, nothing else
-        /// of its shard expires. `workers` and `max_workers` mean nothing then.
+        /// hand-over. The options `workers` and `max_workers` have no effect then.
+        ///
+        /// **This is the only mode in which a task delays ticks:** while a task runs, nothing else
+        /// of its shard expires.
         pub fn inline(mut self) -> Self {
             self.place = $crate::engine::Place::Inline;
             self

@@ -1,16 +1,17 @@
-//! A bounded channel at whose end a thread can wait, or a task.
+//! A bounded channel whose receiver can be a thread or a task.
 //!
-//! The thread's side is the channel's own. A task leaves its waker in a place of which there is
-//! one: it looks, leaves the waker, and looks again. Who sends, sends first and takes the waker
-//! afterwards; so does who ends it, or drops it. Both go through the lock of that place, so either
-//! the second look finds what was sent, or the sender finds the waker. **OUTLET-1**
+//! A thread uses the receiver of the channel itself. A task leaves its waker in the single place
+//! for one: it checks for an item, leaves the waker, and checks again. A sender sends first and
+//! takes the waker afterwards; so does a call that ends the channel, and the drop of the sender.
+//! Both sides take the lock of that place. So either the second check finds the item, or the sender
+//! finds the waker. **OUTLET-1**
 //!
-//! A send that waits for room holds no lock: the end can be told meanwhile, and it is disconnected
-//! when the last send is through. **OUTLET-2**
+//! A send that waits for room holds no lock. So the channel can be ended meanwhile, and it is
+//! disconnected when the last send has returned. **OUTLET-2**
 //!
-//! An item that finds no receiver comes back to its sender and is counted. A receiver that is gone
-//! never returns, and the count is one read-modify-write, so exactly one of these items is the
-//! first: its sender reports the loss. **OUTLET-3**
+//! An item without a receiver is returned to its sender and counted. A receiver that is gone never
+//! returns, and the count is one read-modify-write, so exactly one of these items is the first. The
+//! sender of that item reports the loss. **OUTLET-3**
 
 use std::task::{Context, Poll, Waker};
 
@@ -20,38 +21,38 @@ use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 use crate::sync::{Arc, Mutex};
 use crate::waker::leave;
 
-/// The sending end.
+/// The bounded sender.
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
-    /// Until the end.
+    /// The sender of the channel; `None` after the end.
     sender: Mutex<Option<Sender<T>>>,
-    /// How many items came back.
+    /// Number of items that were returned to their senders.
     unsent: AtomicU64,
     signal: Arc<Signal>,
 }
 
-/// An item that came back: nobody receives any more, or the end has come.
+/// An item that was returned, because there is no receiver any more or the channel was ended.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Unsent<T> {
     pub(crate) item: T,
-    /// Whether it is the first one.
+    /// Whether it is the first item that was returned.
     pub(crate) is_first: bool,
 }
 
-/// The receiving end.
+/// The receiver.
 #[derive(Debug)]
 pub(crate) struct Intake<T> {
     receiver: Receiver<T>,
     signal: Arc<Signal>,
 }
 
-/// The place for a waker.
+/// The place for the waker of a waiting task.
 #[derive(Debug)]
 struct Signal {
     waker: Mutex<Waker>,
 }
 
-/// A channel of this capacity.
+/// Creates a channel of this capacity.
 pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
     let (sender, receiver) = bounded(capacity);
     let signal = Arc::new(Signal {
@@ -70,26 +71,28 @@ pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
 }
 
 impl<T> Outlet<T> {
-    /// Sends; waits while the channel is full.
+    /// Sends an item. Waits while the channel is full.
     ///
     /// # Errors
     ///
-    /// The item, if nobody receives any more, or after the end.
+    /// Returns the item if there is no receiver any more, or after the end.
     pub(crate) fn send(&self, item: T) -> Result<(), Unsent<T>> {
-        // OUTLET-2: not sent under the lock.
+        // OUTLET-2: the item is not sent under the lock.
         let sender = self.sender.lock().clone();
         let Some(sender) = sender else {
             return Err(self.came_back(item));
         };
         let sent = sender.send(item).map_err(|error| error.0);
-        // Before the signal: the end may have come meanwhile, and is to be seen then.
+        // Dropped before the signal: the channel may have been ended meanwhile, and the receiver
+        // must see that.
         drop(sender);
         self.signal.wake();
         sent.map_err(|item| self.came_back(item))
     }
 
+    /// Counts an item that is returned to its sender.
     fn came_back(&self, item: T) -> Unsent<T> {
-        // OUTLET-3. Relaxed: a count, whose values differ for each caller since this is one step.
+        // OUTLET-3. Relaxed: one step on a count, so each caller gets a different value.
         let before = self.unsent.fetch_add(1, Ordering::Relaxed);
         Unsent {
             item,
@@ -97,14 +100,15 @@ impl<T> Outlet<T> {
         }
     }
 
-    /// How many items came back from [`send`](Self::send).
+    /// Returns how many items were returned by [`send`](Self::send).
     pub(crate) fn unsent(&self) -> u64 {
         // Relaxed: a count.
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Nothing is sent from now on. What was sent can be received. Without receivers it goes with
-    /// the last sender: not under the lock, since its drop is user code.
+    /// Ends the channel: nothing is sent from now on, and the items in it can still be received.
+    /// Without a receiver, the items are dropped with the last sender. That is not done under the
+    /// lock, because their drop is user code.
     pub(crate) fn end(&self) {
         let sender = self.sender.lock().take();
         drop(sender);
@@ -119,28 +123,29 @@ impl<T> Drop for Outlet<T> {
 }
 
 impl<T> Intake<T> {
-    /// The thread's side alone.
+    /// Returns the receiver of the channel, for a thread.
     pub(crate) fn into_receiver(self) -> Receiver<T> {
         self.receiver.clone()
     }
 
-    /// Waits for an item; `None` at the end.
+    /// Waits for an item. Returns `None` at the end.
     pub(crate) fn recv(&self) -> Option<T> {
         self.receiver.recv().ok()
     }
 
-    /// An item, if there is one.
+    /// Returns an item, if there is one.
     pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
         self.receiver.try_recv()
     }
 
-    /// How many items wait.
+    /// Returns the number of waiting items.
     #[cfg(feature = "stream")]
     pub(crate) fn len(&self) -> usize {
         self.receiver.len()
     }
 
-    /// An item, or `None` at the end; or else the task is woken when there is one of the two.
+    /// Returns an item, or `None` at the end. Otherwise, the task is woken when there is an item or
+    /// the channel ends.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         match self.try_recv() {
             Err(TryRecvError::Empty) => {}
@@ -148,7 +153,7 @@ impl<T> Intake<T> {
             Err(TryRecvError::Disconnected) => return Poll::Ready(None),
         }
         leave(context.waker(), |show| show(&mut self.signal.waker.lock()));
-        // OUTLET-1: the second look.
+        // OUTLET-1: the second check.
         match self.try_recv() {
             Err(TryRecvError::Empty) => Poll::Pending,
             Ok(item) => Poll::Ready(Some(item)),
@@ -157,7 +162,7 @@ impl<T> Intake<T> {
     }
 }
 
-/// The task that was told to wait, if any, is not woken any more.
+/// Drops the waker of a waiting task: it is not woken any more.
 impl<T> Drop for Intake<T> {
     fn drop(&mut self) {
         drop_pair(((), self.signal.take()));
@@ -171,7 +176,7 @@ impl Signal {
 
     fn wake(&self) {
         let waker = self.take();
-        // The runtime's code.
+        // A waker is code of its runtime, and may panic.
         let _ = contain(|| waker.wake());
     }
 }

@@ -1,11 +1,11 @@
-//! Counters and lateness, kept per stripe as plain numbers under the stripe's lock and summed when
-//! somebody asks.
+//! Counters and lateness. Each stripe keeps them as plain numbers under its lock; they are summed
+//! on request.
 
 use core::fmt;
 use std::time::Duration;
 
-/// What became of the armings of one stripe. `pending` is counted on its own, not derived, so that
-/// the balance says something.
+/// Counts of the armings of one stripe by outcome. `pending` is counted on its own and not derived,
+/// so that the balance is a real check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) scheduled: u64,
@@ -31,8 +31,8 @@ impl Counters {
     }
 }
 
-/// Lateness in buckets: 4 to an octave from 1 us to about 70 minutes, so a percentile is at most a
-/// fifth above the truth. The maximum is exact.
+/// A histogram of lateness. It has 4 buckets per octave from 1 us to about 70 minutes, so a
+/// percentile is at most a quarter above the true value. The maximum is exact.
 #[derive(Clone)]
 pub(crate) struct Histogram {
     counts: [u32; Histogram::BUCKETS],
@@ -75,6 +75,7 @@ impl Histogram {
             for (bucket, count) in self.counts.iter().enumerate() {
                 seen += u64::from(*count);
                 if seen >= rank {
+                    // The bucket may end above the greatest value.
                     return Duration::from_nanos(Self::upper_end(bucket).min(self.max));
                 }
             }
@@ -104,8 +105,8 @@ impl Histogram {
         if bucket + 1 >= Self::BUCKETS {
             return u64::MAX;
         }
-        // Bucket b >= 1 begins at (4 + q) << (octave - 2) with q = (b - 1) % 4, and b + 1 goes on
-        // where b ends.
+        // Bucket b >= 1 begins at (4 + q) << (octave - 2) with q = (b - 1) % 4, and ends where b +
+        // 1 begins.
         let (octave, quarter) = (bucket / 4, bucket % 4);
         ((quarter as u64 + 4) << (octave as u32 + Self::FIRST_OCTAVE - 2)) - 1
     }
@@ -117,7 +118,7 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// Three lateness histograms of one stripe, allocated with the first run.
+/// The lateness histograms of one stripe. They are allocated with the first run.
 #[derive(Clone, Debug)]
 pub(crate) struct Latenesses {
     pub(crate) total: Histogram,
@@ -141,14 +142,14 @@ impl Latenesses {
     }
 }
 
-/// How late tasks started, since the scheduler was built. A snapshot.
+/// A snapshot of how late tasks started, since the scheduler was built.
 ///
-/// Percentiles come from buckets of a quarter octave: each is at most a fifth above the true value,
-/// never below it, and never above `max`, which is exact.
+/// Percentiles come from buckets of a quarter octave. Each one is at most a quarter above the true
+/// value, never below it, and never above `max`, which is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lateness {
-    /// How many starts were measured.
+    /// The number of starts that were measured.
     pub count: u64,
     /// Half of the starts were at most this late.
     pub p50: Duration,
@@ -156,7 +157,7 @@ pub struct Lateness {
     pub p99: Duration,
     /// 99.9 % of the starts were at most this late.
     pub p99_9: Duration,
-    /// The latest start.
+    /// The greatest lateness of a start.
     pub max: Duration,
 }
 

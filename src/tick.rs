@@ -1,12 +1,13 @@
-//! `Time` is what users see: nanoseconds of a clock. `Tick` is what wheels turn by. The conversion
-//! rounds so that nothing is ever early: a deadline goes up to the next tick, the clock goes down.
+//! `Time`, which users see, counts the nanoseconds of a clock. `Tick` is the unit in which wheels
+//! advance. The conversion rounds such that no timer is early: deadlines are rounded up to the next
+//! tick, and the present is rounded down.
 
 use core::fmt;
 use core::time::Duration;
 
 /// A moment of a scheduler's clock: nanoseconds since the clock's start.
 ///
-/// Times of two clocks have nothing to do with each other, unless both are
+/// Times of two clocks can't be compared, unless both clocks are
 /// [`Clock::boottime`](crate::Clock::boottime) of one machine. All arithmetic saturates.
 /// [`Time::MAX`] means *never*: a timer with that deadline is kept and can be moved or cancelled,
 /// and does not run.
@@ -28,22 +29,22 @@ pub struct Time(u64);
 impl Time {
     /// The clock's start.
     pub const ZERO: Time = Time(0);
-    /// Never: about 584 years after the clock's start.
+    /// The moment that means *never*: about 584 years after the clock's start.
     pub const MAX: Time = Time(u64::MAX);
 
-    /// The moment `nanos` nanoseconds after the clock's start.
+    /// Creates the moment `nanos` nanoseconds after the clock's start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Time(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Returns the nanoseconds since the clock's start.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long this moment lies after `earlier`; zero if it does not.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -79,7 +80,7 @@ impl fmt::Debug for Time {
     }
 }
 
-/// A number of ticks since a clock's start: the unit in which wheels turn.
+/// A number of ticks since a clock's start: the unit in which wheels advance.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Tick(u64);
 
@@ -89,38 +90,39 @@ impl Tick {
     /// The last tick there is.
     pub const MAX: Tick = Tick(u64::MAX);
 
-    /// Tick number `number`.
+    /// Creates the tick with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Tick(number)
     }
 
-    /// The tick's number.
+    /// Returns the tick's number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The length of a tick in nanoseconds; never zero.
+/// The length of a tick, which is never zero.
 ///
-/// Every arming divides by it, and a division by a number known at run time only takes several
-/// times as long as the multiplication that does the same (Granlund and Montgomery 1994, figure
-/// 4.1). It is exact for all numbers.
+/// Every arming divides by it. A division by a number that is known only at run time takes several
+/// times as long as the multiplication that replaces it here (Granlund and Montgomery 1994, figure
+/// 4.1). The result is exact for all numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickSize {
     nanos: u64,
-    /// The 64 low bits of a factor of 65, whose highest is one.
+    /// The low 64 bits of a factor of 65 bits, whose highest bit is one.
     factor: u64,
-    /// How far the product is shifted: by at most one, and then by the rest.
+    /// The first shift of the product, by at most one bit.
     first: u32,
+    /// The second shift of the product, by the remaining bits.
     rest: u32,
 }
 
 impl TickSize {
     pub(crate) fn from_nanos(nanos: u64) -> Self {
-        assert!(nanos > 0, "a tick has a length");
-        // The binary logarithm, rounded up.
+        assert!(nanos > 0, "a tick must not be empty");
+        // The binary logarithm of the length, rounded up.
         let bits = u64::BITS - (nanos - 1).leading_zeros();
         let above = (1_u128 << bits) - u128::from(nanos);
         TickSize {
@@ -131,7 +133,7 @@ impl TickSize {
         }
     }
 
-    /// `nanos` divided by the tick's length, rounded down.
+    /// Returns `nanos` divided by the tick's length, rounded down.
     #[inline]
     fn ticks_in(self, nanos: u64) -> u64 {
         let high = ((u128::from(self.factor) * u128::from(nanos)) >> u64::BITS) as u64;
@@ -139,36 +141,37 @@ impl TickSize {
         (((nanos - high) >> self.first) + high) >> self.rest
     }
 
-    /// The first tick at or after `time`: what is due at `time` expires with this tick.
+    /// Returns the first tick at or after `time`. An entry that is due at `time` expires with this
+    /// tick.
     #[inline]
     pub(crate) fn at_or_after(self, time: Time) -> Tick {
         let ticks = self.ticks_in(time.0);
         Tick(ticks + u64::from(ticks * self.nanos != time.0))
     }
 
-    /// The last tick that has begun at `now`.
+    /// Returns the last tick that has begun at `now`.
     #[inline]
     pub(crate) fn begun_by(self, now: Time) -> Tick {
         Tick(self.ticks_in(now.0))
     }
 
-    /// A moment from `earliest` to `latest` that others choose, too: the start of the tick whose
-    /// number is divisible by the greatest power of two. Without a tick's start in between,
-    /// `latest`.
+    /// Returns a moment from `earliest` to `latest` that other windows are likely to share: the
+    /// start of the tick whose number is divisible by the greatest power of two. If no tick starts
+    /// in the window, returns `latest`.
     pub(crate) fn shared_between(self, earliest: Time, latest: Time) -> Time {
         let first = self.at_or_after(earliest).0;
         let mut tick = self.begun_by(latest).0;
         if tick < first {
             return latest.max(earliest);
         }
-        // The lowest bit is cleared for as long as that stays in the window.
+        // Clears the lowest set bit while the result stays in the window.
         while tick != 0 && tick & (tick - 1) >= first {
             tick &= tick - 1;
         }
         self.start_of(Tick(tick))
     }
 
-    /// When `tick` begins.
+    /// Returns the moment at which `tick` begins.
     #[inline]
     pub(crate) fn start_of(self, tick: Tick) -> Time {
         Time(tick.0.saturating_mul(self.nanos))

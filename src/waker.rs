@@ -1,11 +1,13 @@
-//! Leaving a waker where somebody else takes it under a lock.
+//! Leaving a waker in a place that another thread reads under a lock.
 
 use std::task::Waker;
 
-/// Leaves `waker` in the place that `with` shows under its lock. Whether there was such a place.
+/// Leaves `waker` in the place to which `with` gives access under its lock. Returns whether there
+/// was such a place.
 ///
-/// Wakers are a runtime's code, so it is cloned before the lock is taken, and what it replaces is
-/// dropped afterwards. One that would wake the same task stays, and nothing is cloned.
+/// A waker is code of its runtime. So it is cloned before the lock is taken, and the waker that it
+/// replaces is dropped after the lock is released. A waker that would wake the same task stays, and
+/// nothing is cloned.
 pub(crate) fn leave(waker: &Waker, with: impl Fn(&mut dyn FnMut(&mut Waker))) -> bool {
     let (mut found, mut known) = (false, false);
     with(&mut |left| {

@@ -1,14 +1,17 @@
-//! What a ticker can see of a pool's workers when it decides whether to start more.
+//! The view that a ticker has of a pool's workers when it decides whether to start more.
 //!
-//! Each worker's thread notes a number by which the kernel knows it. A ticker whose tickets have
-//! grown old asks the kernel which of these threads wait. That costs the workers nothing, and works
-//! while a task runs, however long that is.
+//! The thread of each worker notes a number by which the kernel knows it. A ticker whose tickets
+//! have grown old asks the kernel which of these threads wait. That costs the workers nothing, and
+//! it works while a task runs, however long that takes.
 //!
-//! Tickers take turns: one looks and starts workers before the next one looks. A worker that was
-//! just started counts as able until its thread says who it is. So two tickers never start a worker
-//! each for what one of them would have put right, and a pool that only computes gets one extra
-//! worker, not one per ticker. A ticker that does not get the turn does not wait for it: it looks
-//! again a little later.
+//! Tickers take turns: one checks the workers and starts new ones before the next one checks. A
+//! worker that was just started counts as able until its thread has noted its number. This has two
+//! effects:
+//!
+//! - Two tickers never start one worker each where one worker would have been enough.
+//! - A pool that only computes gets one extra worker, not one for each ticker.
+//!
+//! A ticker that does not get the turn does not wait for it. It checks again a little later.
 
 use super::growth::{BLIND_GAP, Crew, Look};
 use super::pool::Pool;
@@ -18,11 +21,12 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread::waits;
 use crate::tick::Time;
 
-/// So many threads are looked at in one look, at most: a ticker has timers to see to. If there are
-/// more, the others are taken to be like those, and the next look begins with them.
+/// Greatest number of threads that are checked at once, since a ticker has timers to serve. If
+/// there are more, the others are assumed to be like these, and the next check begins with them.
 const MOST_THREADS: usize = 32;
 
-/// A pool as one ticker sees it, for one decision. The turn ends with its drop.
+/// A pool from the point of view of one ticker, for one decision. Dropping it ends the ticker's
+/// turn.
 pub(crate) struct PoolCrew<'a, U> {
     pool: &'a Pool,
     unclaimed: U,
@@ -30,7 +34,7 @@ pub(crate) struct PoolCrew<'a, U> {
 }
 
 impl<'a, U: Fn() -> usize> PoolCrew<'a, U> {
-    /// `unclaimed`: how many tickets wait, in all queues of the pool.
+    /// Creates the view. `unclaimed` returns how many tickets wait in all queues of the pool.
     pub(crate) fn new(pool: &'a Pool, unclaimed: U) -> Self {
         PoolCrew {
             pool,
@@ -61,12 +65,13 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         let Some(turn) = self.pool.sightings.try_lock() else {
             return Look::Later;
         };
+        // The turn lasts until this view is dropped, after the ticker has started workers.
         let turn = self.turn.insert(turn);
         able(self.pool, &mut turn.begin).map_or(Look::Blind, Look::Able)
     }
 
     fn may_start_blindly(&mut self, now: Time) -> bool {
-        // Without the turn it would not be one worker in that time.
+        // Without the turn, several tickers could each start a worker in that time.
         let Some(turn) = &mut self.turn else {
             return false;
         };
@@ -79,13 +84,13 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
     }
 }
 
-/// How many workers of the pool are able. `None` if that cannot be found out.
+/// Returns how many workers of the pool are able, or `None` if that can't be found out.
 fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
-    // First: a worker that leaves meanwhile then counts as able, and nobody is started in its place
-    // by mistake.
+    // Read first: a worker that leaves meanwhile then counts as able, and no worker is started in
+    // its place by mistake.
     let workers = pool.workers();
     if pool.sleeping() > 0 {
-        // It waits for a ticket and gets the next one: nobody else is needed.
+        // A sleeping worker gets the next ticket, so no further worker is needed.
         return Some(workers);
     }
     let numbers: Vec<u64> = pool
@@ -105,7 +110,7 @@ fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
         }
         waiting += usize::from(waits(*number)?);
     }
-    // Exact if all were looked at.
+    // Exact if all threads were checked, else an estimate.
     let waiting_in_all = waiting * numbers.len() / looked_at.max(1);
     Some(workers.saturating_sub(waiting_in_all))
 }

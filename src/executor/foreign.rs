@@ -1,32 +1,31 @@
-//! Executors of the user: where expired tasks run instead of the scheduler's own workers.
+//! Executors of the user, which run expired tasks instead of the scheduler's own workers.
 
 use core::fmt;
 
 use crate::job::{Claim, Ticket};
 use crate::sync::Arc;
 
-/// Where expired tasks run, if not on the scheduler's own workers: a thread pool, an async
-/// runtime's blocking pool, an event loop.
+/// Runs expired tasks on threads of the user instead of the scheduler's own workers: on a thread
+/// pool, an async runtime's blocking pool, or an event loop.
 ///
 /// A shard's thread collects expired timers in batches and passes each batch to
-/// [`execute`](Executor::execute) as one [`Job`]. The executor calls [`Job::run`] on whichever
-/// thread it likes, now or later. The deadline of a task is not the executor's business: a job
-/// contains only what is due.
+/// [`execute`](Executor::execute) as one [`Job`]. The executor calls [`Job::run`] on any thread,
+/// now or later. It need not consider deadlines: all tasks of a job are due.
 ///
-/// Nothing is lost on the way. A job that is refused or dropped without having run gives its tasks
-/// back to the scheduler, which offers them again. Until [`Job::run`] reaches a task, that task can
-/// still be cancelled, moved and replaced.
+/// No task is lost on the way. A job that is refused, or dropped without having run, gives its
+/// tasks back to the scheduler, which offers them again. Until [`Job::run`] reaches a task, that
+/// task can still be cancelled, moved and replaced.
 ///
 /// # Blocking
 ///
-/// `execute` is called on a shard's thread, which does nothing else meanwhile: a call that blocks
-/// holds up every timer of the shard. Don't wait for room in a queue, return the job instead. A
-/// panic in `execute` is caught.
+/// `execute` is called on a shard's thread, which does nothing else meanwhile. A call that blocks
+/// delays every timer of the shard. Don't wait for room in a queue; return the job instead. A panic
+/// in `execute` is caught.
 ///
 /// # Examples
 ///
-/// A thread for every batch. If no thread can be had, the closure is dropped and the job in it
-/// gives its tasks back.
+/// A thread for every batch. If the thread can't be started, the closure is dropped, and the job in
+/// it gives its tasks back.
 ///
 /// ```
 /// use tourbillon::{Executor, Job};
@@ -41,8 +40,8 @@ use crate::sync::Arc;
 /// }
 /// ```
 ///
-/// A bounded queue that another thread serves. A full queue refuses, and so does one whose other
-/// end is gone.
+/// A bounded queue that another thread serves. The executor returns the job if the queue is full or
+/// its receiver is gone.
 ///
 /// ```
 /// use std::sync::mpsc::{SyncSender, sync_channel};
@@ -66,12 +65,12 @@ use crate::sync::Arc;
 /// # server.join().unwrap();
 /// ```
 pub trait Executor: Send + Sync + 'static {
-    /// Takes a batch of expired tasks and sees to it that [`Job::run`] is called soon. Must not
+    /// Takes a batch of expired tasks and arranges that [`Job::run`] is called soon. Must not
     /// block.
     ///
     /// # Errors
     ///
-    /// Returns the job when it can't be taken now. The scheduler offers its tasks again later.
+    /// Returns the job if it can't be taken now. The scheduler offers its tasks again later.
     fn execute(&self, job: Job) -> Result<(), Job>;
 }
 
@@ -83,12 +82,12 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
 
 /// A batch of expired tasks on its way to a thread of an [`Executor`].
 ///
-/// [`run`](Job::run) runs them. A job that is dropped instead gives its tasks back to the
+/// [`run`](Job::run) runs the tasks. A job that is dropped instead gives its tasks back to the
 /// scheduler.
 #[must_use = "a job that is dropped without having run goes back to the scheduler"]
 pub struct Job {
     claim: Arc<dyn Claim>,
-    /// In the order in which they expired.
+    /// The remaining tickets, in the order in which they expired.
     waiting: std::vec::IntoIter<Ticket>,
 }
 
@@ -100,29 +99,28 @@ impl Job {
         }
     }
 
-    /// Runs the tasks one after another on the calling thread. Those that were cancelled, moved or
-    /// replaced meanwhile are left out.
+    /// Runs the tasks one after another on the calling thread. Tasks that were cancelled, moved or
+    /// replaced meanwhile are skipped.
     ///
-    /// A panic of a task is caught and counted by the scheduler; the others run all the same.
+    /// A panic of a task is caught and counted by the scheduler. The other tasks run nevertheless.
     ///
     /// # Blocking
     ///
-    /// As long as the tasks take.
+    /// Blocks until all tasks have run.
     pub fn run(mut self) {
         while let Some(first) = self.waiting.next() {
-            // Taken one by one, so that the drop gives back what has not been asked for, should
-            // anything panic.
+            // Taken one by one, so that after a panic the drop gives the remaining tickets back.
             self.claim.serve(first, &mut || self.waiting.next());
         }
     }
 
-    /// How many tasks there are, cancelled ones included.
+    /// Returns the number of tasks, including cancelled ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there is nothing to run. A scheduler never makes such a job.
+    /// Returns whether there are no tasks. A scheduler never makes such a job.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(
             *ledger.returned.lock(),
             [0, 1, 2],
-            "its drop gave them back"
+            "its drop gives them back"
         );
     }
 

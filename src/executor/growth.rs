@@ -1,121 +1,125 @@
-//! When to start more workers: pure logic over times, counters and what is seen of the workers.
+//! Decides when to start more workers: pure logic over times, counters and observations of the
+//! workers.
 //!
-//! Two things must come together.
+//! More workers are started when two conditions hold.
 //!
 //! **A ticket is old.** A ticker that sees tickets wait adds the number of unclaimed tickets to the
-//! number of claims: the *mark*. If claims have not reached the mark one limit later, fewer tickets
-//! were claimed than had waited. So one of those still waits, in whatever order they are claimed,
-//! and it is at least one limit old. If claims have reached the mark, the ticker sets a new one.
+//! number of claims: the *mark*. If claims have reached the mark one limit later, the ticker sets a
+//! new one. Otherwise fewer tickets were claimed than had waited. So, in whatever order tickets are
+//! claimed, one of those still waits, and it is at least one limit old.
 //!
-//! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to start
-//! or sleeps for want of tickets. The pool keeps as many able workers as were asked for
-//! (`workers`). If there are fewer in two looks, half a limit apart, the others wait for something
-//! inside their tasks, and more are started. Two looks, since a worker also waits for a moment when
-//! it meets another one at a lock.
+//! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to
+//! start, or sleeps because there are no tickets. The pool keeps as many able workers as were asked
+//! for (`workers`). If two checks, half a limit apart, find fewer, the other workers wait for
+//! something inside their tasks, and more workers are started. One check is not enough, because a
+//! worker also waits for a moment when it meets another one at a lock.
 //!
-//! Workers that only compute are able, also while other processes have the cores: more of them
-//! would not make anything faster, and the pool does not grow. There is one exception. When nothing
-//! at all was claimed for a limit, all workers are in long tasks. Then one more able worker is
-//! worth its thread: it takes the short tasks. That is `workers` + 1 in all, and no more.
+//! Workers that only compute are able, also while other processes use the cores. More of them would
+//! not make anything faster, so the pool does not grow. There is one exception: when nothing at all
+//! was claimed for a limit, all workers are in long tasks. Then one more able worker is worth its
+//! thread, because it takes the short tasks. That makes `workers` + 1 in all, and no more.
 //!
-//! One worker is started, then two, then four, as long as the looks find the new ones blocked as
-//! well: with a hundred blocking tasks the number doubles instead of growing one by one.
+//! One worker is started, then two, then four, while the checks find the new ones blocked as well.
+//! So with a hundred blocking tasks the number of workers doubles instead of growing one by one.
 //!
-//! Where nobody can say whether a thread waits, age alone decides, and one worker is started per
-//! [`BLIND_GAP`] in the whole pool.
+//! Where the system can't say whether a thread waits, age alone decides, and one worker is started
+//! per [`BLIND_GAP`] in the whole pool.
 
 use std::time::Duration;
 
 use crate::tick::Time;
 
-/// The longest pause between two looks of a ticker that can't start anybody.
+/// Longest pause between two checks of a ticker that can't start any worker.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause, in limits, after a look that found enough able workers. A look costs system
+/// Longest pause, in limits, after a check that found enough able workers. A check costs system
 /// calls, and a pool that computes for a minute need not pay for thousands of them.
 const LONGEST_PAUSE_IF_ABLE: u32 = 8;
 
-/// So many looks in succession have to find blocked workers.
+/// Number of successive checks that must find blocked workers.
 const LOOKS: u32 = 2;
 
-/// How long after a worker that was started by age alone the next one may be.
+/// Shortest time between two workers that are started because of age alone.
 pub(crate) const BLIND_GAP: Duration = Duration::from_millis(10);
 
-/// What a ticker can ask about the workers, cheapest first.
+/// Questions that a ticker can ask about the workers, cheapest first.
 pub(crate) trait Crew {
-    /// How many tickets were claimed so far.
+    /// Returns how many tickets were claimed so far.
     fn claims(&self) -> u64;
-    /// How many tickets wait to be claimed.
+    /// Returns how many tickets wait to be claimed.
     fn unclaimed(&self) -> usize;
-    /// How many more workers there could be.
+    /// Returns how many more workers there may be.
     fn free_seats(&self) -> usize;
-    /// How many workers should be able.
+    /// Returns how many workers should be able.
     fn wanted(&self) -> usize;
-    /// Looks at the workers' threads. What it answers stands until the ticker has started those it
-    /// wants to start: no other ticker starts any meanwhile.
+    /// Checks the workers' threads. The answer remains valid until the ticker has started the
+    /// workers that it wants to start: no other ticker starts any meanwhile.
     fn look(&mut self) -> Look;
-    /// After [`Look::Blind`]: whether this ticker may start a worker all the same. If so it does,
-    /// and nobody may for the next [`BLIND_GAP`].
+    /// After [`Look::Blind`]: returns whether this ticker may start a worker nevertheless. If so,
+    /// the ticker must start one, and no ticker may start another one for the next [`BLIND_GAP`].
     fn may_start_blindly(&mut self, now: Time) -> bool;
 }
 
-/// What a look at the workers' threads says.
+/// Result of a check of the workers' threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
-    /// So many are able.
+    /// This many workers are able.
     Able(usize),
-    /// Threads can't be looked at here.
+    /// Threads can't be checked on this system.
     Blind,
-    /// Another ticker is looking.
+    /// Another ticker has the turn.
     Later,
 }
 
-/// One per ticker.
+/// The growth logic of one ticker.
 #[derive(Debug)]
 pub(crate) struct GrowthWatch {
     limit: Duration,
     stall: Option<Stall>,
 }
 
-/// Tickets that wait since the mark was set.
+/// State since the mark was set: tickets have been waiting since then.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
-    /// When as many were claimed, all that waited then is claimed.
+    /// Number of claims at which all tickets that waited then are claimed.
     mark: u64,
+    /// When the mark was set.
     since: Time,
-    /// When the ticker was here last.
+    /// When the ticker called last.
     seen: Time,
-    /// When the workers are looked at next.
+    /// When the workers are checked next.
     due: Time,
-    /// The last known number of claims, and since when it has been that.
+    /// The last known number of claims.
     claims: u64,
+    /// Since when the number of claims has not changed.
     still_since: Time,
-    /// Looks in succession that found blocked workers.
+    /// Number of successive checks that found blocked workers.
     looks: u32,
-    /// How many were started last.
+    /// How many workers were started last.
     started: usize,
-    /// How long to wait after the next look that finds nothing to do.
+    /// Pause after the next check that finds nothing to do.
     pause: Duration,
 }
 
-/// What a ticker should do about the number of workers.
+/// Decision of a ticker about the number of workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
-    /// Nothing waits: sleep as long as the wheels allow.
+    /// No ticket waits: the ticker may sleep until its next timer.
     Calm,
-    /// Sleep until this moment at most, and look again.
+    /// The ticker may sleep until this moment at most, and must check again.
     LookAgain(Time),
-    /// Start this many workers, and look again.
+    /// The ticker must start this many workers, and check again.
     Start { count: usize, look_again: Time },
 }
 
 impl GrowthWatch {
-    /// `limit`: how long tickets wait before a worker may be started.
+    /// Creates the logic. `limit` is the age of a ticket from which on a worker may be started.
     pub(crate) fn new(limit: Duration) -> Self {
         GrowthWatch { limit, stall: None }
     }
 
-    /// Called by a ticker before it sleeps. `waiting`: a ticket of its is unclaimed.
+    /// Decides whether to start workers. A ticker calls this before it sleeps; `waiting` says
+    /// whether one of its tickets is unclaimed.
     pub(crate) fn look(&mut self, now: Time, waiting: bool, crew: &mut dyn Crew) -> Growth {
         if !waiting {
             self.stall = None;
@@ -124,10 +128,11 @@ impl GrowthWatch {
         let claims = crew.claims();
         let step = self.limit / LOOKS;
         let stall = match &mut self.stall {
-            // A clock that was set back says nothing about the age, nor when a look is due.
+            // A clock that was set back says nothing about the age, nor about when a check is due.
             Some(stall) if !has_reached(claims, stall.mark) && now >= stall.seen => stall,
             before => {
-                // Others wait already, so what was learnt of the steps stays.
+                // Other tickets wait already, so the size of the last start is kept: the next one
+                // may double it.
                 let started = before.as_ref().map_or(0, |stall| stall.started);
                 self.stall = Some(Stall {
                     mark: claims.wrapping_add(crew.unclaimed() as u64),
@@ -144,6 +149,7 @@ impl GrowthWatch {
             }
         };
         stall.seen = now;
+        // A claim since the last call means that not all workers are in long tasks.
         if stall.claims != claims {
             stall.claims = claims;
             stall.still_since = now;
@@ -151,8 +157,10 @@ impl GrowthWatch {
         if now < stall.due {
             return Growth::LookAgain(stall.due);
         }
+        // From here on the questions cost more, so they are asked only when a check is due.
         let free = crew.free_seats();
         if free == 0 {
+            // No worker can be started, so the checks become rare.
             return stall.give_up(now, LONGEST_PAUSE.max(self.limit));
         }
         let old = now.since(stall.since) >= self.limit;
@@ -164,13 +172,16 @@ impl GrowthWatch {
                 if stall.looks < LOOKS {
                     return stall.wait(now, step);
                 }
-                // More than there are tickets would have nothing to do.
+                // Workers beyond the number of tickets would have nothing to do.
                 let most = free.min(crew.unclaimed().max(1));
                 stall.started.saturating_mul(2).clamp(1, most)
             }
+            // All workers compute, and nothing was claimed for a limit: one more takes the short
+            // tasks.
             Look::Able(able) if able == wanted && still => 1,
             Look::Blind if old && crew.may_start_blindly(now) => 1,
             Look::Able(_) => {
+                // Enough workers are able. Each check costs system calls, so the pauses grow.
                 return stall.give_up(now, self.limit.saturating_mul(LONGEST_PAUSE_IF_ABLE));
             }
             Look::Blind | Look::Later => return stall.wait(now, step),
@@ -178,7 +189,7 @@ impl GrowthWatch {
         stall.wait(now, step);
         stall.looks = 0;
         stall.started = count;
-        // The first claims of those are still to come.
+        // The new workers have not claimed anything yet.
         stall.still_since = now;
         Growth::Start {
             count,
@@ -188,15 +199,15 @@ impl GrowthWatch {
 }
 
 impl Stall {
-    /// The next look comes after `pause`.
+    /// Sets the next check after `pause`.
     fn wait(&mut self, now: Time, pause: Duration) -> Growth {
         self.pause = pause;
         self.due = now + pause;
         Growth::LookAgain(self.due)
     }
 
-    /// Nobody can or need be started. Each pause is twice as long as the one before, up to
-    /// `longest`.
+    /// Sets the next check when no worker can or need be started. Each pause is twice the one
+    /// before, up to `longest`.
     fn give_up(&mut self, now: Time, longest: Duration) -> Growth {
         self.looks = 0;
         self.started = 0;
@@ -207,7 +218,7 @@ impl Stall {
     }
 }
 
-/// Whether a counter that may wrap around has come to `mark`.
+/// Returns whether a counter that may wrap around has reached `mark`.
 fn has_reached(counter: u64, mark: u64) -> bool {
     counter.wrapping_sub(mark) < 1 << 63
 }

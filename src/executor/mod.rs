@@ -1,18 +1,18 @@
-//! Where expired timers run: a pool of workers that steal tickets from the tickers' deques, from
-//! one shared injector and from each other; or an executor of the user's own.
+//! Execution of expired timers: a pool of workers that steal tickets from the tickers' deques, from
+//! one shared injector and from each other; or an executor of the user.
 //!
-//! Nothing in here knows what a timer is. What travels is a [`Ticket`](crate::job::Ticket), and
-//! what a worker does with one is [`Claim::serve`](crate::job::Claim::serve).
+//! No code in here knows about timers. It passes [`Ticket`](crate::job::Ticket)s on, and a worker
+//! serves a ticket with [`Claim::serve`](crate::job::Claim::serve).
 //!
-//! | file | what it says |
+//! | file | contents |
 //! |---|---|
-//! | `queue.rs` | which queues there are and in which order a worker looks at them |
-//! | `sleep.rs` | how a worker goes to sleep without missing a ticket, and who wakes whom |
+//! | `queue.rs` | the queues, and the order in which a worker looks at them |
+//! | `sleep.rs` | how a worker goes to sleep without missing a ticket, and which threads wake it |
 //! | `worker.rs` | one step of a worker, and the loop around it |
-//! | `pool.rs` | which seats are taken, feeders, the injector, stop |
-//! | `seat.rs` | what belongs to a seat, and what is noted of its thread |
+//! | `pool.rs` | worker slots, the tickers' queues, the injector, stopping |
+//! | `seat.rs` | the state of a worker slot, and what is known of its thread |
 //! | `growth.rs` | when to start more workers |
-//! | `crew.rs` | what can be seen of the workers, for that |
+//! | `crew.rs` | what a ticker can observe of the workers, for that decision |
 //! | `foreign.rs` | executors of the user |
 
 mod crew;

@@ -1,4 +1,4 @@
-//! Seats, feeders, the injector, and the end.
+//! Worker slots, the tickers' queues, the injector, and stopping.
 
 use std::time::Duration;
 
@@ -10,47 +10,49 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::Worker as Deque;
 use crate::sync::{Arc, CachePadded, Mutex, Parker};
 
-/// The sizes of a pool, all validated by the builder.
+/// The sizes of a pool, validated by the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolConfig {
-    /// Seats whose workers stay until the pool is stopped.
+    /// Number of worker slots whose workers stay until the pool is stopped.
     pub(crate) workers: usize,
-    /// All seats. Workers on the others leave after `quiet`.
+    /// Number of all worker slots. Workers in the other slots leave after `quiet`.
     pub(crate) max_workers: usize,
-    /// How many tickers feed the pool.
+    /// Number of tickers that hand tickets to the pool.
     pub(crate) feeders: usize,
-    /// How many tickets the injector takes.
+    /// Bound on the tickets in the injector.
     pub(crate) injector_bound: usize,
-    /// How long an extra worker finds nothing before it leaves.
+    /// Time without a ticket after which an extra worker leaves.
     pub(crate) quiet: Duration,
 }
 
-/// What workers and tickers share. It has no threads: whoever takes a seat brings one, or steps the
-/// worker by hand.
+/// State that workers and tickers share. The pool has no threads: a caller that takes a worker slot
+/// brings a thread, or steps the worker by hand.
 pub(crate) struct Pool {
     config: PoolConfig,
     stopped: AtomicBool,
+    /// Number of worker slots in use.
     taken: AtomicUsize,
     pub(super) queues: Queues,
     pub(super) sleep: CachePadded<Sleep>,
-    /// Tickets handed to `Claim::serve`, by seat. Only the owner of the seat writes.
+    /// Number of tickets handed to `Claim::serve`, by worker slot. Only the owner of the slot
+    /// writes.
     claims: Box<[CachePadded<AtomicU64>]>,
-    /// By which number each worker's thread is known; see `crew.rs`.
+    /// Number by which the kernel knows each worker's thread; see `crew.rs`.
     pub(super) threads: Box<[AtomicU64]>,
-    /// Held by the ticker that looks at the workers and starts more.
+    /// Held by the ticker that checks the workers and starts more.
     pub(super) sightings: Mutex<Sightings>,
-    /// The seats that nobody has, by number.
+    /// The free worker slots, by number.
     free: Mutex<Box<[Option<Seat>]>>,
 }
 
 impl Pool {
-    /// A pool with all seats free, and the owners' ends of the tickers' deques.
+    /// Creates a pool with all worker slots free, and the owners' ends of the tickers' deques.
     pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<Feeder>) {
         assert!(
             config.workers > 0 || config.max_workers == 0,
-            "somebody has to stay, unless a foreign executor does all the work"
+            "a pool needs a worker that stays, unless a foreign executor runs all tasks"
         );
-        assert!(config.max_workers >= config.workers, "all have a seat");
+        assert!(config.max_workers >= config.workers, "more stay than fit");
         let seats: Box<[Seat]> = (0..config.max_workers)
             .map(|number| Seat {
                 number,
@@ -58,6 +60,7 @@ impl Pool {
                 parker: Parker::new(),
             })
             .collect();
+        // First in, first out: tickets are served in the order of expiry.
         let fed: Vec<Deque<Ticket>> = (0..config.feeders).map(|_| Deque::new_fifo()).collect();
         let pool = Arc::new(Pool {
             config,
@@ -68,12 +71,14 @@ impl Pool {
                 seats.iter().map(|seat| seat.local.stealer()).collect(),
                 config.injector_bound,
             ),
+            // Padded, since every producer reads its count; the other fields rarely change.
             sleep: CachePadded::new(Sleep::new(
                 seats
                     .iter()
                     .map(|seat| seat.parker.unparker().clone())
                     .collect(),
             )),
+            // Padded, since each worker writes its own count for every ticket.
             claims: seats
                 .iter()
                 .map(|_| CachePadded::new(AtomicU64::new(0)))
@@ -92,17 +97,18 @@ impl Pool {
         (pool, feeders)
     }
 
-    /// Hands a ticket to whichever worker comes first, and wakes one. Gives it back when the
+    /// Hands a ticket to the worker that comes first, and wakes one. Returns the ticket if the
     /// injector is full.
     ///
-    /// After `stop` it is accepted still, and served if a worker is there.
+    /// After `stop`, a ticket is still accepted, and served if there is a worker.
     pub(crate) fn inject(&self, ticket: Ticket) -> Result<(), Ticket> {
         self.queues.inject(ticket)?;
         self.sleep.wake_one();
         Ok(())
     }
 
-    /// Takes the free seat with the lowest number. `None` when all are taken, or after `stop`.
+    /// Takes the free worker slot with the lowest number. Returns `None` if all are taken, or after
+    /// `stop`.
     pub(super) fn take_seat(&self) -> Option<Seat> {
         let mut free = self.free.lock();
         if self.is_stopped() {
@@ -110,29 +116,30 @@ impl Pool {
         }
         let seat = free.iter_mut().find_map(Option::take)?;
         self.queues.use_local(seat.number);
-        // Relaxed: written under the lock only, read as a figure.
+        // Relaxed: written under the lock only; readers only want an estimate.
         self.taken.fetch_add(1, Ordering::Relaxed);
         drop(free);
         Some(seat)
     }
 
+    /// Returns the number of tickers that hand tickets to the pool.
     pub(super) fn tickers(&self) -> usize {
         self.config.feeders
     }
 
-    /// Extra workers, who come and go, not counted.
+    /// Returns whether there are fewer workers that stay than tickers. Extra workers do not count.
     pub(super) fn has_fewer_workers_than_tickers(&self) -> bool {
         self.config.workers < self.config.feeders
     }
 
-    /// Takes a seat back, and leaves what is in its deque to others.
+    /// Frees a worker slot, and leaves the tickets in its deque to other workers.
     pub(super) fn leave(&self, seat: Seat) {
         let mut left = false;
         while let Some(ticket) = seat.local.pop() {
             left = true;
             if let Err(ticket) = self.queues.inject(ticket) {
-                // No room: the rest stays in the deque, which the others steal from whether
-                // somebody sits there or not.
+                // No room: the rest stays in the deque. The other workers steal from it, whether
+                // its slot is in use or not.
                 seat.local.push(ticket);
                 break;
             }
@@ -145,60 +152,61 @@ impl Pool {
             // Relaxed: see `take_seat`.
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
+        // Another worker has to serve these tickets now.
         if left {
             self.sleep.wake_one();
         }
     }
 
-    /// How many tickets have been handed to `Claim::serve` so far.
+    /// Returns how many tickets have been handed to `Claim::serve` so far.
     pub(crate) fn claims(&self) -> u64 {
-        // Relaxed: each counter only grows, and the reader only asks whether the sum has.
+        // Relaxed: each counter only grows, and readers only compare sums.
         self.claims
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .fold(0, u64::wrapping_add)
     }
 
-    /// How many of them by the worker on this seat.
+    /// Returns how many of them the worker in this slot has served.
     pub(super) fn claims_of(&self, seat: usize) -> u64 {
         // Relaxed: as above.
         self.claims[seat].load(Ordering::Relaxed)
     }
 
-    /// Called by the owner of the seat only.
+    /// Counts a claim. Only the owner of the worker slot calls this.
     pub(super) fn count_claim(&self, seat: usize) {
         let count = &self.claims[seat];
-        // Relaxed, without a read-modify-write: the owner is the only writer, and the seat's next
-        // owner gets it through the lock of `free`.
+        // Relaxed, without a read-modify-write: the owner is the only writer, and the slot's next
+        // owner sees the value through the lock of `free`.
         count.store(
             count.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
     }
 
-    /// By which number the thread of the worker on this seat is known.
+    /// Notes the number of the thread of the worker in this slot.
     pub(super) fn note_thread(&self, seat: usize, number: u64) {
-        // Relaxed: a number to ask the kernel about. Nothing is read through it.
+        // Relaxed: a number for the kernel. No data is read through it.
         self.threads[seat].store(number, Ordering::Relaxed);
     }
 
-    /// How many workers stay.
+    /// Returns how many workers stay until the pool is stopped.
     pub(super) fn permanent(&self) -> usize {
         self.config.workers
     }
 
-    /// How many seats are taken.
+    /// Returns how many worker slots are in use.
     pub(crate) fn workers(&self) -> usize {
-        // Relaxed: a figure.
+        // Relaxed: callers only want an estimate.
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// How many more workers there could be.
+    /// Returns how many more workers there may be.
     pub(crate) fn free_seats(&self) -> usize {
         self.config.max_workers.saturating_sub(self.workers())
     }
 
-    /// How many workers sleep or are about to.
+    /// Returns how many workers sleep or are about to.
     pub(crate) fn sleeping(&self) -> usize {
         self.sleep.sleeping()
     }
@@ -208,24 +216,24 @@ impl Pool {
         self.queues.take_injected(limit)
     }
 
-    /// Whether a ticket waits in any queue. After a fence that is true of everything pushed before
-    /// the fence of whoever pushed it.
+    /// Returns whether a ticket waits in any queue. After a fence, the answer includes every ticket
+    /// that was pushed before the fence of its producer.
     pub(crate) fn has_tickets(&self) -> bool {
         self.queues.any()
     }
 
-    /// About how many tickets wait in all queues, the workers' own included; for `Debug` and the
-    /// models.
+    /// Returns approximately how many tickets wait in all queues, including the workers' own. For
+    /// `Debug` and the models.
     pub(crate) fn queued_hint(&self) -> usize {
         self.queues.len()
     }
 
-    /// Ends the pool: no seat is given out any more, sleepers are woken, and every worker leaves as
-    /// soon as it finds nothing. What was pushed before this is served as long as a worker is
-    /// there.
+    /// Stops the pool. No worker slot is given out any more, sleepers are woken, and every worker
+    /// leaves when it finds no ticket. Tickets that were pushed before are served while there is a
+    /// worker.
     pub(crate) fn stop(&self) {
         {
-            // Under the lock, so that no seat is given out once this has returned.
+            // Under the lock, so that no worker slot is given out after this call returns.
             let _seats = self.free.lock();
             // Release pairs with the Acquire in `is_stopped`: a worker that sees the flag sees the
             // tickets that were pushed before it.
@@ -239,27 +247,30 @@ impl Pool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// How long a worker on this seat may find nothing; `None` means that it stays.
+    /// Returns how long a worker in this slot may find nothing before it leaves; `None` means that
+    /// it stays.
     pub(super) fn patience(&self, seat: usize) -> Option<Duration> {
         (seat >= self.config.workers).then_some(self.config.quiet)
     }
 }
 
-/// A ticker's end of its own deque: the cheapest way into the pool.
+/// The owner's end of a ticker's deque: the cheapest way into the pool.
 pub(crate) struct Feeder {
     deque: Deque<Ticket>,
     pool: Arc<Pool>,
 }
 
 impl Feeder {
-    /// Adds a ticket. Nobody is woken for it before `announce`.
+    /// Adds a ticket. No worker is woken for it before `announce`.
     pub(crate) fn push(&self, ticket: Ticket) {
         self.deque.push(ticket);
     }
 
     /// Wakes one worker, after a batch of pushes. The worker that steals from the batch wakes the
-    /// next one if there is more. True if somebody slept: that worker looks at the batch before it
-    /// sleeps again or leaves. Otherwise those that are there are awake and come by.
+    /// next one if tickets remain.
+    ///
+    /// Returns true if a worker slept: it looks at the batch before it sleeps again or leaves.
+    /// Otherwise all workers are awake and will find the batch.
     pub(crate) fn announce(&self) -> bool {
         self.pool.sleep.wake_one()
     }

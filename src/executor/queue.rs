@@ -1,4 +1,4 @@
-//! The queues that tickets wait in, and the order in which a worker looks at them.
+//! The queues of tickets, and the order in which a worker looks at them:
 //!
 //! ```text
 //!   ticker's deque ---.  in batches            .--- other workers steal from it, too
@@ -6,41 +6,43 @@
 //!   injector ---------'
 //! ```
 //!
-//! 1. at every 32nd ticket the injector, so that steady expiry does not starve what was injected;
+//! 1. at every 32nd ticket the injector, so that steady expiry does not starve injected tickets;
 //! 2. the worker's own deque;
-//! 3. the tickers' deques, beginning with the worker's own, or with one whose worker is in a long
-//!    task;
+//! 3. the tickers' deques, beginning with the worker's own ticker, or with a ticker whose worker is
+//!    in a long task;
 //! 4. the injector;
 //! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
-//! Whoever puts tickets into a deque has to fence and to wake a sleeper afterwards. That holds for
-//! a thief too, whose steal moves a batch into its own deque; [`Found::stolen`] tells it.
+//! A thread that puts tickets into a deque must fence and wake a sleeper afterwards. That includes
+//! a thief, whose steal moves a batch into its own deque; [`Found::stolen`] reports it.
 
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::deque::{Injector, Steal, Stealer, Worker as Deque};
 
-/// How often a steal that another thief disturbed is tried again before the next queue is looked
-/// at. Nobody takes that for empty: only [`Queues::any`] lets a worker sleep.
+/// Number of attempts at a steal that other thieves disturb, before the worker looks at the next
+/// queue. Giving up does not count as finding the queue empty: only [`Queues::any`] lets a worker
+/// sleep.
 const TRIES: usize = 4;
 
-/// How much a worker takes from the injector at once. Less than from a ticker, since what is
-/// injected is often one ticket whose caller waits.
+/// Number of tickets that a worker takes from the injector at once. It is smaller than for a
+/// ticker's deque, because the injector often holds a single ticket whose caller waits.
 const INJECTOR_BATCH: usize = 8;
 
+/// All queues of a pool.
 pub(super) struct Queues {
-    /// Of the tickers' deques.
+    /// Stealers of the tickers' deques.
     feeders: Box<[Stealer<Ticket>]>,
-    /// Of the workers' deques, by seat.
+    /// Stealers of the workers' deques, by worker slot.
     locals: Box<[Stealer<Ticket>]>,
-    /// How many of `locals` can hold anything: one more than the highest seat ever taken. Most
-    /// schedulers never grow to `max_workers`, and a look at an unused deque costs a fence.
+    /// How many of `locals` can hold tickets: one more than the highest worker slot ever used. Most
+    /// schedulers never grow to `max_workers`, and a check of an unused deque costs a fence.
     used: AtomicUsize,
     injector: Injector<Ticket>,
     injector_bound: usize,
 }
 
-/// A ticket, and whether it came from another queue than the finder's own, perhaps with a batch.
+/// A ticket, and whether it came from a queue other than the finder's own, perhaps with a batch.
 pub(super) struct Found {
     pub(super) ticket: Ticket,
     pub(super) stolen: bool,
@@ -68,23 +70,24 @@ impl Queues {
         }
     }
 
-    /// Notes that a worker sits on this seat from now on. Under the lock of the free seats.
+    /// Notes that a worker uses this slot from now on. The caller holds the lock of the free slots.
     pub(super) fn use_local(&self, seat: usize) {
         // Relaxed: a deque gets its first ticket after this and before the waker's fence of
-        // `sleep.rs`, so a look after the worker's fence that must see the ticket sees this number,
-        // too.
+        // `sleep.rs`. So a check after the worker's fence that must see the ticket sees this
+        // number, too.
         let used = self.used.load(Ordering::Relaxed).max(seat + 1);
         self.used.store(used, Ordering::Relaxed);
     }
 
+    /// Returns the deques that can hold tickets.
     fn locals(&self) -> &[Stealer<Ticket>] {
         // Relaxed: see `use_local`.
         &self.locals[..self.used.load(Ordering::Relaxed)]
     }
 
-    /// Puts a ticket into the injector, or gives it back when that is full. Callers at the same
-    /// moment may all find the last place free: the bound is exceeded by their number at most. The
-    /// caller wakes a sleeper.
+    /// Puts a ticket into the injector, or returns it if the injector is full. Concurrent callers
+    /// may all find the last place free, so the bound is exceeded by their number at most. The
+    /// caller must wake a sleeper.
     pub(super) fn inject(&self, ticket: Ticket) -> Result<(), Ticket> {
         if self.injector.len() >= self.injector_bound {
             return Err(ticket);
@@ -93,8 +96,8 @@ impl Queues {
         Ok(())
     }
 
-    /// The next ticket for the worker on `seat`. `None` may also mean that other thieves were
-    /// quicker several times.
+    /// Returns the next ticket for the worker in slot `seat`. `None` may also mean that other
+    /// thieves were faster several times.
     pub(super) fn find(
         &self,
         seat: usize,
@@ -121,7 +124,7 @@ impl Queues {
         if let Some(ticket) = insist(batch) {
             return Some(Found::stolen(ticket));
         }
-        // The last one in this order is the finder's own deque, which it has just found empty.
+        // The last deque in this order is the finder's own, which it has just found empty.
         let others = rotated(self.locals(), seat + 1).take(self.locals().len().saturating_sub(1));
         for other in others {
             if let Some(ticket) = insist(|| other.steal_batch_and_pop(local)) {
@@ -131,8 +134,8 @@ impl Queues {
         None
     }
 
-    /// Whether there is a ticket anywhere. True after a fence for everything pushed before the
-    /// fence of whoever pushed it.
+    /// Returns whether there is a ticket in any queue. After a fence, the answer includes every
+    /// ticket that was pushed before the fence of its producer.
     pub(super) fn any(&self) -> bool {
         !self.injector.is_empty()
             || self.feeders.iter().any(|feeder| !feeder.is_empty())
@@ -146,7 +149,7 @@ impl Queues {
             .collect()
     }
 
-    /// About how many tickets wait.
+    /// Returns approximately how many tickets wait.
     pub(super) fn len(&self) -> usize {
         let feeders = self.feeders.iter().map(Stealer::len).sum::<usize>();
         let locals = self.locals().iter().map(Stealer::len).sum::<usize>();
@@ -154,7 +157,7 @@ impl Queues {
     }
 }
 
-/// Steals again, a few times, when another thief came between.
+/// Retries a steal a few times when another thief came between.
 fn insist(mut steal: impl FnMut() -> Steal<Ticket>) -> Option<Ticket> {
     for _ in 0..TRIES {
         match steal() {
@@ -166,7 +169,7 @@ fn insist(mut steal: impl FnMut() -> Steal<Ticket>) -> Option<Ticket> {
     None
 }
 
-/// All of `list`, beginning with number `start` modulo its length.
+/// Iterates over all of `list`, beginning with number `start` modulo its length.
 fn rotated<T>(list: &[T], start: usize) -> impl Iterator<Item = &T> {
     let (before, from) = list.split_at(start.checked_rem(list.len()).unwrap_or(0));
     from.iter().chain(before)
@@ -251,7 +254,7 @@ mod tests {
             p.feeders[0].push(ticket(slot));
         }
         assert!(p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
-        assert!(!p.locals[0].is_empty(), "a batch came along");
+        assert!(!p.locals[0].is_empty(), "the steal moved a batch");
         assert!(!p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
     }
 

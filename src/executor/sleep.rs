@@ -1,77 +1,83 @@
 //! How a worker goes to sleep without missing a ticket.
 //!
 //! ```text
-//!            announce                look: nothing              token, or a moment came
+//!            announce               check: nothing              token, or a moment came
 //!   Awake ------------> Announced ----------------> Parked -----------------------------.
 //!     ^                   |   |                       |                                 |
-//!     |   look: something |   | chosen                | chosen                          |
+//!     |  check: something |   | chosen                | chosen                          |
 //!     |      (retract)    |   v                       v                                 v
 //!     '-------------------+-- Chosen (no longer in the list; its token is set or will be) --> Awake
 //! ```
 //!
-//! - **Awake**: not in the list. Looks for tickets, serves them, and looks again; nobody has to
-//!   wake it.
-//! - **Announced**, **Parked**: in the list and counted. Whoever has a reason to wake somebody may
-//!   choose it.
-//! - **Chosen**: a waker took it off the list, lowered the count and unparks it after the list's
-//!   lock is released. It looks at all queues once more before it announces itself again, leaves or
-//!   ends.
+//! - **Awake**: not in the list. The worker looks for tickets, serves them, and looks again. It
+//!   need not be woken.
+//! - **Announced**, **Parked**: in the list and counted. A thread that has a reason to wake a
+//!   worker may choose it.
+//! - **Chosen**: a waker took it off the list, lowered the count, and unparks it after releasing
+//!   the list's lock. The worker looks at all queues once more before it announces itself again,
+//!   leaves or ends.
 //!
-//! What each side does, in this order:
+//! The steps of each side, in this order:
 //!
 //! ```text
-//!   worker (`Worker::rest`)                        whoever makes a ticket visible
+//!   worker (`Worker::rest`)                        thread that makes a ticket visible
 //!     announce: list, count                          push
 //!     its fence(SeqCst), in `announce`               its fence(SeqCst), in `wake_one_if`
-//!     look at stop, then at every queue              read the count; 0: done
+//!     check stop, then every queue                   read the count; 0: done
 //!     park, if there was nothing                     take one off the list, lower the count
-//!     retract: off the list, if nobody chose it      unpark it
+//!     retract: off the list, if not chosen           unpark it
 //! ```
 //!
-//! "Whoever makes a ticket visible" is a ticker that announces a batch, a caller of `inject`, and a
-//! thief, whose steal may have moved more into its own deque.
+//! The threads that make tickets visible are a ticker that announces a batch, a caller of `inject`,
+//! and a thief, whose steal may have moved more tickets into its own deque.
 //!
 //! # Why nothing is lost
 //!
 //! - **SLEEP-1** For a push and an announcement, the worker's fence and the waker's fence have an
 //!   order. If the worker's is first, the waker's read of the count sees the announcement, or a
-//!   later value of the count. If the waker's is first, the worker's look sees the push, or that
+//!   later value of the count. If the waker's is first, the worker's check sees the push, or that
 //!   the ticket has been taken meanwhile.
-//! - **SLEEP-2** The count is only written under the list's lock, next to the list. A count that no
-//!   longer contains an announcement therefore means that its worker was chosen or has retracted:
-//!   it is awake, and whatever it announces next comes with another fence, to which SLEEP-1
-//!   applies. So when all workers are parked for good, every push was seen by a look or has chosen
-//!   somebody.
-//! - **SLEEP-3** A chosen worker learns of it through the list's lock (in `retract`), after the
-//!   waker took the lock, after the push: its next look sees the ticket or that it has been taken.
-//!   So a chosen worker never leaves and never ends before it looked again (`Worker::rest` says
-//!   so), and a wake-up that meets a worker which had found work by itself is used up rightly: it
-//!   looks at everything when that work is done, and the steal of that work wakes the next if there
-//!   was more.
-//! - **SLEEP-4** A token that stays behind in a parker (its worker was chosen and did not need to
-//!   park) ends one later park early: one look for nothing, no harm.
-//! - **SLEEP-5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so
-//!   the next waker takes another one. When the list is empty, nobody sleeps.
-//! - **SLEEP-6** `stop` sets its flag before its fence and empties the list; the look reads the
+//! - **SLEEP-2** The count is only written under the list's lock, together with the list. So a
+//!   count that no longer contains an announcement means that its worker was chosen or has
+//!   retracted. That worker is awake, and its next announcement comes with another fence, to which
+//!   SLEEP-1 applies. So when all workers are parked for good, each push was seen by a check or has
+//!   chosen a worker.
+//! - **SLEEP-3** A chosen worker learns of the choice through the list's lock (in `retract`), which
+//!   the waker took after the push. So its next check sees the ticket, or that it has been taken. A
+//!   chosen worker therefore never leaves and never ends before it has checked again (see
+//!   `Worker::rest`).
+//!
+//!   A wake-up may also meet a worker that has found work by itself. It is not wasted: that worker
+//!   checks all queues when the work is done, and the steal of that work wakes the next worker if
+//!   there was more.
+//! - **SLEEP-4** A token may stay behind in a parker, if its worker was chosen and did not need to
+//!   park. It ends one later park early, which costs one check in vain.
+//! - **SLEEP-5** A wake-up in vain does not cost another worker its wake-up. Each waker takes
+//!   exactly one worker off the list, so the next waker takes another one. When the list is empty,
+//!   no worker sleeps.
+//! - **SLEEP-6** `stop` sets its flag before its fence and empties the list. The check reads the
 //!   flag after the worker's fence.
 //!
-//! # Why nothing waits beside a sleeper
+//! # Why no ticket waits while a worker sleeps
 //!
 //! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies
-//! ten workers, each wakes the next:
+//! ten workers, each worker wakes the next one:
 //!
-//! - **SLEEP-7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or
-//!   awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
-//!   wakes a sleeper if there is a ticket left *anywhere*. It does not do to look at the queue it
-//!   stole from and its own deque alone. Three tickets: A steals two of them, keeps one in its
-//!   deque, wakes B and starts. B steals the third, sees nothing left there, wakes nobody; the
-//!   ticket in A's deque waits for A's task while C sleeps. A wake-up stands for all that waits at
-//!   that moment, so it has to be passed on for all of it. This costs a look at every queue, and
-//!   only while somebody sleeps. Popping the own deque needs no wake-up: its tickets came with a
-//!   steal.
+//! - **SLEEP-7** While a ticket waits and a worker sleeps, some worker is *looking*: it is chosen
+//!   or awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
+//!   wakes a sleeper if a ticket remains *anywhere*. Popping a worker's own deque needs no wake-up,
+//!   because its tickets came with a steal.
 //!
-//! The lowest number is chosen first. Extra workers have the highest numbers: they sleep while the
-//! others suffice, and leave.
+//! It is not enough to check the queue that the worker stole from and its own deque. Take three
+//! tickets. A steals two of them, keeps one in its deque, wakes B and starts its task. B steals the
+//! third ticket, sees nothing left there, and wakes no worker. Then the ticket in A's deque waits
+//! for A's task while C sleeps.
+//!
+//! A wake-up stands for all tickets that wait at that moment, so it has to be passed on for all of
+//! them. This costs a check of every queue, and only while a worker sleeps.
+//!
+//! The worker with the lowest number is chosen first. Extra workers have the highest numbers, so
+//! they sleep while the others suffice, and leave.
 
 use crate::sync::Mutex;
 use crate::sync::Unparker;
@@ -79,15 +85,17 @@ use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 
 const BITS: usize = u64::BITS as usize;
 
+/// The list of sleeping workers.
 pub(super) struct Sleep {
-    /// How many are in `idle`. Written under its lock only; read without it by wakers.
+    /// Number of workers in `idle`. Written under its lock only; wakers read it without the lock.
     count: AtomicUsize,
-    /// One bit per seat whose worker has announced itself and was not chosen yet.
+    /// One bit per worker slot whose worker has announced itself and was not chosen yet.
     idle: Mutex<Box<[u64]>>,
     unparkers: Box<[Unparker]>,
 }
 
 impl Sleep {
+    /// Creates an empty list for the workers with these unparkers.
     pub(super) fn new(unparkers: Box<[Unparker]>) -> Self {
         Sleep {
             count: AtomicUsize::new(0),
@@ -96,23 +104,24 @@ impl Sleep {
         }
     }
 
-    /// Says that the worker on this seat is about to sleep. It must look at the stop flag and at
-    /// every queue after this and before it parks, and `retract` afterwards.
+    /// Announces that the worker in this slot is about to sleep. After this call and before it
+    /// parks, the worker must check the stop flag and every queue. It must `retract` afterwards.
     pub(super) fn announce(&self, seat: usize) {
         {
             let mut idle = self.idle.lock();
-            debug_assert_eq!(idle[seat / BITS] & bit(seat), 0, "announced once");
+            debug_assert_eq!(idle[seat / BITS] & bit(seat), 0, "announced twice");
             idle[seat / BITS] |= bit(seat);
             self.add_to_count(1);
         }
-        // Pairs with the fences in `wake_one_if` and `wake_all`: the look that follows sees what
-        // was pushed before the waker's fence, or the waker sees the count of above.
+        // Pairs with the fences in `wake_one_if` and `wake_all`: the check that follows sees the
+        // tickets that were pushed before the waker's fence, or the waker sees the count from
+        // above.
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the worker on this seat is awake. True if a waker has chosen it meanwhile: then
-    /// there is something that only this worker may know of, and it must look again before it
-    /// leaves.
+    /// Announces that the worker in this slot is awake. Returns true if a waker has chosen it
+    /// meanwhile. Then there may be a ticket that only this worker knows of, and it must check
+    /// again before it leaves.
     pub(super) fn retract(&self, seat: usize) -> bool {
         let mut idle = self.idle.lock();
         if idle[seat / BITS] & bit(seat) == 0 {
@@ -123,15 +132,17 @@ impl Sleep {
         false
     }
 
-    /// Wakes one sleeper, and says whether there was one. Called after a ticket was made visible.
+    /// Wakes one sleeper, and returns whether there was one. Called after a ticket was made
+    /// visible.
     pub(super) fn wake_one(&self) -> bool {
         self.wake_one_if(|| true)
     }
 
-    /// Wakes one sleeper, if there is one and a reason for it. The reason is looked for only then.
+    /// Wakes one sleeper if there is one and `reason` returns true. `reason` is called only if
+    /// there is one.
     pub(super) fn wake_one_if(&self, reason: impl FnOnce() -> bool) -> bool {
-        // Pairs with the fence in `announce`: whoever announced itself before is seen here, and
-        // whoever does so later sees the ticket.
+        // Pairs with the fence in `announce`: a worker that announced itself before is seen here,
+        // and a worker that does so later sees the ticket.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fences. A busy pool pays for the fence and this read, no lock.
         if self.count.load(Ordering::Relaxed) == 0 || !reason() {
@@ -145,12 +156,12 @@ impl Sleep {
                 .map(|word| word * BITS + idle[word].trailing_zeros() as usize);
             if let Some(seat) = chosen {
                 idle[seat / BITS] &= !bit(seat);
-                // By the waker, so that the next waker does not choose the same one.
+                // Removed by the waker, so that the next waker does not choose the same worker.
                 self.add_to_count(-1);
             }
             chosen
         };
-        // Outside the lock: who wakes up takes that lock first of all.
+        // Outside the lock, because a woken worker takes that lock first.
         if let Some(seat) = chosen {
             self.unparkers[seat].unpark();
         }
@@ -175,12 +186,13 @@ impl Sleep {
         }
     }
 
+    /// Returns how many workers are in the list.
     pub(super) fn sleeping(&self) -> usize {
-        // Relaxed: a figure for `stats`.
+        // Relaxed: callers only want an estimate.
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The caller holds the list's lock.
+    /// Changes the count. The caller holds the list's lock.
     fn add_to_count(&self, by: isize) {
         // Relaxed, twice: the lock makes this the only writer, and readers order themselves by the
         // fences of `announce` and `wake_one_if`.

@@ -1,4 +1,4 @@
-//! The pool as a whole: stepped by hand where order matters, with threads where races do.
+//! Tests of the whole pool: stepped by hand where the order matters, with threads where races do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Condvar;
@@ -43,7 +43,7 @@ fn until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Notes what is served, in order.
+/// Records the tickets that are served, in order.
 #[derive(Default)]
 struct Notes {
     served: Mutex<Vec<usize>>,
@@ -71,7 +71,7 @@ impl Claim for Notes {
     }
 }
 
-/// Tasks that wait in their run until a gate opens.
+/// Tasks that wait until a gate opens.
 #[derive(Default)]
 struct Gate {
     started: AtomicUsize,
@@ -203,7 +203,7 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
         }
         let mut first = pool.seat().unwrap();
         let mut second = pool.seat().unwrap();
-        // It dies in its first task and has stolen more than that one.
+        // It panics in its first task and has stolen more tickets than that one.
         notes.panics.store(true, Ordering::Relaxed);
         assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
         notes.panics.store(false, Ordering::Relaxed);
@@ -226,7 +226,7 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     let leaves = spawn(pool.seat().unwrap(), &notes, &clock);
     until(|| pool.sleeping() == 2);
     hand.advance(QUIET - Duration::from_nanos(1));
-    // Woken for work, the one that stays serves it: the lowest seat comes first.
+    // Woken for work, the worker that stays serves it, because the lowest number comes first.
     feeders[0].push(ticket(1));
     assert!(feeders[0].announce());
     until(|| pool.claims() == 1 && pool.sleeping() == 2);
@@ -237,7 +237,7 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     feeders[0].push(ticket(2));
     feeders[0].announce();
     until(|| pool.claims() == 2 && pool.sleeping() == 1);
-    // The seat is free for the next one.
+    // The slot is free for the next worker.
     assert_eq!(pool.seat().unwrap().number(), 1);
     pool.stop();
     stays.join().unwrap();
@@ -257,7 +257,7 @@ fn work_makes_an_extra_worker_stay_longer() {
     feeders[0].push(ticket(1));
     assert!(feeders[0].announce());
     until(|| pool.claims() == 1 && pool.sleeping() == 1);
-    // Its quiet period began anew, so it is there still.
+    // Its quiet period began again, so it has not left.
     hand.advance(QUIET / 2);
     feeders[0].push(ticket(2));
     feeders[0].announce();
@@ -271,7 +271,7 @@ fn work_makes_an_extra_worker_stay_longer() {
 fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
     let (pool, feeders) = pool(10, 10, 1);
     let clock = Clock::manual(&ManualClock::new());
-    // Nobody gets through before all ten have started.
+    // No task ends before all ten have started.
     let gate = Arc::new(Gate {
         opens_at: Some(10),
         ..Gate::default()
@@ -323,12 +323,12 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
             rounds += 1;
         }
         drop(seen);
-        // Every worker is stuck in a task, or has found nothing.
+        // Every worker is blocked in a task, or has found nothing.
         until(|| {
             let stuck = gate.started.load(Ordering::SeqCst);
             stuck == 12
                 || stuck + pool.sleeping() == pool.workers()
-                    // The kernel has to see it, too.
+                    // The kernel has to report it, too.
                     && (pool.sleeping() > 0 || crew(&pool).look() == Look::Able(0))
         });
         hand.advance(limit);
@@ -376,11 +376,11 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     }
     hand.advance(step);
     assert!(may_start());
-    // Set back, it would otherwise be a long wait.
+    // After the clock was set back, this would otherwise be a long wait.
     hand.set(Time::ZERO);
     assert!(may_start());
     assert!(!may_start());
-    // Two watches of one stall: two workers would be one too many.
+    // Two tickers watch one stall: two workers would be one too many.
     let mut watches = [(); 2].map(|()| GrowthWatch::new(step * 2));
     let mut started = Vec::new();
     for millis in 0..=35 {
@@ -396,7 +396,7 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
     for pair in started.windows(2) {
         assert!(pair[1].0 - pair[0].0 >= 10, "{started:?}");
     }
-    // A thread that has ended is not known either.
+    // A thread that has ended can't be checked either.
     worker.is_known_as(Some(u64::MAX - 1));
     assert_eq!(crew(&pool).look(), Look::Blind);
 }
@@ -416,13 +416,13 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     }
     feeders[0].announce();
     until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
-    // Three looks go round, so all of them are blocked.
+    // Three checks cover all threads, so all of them are blocked.
     let look = || crew(&pool).look();
     until(|| (0..3).all(|_| look() == Look::Able(0)));
-    // Those that have not started yet are able, and the estimate is of the others.
+    // Workers that have not started yet are able, and the estimate is of the others.
     let starting: Vec<_> = (0..40).map(|_| pool.seat().unwrap()).collect();
     assert_eq!(look(), Look::Able(40));
-    // This thread runs, on half of the seats of one look.
+    // This thread runs, in half of the slots of one check.
     let own = crate::sync::thread::own_number();
     for worker in &starting[..30] {
         worker.is_known_as(own);
@@ -433,7 +433,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
             other => panic!("{other:?}"),
         })
         .sum();
-    // 30 that run and 10 that start.
+    // 30 workers run, and 10 are starting.
     assert!((3_500..=4_500).contains(&sum), "{sum}");
     drop(starting);
     gate.open();
@@ -508,7 +508,7 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
     assert_eq!((pool.claims(), pool.queued_hint()), (3 * EACH as u64, 0));
 }
 
-/// The numbers of the tickers are the ten thousands of the tickets.
+/// The ticker's number is the ticket's number divided by ten thousand.
 fn fed_with_many(feeders: &[Feeder]) {
     for (number, feeder) in feeders.iter().enumerate() {
         for slot in 0..3_000 {
@@ -517,7 +517,7 @@ fn fed_with_many(feeders: &[Feeder]) {
     }
 }
 
-/// One step, and which ticker's tickets it served.
+/// Does one step, and returns the tickers whose tickets it served.
 fn served_from(worker: &mut Worker, notes: &Notes) -> usize {
     assert!(worker.step(notes));
     let served = notes.served();

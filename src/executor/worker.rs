@@ -9,36 +9,38 @@ use crate::sync::deque::Worker as Deque;
 use crate::sync::{Arc, thread};
 use crate::tick::Time;
 
-/// At every so many tickets the injector is looked at before anything else.
+/// After this many tickets, the injector is looked at before anything else.
 const INJECTOR_EVERY: u32 = 32;
 
-/// A steal takes this many from a deque at most: crossbeam-deque moves 32, and returns one more.
+/// Greatest number of tickets that one steal takes: crossbeam-deque moves 32, and returns one more.
 const BATCH: usize = 33;
 
-/// A batch of fewer is not worth a look ahead. In the models, whose batches are small, each one is.
+/// Smallest batch that is worth a prefetch. In the models, whose batches are small, each batch is
+/// prefetched.
 const LOOK_AHEAD_FROM: usize = if cfg!(loom) { 2 } else { 4 };
 
-/// At every so many looks a worker asks whether another ticker needs it.
+/// Number of looks after which a worker asks whether another ticker needs it.
 const ASK_EVERY: usize = 4;
 
 /// A worker of the pool. A thread calls [`Worker::run`]; the deterministic scheduler and the models
 /// call [`Worker::step`].
 pub(crate) struct Worker {
     pool: Arc<Pool>,
-    /// Always there until the drop, which hands it back.
+    /// The worker slot. It is present until the drop, which gives it back.
     seat: Option<Seat>,
-    /// Tickets since the injector came first.
+    /// Number of tickets since the injector came first.
     since_injector: u32,
-    /// Counts the looks for tickets.
+    /// Number of looks for tickets.
     looks: usize,
-    /// Per ticker: how much its own worker had claimed when this one last asked.
+    /// For each ticker: the number of claims of its own worker when this one last asked.
     seen: Box<[u64]>,
 }
 
 impl Pool {
-    /// Takes the free seat with the lowest number. `None` when all are taken, or after `stop`.
+    /// Takes the free worker slot with the lowest number. Returns `None` if all are taken, or after
+    /// `stop`.
     ///
-    /// Dropping the worker gives the seat back, whether it ran or not.
+    /// Dropping the worker frees its slot, whether the worker ran or not.
     pub(crate) fn seat(self: &Arc<Pool>) -> Option<Worker> {
         Some(Worker {
             seat: Some(self.take_seat()?),
@@ -51,11 +53,15 @@ impl Pool {
 }
 
 impl Worker {
-    /// Which ticker to begin with. Its own: workers that take from one ticker get tickets of the
-    /// same stripe, and meet at its lock. But a ticker whose own worker has claimed nothing since
-    /// this one last asked, for that is in a long task, must not be the last for everybody. And
-    /// where there are fewer workers than tickers, which then don't have one each, all have their
-    /// turn.
+    /// Returns the ticker to begin with.
+    ///
+    /// - Usually this is the worker's own ticker. Workers that took from the same ticker would get
+    ///   tickets of the same stripe, and meet at its lock.
+    /// - A ticker whose own worker has claimed nothing since this worker last asked comes first now
+    ///   and then. Its worker is in a long task, and the ticker must not be last for all other
+    ///   workers.
+    /// - If there are fewer workers than tickers, not every ticker has a worker of its own. Then
+    ///   all tickers have their turn.
     fn start(&mut self) -> usize {
         let own = self.seat().number;
         if self.pool.has_fewer_workers_than_tickers() {
@@ -77,19 +83,20 @@ impl Worker {
         self.seat.as_ref().expect("a seat until the drop")
     }
 
-    /// The seat's number, from 0: the first `workers` stay, those above are extra.
+    /// Returns the number of the worker slot, from 0. The first `workers` stay, those above are
+    /// extra.
     pub(crate) fn number(&self) -> usize {
         self.seat().number
     }
 
-    /// By which number its thread is known to the kernel, for looks at it; see `crew.rs`.
+    /// Notes the number by which the kernel knows the worker's thread; see `crew.rs`.
     pub(crate) fn is_known_as(&self, thread: Option<u64>) {
         let number = thread.unwrap_or(UNKNOWN_THREAD);
         self.pool.note_thread(self.number(), number);
     }
 
-    /// Serves what it finds first, and up to 31 more from its own deque. False if it found nothing.
-    /// Never blocks, but for the tasks themselves.
+    /// Serves the first ticket that it finds, and up to 31 more from its own deque. Returns false
+    /// if it finds nothing. Never blocks, except inside the tasks.
     pub(crate) fn step<C: Claim + ?Sized>(&mut self, claim: &C) -> bool {
         let injector_first = self.since_injector >= INJECTOR_EVERY;
         if injector_first {
@@ -107,16 +114,17 @@ impl Worker {
         };
         if stolen {
             look_ahead(claim, ticket, &seat.local);
-            // The steal may have made tickets visible in its own deque, and this worker is about to
-            // disappear into a task: the next sleeper has to look after whatever waits, wherever it
-            // waits. SLEEP-7 in `sleep.rs` says why it is not enough to look at the two deques of
-            // this steal.
+            // The steal may have made tickets visible in this worker's own deque, and the worker is
+            // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
+            // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
+            // enough.
             pool.sleep.wake_one_if(|| pool.queues.any());
         }
         pool.count_claim(seat.number);
         let since = &mut self.since_injector;
         *since += 1;
         claim.serve(ticket, &mut || {
+            // Back to the queues, since it is the injector's turn.
             if *since >= INJECTOR_EVERY {
                 return None;
             }
@@ -128,8 +136,8 @@ impl Worker {
         true
     }
 
-    /// Serves tickets and sleeps in between, until the pool is stopped and nothing is found any
-    /// more; an extra worker also leaves when it has found nothing for the quiet period.
+    /// Serves tickets and sleeps in between, until the pool is stopped and no ticket is found. An
+    /// extra worker also leaves when it has found nothing for the quiet period.
     pub(crate) fn run<C: Claim + ?Sized>(mut self, claim: &C, clock: &Clock) {
         self.is_known_as(thread::own_number());
         let patience = self.pool.patience(self.number());
@@ -139,7 +147,7 @@ impl Worker {
                 idle_since = None;
                 continue;
             }
-            // The clock is read when a worker finds nothing, and only if the time matters.
+            // The clock is read only when a worker finds nothing, and only if the time matters.
             let leave_at =
                 patience.map(|quiet| *idle_since.get_or_insert_with(|| clock.now()) + quiet);
             if self.rest(clock, leave_at) == Rested::Leave {
@@ -148,12 +156,13 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is something to look at. The protocol is in `sleep.rs`.
+    /// Sleeps until there may be tickets. The protocol is in `sleep.rs`.
     fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
         let pool = &*self.pool;
         let seat = self.seat();
         pool.sleep.announce(seat.number);
-        // The flag before the queues: what was pushed before `stop` is then seen by the look.
+        // The flag is read before the queues, so that the check sees all tickets that were pushed
+        // before `stop`.
         let stopped = pool.is_stopped();
         let leave = if pool.queues.any() {
             false
@@ -167,15 +176,16 @@ impl Worker {
         if leave && !chosen {
             Rested::Leave
         } else {
-            // Whoever was chosen looks again, even if it was about to leave: its waker relies on it.
+            // A chosen worker looks again even if it was about to leave, because its waker relies
+            // on it.
             Rested::LookAgain
         }
     }
 }
 
-/// Has all that a stolen batch stands for read at once. The batch goes through the deque and back
-/// into it, in its order: nothing but the deque may keep a ticket while a task runs, since others
-/// must find it there.
+/// Prefetches the entries of a stolen batch. The tickets go out of the deque and back into it, in
+/// the same order. Only the deque may keep a ticket while a task runs, because other workers must
+/// find it there.
 fn look_ahead<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ticket>) {
     if local.len() + 1 < LOOK_AHEAD_FROM {
         return;

@@ -1,8 +1,9 @@
-//! How many tickets of one shard nobody has claimed, and the bound at which its ticker stops
+//! The number of unclaimed tickets of one shard, and the bound at which its ticker stops
 //! collecting.
 //!
-//! The ticker stalls at the bound: what else is due waits in the wheel, where cancel and touch are
-//! ordinary. The claim that brings the number down to half of the bound rings the doorbell.
+//! The ticker stalls at the bound. Further due entries wait in the wheel, where they can still be
+//! cancelled and moved like any pending entry. The claim that lowers the number to half of the
+//! bound rings the doorbell.
 //!
 //! ```text
 //! ticker (stalled)                         worker
@@ -11,15 +12,15 @@
 //!  unclaimed <= half: do not sleep
 //! ```
 //!
-//! The doorbell's argument holds: either the worker sees the promise, or the ticker, in its last
-//! step, sees the number. Between half and the bound the ticker may sleep, since the claim that
-//! comes to half is still ahead.
+//! The argument of `doorbell.rs` applies: either the worker sees the promise, or the ticker sees
+//! the number in its last step. While the number is between half of the bound and the bound, the
+//! ticker may sleep, because the claim that reaches half is still to come.
 
 use super::doorbell::Doorbell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::tick::Time;
 
-/// The count and its bound.
+/// The number of unclaimed tickets of one shard, and its bound.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     unclaimed: AtomicUsize,
@@ -35,33 +36,36 @@ impl Backlog {
         }
     }
 
-    /// Tickets are about to be handed over. Before the hand-over, so that the count is never below
-    /// the truth.
+    /// Counts tickets that are about to be handed over. The count is raised before the hand-over,
+    /// so that it is never below the truth.
     pub(crate) fn issue(&self, tickets: usize) {
-        // Relaxed: whoever sleeps on it looks after a fence (doorbell).
+        // Relaxed: a ticker that is going to sleep reads it after the doorbell's fence.
         self.unclaimed.fetch_add(tickets, Ordering::Relaxed);
     }
 
-    /// A ticket came back: claimed, or given back.
+    /// Counts down for a ticket that was claimed or given back, and rings at half of the bound.
     pub(crate) fn claimed(&self, bell: &Doorbell) {
-        // Relaxed: the fence in `ring_for` orders it before the look at the promise.
+        // Relaxed: the fence in `ring_for` orders it before the read of the promise.
         let before = self.unclaimed.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a ticket is claimed once");
+        debug_assert!(before > 0, "a ticket is claimed exactly once");
+        // Only the claim that reaches half rings, so a shard that stays below half pays for no
+        // fence.
         if before == self.bound / 2 + 1 {
             bell.ring_for(Time::ZERO);
         }
     }
 
-    /// How many tickets the ticker may issue now.
+    /// Returns how many tickets the ticker may issue now.
     pub(crate) fn room(&self) -> usize {
         self.bound.saturating_sub(self.unclaimed())
     }
 
-    /// Whether a stalled ticker should go on instead of sleeping.
+    /// Returns whether a stalled ticker should go on instead of sleeping.
     pub(crate) fn recovered(&self) -> bool {
         self.unclaimed() <= self.bound / 2
     }
 
+    /// Returns the number of unclaimed tickets.
     pub(crate) fn unclaimed(&self) -> usize {
         // Relaxed: see `issue`.
         self.unclaimed.load(Ordering::Relaxed)

@@ -1,6 +1,9 @@
-//! Many keys in one call: sorted by stripe once, and one hold of a lock serves several of them. Or
-//! one hold of several stripes' locks: taking a lock waits for all reads before it, so misses
-//! overlap only between locks, and with 256 keys on 128 stripes two of them have the same one.
+//! Calls for many keys.
+//!
+//! The keys are sorted by stripe once, so that one hold of a lock serves several of them. A call
+//! can also hold the locks of several stripes at a time. Taking a lock waits for all earlier reads,
+//! so cache misses overlap only between two lock operations; and with 256 keys on 128 stripes, only
+//! two keys share a lock.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
@@ -8,14 +11,14 @@ use std::hint::black_box;
 use super::{Aftermath, KeyHash, NoCalls, Shards, Stripe};
 use crate::sync::MutexGuard;
 
-/// So many keys are served under one hold of a lock.
+/// Greatest number of keys that are served under one hold of a lock.
 pub(crate) const KEYS_PER_HOLD: usize = 64;
 
-/// A key, where it belongs, and where its answer does.
+/// A key with its stripe, its hash and the position of its answer.
 pub(crate) struct Place<'a, Q: ?Sized> {
     key: &'a Q,
     stripe: u32,
-    /// In the caller's order.
+    /// Position of the key in the caller's list.
     pub(crate) index: u32,
     hash: KeyHash,
 }
@@ -28,8 +31,8 @@ impl<Q: ?Sized> Clone for Place<'_, Q> {
 
 impl<Q: ?Sized> Copy for Place<'_, Q> {}
 
-/// The keys by stripe, of which there are so many; those of one stripe in the caller's order, so
-/// that two calls for one key are settled in it.
+/// Sorts the keys by stripe; `stripes` is the number of stripes. Keys of one stripe stay in the
+/// caller's order, so that two operations on one key are performed in it.
 pub(crate) fn by_stripe<'a, Q: ?Sized>(
     stripes: usize,
     keys: impl IntoIterator<Item = &'a Q>,
@@ -48,11 +51,12 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
             }
         })
         .collect();
+    // With few keys, counting over all stripes would take longer than a sort by comparison.
     if places.len() < stripes {
         places.sort_unstable_by_key(|place| (place.stripe, place.index));
         return places;
     }
-    // Counted rather than compared: a quarter of the time.
+    // A counting sort takes a quarter of the time of a sort by comparison.
     let mut next = vec![0; stripes];
     for place in &places {
         next[place.stripe as usize] += 1;
@@ -70,7 +74,7 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
     sorted
 }
 
-/// Up to `per_hold` places of one stripe at a time.
+/// Calls `serve` with a stripe and up to `per_hold` of its keys at a time.
 pub(crate) fn portions<'a, Q: ?Sized>(
     places: &[Place<'a, Q>],
     per_hold: usize,
@@ -83,9 +87,11 @@ pub(crate) fn portions<'a, Q: ?Sized>(
     }
 }
 
-/// All keys of a portion are looked up before anything is changed: an `Eq` that panics leaves the
-/// stripe as it was. A slot that comes twice is freed by the first of two cancellations, and stays
-/// so under this hold of the lock.
+/// Looks all keys of a portion up before anything is changed, so that an `Eq` that panics leaves
+/// the stripe as it was.
+///
+/// If a slot is found twice, the first of two cancellations frees it, and it stays free while the
+/// lock is held.
 pub(crate) fn find_all<K, V, Q>(
     stripe: &Stripe<K, V>,
     places: &[Place<'_, Q>],
@@ -102,22 +108,23 @@ pub(crate) fn find_all<K, V, Q>(
     );
 }
 
-/// So many stripes' locks are held at a time.
+/// Greatest number of stripes whose locks are held at a time.
 const STRIPES_PER_HOLD: usize = 16;
 
-/// A stripe that is locked, and its places.
+/// A locked stripe and the keys to be served under its lock.
 struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
     number: usize,
     stripe: MutexGuard<'s, Stripe<K, V>>,
     places: &'p [Place<'k, Q>],
 }
 
-/// Stripes whose locks are held at the same time, with the places that are served under them.
+/// Stripes whose locks are held at the same time, with the keys that are served under them.
 pub(crate) struct Group<'g, 's, 'p, 'k, K, V, Q: ?Sized>(&'g mut [Held<'s, 'p, 'k, K, V, Q>]);
 
 impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
-    /// Looks all keys up before anything is changed, as [`find_all`] does; in two passes, of which
-    /// the first reads no more than the index lines, so that more of their misses overlap.
+    /// Looks all keys up before anything is changed, like the function [`find_all`]. There are two
+    /// passes. The first one reads only the rows of the indexes, so that more of their cache misses
+    /// overlap.
     pub(crate) fn find_all(&self, slots: &mut Vec<Option<u32>>)
     where
         K: Borrow<Q>,
@@ -129,6 +136,7 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
                 seen += held.stripe.glance(place.hash);
             }
         }
+        // Keeps the compiler from removing the reads of the first pass.
         black_box(seen);
         slots.clear();
         for held in &*self.0 {
@@ -137,7 +145,7 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
         }
     }
 
-    /// All places of the group in their order, with the stripe that each belongs to.
+    /// Calls `serve` with each key of the group, in order, and its stripe.
     pub(crate) fn each(&mut self, mut serve: impl FnMut(&mut Stripe<K, V>, &Place<'_, Q>)) {
         for held in &mut *self.0 {
             for place in held.places {
@@ -148,7 +156,7 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
 }
 
 impl<K, V> Shards<K, V> {
-    /// [`with_groups`](Self::with_groups) for a call that must not take a lock.
+    /// Does the work of [`with_groups`](Self::with_groups) for a call that must not take a lock.
     #[cold]
     fn with_nobody<'k, Q: ?Sized>(
         &self,
@@ -164,12 +172,12 @@ impl<K, V> Shards<K, V> {
         }
     }
 
-    /// Serves places that are sorted by stripe in groups: under one hold of several stripes' locks
-    /// each. Then does what [`with`](Self::with) does for each of the stripes.
+    /// Serves keys that are sorted by stripe in groups, each under one hold of several stripes'
+    /// locks. Then performs the deferred actions of each stripe, as [`with`](Self::with) does.
     ///
-    /// STRIPE-1: the first lock of a group is waited for. A further one is only tried, and if
-    /// somebody has it, the group ends before it: so this never waits while it holds up others, and
-    /// no two calls wait for each other.
+    /// STRIPE-1: the first lock of a group is waited for. Every further lock is only tried; if
+    /// another thread has it, the group ends before that stripe. So a call never waits while it
+    /// holds a lock, and no two calls wait for each other.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         places: &[Place<'k, Q>],
@@ -177,7 +185,7 @@ impl<K, V> Shards<K, V> {
         mut act: impl FnMut(usize, Aftermath),
     ) {
         let mut left = Vec::new();
-        // Out here, so that a panic drops it after the locks (DEFER-1).
+        // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
         let mut flag: Option<NoCalls> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = places;
@@ -185,6 +193,8 @@ impl<K, V> Shards<K, V> {
             if flag.get_or_insert_with(NoCalls::begin).is_inert() {
                 return self.with_nobody(rest, serve);
             }
+            // One group: as many stripes as can be locked without waiting, within the bounds on
+            // stripes and on keys.
             let mut room = KEYS_PER_HOLD;
             while let Some(first) = rest.first()
                 && room > 0
@@ -208,17 +218,19 @@ impl<K, V> Shards<K, V> {
                     places,
                 });
             }
+            // All lookups of the group happen in this call, while all of its locks are held.
             serve(&mut Group(&mut held));
             for Held { number, stripe, .. } in &mut held {
                 if stripe.has_aftermath() {
                     left.push((*number, self.publish_due(*number, stripe)));
                 }
             }
+            // Due moments were stored under the locks; bells are rung without them (STRIPE-4).
             held.clear();
             for (number, after) in &left {
                 self.ring(*number, after);
             }
-            // Not before: it does the work of drops that was put off, which may take a while.
+            // Only now, because this runs the deferred drops, which may take long.
             drop(flag.take());
             for (number, after) in left.drain(..) {
                 act(number, after);
@@ -254,7 +266,7 @@ mod tests {
         Shards::new(&layout).0
     }
 
-    /// Sorted places of keys whose stripe is their number modulo that of the stripes.
+    /// Returns sorted places. The stripe of a key is the key modulo the number of stripes.
     fn places(keys: &[u64]) -> Vec<Place<'_, u64>> {
         by_stripe(STRIPES, keys, |key| {
             (*key as usize % STRIPES, KeyHash(*key))
@@ -283,7 +295,7 @@ mod tests {
     #[test]
     fn groups_are_bounded_and_serve_each_place_once_in_its_order() {
         let shards = shards();
-        // Two of each stripe, and one stripe with more than a group holds.
+        // Two keys for each stripe, and one stripe with more keys than a group holds.
         let keys: Vec<u64> = (0..64).chain([5; 150]).collect();
         let places = places(&keys);
         let mut served = Vec::new();
@@ -297,7 +309,7 @@ mod tests {
                 most.0 = most.0.max(group.0.len());
                 most.1 = most.1.max(served.len() - before);
             },
-            |stripe, _| panic!("nothing was left in {stripe}"),
+            |stripe, _| panic!("stripe {stripe} has deferred actions"),
         );
         let all: Vec<_> = places.iter().map(|p| (p.stripe, p.index)).collect();
         assert_eq!(served, all);
@@ -314,14 +326,14 @@ mod tests {
             let (shards, keys) = (&shards, &keys);
             scope.spawn(move || {
                 let serve = |group: &mut Group<'_, '_, '_, '_, _, _, _>| {
-                    sent.send(numbers(group)).expect("it is received");
+                    sent.send(numbers(group)).expect("the receiver is alive");
                 };
                 shards.with_groups(&places(keys), serve, |_, _| ());
             });
             assert_eq!(groups.recv(), Ok(vec![0, 1, 2]));
             let began = Instant::now();
             while (0..3).any(|stripe| shards.stripes[stripe].try_lock().is_none()) {
-                assert!(began.elapsed() < Duration::from_secs(60), "they are held");
+                assert!(began.elapsed() < Duration::from_secs(60), "still locked");
                 thread::yield_now();
             }
             drop(taken);
@@ -337,10 +349,10 @@ mod tests {
             let call_again = |_: &mut Group<'_, '_, '_, '_, _, _, _>| shards.peek(9, |_| ());
             shards.with_groups(&places(&keys), call_again, |_, _| ());
         });
-        let panic = catch_unwind(nested).expect_err("it takes a lock");
+        let panic = catch_unwind(nested).expect_err("the call takes a lock and panics");
         let message = panic.downcast_ref::<&str>().expect("a message");
         assert!(message.contains("run under a lock"), "{message}");
-        // All are free again, and so is the thread.
+        // All locks are free again, and the thread may take locks.
         let mut served = 0;
         shards.with_groups(
             &places(&keys),

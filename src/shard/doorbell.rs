@@ -1,35 +1,39 @@
-//! When the ticker sleeps, who wakes it, and why no earlier deadline is slept through.
+//! How a ticker sleeps, which threads wake it, and why it never sleeps past an earlier deadline.
 //!
 //! A ticker that goes to sleep promises to wake at a moment; 0 means that it is awake. A producer
-//! that published something earlier rings.
+//! that has published an earlier moment rings the bell.
 //!
 //! ```text
 //! ticker                                   producer
 //!  promise = at                             publish (next_due lowered, backlog raised, stop set)
 //!  fence(SeqCst)                            fence(SeqCst)
-//!  look again; found: awake, go on          read promise; due < promise: fetch_min, unpark
+//!  check again; found: awake, go on         read promise; due < promise: fetch_min, unpark
 //!  park until `at`
 //! ```
 //!
-//! The two fences are totally ordered. If the ticker's is first, the producer reads that promise
-//! (or a later one) and rings. If the producer's is first, the ticker's look sees what was
-//! published. The unpark leaves a token, so it is not lost between the look and the park.
-//! `fetch_min` makes the promise the earlier moment, so that the next producer with a deadline
-//! between the two need not ring: the ticker is about to wake and looks at everything. A deadline
-//! that is later than the promise never wakes a thread.
+//! The two fences are totally ordered:
 //!
-//! The promise is only ever written by read-modify-writes. The ticker could store: what a producer
-//! lowered before is overwritten in any case. But the checker places a store after the others'
-//! read-modify-writes only if it has read them, and would let a producer go on seeing its own.
+//! - If the ticker's fence is first, the producer reads that promise (or a later one) and rings.
+//! - If the producer's fence is first, the ticker's check sees the published state.
+//!
+//! The unpark leaves a token, so it is not lost between the check and the park. `fetch_min` sets
+//! the promise to the earlier moment, so the next producer with a deadline between the two need not
+//! ring: the ticker is about to wake and looks at everything. A deadline that is later than the
+//! promise never wakes a thread.
+//!
+//! The promise is only written by read-modify-write operations. A plain store by the ticker would
+//! be correct: it overwrites a producer's lower value in any case. But the model checker orders a
+//! store after the read-modify-writes of other threads only if the storing thread has read them. It
+//! would let a producer see its own old value forever.
 
 use crate::sync::Unparker;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::tick::Time;
 
-/// One ticker's promise, and the means to wake it.
+/// The promise of one ticker, and the handle that wakes it.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    /// Nanoseconds of the clock; 0 while the ticker is awake.
+    /// The moment at which the ticker wakes, in nanoseconds of the clock; 0 while it is awake.
     promise: AtomicU64,
     ticker: Unparker,
 }
@@ -42,33 +46,35 @@ impl Doorbell {
         }
     }
 
-    /// Rings if the ticker sleeps past `due`. To be called after publishing, without a lock.
+    /// Wakes the ticker if it sleeps past `due`. The caller has published its change and holds no
+    /// lock.
     pub(crate) fn ring_for(&self, due: Time) {
         // Pairs with the fence in `promise`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fences, see the head.
         if due.as_nanos() < self.promise.load(Ordering::Relaxed) {
-            // Relaxed: as above; being a read-modify-write it sees the newest promise.
+            // Relaxed: as above; a read-modify-write sees the newest promise.
             let before = self.promise.fetch_min(due.as_nanos(), Ordering::Relaxed);
+            // Of several producers, only the one that lowers the promise wakes the ticker.
             if due.as_nanos() < before {
                 self.ticker.unpark();
             }
         }
     }
 
-    /// Promises to wake at `at`. After this the ticker must look again at everything that
+    /// Promises to wake at `at`. After this call, the ticker must check everything again that
     /// `ring_for` is called for.
     pub(crate) fn promise(&self, at: Time) {
-        // Relaxed: ordered by the fence. An `at` of 0 would mean awake: then nobody rings, and the
-        // ticker must not sleep.
+        // Relaxed: ordered by the fence. An `at` of 0 would mean "awake": no producer would ring,
+        // and the ticker must not sleep then.
         self.promise.swap(at.as_nanos(), Ordering::Relaxed);
         // Pairs with the fence in `ring_for`.
         fence(Ordering::SeqCst);
     }
 
-    /// The ticker is up and will look before it promises again.
+    /// Marks the ticker as awake. It checks everything before it promises again.
     pub(crate) fn awake(&self) {
-        // Relaxed: who still sees the old promise rings once for nothing.
+        // Relaxed: a producer that still sees the old promise rings once in vain.
         self.promise.swap(0, Ordering::Relaxed);
     }
 }

@@ -1,9 +1,9 @@
-//! The entries of a stripe and what may happen to them.
+//! The entries of a stripe and their state transitions.
 //!
 //! ```text
 //!           arm                       expire                        claim
 //!  (free) -------> Pending ---------------------> Queued -----------------> Running --settle--> (free)
-//!          touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  a kept arming: Pending,
+//!           touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  successor: Pending,
 //!       reschedule '---'  replace: generation+1     | touch -> Pending        '- or Queued if it is due
 //! ```
 //!
@@ -12,75 +12,85 @@
 //! | Free | Pending, or Queued if due | not found | not found | - | the slot goes back to the free list |
 //! | Pending | replaced, generation + 1 | moved | Free | Queued | nothing |
 //! | Queued | replaced, Pending or Queued | Pending or Queued | Free | - | Running |
-//! | Running | kept (or the kept one replaced) | the kept one moved, else running | the kept one cancelled; the run is told | - | - |
+//! | Running | successor added | successor moved, else running | successor cancelled, run marked | - | - |
 //!
 //! Invariants:
 //!
-//! - **ENTRY-1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim
-//!   clears it.
+//! - **ENTRY-1** A slot has at most one ticket under way, and its `ticket` bit is set meanwhile.
+//!   Only the claim clears the bit.
 //! - **ENTRY-2** A slot with the bit set is never on the free list: the claim of its ticket puts it
 //!   there.
-//! - **ENTRY-3** Generations of a slot only grow; a slot whose generations are used up is not used
-//!   again.
-//! - **ENTRY-4** A Running slot has no ticket and one line in the stripe's list of runs.
-//! - **ENTRY-5** Pending entries are staged, or filed in the wheel, unless their deadline is
-//!   `Time::MAX`; others never are.
-//! - **ENTRY-6** No id, slot and generation, is given out twice. A slot that was cut off may come
-//!   back: it then begins above every generation that was cut off in its block ([`Floors`]).
+//! - **ENTRY-3** Generations of a slot only grow. A slot whose generations are exhausted is not
+//!   used again.
+//! - **ENTRY-4** A Running slot has no ticket, and exactly one entry in the stripe's list of runs.
+//! - **ENTRY-5** A Pending entry is staged or filed in the wheel, unless its deadline is
+//!   `Time::MAX`. No other entry is staged or filed.
+//! - **ENTRY-6** No id (slot and generation) is given out twice. A slot that was cut off may come
+//!   back. Its generations then begin above every generation that was cut off in its block
+//!   ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
 
-/// One slot. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the assertion below
-/// holds: the layout decides what a touch costs.
+/// A slot of the table. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the
+/// assertion below checks: the layout decides what a touch costs.
 pub(super) enum Slot<K, V> {
+    /// Pending or Queued.
     Armed(Armed<K, V>),
+    /// The payload runs.
     Running(Busy<K>),
+    /// Not in use.
     Free(Vacant),
 }
 
 const _: () = assert!(size_of::<Slot<u64, u64>>() == 40);
 
-/// Pending or Queued.
+/// An entry that is Pending or Queued.
 pub(super) struct Armed<K, V> {
     pub(super) key: K,
     pub(super) value: V,
     pub(super) deadline: Time,
     pub(super) hash: u32,
     pub(super) generation: u32,
-    /// Where in its slot of the wheel, or among the staged; while Queued: how late it was
-    /// collected, in microseconds.
+    /// Position in the slot of the wheel, or among the staged entries. While the entry is Queued:
+    /// how late it was collected, in microseconds.
     pub(super) position: u32,
+    /// The slot of the wheel that the entry is filed in, or one of the special places.
     pub(super) place: Place,
     pub(super) phase: Phase,
+    /// Whether a ticket for the slot is under way (ENTRY-1).
     pub(super) ticket: bool,
 }
 
+/// Phase of an entry whose payload does not run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Pending,
     Queued,
 }
 
-/// Running: the payload is out, the key stays for lookups, the rest is in the list of runs.
+/// An entry whose payload runs. The payload is out, the key stays for lookups, and everything else
+/// is in the stripe's list of runs.
 pub(super) struct Busy<K> {
     pub(super) key: K,
     pub(super) hash: u32,
-    /// The newest generation given out: the kept arming's, or the running one's.
+    /// The newest generation given out: that of the successor, or that of the run.
     pub(super) newest: u32,
-    /// Its line in the stripe's list of runs.
+    /// Index of the run in the stripe's list of runs.
     pub(super) run: u32,
 }
 
+/// A slot that is not in use.
 pub(super) struct Vacant {
     next: u32,
     /// The last generation that was used.
     pub(super) generation: u32,
+    /// How the arming of that generation ended.
     pub(super) end: End,
     ticket: bool,
 }
 
-/// How the last arming of a free slot ended.
+/// The way in which the last arming of a free slot ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Ran,
@@ -90,27 +100,28 @@ pub(crate) enum End {
 
 const NIL: u32 = NO_ENTRY;
 
-/// A slot of this generation or a later one is not cut off. All slots of its block would begin
-/// there when they come back, and be worn soon.
+/// A slot of this generation or a later one is not cut off. When the slots of its block came back,
+/// all of them would begin at that generation and be exhausted soon.
 const OLD: u32 = 1 << 30;
 
-/// Slots in a row with one entry in [`Floors`]: one slot that was used very often must not make all
-/// others begin there.
+/// Number of consecutive slots that share one value in [`Floors`]. A slot that was used very often
+/// must not make all other slots begin at its generation.
 const BLOCK: u32 = 1 << 12;
 
-/// ENTRY-6: the greatest generation that was cut off, by block of slot numbers. Kept outside of the
-/// table, so that what every call reads stays together.
+/// The greatest generation that was cut off, for each block of slot numbers (ENTRY-6). It is kept
+/// outside of the table, so that the fields that every call reads stay together.
 #[derive(Default)]
 pub(super) struct Floors(Vec<u32>);
 
 impl Floors {
-    /// The generation that a new slot with this number begins with.
+    /// Returns the first generation of a new slot with this number.
     fn first(&self, slot: u32) -> u32 {
         self.0
             .get((slot / BLOCK) as usize)
             .map_or(1, |floor| floor + 1)
     }
 
+    /// Notes that `slot` was cut off after `generation`.
     fn raise(&mut self, slot: u32, generation: u32) {
         let block = (slot / BLOCK) as usize;
         if self.0.len() <= block {
@@ -124,8 +135,9 @@ impl Floors {
 #[repr(C)]
 pub(super) struct Table<K, V> {
     slots: Slab<Slot<K, V>>,
+    /// First slot of the free list, or `NIL`.
     free: u32,
-    /// Shutdown by running everything at once: whatever would be filed is due.
+    /// Whether a shutdown runs everything at once: then every entry that would be filed is due.
     pub(super) all_due: bool,
     tick: TickSize,
 }
@@ -144,7 +156,7 @@ impl<K, V> Table<K, V> {
         self.tick
     }
 
-    /// How many slots there are, used and free.
+    /// Returns the number of slots, used and free.
     pub(super) fn len(&self) -> u32 {
         self.slots.len()
     }
@@ -153,6 +165,7 @@ impl<K, V> Table<K, V> {
         self.slots.get(slot)
     }
 
+    /// Returns the entry in `slot` if it is Pending or Queued.
     pub(super) fn armed(&self, slot: u32) -> Option<&Armed<K, V>> {
         match self.slots.get(slot) {
             Some(Slot::Armed(armed)) => Some(armed),
@@ -160,6 +173,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
+    /// Returns the entry in `slot` for changes if it is Pending or Queued.
     pub(super) fn armed_mut(&mut self, slot: u32) -> Option<&mut Armed<K, V>> {
         match self.slots.get_mut(slot) {
             Some(Slot::Armed(armed)) => Some(armed),
@@ -167,6 +181,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
+    /// Returns the entry in `slot` for changes if it is Running.
     pub(super) fn busy_mut(&mut self, slot: u32) -> Option<&mut Busy<K>> {
         match self.slots.get_mut(slot) {
             Some(Slot::Running(busy)) => Some(busy),
@@ -174,7 +189,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// The key in a used slot.
+    /// Returns the key in a slot that is in use.
     pub(super) fn key(&self, slot: u32) -> Option<&K> {
         match self.slots.get(slot) {
             Some(Slot::Armed(armed)) => Some(&armed.key),
@@ -183,12 +198,13 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Whether a slot can be had; asked before anything is changed.
+    /// Returns whether there is a free slot. Callers ask before they change anything.
     pub(super) fn has_room(&self) -> bool {
         self.free != NIL || self.slots.has_room()
     }
 
-    /// Takes a free slot and returns it with its new generation, which `make` stamps. There is one:
+    /// Takes a free slot and fills it with the entry that `make` builds for the new generation.
+    /// Returns the slot and the generation. There is a free slot, since
     /// [`has_room`](Self::has_room) was asked under the same lock.
     #[inline]
     pub(super) fn occupy(
@@ -200,7 +216,7 @@ impl<K, V> Table<K, V> {
             let generation = floors.first(self.slots.len());
             return match self.slots.push(Slot::Armed(make(generation))) {
                 Ok(slot) => (slot, generation),
-                Err(_) => unreachable!("has_room said so"),
+                Err(_) => unreachable!("`has_room` returned true under this lock"),
             };
         }
         let slot = self.free;
@@ -214,16 +230,17 @@ impl<K, V> Table<K, V> {
         (slot, generation)
     }
 
-    /// Frees a used slot and returns what was in it, to be dropped outside the lock.
+    /// Frees a slot and returns its content, which the caller drops after unlocking.
     #[inline]
     pub(super) fn vacate(&mut self, slot: u32, end: End) -> Slot<K, V> {
         let entry = &mut self.slots[slot];
         let (generation, ticket) = match entry {
             Slot::Armed(armed) => (armed.generation, armed.ticket),
             Slot::Running(busy) => (busy.newest, false),
-            Slot::Free(_) => unreachable!("a used slot is vacated"),
+            Slot::Free(_) => unreachable!("only a slot in use is vacated"),
         };
         let mut next = NIL;
+        // Otherwise the claim of the ticket lists the slot (ENTRY-2), or it is retired (ENTRY-3).
         if Self::may_be_listed(generation, ticket) {
             next = self.free;
             self.free = slot;
@@ -237,12 +254,13 @@ impl<K, V> Table<K, V> {
         std::mem::replace(entry, Slot::Free(vacant))
     }
 
-    /// ENTRY-2, ENTRY-3: on the free list is what has no ticket under way and a generation left.
+    /// Returns whether a slot belongs on the free list: no ticket is under way for it (ENTRY-2),
+    /// and it has a generation left (ENTRY-3).
     fn may_be_listed(generation: u32, ticket: bool) -> bool {
         !ticket && generation < u32::MAX
     }
 
-    /// The ticket of a free slot is back.
+    /// Notes that the ticket of a slot came back. If the slot is free, it joins the free list.
     pub(super) fn ticket_back(&mut self, slot: u32) {
         if let Slot::Free(vacant) = &mut self.slots[slot] {
             debug_assert!(vacant.ticket, "ENTRY-1: one ticket per slot");
@@ -254,10 +272,11 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Armed -> Running, with this line in the list of runs. Returns the payload and the armed
-    /// part's plain fields.
+    /// Turns an armed entry into a Running one, whose index in the list of runs is `run`. Returns
+    /// the payload, the deadline, the generation and the position.
     pub(super) fn start(&mut self, slot: u32, run: u32) -> Option<(V, Time, u32, u32)> {
-        // The slot is empty for a moment; nothing in between can panic.
+        // The key moves from one variant into another, so the slot is empty for a moment. Nothing
+        // in between can panic.
         let hole = Slot::Free(Vacant {
             next: NIL,
             generation: 0,
@@ -286,7 +305,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Running -> Armed, with the arming that was kept.
+    /// Turns a Running entry into a Pending one with the fields of its successor.
     pub(super) fn resume(&mut self, slot: u32, value: V, deadline: Time, generation: u32) {
         let hole = Slot::Free(Vacant {
             next: NIL,
@@ -310,9 +329,12 @@ impl<K, V> Table<K, V> {
         });
     }
 
-    /// Moves a Running slot whose generations run out to a fresh one, so that arming the key during
-    /// the run finds generations left. The worn slot is retired. Ids of the run in progress then
-    /// answer NotFound.
+    /// Moves a Running entry to a fresh slot and returns that slot's number. It is called when half
+    /// of the generations of its slot are used, so that arming the key during the run finds
+    /// generations left.
+    ///
+    /// The old slot is retired. Ids of the run in progress then answer NotFound. Returns `None` if
+    /// there is no fresh slot, and then changes nothing.
     pub(super) fn move_to_fresh_slot(&mut self, slot: u32, floors: &Floors) -> Option<u32> {
         let Slot::Running(busy) = &self.slots[slot] else {
             return None;
@@ -320,8 +342,8 @@ impl<K, V> Table<K, V> {
         if !self.has_room() {
             return None;
         }
-        // ENTRY-3: never on the free list again. It would be the first one there, and be taken at
-        // once.
+        // ENTRY-3: the old slot never joins the free list again. It would be first in the list, and
+        // be taken at once.
         let retired = Slot::Free(Vacant {
             next: NIL,
             generation: busy.newest,
@@ -329,10 +351,10 @@ impl<K, V> Table<K, V> {
             ticket: false,
         });
         let Slot::Running(mut busy) = std::mem::replace(&mut self.slots[slot], retired) else {
-            unreachable!("it was Running a moment ago");
+            unreachable!("the slot was Running when it was checked above");
         };
         if self.slots.has_room() {
-            // A new one rather than a free one, which may be as worn.
+            // A new slot is better than a free one, whose generations may be used up as far.
             busy.newest = floors.first(self.slots.len());
             return self.slots.push(Slot::Running(busy)).ok();
         }
@@ -346,13 +368,14 @@ impl<K, V> Table<K, V> {
         Some(fresh)
     }
 
-    /// Cuts off the free slots behind the last one that is in use, and gives their memory back.
-    /// Afterwards the lowest free slots are taken first, so that later calls can cut off more.
+    /// Removes the free slots behind the last slot in use and returns their memory. Afterwards the
+    /// lowest free slots are taken first, so that later calls can cut off more.
     ///
-    /// Only what is on the free list is cut off: no ticket stands for it (ENTRY-2), and it is not
+    /// Only slots on the free list are cut off: they have no ticket under way (ENTRY-2) and are not
     /// retired (ENTRY-3).
     pub(super) fn shrink_to_fit(&mut self, floors: &mut Floors) {
-        // A retired slot looks like one on the list, so the list says which ones are on it.
+        // A retired slot is stored like a free one, so only the list itself shows which slots are
+        // on it.
         let mut listed = vec![0_u64; self.slots.len().div_ceil(u64::BITS) as usize];
         let mut next = self.free;
         while let Some(Slot::Free(vacant)) = self.slots.get(next) {
@@ -366,9 +389,11 @@ impl<K, V> Table<K, V> {
             && generation < OLD
             && is_listed(last)
         {
+            // ENTRY-6: a slot that comes back with this number must not repeat an id.
             floors.raise(last, generation);
             self.slots.pop();
         }
+        // The list is rebuilt from the highest slot down, so that the lowest slots come first.
         self.free = NIL;
         for slot in (0..self.slots.len()).rev().filter(|slot| is_listed(*slot)) {
             if let Slot::Free(vacant) = &mut self.slots[slot] {
@@ -378,13 +403,13 @@ impl<K, V> Table<K, V> {
         self.slots.shrink_to_fit();
     }
 
-    /// For how many slots there is memory.
+    /// Returns the number of slots that there is memory for.
     #[cfg(all(test, not(loom)))]
     pub(super) fn room(&self) -> usize {
         self.slots.room()
     }
 
-    /// Whether the slot can be had again; walks the free list.
+    /// Returns whether the slot is on the free list, by walking the list.
     #[cfg(all(test, not(loom)))]
     pub(super) fn is_listed_free(&self, slot: u32) -> bool {
         let mut next = self.free;
@@ -410,7 +435,8 @@ impl<K, V> Table<K, V> {
 impl<K, V> Entries for Table<K, V> {
     fn due(&self, id: u32) -> Tick {
         if self.all_due {
-            // Else what is filed after everything was made due would wait for its deadline.
+            // A shutdown has made all entries due. An entry that is filed after that must not wait
+            // for its deadline.
             return Tick::ZERO;
         }
         self.armed(id)

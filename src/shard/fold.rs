@@ -1,16 +1,17 @@
-//! Hashes folded, so that a hasher that leaves numbers as they are is good enough.
+//! Finalizes hashes, so that a hasher that returns numbers unchanged is good enough.
 //!
-//! One multiplication by a random constant is not: of a sequence, or a stride, the low half of the
-//! product takes steps of one size. About one constant in a hundred makes that size a near multiple
-//! of a short fraction of the range. Then the homes of all keys crowd a few rows of the index, and
-//! the lookup of an absent key reads a hundred. The second multiplication lets all bits of the
-//! first product decide each bit that is used. From there on, keys in a row are placed as well as
-//! random ones: see the test.
+//! One multiplication by a random constant is not enough. For keys in a sequence or with a stride,
+//! the low half of the product grows in steps of one size. With about one constant in a hundred,
+//! that size is close to a multiple of a short fraction of the range. Then the home rows of all
+//! keys crowd into a few rows of the index, and the lookup of an absent key reads a hundred rows.
+//!
+//! With a second multiplication, all bits of the first product influence every bit that is used.
+//! Then consecutive keys are spread as well as random ones; the test shows it.
 
 use super::KeyHash;
 use super::mix;
 
-/// The constant of one engine.
+/// The random constant of one engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold(u64);
 
@@ -19,12 +20,13 @@ impl Fold {
         Fold(mix(seed) | 1)
     }
 
+    /// Finalizes `hash`.
     #[inline]
     pub(super) fn of(self, hash: u64) -> KeyHash {
         KeyHash(self.times(self.times(hash ^ self.0)))
     }
 
-    /// Both halves of the product, one upon the other.
+    /// Multiplies by the constant and combines both halves of the product.
     #[inline]
     fn times(self, number: u64) -> u64 {
         let product = u128::from(number).wrapping_mul(u128::from(self.0));
@@ -40,12 +42,13 @@ mod tests {
     const SEEDS: u64 = 1_000;
     const STRIPES: usize = 16;
     const KEYS: u64 = 16_000;
-    /// Random homes reach 31 in 130,000 such tables of 16: where rows are full, ways join.
+    /// Random home rows reach 31 rows in 130,000 tables of this size: where rows are full, probe
+    /// sequences join.
     const LONGEST: usize = 32;
 
     type Pattern = fn(u64) -> u64;
 
-    /// What is left of a key by a hasher that does nothing.
+    /// Hashes that a hasher returns if it leaves the keys unchanged.
     const PATTERNS: [(&str, Pattern); 5] = [
         ("a sequence", |n| n),
         ("steps of 1,000", |n| 1_000 * n),
@@ -54,7 +57,7 @@ mod tests {
         ("upper halves", |n| n << 32),
     ];
 
-    /// As `Shards::stripe_of`.
+    /// Same as `Shards::stripe_of`.
     fn stripe_of(hash: KeyHash) -> usize {
         (hash.0 >> 48) as usize & (STRIPES - 1)
     }

@@ -7,19 +7,23 @@
 //!                     shard: the array, a doorbell, the backlog -- one ticker
 //! ```
 //!
-//! A shard is what one ticker serves: the stripes whose number is the shard's modulo the number of
-//! shards. Rules that hold everywhere above:
+//! A shard is the set of stripes that one ticker serves: those whose number, modulo the number of
+//! shards, is the number of the shard. These rules hold in every layer above:
 //!
-//! - **STRIPE-1** Nobody waits for a lock while holding a stripe's; a call for many keys holds
-//!   several, of which it waits for the first and tries the others. Inside are the permit pool's
-//!   atomics only. A face may hold a lock of its own around it, and never takes that inside.
-//! - **STRIPE-2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap`
-//!   says that it calls there. Those must not call the scheduler; `under_lock.rs` turns that into a
-//!   panic with a message, and puts off what drops of guards would do.
-//! - **STRIPE-3** `next_due` is written under the stripe's lock only: lowered by whoever files
-//!   something earlier, raised by the ticker alone.
-//! - **STRIPE-4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is
-//!   rung, a ticket is handed over, and values are dropped.
+//! - **STRIPE-1** A thread never waits for a lock while it holds a stripe's lock. A call for many
+//!   keys holds several stripes' locks: it waits for the first one and only tries the others. Code
+//!   under a stripe's lock touches other shared state through atomics only, such as those of the
+//!   permit pool. A front end may hold a lock of its own around a stripe's lock, and never takes
+//!   that lock inside.
+//! - **STRIPE-2** The only user code under a stripe's lock is a key's `Eq` and `Clone`, and the
+//!   closures that `ExpiryMap` documents as called there. This code must not call the scheduler.
+//!   `under_lock.rs` turns such a call into a panic with a message, and defers the work that the
+//!   drops of guards would do.
+//! - **STRIPE-3** `next_due` is written under the stripe's lock only. A thread that files an
+//!   earlier entry lowers it; only the ticker raises it.
+//! - **STRIPE-4** After the lock is released, the caller performs the deferred actions in the
+//!   [`Aftermath`]: it rings the doorbell and hands a ticket over. Keys and values are dropped
+//!   after that, too.
 
 mod backlog;
 pub(crate) mod batch;
@@ -52,19 +56,23 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard, OnceLock, Parker};
 use crate::tick::{TickSize, Time};
 
-/// What one ticker serves besides its stripes' locks.
+/// State of one shard outside its stripes' locks.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Per stripe, in the order of their numbers: the next moment at which it wants to be looked
-    /// at, in nanoseconds. Never later than the truth.
+    /// For each stripe of the shard, in the order of their numbers: the moment at which the ticker
+    /// must check it next, in nanoseconds. The value is a lower bound: it is never later than the
+    /// stripe's real next moment.
     next_due: Box<[AtomicU64]>,
+    /// Wakes the ticker.
     pub(crate) bell: Doorbell,
+    /// Counts the tickets that no worker has claimed.
     pub(crate) backlog: Backlog,
+    /// Counts the threads that are in user code outside of a run.
     pub(crate) user_code: UserCode,
 }
 
 impl Shard {
-    /// The least of the shard's due moments.
+    /// Returns the earliest due moment of all stripes of the shard, or [`Time::MAX`].
     pub(crate) fn least_due(&self) -> Time {
         let least = self
             .next_due
@@ -84,28 +92,34 @@ pub(crate) struct Shards<K, V> {
     shards: Box<[CachePadded<Shard>]>,
     fold: Fold,
     permits: Option<Arc<PermitPool>>,
-    /// What a call gets that must not take a lock. No user code runs under its lock: it is empty.
+    /// The stripe for calls that must not take a lock. It is always empty, so no user code runs
+    /// under its lock.
     inert: OnceLock<Box<Mutex<Stripe<K, V>>>>,
     tick: TickSize,
 }
 
-/// How to build [`Shards`].
+/// Parameters of [`Shards::new`].
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) shards: usize,
-    /// A power of two.
+    /// Number of stripes: a power of two, and at least `shards`.
     pub(crate) stripes: usize,
     pub(crate) tick: TickSize,
+    /// The present, at which the wheels start.
     pub(crate) now: Time,
+    /// Bound on the unclaimed tickets of one shard.
     pub(crate) backlog: usize,
+    /// Bound on the pending armings of all stripes.
     pub(crate) max_pending: Option<usize>,
-    /// No ticket evades the tickers.
+    /// Every ticket goes through its ticker, which keeps the pace.
     pub(crate) paced: bool,
-    /// Makes hashes and origins differ from process to process, or repeats them in simulations.
+    /// Seed of the hashes and of the wheels' origins. It differs between processes; a simulation
+    /// fixes it to repeat a run.
     pub(crate) seed: u64,
 }
 
-/// Holds a stripe's lock and the thread's flag.
+/// A stripe's lock, with the thread's mark that it runs under a lock. The fields are dropped in
+/// this order: the lock must be free before deferred drops run.
 struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, NoCalls);
 
 impl<'a, K, V> Locked<'a, K, V> {
@@ -122,13 +136,15 @@ impl<'a, K, V> Locked<'a, K, V> {
 }
 
 impl<K, V> Shards<K, V> {
-    /// The shards, and a parker for each one's ticker.
+    /// Creates the shards, and a parker for the ticker of each.
     pub(crate) fn new(layout: &Layout) -> (Self, Vec<Parker>) {
         assert!(
             layout.stripes.is_power_of_two(),
             "stripes are chosen by bits"
         );
         assert!(layout.shards > 0 && layout.shards <= layout.stripes);
+        // A small limit is handed out permit by permit: with blocks, most of it would lie unused in
+        // some stripes, and calls on the others would have to collect it.
         let permits = layout.max_pending.map(|limit| {
             let block = if limit < 10_000 {
                 1
@@ -139,8 +155,9 @@ impl<K, V> Shards<K, V> {
         });
         let stripes = (0..layout.stripes)
             .map(|number| {
-                // Cascades of the stripes fall on different moments, those of level 1 too: all at
-                // once they held up what was due in the next milliseconds.
+                // Each stripe gets an origin of its own, so that the stripes cascade at different
+                // moments, on level 1 as well. When all stripes cascaded at once, they delayed the
+                // timers of the next milliseconds.
                 let origin = mix(layout.seed ^ (number as u64 + 1));
                 let stripe = Stripe::new(layout.tick, layout.now, origin, permits.clone());
                 let stripe = if layout.paced { stripe.paced() } else { stripe };
@@ -152,6 +169,7 @@ impl<K, V> Shards<K, V> {
             .iter()
             .enumerate()
             .map(|(number, parker)| {
+                // The stripes may not divide evenly among the shards.
                 let own = (number..layout.stripes).step_by(layout.shards).count();
                 CachePadded::new(Shard {
                     next_due: (0..own).map(|_| AtomicU64::new(u64::MAX)).collect(),
@@ -172,16 +190,18 @@ impl<K, V> Shards<K, V> {
         (all, parkers)
     }
 
+    /// Returns the number of stripes.
     #[inline]
     pub(crate) fn stripes(&self) -> usize {
         self.stripes.len()
     }
 
+    /// Returns the number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// How many stripes a shard has.
+    /// Returns the number of stripes of a shard.
     pub(crate) fn stripes_of(&self, shard: usize) -> usize {
         self.shards[shard].next_due.len()
     }
@@ -190,32 +210,36 @@ impl<K, V> Shards<K, V> {
         &self.shards[number]
     }
 
-    /// The shard that serves `stripe`.
+    /// Returns the shard that serves `stripe`.
     #[inline]
     pub(crate) fn shard_of(&self, stripe: usize) -> &Shard {
         &self.shards[stripe % self.shards.len()]
     }
 
-    /// Hashers that leave small integers as they are must not fill one stripe, nor one row.
+    /// Finalizes a hash. Without this, a hasher that returns small integers unchanged would put all
+    /// keys into one stripe and into few rows of its index.
     #[inline]
     pub(crate) fn fold(&self, hash: u64) -> KeyHash {
         self.fold.of(hash)
     }
 
-    /// By the top bits; the index goes by the low ones.
+    /// Returns the stripe of a key. The stripe is chosen by the top bits of the hash, because the
+    /// index uses the low ones.
     #[inline]
     pub(crate) fn stripe_of(&self, hash: KeyHash) -> usize {
         ((hash.0 >> 48) as usize) & (self.stripes.len() - 1)
     }
 
+    /// Returns the stripe that stays empty, and makes it on the first call.
     #[cold]
     fn inert(&self) -> &Mutex<Stripe<K, V>> {
         let make = || Box::new(Mutex::new(Stripe::inert(self.tick)));
         self.inert.get_or_init(make)
     }
 
-    /// Runs `operate` under the stripe's lock, publishes and rings. What is left in the
-    /// [`Aftermath`] (a ticket, "emptied") is for `act`, which is called if there is any.
+    /// Runs `operate` under the stripe's lock, then publishes the due moment and rings the
+    /// doorbell. The remaining actions of the [`Aftermath`] (a ticket, "emptied") are passed to
+    /// `act`, which is called only if there are any.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -224,55 +248,58 @@ impl<K, V> Shards<K, V> {
         act: impl FnOnce(Aftermath),
     ) -> R {
         let mut locked = Locked::new(self, stripe);
-        // Not moved any more: an answer may be large.
+        // The answer is returned as it is from here on and never moved: it may be large.
         let answer = operate(&mut locked.0);
         if locked.0.has_aftermath() {
+            // Most operations leave nothing to do, so only the test is inlined into every call.
             act(self.publish(stripe, locked));
         }
         answer
     }
 
-    /// Unlocks and rings.
+    /// Publishes the due moment, releases the lock and rings the doorbell.
     #[inline(never)]
     fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> Aftermath {
         if locked.1.is_inert() {
-            // It belongs to nobody, and nothing follows.
+            // No ticker serves this stripe, so nobody needs to be notified.
             return Aftermath::default();
         }
         let after = self.publish_due(stripe, &mut locked.0);
         let Locked(guard, no_calls) = locked;
         drop(guard);
         self.ring(stripe, &after);
-        // Last: it does the work of drops that was put off, which may take a while.
+        // Last, because this runs the deferred drops, which may take long.
         drop(no_calls);
         after
     }
 
-    /// The first half, under the lock.
+    /// Takes the deferred actions and stores the due moment. The caller holds the lock.
     fn publish_due(&self, number: usize, stripe: &mut Stripe<K, V>) -> Aftermath {
         let after = stripe.take_aftermath();
         if let Some(due) = after.lowered {
             let next_due = &self.shard_of(number).next_due[number / self.shards.len()];
-            // Relaxed: STRIPE-3 makes writes ordered by the lock; the ticker's look by the
-            // doorbell.
+            // Relaxed: the lock orders the writes (STRIPE-3); the doorbell orders the ticker's
+            // read.
             next_due.store(due.as_nanos(), Ordering::Relaxed);
         }
         after
     }
 
-    /// The second half, without it.
+    /// Rings the doorbell if the due moment became earlier. The caller holds no lock.
     fn ring(&self, stripe: usize, after: &Aftermath) {
         if let Some(due) = after.lowered {
             self.shard_of(stripe).bell.ring_for(due);
         }
     }
 
-    /// A look that changes nothing.
+    /// Runs `look` on a stripe, under its lock. `look` changes nothing, so there are no deferred
+    /// actions.
     pub(crate) fn peek<R>(&self, stripe: usize, look: impl FnOnce(&Stripe<K, V>) -> R) -> R {
         look(&Locked::new(self, stripe).0)
     }
 
-    /// Before a refusal: brings unused permits together. Whether there are any now.
+    /// Collects the unused permits of all stripes into the pool. Called before a call is refused;
+    /// returns whether the pool has any permit now.
     pub(crate) fn collect_permits(&self) -> bool {
         let Some(pool) = &self.permits else {
             return true;
@@ -284,13 +311,13 @@ impl<K, V> Shards<K, V> {
         })
     }
 
-    /// How many tickets nobody has claimed, of all shards.
+    /// Returns how many tickets of all shards no worker has claimed.
     pub(crate) fn unclaimed(&self) -> usize {
         let backlogs = self.shards.iter().map(|shard| &shard.backlog);
         backlogs.map(Backlog::unclaimed).sum()
     }
 
-    /// See [`PermitPool::relax`].
+    /// Ends scarcity if there are plenty of permits again; see [`PermitPool::relax`].
     pub(crate) fn relax_permits(&self) {
         if let Some(pool) = &self.permits {
             pool.relax();

@@ -1,21 +1,27 @@
-//! `max_pending`: permits in blocks, and a refusal that is exact all the same.
+//! The bound `max_pending`: permits are handed out in blocks, and a refusal is exact nevertheless.
 //!
-//! Without a bound there is no pool and no shared counter. With one, every pending arming holds a
-//! permit. A permit is in one of three places: with an arming, unused in a stripe (only its lock's
-//! holder touches it), or in the pool. Stripes take from the pool in blocks, so that most calls
-//! touch nothing shared.
+//! Without a bound there is no pool and no shared counter. With a bound, every pending arming holds
+//! a permit. A permit is held by an arming, lies unused in a stripe (where only the holder of the
+//! stripe's lock touches it), or lies in the pool. Stripes take permits from the pool in blocks, so
+//! that most calls touch no shared state.
 //!
-//! A refusal must mean that at one moment no permit was unused anywhere. So before refusing, a
-//! producer becomes the collector (one at a time), turns `scarce` on, and visits every stripe under
-//! its lock. While `scarce` is on, a stripe that gets a permit back gives it to the pool and takes
-//! no more than it needs at once; so a visited stripe stays without unused permits. When the pool
-//! is then found empty, at that moment there was none at all: **PERMIT-1**. `scarce` goes off when
-//! the pool is comfortably full again, and never during a collection: **PERMIT-2** (both hold the
-//! collector's lock). Until then another refusal need not visit anybody: **PERMIT-3**.
+//! A refusal must mean that at some moment there was no unused permit anywhere. So before a call is
+//! refused:
 //!
-//! `scarce` is written under the collector's lock and read under a stripe's lock. A stripe that was
-//! locked after the collector's visit sees it, since the visit's unlock comes in between: that is
-//! why Relaxed is enough.
+//! 1. The calling thread becomes the collector. There is one at a time.
+//! 2. It sets `scarce` and visits every stripe under the stripe's lock, to move unused permits into
+//!    the pool.
+//! 3. While `scarce` is set, a stripe that gets a permit back gives it to the pool, and takes no
+//!    more than it needs at once. So a visited stripe keeps no unused permits.
+//!
+//! - **PERMIT-1** If the pool is then found empty, there was no unused permit at that moment.
+//! - **PERMIT-2** `scarce` is cleared when the pool has plenty again, and never during a
+//!   collection: both hold the collector's lock.
+//! - **PERMIT-3** Until `scarce` is cleared, a further refusal need not visit any stripe.
+//!
+//! `scarce` is written under the collector's lock and read under a stripe's lock. A stripe that is
+//! locked after the collector's visit sees the new value, because the visit's unlock comes in
+//! between. That is why Relaxed is enough.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,33 +31,36 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) struct PermitPool {
     available: AtomicUsize,
     scarce: AtomicBool,
-    /// Whether all stripes have been visited since scarcity began: then none has an unused permit.
+    /// Whether all stripes have been visited since scarcity began. If so, no stripe has an unused
+    /// permit.
     collector: Mutex<bool>,
+    /// Number of permits that a stripe takes at a time.
     block: usize,
-    /// From here on `scarce` may go off again.
+    /// Number of permits in the pool at which `scarce` may be cleared.
     plenty: usize,
 }
 
-/// Unused permits of one stripe, behind its lock.
+/// The unused permits of one stripe, protected by its lock.
 #[derive(Debug, Default)]
 pub(crate) struct LocalPermits(usize);
 
 impl PermitPool {
-    /// `limit` permits, handed to `stripes` stripes in blocks of `block`.
+    /// Creates a pool of `limit` permits for `stripes` stripes, which take `block` permits at a
+    /// time.
     pub(crate) fn new(limit: usize, block: usize, stripes: usize) -> Self {
         PermitPool {
             available: AtomicUsize::new(limit),
-            // A block of one is scarcity for good: nothing is ever held back in a stripe.
+            // With a block of one, scarcity never ends: no permit ever stays in a stripe.
             scarce: AtomicBool::new(block <= 1),
-            // With blocks of one there is never anything to collect.
+            // With a block of one, there is never anything to collect.
             collector: Mutex::new(block <= 1),
             block,
             plenty: block.saturating_mul(stripes).saturating_mul(2),
         }
     }
 
-    /// Takes a permit, from the stripe's own or from the pool. False: the caller must unlock and
-    /// [`collect`](Self::collect).
+    /// Takes a permit, from the stripe's own or else from the pool. If this returns false, the
+    /// caller must unlock and [`collect`](Self::collect).
     pub(crate) fn take(&self, local: &mut LocalPermits) -> bool {
         if local.0 > 0 {
             local.0 -= 1;
@@ -59,6 +68,8 @@ impl PermitPool {
         }
         // Relaxed: see the head.
         let scarce = self.scarce.load(Ordering::Relaxed);
+        // While permits are scarce, a block would leave unused ones in a stripe that was visited
+        // already.
         let want = if scarce { 1 } else { self.block };
         // Relaxed: the count guards no data, only itself.
         let taken =
@@ -83,24 +94,28 @@ impl PermitPool {
         } else {
             local.0 += 1;
             if local.0 >= 2 * self.block {
+                // One block stays, so that a stripe whose armings come and go does not touch the
+                // pool each time.
                 local.0 -= self.block;
                 self.give(self.block);
             }
         }
     }
 
+    /// Adds permits to the pool.
     fn give(&self, permits: usize) {
         // Relaxed: the count guards no data, only itself.
         self.available.fetch_add(permits, Ordering::Relaxed);
     }
 
-    /// One collection: `visit` is called, unless nothing can have been left unused since the last
-    /// one, and must run `PermitPool::drain` on every stripe's
-    /// permits under that stripe's lock. Returns whether the pool has any permit afterwards.
+    /// Collects unused permits, and returns whether the pool has any permit afterwards.
+    ///
+    /// `visit` must run `PermitPool::drain` on the permits of every stripe, under that stripe's
+    /// lock. It is called unless no permit can have been left unused since the last collection.
     pub(crate) fn collect(&self, visit: impl FnOnce()) -> bool {
         let mut collected = self.collector.lock();
         if !*collected {
-            // Relaxed: the stripes' locks carry it; see the head.
+            // Relaxed: the stripes' locks publish it; see the head.
             self.scarce.store(true, Ordering::Relaxed);
             visit();
             *collected = true;
@@ -109,7 +124,7 @@ impl PermitPool {
         self.available.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes a stripe's unused permits into the pool.
+    /// Moves a stripe's unused permits into the pool.
     pub(crate) fn drain(&self, local: &mut LocalPermits) {
         let unused = std::mem::take(&mut local.0);
         if unused > 0 {
@@ -117,16 +132,16 @@ impl PermitPool {
         }
     }
 
-    /// Ends scarcity when there is plenty again. Called now and then, by tickers.
+    /// Ends scarcity when the pool has plenty of permits again. Tickers call this now and then.
     pub(crate) fn relax(&self) {
-        // Relaxed: a stale answer costs one more round.
+        // Relaxed: after a stale answer, the next call ends it.
         if self.block > 1
             && self.scarce.load(Ordering::Relaxed)
             && self.available.load(Ordering::Relaxed) >= self.plenty
         {
             let mut collected = self.collector.lock();
             *collected = false;
-            // Relaxed: whoever misses it stays careful for a while.
+            // Relaxed: a stripe that misses it takes single permits for a while longer.
             self.scarce.store(false, Ordering::Relaxed);
         }
     }
@@ -144,7 +159,7 @@ mod tests {
         for _ in 0..6 {
             assert!(pool.take(&mut b));
         }
-        assert!(!pool.take(&mut b), "three are unused, but with the other");
+        assert!(!pool.take(&mut b), "the other stripe has three");
         assert!(pool.collect(|| {
             pool.drain(&mut a);
             pool.drain(&mut b);
@@ -160,7 +175,7 @@ mod tests {
         pool.put_back(&mut a);
         assert!(
             a.0 == 0 && pool.take(&mut b),
-            "while scarce, the pool gets it"
+            "while permits are scarce, the pool gets them back"
         );
     }
 

@@ -1,16 +1,18 @@
-//! A ticker's work without its thread: look which stripes are due, collect one batch from one of
-//! them, go on to the next. Threads, the deterministic scheduler and the models drive it alike.
+//! The work of a ticker, without its thread: find the due stripes, collect one batch from one of
+//! them, go on to the next. The ticker's thread, the deterministic scheduler and the models all
+//! drive it.
 //!
-//! - Batches are bounded, and after each batch the next due stripe has its turn: std's mutex lets
-//!   the thread that just unlocked take it again, and a producer would wait.
-//! - Due slots come before cascades: a stripe that has only cascading left is passed over while
-//!   others are due, for up to 16 batches.
-//! - With a pace only so many may expire. A stripe whose next one may not is *held*: it is not
-//!   looked at again before some may, since whatever is published for it meanwhile could not expire
-//!   either. All other stripes go on: cascading and filing again what was pushed out wait for no
-//!   pace. Looks that can expire nothing have a cursor of their own, lest they decide who gets what
-//!   the pace allows.
-//! - `next_due` of a stripe is raised here alone, under the stripe's lock, to the truth.
+//! - Batches are bounded, and the next due stripe has its turn after each batch. With std's mutex,
+//!   a thread that has just unlocked can take the lock again at once, and producers would wait.
+//! - Due slots come before cascades. A stripe that only has to cascade is passed over while other
+//!   stripes are due, for up to 16 batches.
+//! - A pace bounds how many timers may expire. A stripe whose next timer may not expire is *held*.
+//!   It is not checked again before some timer may expire, because nothing that is published for it
+//!   meanwhile could expire either.
+//! - All other stripes go on: cascading, and filing entries again that were moved to a later
+//!   deadline, do not wait for the pace. Checks that can expire nothing have a cursor of their own;
+//!   otherwise they would decide which stripe uses what the pace allows.
+//! - Only the ticker raises `next_due` of a stripe, under the stripe's lock, to its exact value.
 
 use super::{Locked, Shards};
 use crate::job::Ticket;
@@ -18,48 +20,50 @@ use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 use crate::wheel::{Budget, CoreProgress};
 
-/// At most so many timers are collected under one hold of a stripe's lock,
+/// Greatest number of timers that are collected under one hold of a stripe's lock.
 const EXPIRED_PER_HOLD: usize = 256;
-/// and at most so many cascade to a lower level: about 0.1 ms each.
+/// Greatest number of timers that cascade under one hold of a stripe's lock: about 0.1 ms for each
+/// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
-/// A stripe that is due at every look must not keep another from cascading for good: what lies
-/// there comes due, too.
+/// Number of batches after which a cascade has its turn. A stripe that is always due must not keep
+/// another one from cascading forever, because timers in the cascade come due, too.
 const CASCADE_AT_LEAST_EVERY: u32 = 16;
 
-/// What a look brought.
+/// Result of [`Ticker::collect`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Collected {
-    /// A batch was done; its tickets are in [`Ticker::tickets`].
+    /// A batch was collected; its tickets are in [`Ticker::tickets`].
     Batch,
-    /// What is due is held back.
+    /// All due timers are held back by the pace.
     Held,
     /// No stripe is due.
     Nothing,
 }
 
-/// What the last look at a stripe left.
+/// The remaining work of a stripe after its last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Anything,
-    /// Only cascading.
+    /// The stripe only has to cascade.
     Cascade,
-    /// Something due that was not allowed to expire.
+    /// A due timer that was not allowed to expire.
     Held,
 }
 
-/// One shard's ticker.
+/// The ticker of one shard.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     shard: usize,
-    /// The shard's next stripe to look at: when some may expire, and when none may.
+    /// The stripe to check next, for checks with expiration (first) and without (second).
     cursors: [usize; 2],
-    /// Per stripe of the shard.
+    /// Remaining work of each stripe of the shard.
     left: Vec<Left>,
-    /// Batches since a cascade had its turn.
+    /// Number of batches since a cascade had its turn.
     since_cascade: u32,
+    /// Slots of the batch, reused to avoid allocations.
     slots: Vec<u32>,
-    /// What the last batch collected, to be handed over.
+    /// Tickets of the last batch, to be handed over.
     pub(crate) tickets: Vec<Ticket>,
 }
 
@@ -79,8 +83,8 @@ impl Ticker {
         self.shard
     }
 
-    /// Collects one batch of at most `room` tickets from the next due stripe. As many as expire are
-    /// taken from `allowed`.
+    /// Collects one batch of at most `room` tickets from the next due stripe. The number of timers
+    /// that expire is subtracted from `allowed`.
     pub(crate) fn collect<K, V>(
         &mut self,
         shards: &Shards<K, V>,
@@ -102,16 +106,20 @@ impl Ticker {
         let spare = {
             let mut locked = Locked::new(shards, number);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
+            // Remembered for `next_stripe`, which passes over a stripe that can't expire anything.
             self.left[stripe] = match progress {
                 CoreProgress::Cascade => Left::Cascade,
                 CoreProgress::Held => Left::Held,
                 CoreProgress::Done | CoreProgress::Expired => Left::Anything,
             };
+            // Stored under the same hold of the lock: a producer that locks later can lower it
+            // again (STRIPE-3).
             let due = locked.0.republish();
-            // Relaxed: STRIPE-3; the ticker is the only one that raises it.
+            // Relaxed: STRIPE-3; only the ticker raises it.
             shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
             locked.0.take_spare()
         };
+        // Freed without the lock, since freeing many buffers takes long.
         drop(spare);
         *allowed = budget.allowed;
         let stripe = u32::try_from(number).unwrap_or(u32::MAX);
@@ -120,12 +128,14 @@ impl Ticker {
         Collected::Batch
     }
 
-    /// When the shard has something to do, if what is held back waits until `begin`.
+    /// Returns the next moment at which the shard has work, if held timers wait until `begin`.
     pub(crate) fn least_due<K, V>(&self, shards: &Shards<K, V>, begin: Time) -> Time {
         let next_due = &shards.shards[self.shard].next_due;
         let moments = next_due.iter().zip(&self.left).map(|(due, left)| {
             // Relaxed: ordered by the doorbell's fences.
             let due = Time::from_nanos(due.load(Ordering::Relaxed));
+            // Nothing of a held stripe can expire before `begin`, so waking earlier for it would be
+            // in vain.
             if *left == Left::Held {
                 due.max(begin)
             } else {
@@ -135,7 +145,7 @@ impl Ticker {
         moments.min().unwrap_or(Time::MAX)
     }
 
-    /// The next stripe that is due, from the cursor on, and whether it is a cascade's turn.
+    /// Returns the next due stripe, starting at the cursor, and whether the stripe may cascade.
     fn next_stripe<K, V>(
         &mut self,
         shards: &Shards<K, V>,
@@ -149,13 +159,14 @@ impl Ticker {
         let mut held = false;
         for step in 0..stripes {
             let at = (*cursor + step) % stripes;
-            // Relaxed: a stale value is looked at again before the ticker sleeps.
+            // Relaxed: the ticker reads it again before it sleeps.
             let due = Time::from_nanos(next_due[at].load(Ordering::Relaxed));
-            // Never is never, also when the clock stands at its end.
+            // `Time::MAX` means never, also when the clock has reached it.
             if due > now || due == Time::MAX {
                 continue;
             }
             match self.left[at] {
+                // Remembered, and used only if no stripe is due or its turn has come.
                 Left::Cascade => {
                     cascade = cascade.or(Some(at));
                     continue;
@@ -166,6 +177,7 @@ impl Ticker {
                 }
                 Left::Held | Left::Anything => {}
             }
+            // Another stripe is due, but the stripe with a cascade has waited long enough.
             if cascade.is_some() && self.since_cascade >= CASCADE_AT_LEAST_EVERY {
                 break;
             }

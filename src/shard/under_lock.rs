@@ -1,20 +1,22 @@
-//! User code that runs under a lock of the crate: which calls it must not make, and what is put off
-//! until the lock is free.
+//! Guards for user code that runs under a lock of the crate: which calls it must not make, and
+//! which work is deferred until the lock is free.
 //!
-//! A thread knows by a flag of its own that it is in such code. A call of the crate that needs a
-//! lock panics there, because it could wait for a lock that its own thread has. The drop of a guard
-//! or a future must not panic, and must not get lost either. So its work is put off: the thread does
-//! it as soon as it has released the lock, before it returns from the call that took it. That also
-//! holds when a panic releases the lock.
+//! A thread-local flag is set while the thread runs such code. A call of the crate that needs a
+//! lock panics then, because it could wait for a lock that its own thread holds.
 //!
-//! While the thread panics such a call must not panic either: from a panic hook, or from a drop
-//! during unwinding, that would end the process. Its [`NoCalls`] is [inert](NoCalls::is_inert)
-//! then, and the call gets a stripe that is empty, refuses everything and belongs to nobody.
+//! The drop of a guard or a future must not panic, and its work must not get lost either. So that
+//! work is deferred. The thread runs it as soon as it has released the lock, before it returns from
+//! the call that took it. That also holds when a panic releases the lock.
 //!
-//! - **DEFER-1** What is put off runs without any lock of the crate. A [`NoCalls`] is dropped after
-//!   the lock that it stands for, and a [`Barrier`] covers a lock that is held around others.
-//! - **DEFER-2** It runs exactly once: whoever clears the flag looks at the list, and nothing is
-//!   put off unless the flag is set.
+//! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
+//! unwinding, a second panic would abort the process. Then its [`NoCalls`] is
+//! [inert](NoCalls::is_inert), and the call gets a stripe that is empty, belongs to no shard and
+//! refuses everything.
+//!
+//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`NoCalls`] is
+//!   dropped after its lock, and a [`Barrier`] covers a lock that is held around other locks.
+//! - **DEFER-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
+//!   flag, and work is deferred only while the flag is set.
 
 use std::cell::{Cell, RefCell};
 use std::mem::{ManuallyDrop, take};
@@ -25,20 +27,20 @@ use crate::sync::thread_local;
 
 /// User code runs under a lock.
 const UNDER: u8 = 1;
-/// A lock is held around the locks that come and go.
+/// A lock is held around locks that are taken and released.
 const BARRIER: u8 = 2;
-/// Something is put off.
+/// Work is deferred.
 const WAITING: u8 = 4;
 
-/// Work of a drop.
+/// The deferred work of a drop.
 type Work = Box<dyn FnOnce()>;
 
 thread_local! {
     static STATE: Cell<u8> = const { Cell::new(0) };
 }
 
-// Never dropped, so that it is there until the very end of the thread. It is empty then: its vector
-// is taken out before the work is done.
+// The list is never dropped, so that it exists until the very end of the thread. It is empty then,
+// because its vector is taken out before the work runs.
 thread_local! {
     static PUT_OFF: ManuallyDrop<RefCell<Vec<Work>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
@@ -48,13 +50,13 @@ fn state() -> u8 {
     STATE.with(Cell::get)
 }
 
-/// Whether this is user code under a lock, from which calls panic.
+/// Returns whether the thread is in user code under a lock, where calls panic.
 pub(crate) fn is_under_a_lock() -> bool {
     state() & UNDER != 0
 }
 
-/// While it lives, the thread is where user code must not call the scheduler: holding a stripe's
-/// lock, or another one that a face has. It must outlive the lock.
+/// Marks the thread as holding a lock under which user code must not call the scheduler: a stripe's
+/// lock, or a lock of a front end. It must outlive the lock.
 pub(crate) struct NoCalls {
     inert: bool,
 }
@@ -70,7 +72,7 @@ impl NoCalls {
         NoCalls { inert: false }
     }
 
-    /// A call from under a lock. The flag stays, until the lock that it stands for is released.
+    /// Handles a call from under a lock. The flag stays set until the lock that set it is released.
     #[cold]
     #[inline(never)]
     fn begin_inside() -> Self {
@@ -78,7 +80,8 @@ impl NoCalls {
         NoCalls { inert: true }
     }
 
-    /// Whether the thread has a lock already, and panics. Then it must take no other one.
+    /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
+    /// lock.
     #[inline]
     pub(crate) fn is_inert(&self) -> bool {
         self.inert
@@ -111,12 +114,12 @@ impl Drop for NoCalls {
     }
 }
 
-/// While it lives, what is put off stays so, though stripes' locks are released. It must outlive the
-/// lock that it stands for.
+/// Keeps work deferred while stripes' locks are released and taken again. It must outlive the lock
+/// that it stands for.
 pub(crate) struct Barrier(());
 
 impl Barrier {
-    /// To be called from under no lock.
+    /// Starts to defer work. The thread must hold no lock.
     pub(crate) fn begin() -> Self {
         let state = state();
         debug_assert!(state == 0, "STRIPE-1: one lock after the other");
@@ -135,7 +138,7 @@ impl Drop for Barrier {
     }
 }
 
-/// Does the work of a drop: now, or when the thread has released its lock.
+/// Runs the work of a drop now, or as soon as the thread has released its lock.
 pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
     if state() & (UNDER | BARRIER) == 0 {
         return work();
@@ -144,14 +147,17 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
     STATE.with(|cell| cell.set(cell.get() | WAITING));
 }
 
-/// The work may drop user code, which may take locks, and so put more off and come here again.
+/// Runs the deferred work. The work may drop user code that takes locks, defers more work and gets
+/// here again.
 #[cold]
 #[inline(never)]
 fn do_what_was_put_off() {
+    // Before the work runs: work that is deferred meanwhile sets the bit again.
     STATE.with(|cell| cell.set(cell.get() & !WAITING));
     let list = PUT_OFF.with(|list| take(&mut *list.borrow_mut()));
     for work in list {
-        // The thread may be panicking already. And a panic of one must not keep the others back.
+        // The thread may be panicking already, and one panic must not keep the remaining work from
+        // running.
         let _ = contain(work);
     }
 }
@@ -162,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// What was done, in its order.
+    /// Work that ran, in order, with the state of the flags.
     #[derive(Clone, Default)]
     struct Log(Rc<RefCell<Vec<(u32, u8)>>>);
 
@@ -185,7 +191,7 @@ mod tests {
     fn work_waits_for_the_end_of_the_lock_and_is_done_once() {
         let log = Log::default();
         log.put_off(0);
-        assert_eq!(log.done(), [(0, 0)], "there is no lock");
+        assert_eq!(log.done(), [(0, 0)], "no lock is held");
         let lock = NoCalls::begin();
         log.put_off(1);
         log.put_off(2);

@@ -1,29 +1,34 @@
-//! How many threads are in user code that belongs to no run.
+//! Counts the threads in user code that belongs to no run.
 //!
-//! Most user code runs inside a run, and its stripe counts that. Some runs outside of one: the drop
-//! of a key whose run is settled, the wakers of those who waited for that run, and a foreign
-//! executor that is handed a batch. The end of an engine waits for this code too, and reports what
-//! outlasts its limit. A thread that is in no user code ends promptly.
+//! Most user code runs inside a run, which its stripe counts. Some user code runs outside of a run:
 //!
-//! One word per shard holds two counts, and a bit that the end sets:
+//! - the drop of a key whose run is complete,
+//! - the wakers of tasks that waited for that run,
+//! - a foreign executor that is handed a batch.
+//!
+//! The shutdown of an engine waits for this code too, and reports calls that outlast its limit. A
+//! thread that is in no user code ends promptly.
+//!
+//! One word per shard holds two counts, and a bit that the shutdown sets:
 //!
 //! ```text
-//! a thread                                  the end
+//! a thread                                  the shutdown
 //!  enter: count += 1                         set the bit
 //!  user code                                 register under the lock of `closing.rs`
 //!  leave: count -= 1                         sleep while count > 0
 //!  the bit was set: take that lock,
-//!  wake those who are registered
+//!  wake the registered threads
 //! ```
 //!
-//! - **USER-1** A thread enters in the same hold of the stripe's lock that settles the run. So the
-//!   end finds the run, or the count.
-//! - **USER-2** No thread leaves without the end knowing of it. Leaving and setting the bit change
-//!   the same word, so one of them is first. If the thread leaves first, the end reads the lower
-//!   count. If the bit is set first, the thread finds it and takes the lock. Either the end is
-//!   registered by then and is woken, or it registers afterwards and reads the lower count.
-//! - **USER-3** A batch that finds the bit when it enters is not handed over. When the bit is set
-//!   nothing is pending, so no ticket of that batch stands for anything.
+//! - **USER-1** A thread enters in the same hold of the stripe's lock that completes the run. So
+//!   the shutdown finds the run or the count.
+//! - **USER-2** The shutdown learns of every thread that leaves. Leaving and setting the bit change
+//!   the same word, so one of them is first. If the thread leaves first, the shutdown reads the
+//!   lower count. If the bit is set first, the leaving thread finds it and takes the lock. Then
+//!   either the waiting thread is registered already and is woken, or it registers afterwards and
+//!   reads the lower count.
+//! - **USER-3** A batch that finds the bit when it enters is not handed over. Nothing is pending
+//!   when the bit is set, so no ticket of that batch can become a run.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,17 +36,19 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct UserCode(AtomicU64);
 
-/// The bit that the end sets.
+/// The bit that the shutdown sets.
 const ENDING: u64 = 1;
-/// 31 bits for threads that are behind a run.
+/// One thread in user code after a run: the lowest of 31 bits.
 const AFTER_RUN: u64 = 1 << 1;
-/// The rest for hand-overs to a foreign executor.
+/// One hand-over to a foreign executor: the lowest of the remaining bits.
 const HAND_OVER: u64 = 1 << 32;
 
-/// What a thread does outside of a run.
+/// Kind of user code that a thread is in outside of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outside {
+    /// The drop of a key or a waker, after a run was completed.
     AfterRun,
+    /// An executor that is handed a batch.
     HandOver,
 }
 
@@ -54,7 +61,7 @@ impl Outside {
     }
 }
 
-/// How many threads are where.
+/// Number of threads in each kind of user code.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct OutsideCounts {
     pub(crate) after_runs: usize,
@@ -66,13 +73,16 @@ impl UserCode {
         UserCode(AtomicU64::new(0))
     }
 
-    /// Enters, under the lock of a stripe (USER-1).
+    /// Enters after a run: counts a thread that will be in user code. The caller holds the stripe's
+    /// lock (USER-1).
     pub(crate) fn enter_after_run(&self) {
-        // Relaxed: the stripe's lock orders it before the look of whoever finds the run settled.
+        // Relaxed: the stripe's lock orders it before the check of a thread that finds the run
+        // complete.
         self.0.fetch_add(AFTER_RUN, Ordering::Relaxed);
     }
 
-    /// Enters for a hand-over. False: not any more (USER-3).
+    /// Enters for a hand-over. Returns false if the bit is set, and then nothing may be handed over
+    /// (USER-3).
     pub(crate) fn try_enter_hand_over(&self) -> bool {
         let one_more = |word| (word & ENDING == 0).then_some(word + HAND_OVER);
         // Relaxed: nothing but the order of the changes of this word matters.
@@ -81,9 +91,10 @@ impl UserCode {
             .is_ok()
     }
 
-    /// Leaves. Whether the end is to be woken (USER-2).
+    /// Leaves. Returns whether the threads that wait for the shutdown must be woken (USER-2).
     pub(crate) fn leave(&self, what: Outside) -> bool {
-        // Release pairs with the Acquire in `counts`: the user code is over for whoever reads this.
+        // Release pairs with the Acquire in `counts` and `is_over`: a thread that reads this value
+        // knows that the user code has ended.
         self.0.fetch_sub(what.unit(), Ordering::Release) & ENDING != 0
     }
 
@@ -93,14 +104,15 @@ impl UserCode {
         self.0.fetch_or(ENDING, Ordering::Relaxed);
     }
 
-    /// Whether the end has nothing to wait for here: also before the bit is set, when it does not
-    /// ask yet.
+    /// Returns whether the shutdown has nothing to wait for in this shard. True before the bit is
+    /// set, because the shutdown does not ask yet.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);
         word & ENDING == 0 || word == ENDING
     }
 
+    /// Returns the current counts.
     pub(crate) fn counts(&self) -> OutsideCounts {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);
@@ -128,7 +140,7 @@ mod tests {
         };
         assert_eq!(code.counts(), counts(3, 3));
         assert!(!code.leave(Outside::HandOver));
-        assert!(code.is_over(), "nobody asks yet");
+        assert!(code.is_over(), "the bit is not set yet");
         code.end();
         assert!(!code.is_over());
         assert!(!code.try_enter_hand_over());

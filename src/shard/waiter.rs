@@ -1,10 +1,10 @@
-//! Who waits for the end of a run: a thread, or a task.
+//! A thread or a task that waits for the end of a run.
 
 use std::task::Waker;
 
 use crate::sync::Unparker;
 
-/// Wakes who waits.
+/// The handle that wakes a waiting thread or task.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiter {
     Thread(Unparker),
@@ -12,7 +12,8 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// Without a lock: a task's waker is its runtime's code. Its panic is the caller's.
+    /// Wakes the thread or task. The caller holds no lock, because a task's waker is code of its
+    /// runtime. A panic of the waker reaches the caller.
     pub(crate) fn wake(self) {
         match self {
             Waiter::Thread(thread) => thread.unpark(),

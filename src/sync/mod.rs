@@ -1,14 +1,14 @@
 //! The one place that names `std::sync`, `std::thread` and crossbeam.
 //!
-//! Everything above takes its atomics, locks, parkers, deques and thread-locals from here. The models
-//! in `loom-tests` compile the very files that ship with another module of this name: its items have
-//! the same names, and loom's types underneath.
+//! All other modules take their atomics, locks, parkers, deques and thread-locals from here. The
+//! models in `loom-tests` compile the same files that ship, with another module of this name: its
+//! items have the same names, and loom's types underneath.
 //!
-//! - [`Mutex`] ignores poison: a panic under a stripe's lock can only come from a key's `Eq` or
-//!   `Clone`, or from what looks at a value, and each is called before anything is changed for its
-//!   entry, but for the value itself.
-//! - [`Parker`] holds one token; an unpark before the park is not lost.
-//! - The deque and the injector are crossbeam's. Those of the models are weaker than these.
+//! - [`Mutex`] ignores poison. A panic under a stripe's lock can only come from a key's `Eq` or
+//!   `Clone`, or from a closure that gets a value. Each of them is called before anything is
+//!   changed for its entry, except by the closure itself.
+//! - [`Parker`] holds one token. An unpark before the park is not lost.
+//! - The deque and the injector are those of crossbeam. The stand-ins of the models are weaker.
 
 mod number;
 mod thread_state;
@@ -52,7 +52,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

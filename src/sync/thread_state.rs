@@ -1,25 +1,26 @@
-//! Whether another thread of this process waits for something, by what the kernel says of it.
+//! Asks the kernel whether another thread of this process waits.
 //!
-//! A thread's CPU time would not do. Another thread cannot read it, so it would be known only when
-//! a task ends, and a task may take long. And it does not grow while the thread could run but the
-//! cores are busy with others, which looks exactly like waiting.
+//! The CPU time of a thread would not serve. Another thread can't read it, so it would be known
+//! only when a task ends, and a task may take long. It also does not grow while the thread could
+//! run but other processes use the cores, which looks exactly like waiting.
 
-/// Names the calling thread for [`waits`]. `None` where the kernel cannot be asked.
+/// Returns the number of the calling thread for [`waits`], or `None` where the kernel can't be
+/// asked.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn own_number() -> Option<u64> {
-    // The link ends in the thread's number, as the mounted proc file system counts.
+    // The link ends in the number that the thread has in the mounted proc file system.
     let link = std::fs::read_link("/proc/thread-self").ok()?;
     link.file_name()?.to_str()?.parse().ok()
 }
 
-/// Whether the thread waits: it has no use for a core, even if one is free. `None` if that cannot
-/// be found out, also because the thread has ended.
+/// Returns whether the thread waits: it has no use for a core, even if one is free. Returns `None`
+/// if that can't be found out, also because the thread has ended.
 ///
-/// A few system calls, 5 to 20 microseconds in all.
+/// Costs a few system calls, 5 to 20 microseconds in all.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn waits(number: u64) -> Option<bool> {
     use std::io::Read;
-    // What is looked at comes within the first 64 bytes: the names of threads are short.
+    // The state is within the first 64 bytes, because thread names are short.
     let mut start = [0; 64];
     let path = format!("/proc/self/task/{number}/stat");
     let len = std::fs::File::open(path).ok()?.read(&mut start).ok()?;
@@ -36,8 +37,8 @@ pub(crate) fn waits(_: u64) -> Option<bool> {
     None
 }
 
-/// The letter of the state in a line such as `4711 (tb-work-0) S 1 ..`. The name may contain
-/// anything, also brackets.
+/// Returns the letter of the state in a line such as `4711 (tb-work-0) S 1 ..`. The name may
+/// contain anything, also brackets.
 #[cfg(any(test, target_os = "linux", target_os = "android"))]
 fn state_in(line: &[u8]) -> Option<u8> {
     let end_of_name = line.iter().rposition(|byte| *byte == b')')?;

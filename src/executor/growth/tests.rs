@@ -1,4 +1,4 @@
-//! The watch alone, by tables; and with a simulated pool, whose time is a number.
+//! Tests of the growth logic: alone, by tables; and with a simulated pool, whose time is a number.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ fn again(look_again: u64) -> Growth {
     Growth::LookAgain(at(look_again))
 }
 
-/// What the ticker is shown.
+/// The answers that the ticker gets.
 struct Shown {
     claims: u64,
     unclaimed: usize,
@@ -116,7 +116,7 @@ fn nobody_looks_at_the_workers_while_no_ticket_grows_old() {
     let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
     for now in 0..50 {
         assert_eq!(watch.look(at(now), true, &mut crew), again(now + 1));
-        // All that waited at the last look, and others wait now.
+        // All tickets that waited at the last check, and others wait now.
         crew.claims += 100;
     }
     assert_eq!(crew.looks, 0);
@@ -153,7 +153,7 @@ fn c106_long_tasks_that_compute_get_one_worker_more_and_no_second_one() {
     crew.look = Look::Able(2);
     assert_eq!(watch.look(at(0), true, &mut crew), again(1));
     assert_eq!(watch.look(at(1), true, &mut crew), again(2));
-    // Nothing was claimed in a whole limit.
+    // Nothing was claimed for a whole limit.
     assert_eq!(watch.look(at(2), true, &mut crew), start(1, 3));
     crew.look = Look::Able(3);
     for now in 3..10_000 {
@@ -204,7 +204,7 @@ fn where_threads_cannot_be_looked_at_the_turn_decides() {
     crew.turn = false;
     assert_eq!(watch.look(at(4), true, &mut crew), again(5));
     crew.turn = true;
-    // All that waited was claimed, so age begins anew.
+    // All waiting tickets were claimed, so age starts again.
     crew.claims += 100;
     assert_eq!(watch.look(at(5), true, &mut crew), again(6));
     assert_eq!(watch.look(at(6), true, &mut crew), again(7));
@@ -235,7 +235,7 @@ fn at_the_maximum_it_looks_less_and_less_often() {
     }
     assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 32, 64, 100, 100]);
     assert_eq!(crew.looks, 0, "nobody asks what nobody could act on");
-    // A seat got free.
+    // A worker slot became free.
     crew.free = 3;
     assert_eq!(watch.look(at(now), true, &mut crew), again(now + 1));
     assert_eq!(watch.look(at(now + 1), true, &mut crew), start(1, now + 2));
@@ -298,7 +298,7 @@ struct Simulated {
     wanted: usize,
     most: usize,
     cores: usize,
-    /// `None`: it is idle.
+    /// The present task; `None` if the worker is idle.
     workers: Vec<Option<Busy>>,
     queue: VecDeque<u64>,
     task: Task,
@@ -308,7 +308,7 @@ struct Simulated {
 
 impl Simulated {
     fn step(&mut self, now: u64, cores: usize) {
-        // Those that run get a turn each, from a place that moves on.
+        // Running workers get a turn each, from a position that moves on.
         let count = self.workers.len();
         let first = (now / STEP) as usize % count;
         let mut cores = cores.min(self.cores);
@@ -373,8 +373,8 @@ impl Crew for Simulated {
     }
 }
 
-/// Lets `per_milli` tasks a millisecond be due for so many milliseconds. How many workers there are
-/// in the end, and the greatest lateness in the second half, in milliseconds.
+/// Makes `per_milli` tasks a millisecond due for the given number of milliseconds. Returns the
+/// final number of workers, and the greatest lateness in the second half, in milliseconds.
 fn simulate(task: Task, per_milli: u64, millis: u64, cores: impl Fn(u64) -> usize) -> (usize, u64) {
     let mut pool = Simulated {
         wanted: 2,
@@ -472,7 +472,7 @@ fn c106_tasks_that_block_for_long_get_all_there_are_within_milliseconds() {
         computes: 0,
         blocks: 500_000,
     };
-    // 100 of them at once, as the first ticks bring.
+    // 100 tasks at once, as the first ticks bring.
     let (workers, _) = simulate(task, 10, 20, |_| 2);
     assert_eq!(workers, 64);
 }

@@ -1,5 +1,5 @@
-//! What a stripe's operations answer. Keys and values to be dropped travel in the answers, so that
-//! they are dropped outside the lock.
+//! The results of a stripe's operations. Keys and values to be dropped are parts of the results, so
+//! that they are dropped outside the lock.
 
 use std::any::Any;
 use std::mem::needs_drop;
@@ -8,36 +8,40 @@ use super::super::waiter::Waiter;
 use super::EntryId;
 use crate::tick::Time;
 
-/// Why an arming is refused, before the task was even looked at.
+/// The reason why an arming is refused. The stripe decides before the task is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
+    /// The engine is shut down.
     Closed,
+    /// A call waits for the end of the key's run.
     Closing,
+    /// The key is pending already.
     Occupied,
-    /// No permit at hand: unlock, collect, try again.
+    /// The stripe got no permit. The caller unlocks, collects permits and tries again.
     NoPermit,
     /// The stripe has no slot number left.
     NoSlot,
-    /// The call came from under a lock, while the thread panics.
+    /// The call was made under a lock, while the thread panics.
     UnderLock,
 }
 
-/// The answer to "may this key be armed", good while the lock is held.
+/// The permission to arm a key. It is valid while the lock is held.
 #[derive(Debug)]
 pub(crate) struct Admission(pub(super) Target);
 
 impl Admission {
-    /// Whether nothing is known of the key.
+    /// Returns whether the key is absent.
     #[inline]
     pub(crate) fn is_vacant(&self) -> bool {
         matches!(self.0, Target::Vacant)
     }
 }
 
-/// The same for what has no key.
+/// The permission to arm a timer without a key. It is valid while the lock is held.
 #[derive(Debug)]
 pub(crate) struct Keyless(pub(super) ());
 
+/// State of the key that was admitted: absent, armed in this slot, or running with this index.
 #[derive(Debug)]
 pub(super) enum Target {
     Vacant,
@@ -49,13 +53,16 @@ pub(super) enum Target {
 #[derive(Debug)]
 pub(crate) struct Arming<K, V> {
     pub(crate) id: EntryId,
+    /// The deadline of the arming that was replaced.
     pub(crate) replaced: Option<Time>,
+    /// Whether the arming is a successor, which waits for the end of a run.
     pub(crate) after_run: bool,
-    /// To be dropped outside the lock.
+    /// The key and payload that are not needed; drop them after unlocking.
     pub(crate) dropped: (Option<K>, Option<V>),
 }
 
-/// What a move did.
+/// Result of moving a deadline. `Unchanged`: the call only moves to an earlier deadline, and the
+/// present one is not later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Moving {
     Moved { before: Time },
@@ -64,10 +71,10 @@ pub(crate) enum Moving {
     NotFound,
 }
 
-/// What a cancel did.
+/// Result of a cancellation.
 #[derive(Debug)]
 pub(crate) enum Cancelling<K, V> {
-    /// `run`: a run of the key is in progress, this was the arming kept for after it.
+    /// A pending arming was cancelled. If it was the successor of a run, `run` is that run.
     Cancelled {
         deadline: Time,
         run: Option<EntryId>,
@@ -77,7 +84,7 @@ pub(crate) enum Cancelling<K, V> {
     NotFound,
 }
 
-/// What is known of a key.
+/// Entry info: id, deadline and phase of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sight {
     pub(crate) id: EntryId,
@@ -85,6 +92,7 @@ pub(crate) struct Sight {
     pub(crate) phase: SightPhase,
 }
 
+/// Phase of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SightPhase {
     Pending,
@@ -92,11 +100,12 @@ pub(crate) enum SightPhase {
     Running { kept: Option<(EntryId, Time)> },
 }
 
-/// A claim's outcome.
+/// Result of a claim.
 #[derive(Debug)]
 pub(crate) enum Claimed<K, V> {
-    /// Cancelled or moved meanwhile.
+    /// The timer was cancelled or moved meanwhile.
     Nothing,
+    /// The task runs now.
     Run {
         key: K,
         value: V,
@@ -104,7 +113,7 @@ pub(crate) enum Claimed<K, V> {
         deadline: Time,
         started: Time,
     },
-    /// The key's `Clone` panicked: the arming counts as ran and panicked.
+    /// The key's `Clone` panicked. The arming counts as one that ran and panicked.
     KeyPanicked {
         panic: Box<dyn Any + Send>,
         key: K,
@@ -116,12 +125,12 @@ pub(crate) enum Claimed<K, V> {
 /// How a claimed payload starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Start {
-    /// It runs, and that is its end.
+    /// It runs exactly once.
     Once,
-    /// It runs, and may run again. The run bears this deadline, which is not later than the
-    /// present: of rounds that were missed, only the latest may be run.
+    /// It runs, and may run again. The run gets this deadline, which is not later than the present:
+    /// if rounds were missed, only the latest one may run.
     Round(Time),
-    /// It does not run now: it is pending again, until then.
+    /// It does not run now, and is pending again until this deadline.
     PutOff(Time),
 }
 
@@ -129,24 +138,26 @@ pub(crate) enum Start {
 #[derive(Debug)]
 pub(crate) struct Stays<V> {
     pub(crate) value: V,
-    /// When it is to run; `None`: not again.
+    /// The deadline of the next run, or `None` if it does not run again.
     pub(crate) next: Option<Time>,
 }
 
-/// What a settled run leaves to be done outside the lock.
+/// The parts of a completed run that the caller handles after unlocking.
 #[derive(Debug)]
 pub(crate) struct Settled<K> {
+    /// The key, unless the entry goes on with a successor.
     pub(crate) key: Option<K>,
+    /// Threads and tasks to wake.
     pub(crate) waiters: Vec<(u64, Waiter)>,
 }
 
 impl<K> Settled<K> {
-    /// Whether user code follows: the drop of a key, or a task's waker.
+    /// Returns whether user code must run: the drop of a key, or the waker of a task.
     #[inline]
     pub(crate) fn leaves_user_code(&self) -> bool {
         (needs_drop::<K>() && self.key.is_some()) || !self.waiters.is_empty()
     }
 }
 
-/// A pending arming that was taken out at the end: key, deadline, payload.
+/// A pending arming that was taken out by a shutdown: key, deadline, payload.
 pub(crate) type Taken<K, V> = (Option<K>, Time, V);

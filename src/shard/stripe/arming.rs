@@ -1,4 +1,4 @@
-//! Arming: into a free slot, in place of what is pending, or kept for after a run.
+//! Arming of timers: in a free slot, in place of a pending arming, or as the successor of a run.
 
 use std::borrow::Borrow;
 
@@ -9,8 +9,8 @@ use crate::tick::Time;
 use crate::wheel::Place;
 
 impl<K, V> Stripe<K, V> {
-    /// Whether `key` may be armed. Takes a permit where one is needed, so an admission must be
-    /// used.
+    /// Decides whether `key` may be armed. Takes a permit where one is needed, so the admission
+    /// must be used.
     pub(crate) fn admit<Q>(
         &mut self,
         hash: KeyHash,
@@ -24,6 +24,8 @@ impl<K, V> Stripe<K, V> {
         if self.gate != Gate::Open {
             return Err(self.refusal());
         }
+        // The only user code in here is `Eq` in this lookup. Everything that can refuse comes
+        // before the permit is taken, so a refusal never has to give a permit back.
         let target = match self.find(hash, key) {
             None => Target::Vacant,
             Some(slot) => match self.run_at(slot) {
@@ -40,6 +42,8 @@ impl<K, V> Stripe<K, V> {
             }
             Target::Armed(_) if if_absent => return Err(Refusal::Occupied),
             Target::Armed(slot) => {
+                // A replacement needs a new generation. Without one it needs another slot
+                // (ENTRY-3).
                 let worn = self
                     .table
                     .armed(*slot)
@@ -51,15 +55,20 @@ impl<K, V> Stripe<K, V> {
             }
             Target::Running(at) => {
                 let run = &self.runs[*at];
+                // Otherwise the key could run again before the waiting call returns.
                 if !run.waiters.is_empty() {
                     return Err(Refusal::Closing);
                 }
                 if if_absent && (run.kept.is_some() || run.goes_on()) {
                     return Err(Refusal::Occupied);
                 }
+                // A successor needs a new generation, and cannot move to another slot during the
+                // run.
                 if self.newest(run.id.slot) == u32::MAX {
                     return Err(Refusal::NoSlot);
                 }
+                // A replaced successor passes its permit on, and so does a run that repeats
+                // (ROUND-1).
                 run.kept.is_none() && !run.holds_permit()
             }
         };
@@ -72,6 +81,7 @@ impl<K, V> Stripe<K, V> {
         Ok(Admission(target))
     }
 
+    /// Returns the reason for a refusal by the gate.
     #[cold]
     fn refusal(&self) -> Refusal {
         match self.gate {
@@ -80,7 +90,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// A keyless arming's admission.
+    /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
     #[inline]
     pub(crate) fn admit_keyless(&mut self) -> Result<Keyless, Refusal> {
         if self.gate != Gate::Open {
@@ -97,7 +107,7 @@ impl<K, V> Stripe<K, V> {
         Ok(Keyless(()))
     }
 
-    /// Arms what has no key, so that it is not put into the index.
+    /// Arms a timer without a key, which is not in the index.
     #[inline]
     pub(crate) fn arm_keyless(
         &mut self,
@@ -112,8 +122,8 @@ impl<K, V> Stripe<K, V> {
         self.arm_new(None, key, value, deadline, now)
     }
 
-    /// Arms a key that was admitted as [vacant](Admission::is_vacant): the usual case of
-    /// [`arm`](Self::arm), without its large answer.
+    /// Arms a key that was admitted as [vacant](Admission::is_vacant). This is the common case of
+    /// [`arm`](Self::arm), without its large result.
     #[inline]
     pub(crate) fn arm_vacant(
         &mut self,
@@ -128,7 +138,7 @@ impl<K, V> Stripe<K, V> {
         self.arm_new(Some(hash), key, value, deadline, now)
     }
 
-    /// Arms `key` as admitted; an admission is used once.
+    /// Arms `key` as admitted. An admission is used once.
     pub(crate) fn arm(
         &mut self,
         Admission(target): Admission,
@@ -157,6 +167,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Arms a key that is absent, or a timer without a key, in a free slot.
     #[inline(never)]
     fn arm_new(
         &mut self,
@@ -185,6 +196,7 @@ impl<K, V> Stripe<K, V> {
         EntryId { slot, generation }
     }
 
+    /// Replaces the arming in `slot`, which is Pending or Queued.
     fn replace(
         &mut self,
         slot: u32,
@@ -199,7 +211,7 @@ impl<K, V> Stripe<K, V> {
         };
         let replaced = Some(armed.deadline);
         if armed.generation == u32::MAX {
-            // ENTRY-3: the slot is used up, the key moves to another one.
+            // ENTRY-3: the generations of the slot are exhausted, so the key moves to another slot.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
             let id = self.arm_new(Some(hash), key, value, deadline, now);
             return Arming {
@@ -209,6 +221,7 @@ impl<K, V> Stripe<K, V> {
                 dropped: (Some(old_key), Some(old_value)),
             };
         }
+        // A new generation makes ids of the replaced arming invalid.
         armed.generation += 1;
         let generation = armed.generation;
         let old = std::mem::replace(&mut armed.value, value);
@@ -221,11 +234,14 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Makes the arming the successor of the run with index `at`, in place of an earlier successor.
     fn keep(&mut self, at: usize, key: K, value: V, deadline: Time) -> Arming<K, V> {
         let slot = self.runs[at].id.slot;
         let Some(busy) = self.table.busy_mut(slot) else {
             unreachable!("ENTRY-4: a run has a Running slot");
         };
+        // The successor has the run's slot and a generation of its own, so that an id means either
+        // the run or the successor.
         busy.newest += 1;
         let generation = busy.newest;
         let before = self.runs[at].kept.replace(Kept {
@@ -235,6 +251,8 @@ impl<K, V> Stripe<K, V> {
             value,
         });
         match &before {
+            // The replaced successor was counted as pending, and held a permit: both pass to the
+            // new one.
             Some(_) => self.counters.replaced += 1,
             None => {
                 self.counters.pending += 1;
@@ -245,10 +263,12 @@ impl<K, V> Stripe<K, V> {
             id: EntryId { slot, generation },
             replaced: before.as_ref().map(|kept| kept.deadline),
             after_run: true,
+            // The slot has a key already, which equals this one.
             dropped: (Some(key), before.map(|kept| kept.value)),
         }
     }
 
+    /// Returns the newest generation given out for a slot in use, and 0 for a free slot.
     pub(super) fn newest(&self, slot: u32) -> u32 {
         match self.table.slot(slot) {
             Some(Slot::Running(busy)) => busy.newest,

@@ -1,4 +1,4 @@
-//! The way of a due timer: collected as a ticket, claimed, run, settled.
+//! The steps of a due timer: it is collected as a ticket, claimed, run and completed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,8 +11,8 @@ use crate::tick::{Tick, Time};
 use crate::wheel::{Budget, CoreProgress};
 
 impl<K, V> Stripe<K, V> {
-    /// Collects what is due at `now` as tickets (slot numbers), within the budget. Then
-    /// [`republish`](Self::republish) is called under the same lock.
+    /// Collects entries that are due at `now` as tickets (slot numbers), within the budget. The
+    /// caller then calls [`republish`](Self::republish) under the same lock.
     pub(crate) fn collect(
         &mut self,
         now: Time,
@@ -20,6 +20,7 @@ impl<K, V> Stripe<K, V> {
         out: &mut Vec<u32>,
     ) -> CoreProgress {
         let target = self.table.tick().begun_by(now);
+        // Staged entries are filed first, so that all due entries expire in the wheel's order.
         self.file_due(now);
         let Stripe {
             wheel,
@@ -38,6 +39,8 @@ impl<K, V> Stripe<K, V> {
                 armed.phase = Phase::Queued;
                 armed.position = micros(now.since(armed.deadline).as_nanos());
                 counters.queued += 1;
+                // ENTRY-1: a ticket of an earlier phase may still be under way. Its claim will find
+                // this entry Queued.
                 if !armed.ticket {
                     armed.ticket = true;
                     out.push(slot);
@@ -46,13 +49,13 @@ impl<K, V> Stripe<K, V> {
         )
     }
 
-    /// Buffers to be freed outside the lock.
+    /// Takes buffers that the caller frees after unlocking.
     pub(crate) fn take_spare(&mut self) -> Vec<Vec<u32>> {
         self.wheel.take_spare()
     }
 
-    /// Reads what claims and settling of these slots will read: the reads don't depend on each
-    /// other, so that their misses overlap.
+    /// Prefetches the data that the claims and completions of these slots will read. The reads do
+    /// not depend on each other, so their cache misses overlap.
     pub(crate) fn look_ahead(&self, slots: impl Iterator<Item = u32>) {
         let mut seen = 0;
         for slot in slots {
@@ -60,6 +63,7 @@ impl<K, V> Stripe<K, V> {
                 seen += self.index.glance(armed.hash);
             }
         }
+        // Keeps the compiler from removing the reads.
         std::hint::black_box(seen);
     }
 
@@ -71,8 +75,8 @@ impl<K, V> Stripe<K, V> {
         self.claim_as(slot, now, |_, _, _| Start::Once)
     }
 
-    /// Turns a ticket into a run, if it still stands for something and `start` does not put it off;
-    /// that is given the payload, the deadline and the present.
+    /// Turns a ticket into a run, if it is still valid and `start` does not defer it. `start` gets
+    /// the payload, its deadline and the present.
     pub(crate) fn claim_as(
         &mut self,
         slot: u32,
@@ -86,12 +90,14 @@ impl<K, V> Stripe<K, V> {
             self.table.ticket_back(slot);
             return Claimed::Nothing;
         };
+        // The ticket ends here, whatever it finds. A timer that was moved to a later deadline is
+        // Pending, and gets a new ticket when it is due again.
         debug_assert!(armed.ticket, "ENTRY-1: a ticket has its bit");
         armed.ticket = false;
         if armed.phase != Phase::Queued {
             return Claimed::Nothing;
         }
-        // Lateness is counted from here, also if the run bears a later deadline.
+        // Lateness is measured from this deadline, even if the run gets a later one.
         let was_due = armed.deadline;
         let repeating = match start(&mut armed.value, was_due, now) {
             Start::Once => None,
@@ -100,14 +106,18 @@ impl<K, V> Stripe<K, V> {
                 Some(Repeating::new())
             }
             Start::PutOff(deadline) => {
-                // It has not started: it is moved, like any queued one.
+                // The payload has not started, so it is moved like any Queued entry.
                 self.refile(slot, deadline, now);
                 return Claimed::Nothing;
             }
         };
+        // The run needs a key of its own, since the entry keeps one for lookups. The clone is user
+        // code and may panic, so it is made before the counters and the entry change.
         let key = match catch_unwind(AssertUnwindSafe(|| armed.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
+                // Without a key there is nothing to run with. The arming ends as if its task had
+                // panicked.
                 let (deadline, key, value) = self.take_out(slot, End::Ran);
                 self.counters.ran += 1;
                 self.counters.panicked += 1;
@@ -123,6 +133,7 @@ impl<K, V> Stripe<K, V> {
         self.counters.queued -= 1;
         self.counters.ran += 1;
         self.counters.pending -= 1;
+        // ROUND-1: a payload that may run again keeps its permit.
         if repeating.is_none() {
             self.put_permit_back();
         }
@@ -130,13 +141,16 @@ impl<K, V> Stripe<K, V> {
         let Some((value, deadline, generation, tick_lag)) = self.table.start(slot, line) else {
             unreachable!("it was armed a moment ago");
         };
-        // The clock may have been read before the entry was moved, or it was set back.
+        // The clock may have been read before the entry was moved, or it may have been set back.
+        // The reported start is never before the deadline, except in a shutdown that runs
+        // everything.
         let now = if self.table.all_due {
             now
         } else {
             now.max(deadline)
         };
         self.record(now, was_due, tick_lag);
+        // No ticket refers to the slot now, so this is the moment at which it can be exchanged.
         let slot = self.spare_a_worn_slot(slot, generation);
         let id = EntryId {
             slot,
@@ -161,13 +175,17 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Records the lateness of a run, and its two parts: until the ticker collected it, and from
+    /// then on.
     fn record(&mut self, now: Time, deadline: Time, tick_lag: u32) {
         let late = u64::try_from(now.since(deadline).as_nanos()).unwrap_or(u64::MAX);
         let lateness = self
             .lateness
             .get_or_insert_with(|| Box::new(Latenesses::new()));
-        // Kept in microseconds: never more than the whole.
-        // What is more than its field holds is how late it was collected, too.
+        // `tick_lag` is rounded down to microseconds. So it exceeds the total only if the clock was
+        // set back, or if the claim read it before the ticker did: hence the `min`. A saturated
+        // value means that nearly all of the delay came before the collection, so the total is
+        // used.
         let until_queued = match tick_lag {
             u32::MAX => late,
             micros => late.min(u64::from(micros) * 1_000),
@@ -177,8 +195,9 @@ impl<K, V> Stripe<K, V> {
         lateness.queue.record(late - until_queued);
     }
 
-    /// ENTRY-3: a key that arms itself in every run would use its slot's generations up without the
-    /// slot ever being free, so a worn slot is exchanged while no ticket refers to it.
+    /// ENTRY-3: moves a run out of a slot whose generations are half used. A key that arms itself
+    /// in every run would otherwise exhaust the generations of its slot, without the slot ever
+    /// being free. This is done while no ticket refers to the slot.
     fn spare_a_worn_slot(&mut self, slot: u32, generation: u32) -> u32 {
         if generation < WORN {
             return slot;
@@ -194,21 +213,24 @@ impl<K, V> Stripe<K, V> {
         fresh
     }
 
-    /// The run `id` has ended.
+    /// Completes the run `id`.
     pub(crate) fn settle(&mut self, id: EntryId, panicked: bool, now: Time) -> Settled<K> {
         self.counters.panicked += u64::from(panicked);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("ENTRY-4: a run is settled once");
+            unreachable!("ENTRY-4: a run is completed exactly once");
         };
-        #[allow(unused_mut, reason = "with tasks there is somebody to tell")]
+        #[allow(unused_mut, reason = "with tasks there are watchers to notify")]
         let mut run = self.runs.swap_remove(at);
+        // `swap_remove` put the last run into the gap, so the entry of that run gets its new index.
         if let Some(moved) = self.runs.get(at).map(|run| run.id.slot)
             && let Some(busy) = self.table.busy_mut(moved)
         {
             busy.run = at as u32;
         }
         #[cfg(feature = "tokio")]
+        // Tasks that watch for a cancellation are woken as well, since none will come.
         run.waiters.append(&mut run.watchers);
+        // ROUND-1: the run still has its permit, since no next round was armed.
         if run.holds_permit() {
             self.put_permit_back();
         }
@@ -216,6 +238,7 @@ impl<K, V> Stripe<K, V> {
             Some(kept) => {
                 self.table
                     .resume(id.slot, kept.value, kept.deadline, kept.generation);
+                // The entry stays in the index, and keeps its key.
                 self.file(id.slot, kept.deadline, now);
                 None
             }
@@ -224,7 +247,8 @@ impl<K, V> Stripe<K, V> {
                     Some(Slot::Running(busy)) => (busy.hash, busy.newest),
                     _ => unreachable!("ENTRY-4: a run has a Running slot"),
                 };
-                // The slot remembers its newest arming: one that was kept and is gone did not run.
+                // The free slot remembers how its newest arming ended. A successor that was
+                // cancelled did not run.
                 let end = if newest == id.generation {
                     End::Ran
                 } else {
@@ -243,7 +267,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// A ticket that nobody will claim: its timer is filed again and comes with the next tick.
+    /// Takes back a ticket that will not be claimed. Its timer is filed again and expires with the
+    /// next tick.
     pub(crate) fn give_back(&mut self, slot: u32, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             self.table.ticket_back(slot);
@@ -258,6 +283,8 @@ impl<K, V> Stripe<K, V> {
         self.counters.queued -= 1;
         let tick = self.table.tick();
         self.catch_up(tick.begun_by(now));
+        // The next tick, not this one: an executor that refuses every batch would be offered the
+        // timer again at once.
         let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
         self.file_at(slot, next);
     }

@@ -1,4 +1,4 @@
-//! Walks over all entries: the end of a stripe, and inspection.
+//! Operations that iterate over all entries: closing a stripe, emptying it, and inspection.
 
 use super::super::entry::{End, Phase};
 use super::answers::Taken;
@@ -8,15 +8,17 @@ use crate::tick::{Tick, Time};
 use crate::wheel::Place;
 
 impl<K, V> Stripe<K, V> {
-    /// Nothing new is armed from here on. Returns whether it was open.
+    /// Refuses new armings from now on. Returns whether the stripe was open.
     pub(crate) fn close(&mut self) -> bool {
         let was_open = self.gate == Gate::Open;
         self.gate = Gate::Closed;
+        // A stripe that is empty already must report it, too.
         self.left = true;
         was_open
     }
 
-    /// Everything pending becomes due now, whatever its deadline; kept armings when their run ends.
+    /// Makes every pending arming due now, whatever its deadline. Successors become due when their
+    /// run ends.
     pub(crate) fn make_all_due(&mut self, now: Time) {
         self.file_staged(self.staging.all(), now);
         self.table.all_due = true;
@@ -28,7 +30,7 @@ impl<K, V> Stripe<K, V> {
                 .armed(slot)
                 .is_some_and(|armed| armed.phase == Phase::Pending && armed.place == Place::NONE)
             {
-                // `Time::MAX`: never filed until now.
+                // Its deadline is `Time::MAX`, so it was never filed.
                 self.wheel.insert(slot, Tick::ZERO, &mut self.table);
             }
         }
@@ -36,10 +38,11 @@ impl<K, V> Stripe<K, V> {
         self.publish(self.next_wake());
     }
 
-    /// Takes up to `limit` pending armings out, from slot `from` on, as (key or what stands for it,
-    /// deadline, value). Returns where to go on; `None` when through. Kept armings are
-    /// handed back with a clone of the key, since the run in progress needs it too; without one if
-    /// that panicked, and then count as cancelled.
+    /// Takes up to `limit` pending armings out, from slot `from` on, as (key, deadline, value).
+    /// Returns the slot to continue with, or `None` when all slots were visited.
+    ///
+    /// A successor is handed back with a clone of the key, because the run in progress needs the
+    /// key, too. If that clone panics, the successor has no key and counts as cancelled.
     pub(crate) fn take_pending(
         &mut self,
         from: u32,
@@ -55,8 +58,12 @@ impl<K, V> Stripe<K, V> {
             if left == 0 {
                 return Some(slot);
             }
+            // Slots are counted and not armings, so that the lock is held briefly in a sparse
+            // table, too.
             left -= 1;
             let run = self.run_at(slot);
+            // Cancelling everything ends repetition as well. At a shutdown the closed gate does
+            // that.
             if let Some(at) = run.filter(|_| !handed_back) {
                 self.runs[at].end_repetition();
             }
@@ -71,7 +78,7 @@ impl<K, V> Stripe<K, V> {
             } else if let Some(at) = run
                 && let Some(kept) = self.runs[at].kept.take()
             {
-                // What is cancelled needs no key.
+                // A cancelled successor needs no key.
                 let key = self.table.key(slot).filter(|_| handed_back);
                 let key = key.and_then(|key| contain(|| key.clone()).ok());
                 (key, kept.deadline, kept.value)
@@ -83,6 +90,7 @@ impl<K, V> Stripe<K, V> {
             } else {
                 self.counters.cancelled += 1;
             }
+            // A run that may repeat gets the permit back (ROUND-1).
             match run {
                 Some(at) => self.kept_is_gone(at),
                 None => self.no_longer_pending(),
@@ -92,7 +100,8 @@ impl<K, V> Stripe<K, V> {
         None
     }
 
-    /// Looks at up to `limit` slots from `from` on. Returns where to go on; `None` when through.
+    /// Copies the entry info of up to `limit` slots, from slot `from` on. Returns the slot to
+    /// continue with, or `None` when all slots were visited.
     pub(crate) fn look(&self, from: u32, limit: usize, out: &mut Vec<(K, Sight)>) -> Option<u32>
     where
         K: Clone,

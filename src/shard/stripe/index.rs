@@ -1,5 +1,5 @@
-//! The index of a stripe: from hash bits to slot numbers. The keys lie in the entries, so a lookup
-//! asks its caller whether a slot is the one it means.
+//! The index of a stripe: it maps hash bits to slot numbers. The keys are in the entries, so a
+//! lookup asks its caller whether a slot is the right one.
 //!
 //! ```text
 //!  bits --multiply, shift--> home row --passed > 0--> next row --passed > 0--> ..
@@ -7,39 +7,39 @@
 //!  row, one cache line:  | 7 x bits | used, a bitmap | 7 x slot | passed |
 //! ```
 //!
-//! A line (bits and slot) lies in the first row with room, from its home row on; the row after the
-//! last is the first. `passed` counts the lines that went by a row because it was full, as the
-//! overflow counts of Folly's F14 do: a lookup goes on only where somebody went on before it. So
-//! most lookups, vain ones too, read one cache line, where control bytes beside their cells cost
-//! two.
+//! A line (hash bits and slot) is in the first row with room, from its home row on; the first row
+//! follows the last one. `passed` counts the lines that passed a row because it was full, like the
+//! overflow counts of Folly's F14. A lookup goes on only where some line went on, so most lookups,
+//! failing ones too, read one cache line. Control bytes beside their cells would cost two.
 //!
-//! Removing counts the way back down, and a line that went by the freed cell moves up into it, as
-//! in linear probing without tombstones. F14 leaves it where it is; here ways would grow with every
-//! timer that comes and goes: at a load of 79 % a vain lookup reads 2.0 rows after the fill, and 16
-//! once all lines have been replaced five times. With lines moved up it stays at 2.0.
+//! Removing a line lowers these counts again, and a line that passed the freed cell moves up into
+//! it, as in linear probing without tombstones. F14 leaves that line where it is. Here, probe
+//! sequences would then grow with every timer that comes and goes: at a load of 79 %, a failing
+//! lookup reads 2.0 rows after the fill, and 16 after all lines have been replaced five times. With
+//! lines moved up it stays at 2.0.
 //!
-//! A home row is the upper half of bits times rows. So a table may have any number of rows; and
-//! since home rows come in the order of the bits, a rehash reads the old rows and writes the new
-//! ones from front to back. It reads no entry, because a line has its bits.
+//! The home row is the upper half of bits times rows, so a table may have any number of rows. Home
+//! rows are in the order of the bits, so a rehash reads the old rows and writes the new ones from
+//! front to back. It reads no entry, because each line has its bits.
 //!
 //! Invariants:
 //!
-//! - **INDEX-1** `passed` of a row is the number of lines that lie behind it on the way from their
-//!   home. No line goes by a row twice, and there are fewer lines than `u32` has numbers: it can't
-//!   wrap.
+//! - **INDEX-1** `passed` of a row is the number of lines that passed it on the way from their home
+//!   row. A line passes a row at most once, and there are fewer lines than `u32` has numbers, so
+//!   the count can't wrap.
 //! - **INDEX-2** A row that was passed is full.
-//! - **INDEX-3** `limit` is at most the number of cells, and the number of lines at most `limit`.
+//! - **INDEX-3** `limit` is at most the number of cells. The number of lines is at most `limit`.
 //! - **INDEX-4** No slot is in two lines.
 //!
-//! The caller's question is user code and may panic. It is asked in [`Index::find`] alone, which
-//! changes nothing; the others go by number.
+//! The caller's comparison is user code and may panic. Only [`Index::find`] calls it, and that
+//! changes nothing. All other functions compare slot numbers.
 
 mod shrinking;
 
-/// Cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
+/// Number of cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
 const CELLS: usize = 7;
 
-/// A row in the order in which a lookup reads it.
+/// One row, in the order in which a lookup reads it.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct Row {
@@ -47,7 +47,7 @@ struct Row {
     /// Bit *c* is set if cell *c* holds a line.
     used: u32,
     slots: [u32; CELLS],
-    /// INDEX-1.
+    /// Number of lines that passed this row (INDEX-1).
     passed: u32,
 }
 
@@ -61,8 +61,8 @@ impl Row {
         passed: 0,
     };
 
-    /// The used cells in which `values`, the bits or the slots of this row, are `wanted`. Without
-    /// branches, so that the compiler compares all of them at once.
+    /// Returns the used cells whose value in `values` (the bits or the slots of this row) is
+    /// `wanted`. Without branches, so that the compiler compares all of them at once.
     #[inline]
     fn cells_with(&self, values: &[u32; CELLS], wanted: u32) -> u32 {
         let mut found = 0;
@@ -72,7 +72,7 @@ impl Row {
         found & self.used
     }
 
-    /// Puts the line into a cell, if there is room.
+    /// Puts a line into a free cell. Returns false if the row is full.
     fn put(&mut self, bits: u32, slot: u32) -> bool {
         let cell = (!self.used).trailing_zeros() as usize;
         if cell >= CELLS {
@@ -92,14 +92,14 @@ impl Row {
 #[derive(Default)]
 pub(crate) struct Index {
     rows: Box<[Row]>,
-    /// There are no more lines than slots have numbers.
+    /// Number of lines: at most the number of slots.
     lines: u32,
-    /// INDEX-3. With this many lines the next one brings more rows.
+    /// Number of lines at which the next one makes the table grow (INDEX-3).
     limit: u32,
 }
 
 impl Index {
-    /// Nothing is allocated for an empty index: most stripes of a small scheduler stay so.
+    /// Creates an empty index, without an allocation: most stripes of a small scheduler stay empty.
     pub(crate) fn new() -> Self {
         Index::default()
     }
@@ -109,12 +109,12 @@ impl Index {
         self.lines == 0
     }
 
-    /// The slot with these bits that `is_it` says is the one.
+    /// Returns the slot with these bits for which `is_it` returns true.
     #[inline]
     pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
-        // With a row at all the way ends before: by INDEX-3 some row is not full, so nobody went by
-        // it.
+        // If there is a row at all, the loop ends before: by INDEX-3 some row is not full, and
+        // nothing passed it.
         for _ in 0..self.rows.len() {
             let row = &self.rows[at];
             let mut candidates = row.cells_with(&row.bits, bits);
@@ -133,14 +133,14 @@ impl Index {
         None
     }
 
-    /// Reads the row in which a line with these bits lies at best.
+    /// Reads the row in which a line with these bits usually is.
     #[inline]
     pub(super) fn glance(&self, bits: u32) -> u32 {
         let at = home(bits, self.rows.len());
         self.rows.get(at).map_or(0, |row| row.used)
     }
 
-    /// Adds a line. `slot` must not be in one (INDEX-4).
+    /// Adds a line. `slot` must not be in another line (INDEX-4).
     pub(crate) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
             self.grow();
@@ -149,8 +149,8 @@ impl Index {
         place(&mut self.rows, bits, slot);
     }
 
-    /// Takes the line of `slot` out, if there is one. A line behind that went by the freed cell
-    /// moves up into it, and so on (INDEX-2).
+    /// Removes the line of `slot`, if there is one. A line that passed the freed cell moves up into
+    /// it, and so on (INDEX-2).
     pub(crate) fn remove(&mut self, bits: u32, slot: u32) {
         let Some((mut row, mut cell)) = self.position(bits, slot) else {
             return;
@@ -169,7 +169,7 @@ impl Index {
         }
     }
 
-    /// A line that goes by the rows from `first` to before `end` no longer does.
+    /// Lowers `passed` of the rows from `first` to before `end`, which a line no longer passes.
     fn count_back(&mut self, first: usize, end: usize) {
         let mut at = first;
         while at != end {
@@ -178,7 +178,8 @@ impl Index {
         }
     }
 
-    /// Row and cell of the nearest line that went by `passed`: INDEX-1 says that there is one.
+    /// Returns the row and cell of the nearest line that passed the row `passed`. INDEX-1: there is
+    /// one.
     fn one_that_passed(&self, passed: usize) -> (usize, usize) {
         let rows = self.rows.len();
         let mut at = passed;
@@ -201,14 +202,14 @@ impl Index {
         unreachable!("INDEX-1: a row that was passed has a line behind it")
     }
 
-    /// The key in slot `from` is in slot `to` now.
+    /// Changes the slot in a line from `from` to `to`.
     pub(super) fn renumber(&mut self, bits: u32, from: u32, to: u32) {
         if let Some((row, cell)) = self.position(bits, from) {
             self.rows[row].slots[cell] = to;
         }
     }
 
-    /// Row and cell of the line of `slot`.
+    /// Returns the row and cell of the line of `slot`.
     fn position(&self, bits: u32, slot: u32) -> Option<(usize, usize)> {
         let mut at = home(bits, self.rows.len());
         for _ in 0..self.rows.len() {
@@ -229,15 +230,15 @@ impl Index {
         after(row, self.rows.len())
     }
 
-    /// A table emptied after a peak keeps its rows until [`shrink_to_fit`](Self::shrink_to_fit):
-    /// what was needed once may be needed again.
+    /// Adds rows. A table that is emptied after a peak keeps its rows until
+    /// [`shrink_to_fit`](Self::shrink_to_fit), because the next peak may need them.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
         self.rehash(more_than(self.rows.len()));
     }
 
-    /// Moves all lines to so many rows, which have room for them.
+    /// Moves all lines to a table of `rows` rows, which has room for them.
     fn rehash(&mut self, rows: usize) {
         let mut rehashed = vec![Row::EMPTY; rows].into_boxed_slice();
         for row in &self.rows {
@@ -253,7 +254,7 @@ impl Index {
     }
 }
 
-/// Where the way of a line begins. With no rows it is 0, which is no row.
+/// Returns the home row of a line. Without rows this is 0, which is no row.
 #[inline]
 fn home(bits: u32, rows: usize) -> usize {
     ((u64::from(bits) * rows as u64) >> 32) as usize
@@ -264,7 +265,7 @@ fn after(row: usize, rows: usize) -> usize {
     if row + 1 == rows { 0 } else { row + 1 }
 }
 
-/// Puts a line into the first row with room: there is one, by INDEX-3.
+/// Puts a line into the first row with room; by INDEX-3 there is one.
 #[inline]
 fn place(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
@@ -275,8 +276,8 @@ fn place(rows: &mut [Row], bits: u32, slot: u32) {
     }
 }
 
-/// The number of rows that follows on `rows`. Half as many more rather than twice as many: about 14
-/// bytes a line on average instead of 17, for about 10 ns more a line over a bulk insert.
+/// Returns the next greater number of rows. It grows by a half and not to the double: about 14
+/// bytes for a line on average instead of 17, for about 10 ns more per line in a bulk insert.
 fn more_than(rows: usize) -> usize {
     match rows {
         0 => 1,
@@ -285,7 +286,7 @@ fn more_than(rows: usize) -> usize {
     }
 }
 
-/// How many lines so many rows hold before there are more: 11 in 14, and all in a single row.
+/// Returns how many lines fit before the table grows: 11 in 14 cells, and all of a single row.
 fn limit_of(rows: usize) -> usize {
     if rows == 1 { CELLS } else { rows * 11 / 2 }
 }
@@ -308,7 +309,7 @@ mod tests {
     }
 
     impl Index {
-        /// Holds the invariants against the lines themselves.
+        /// Checks the invariants against the lines.
         fn check(&self) {
             let rows = self.rows.len();
             let mut passed = vec![0; rows];
@@ -340,7 +341,7 @@ mod tests {
             assert_eq!(slots.len(), self.lines as usize, "INDEX-4");
         }
 
-        /// How many rows so many lines take, inserted one by one.
+        /// Returns the number of rows after `lines` lines were inserted one by one.
         pub(crate) fn rows_for(lines: usize) -> usize {
             let mut rows = 0;
             while limit_of(rows) < lines {
@@ -349,19 +350,19 @@ mod tests {
             rows
         }
 
-        /// The home row of bits.
+        /// Returns the home row of bits.
         pub(crate) fn home_in(rows: usize, bits: u32) -> usize {
             home(bits, rows)
         }
 
-        /// The most rows that a lookup of something absent reads, if so many lines have each row
-        /// for a home. In which order they came does not matter: as many go on from a row as find
-        /// no room there.
+        /// Returns the greatest number of rows that the lookup of an absent key reads, for the
+        /// given number of lines with each home row. The order of insertion does not matter: the
+        /// number of lines that find no room in a row does not depend on it.
         pub(crate) fn longest_way(homes: &[u32]) -> usize {
             let rows = homes.len();
             let mut passed = vec![0; rows];
             let mut carried = 0;
-            // Twice round, since ways wrap.
+            // Twice around, since probe sequences wrap.
             for row in (0..rows).chain(0..rows) {
                 carried = (homes[row] + carried).saturating_sub(CELLS as u32);
                 passed[row] = carried;
@@ -375,7 +376,7 @@ mod tests {
             longest.min(rows)
         }
 
-        /// The same of the rows that are there.
+        /// Returns the same for the present rows.
         fn longest(&self) -> usize {
             let mut longest = 0;
             for mut at in 0..self.rows.len() {
@@ -389,7 +390,7 @@ mod tests {
             longest
         }
 
-        /// The mean number of rows that a lookup of something absent reads.
+        /// Returns the mean number of rows that the lookup of an absent key reads.
         fn vain(&self) -> f64 {
             let rows = self.rows.len();
             let mut read = 0;
@@ -404,8 +405,8 @@ mod tests {
         }
     }
 
-    /// Random operations against a map from slots to bits, which `bits_of` makes of a random
-    /// number.
+    /// Runs random operations on an index and on a map from slots to bits. `bits_of` makes the bits
+    /// of a random number.
     fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> u32) {
         let mut rng = Rng(seed);
         let mut index = Index::new();
@@ -472,7 +473,7 @@ mod tests {
                 against_the_model(seed, 4_000, most, |_| 0);
                 against_the_model(seed, 4_000, most, |_| u32::MAX);
                 against_the_model(seed, 4_000, most, |random| random % 3 * 0x5555_5555);
-                // All homes in the last row: every way begins at the end and wraps.
+                // All home rows are the last one, so every probe sequence wraps.
                 against_the_model(seed, 4_000, most, |random| random | 0xff00_0000);
             }
         }
@@ -520,7 +521,7 @@ mod tests {
             let fewer = limit_of(index.rows().saturating_sub(1) / 3 * 2);
             assert!(left == 0 && index.rows() == 0 || fewer <= left, "{left}");
             assert_eq!(index.is_empty(), left == 0);
-            // What is left is found, and what comes finds room.
+            // The remaining lines are found, and new ones find room.
             for (slot, bits) in (0..1_000).zip(&bits) {
                 let found = index.find(*bits, |found| found == slot);
                 assert_eq!(found, (slot < left as u32).then_some(slot));
@@ -561,7 +562,7 @@ mod tests {
             let mut index = Index::new();
             let mut homes = vec![0; rows];
             for slot in 0..lines as u32 {
-                // Crowded, and most of all at the end, where ways wrap.
+                // Crowded, most of all at the end, where probe sequences wrap.
                 let bits = rng.below(u32::MAX) | rng.below(u32::MAX) & rng.below(u32::MAX);
                 index.insert(bits, slot);
                 homes[home(bits, rows)] += 1;
@@ -577,7 +578,7 @@ mod tests {
         let mut rng = Rng(1);
         let mut index = Index::new();
         let mut lines = Vec::new();
-        // As full as it gets.
+        // As full as it gets before it grows.
         while index.rows.len() < 400 || index.lines < index.limit {
             let (bits, slot) = (rng.below(u32::MAX), lines.len() as u32);
             index.insert(bits, slot);

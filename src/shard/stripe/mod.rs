@@ -1,8 +1,9 @@
-//! One stripe: an index, the entries and a wheel behind one lock. Everything here is a plain
-//! function of its arguments: no clock, no thread, no waiting. User code that runs in here is `Eq`
-//! of the key (before anything is changed), `Clone` of the key (guarded), and what looks at
-//! payloads in `payload.rs`; values and keys leave through the return values, so that they are
-//! dropped outside the lock.
+//! One stripe: an index, the entries and a wheel behind one lock.
+//!
+//! Everything here is a plain function of its arguments: there is no clock, no thread and no
+//! waiting. Three kinds of user code run in here: a key's `Eq` (before anything is changed), a
+//! key's `Clone` (under a guard), and the closures that see payloads in `payload.rs`. Values and
+//! keys leave through the return values, so that they are dropped outside the lock.
 
 mod answers;
 mod arming;
@@ -37,18 +38,18 @@ use crate::sync::Arc;
 use crate::tick::{TickSize, Time};
 use crate::wheel::CoreWheel;
 
-/// A key's hash, folded: the low half goes into the index, the high bits choose the stripe.
+/// The finalized hash of a key. The index uses the low half, and the high bits choose the stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
-    /// What the index keeps.
+    /// Returns the half that the index keeps.
     pub(crate) fn bits(self) -> u32 {
         self.0 as u32
     }
 }
 
-/// A slot and the generation that somebody knows it by.
+/// The id of an arming: a slot and the generation in which the arming got it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct EntryId {
     pub(crate) slot: u32,
@@ -56,7 +57,7 @@ pub(crate) struct EntryId {
 }
 
 impl EntryId {
-    /// An id that answers NotFound: no arming has generation 0.
+    /// Returns an id that answers NotFound: no arming has generation 0.
     pub(crate) fn gone(slot: u32) -> Self {
         EntryId {
             slot,
@@ -65,71 +66,79 @@ impl EntryId {
     }
 }
 
-/// What only Running entries need.
+/// The fields that only Running entries need.
 struct Run<V> {
     id: EntryId,
     deadline: Time,
     cancelled: bool,
-    /// Those of [`RunEvent::End`].
+    /// Waiters of [`RunEvent::End`], by number. While there are any, the key can't be armed.
     waiters: Vec<(u64, Waiter)>,
-    /// Those of [`RunEvent::Cancellation`].
+    /// Waiters of [`RunEvent::Cancellation`], by number.
     #[cfg(feature = "tokio")]
     watchers: Vec<(u64, Waiter)>,
+    /// The successor of the run, if there is one.
     kept: Option<Kept<V>>,
-    /// Of a payload that may run again, until that is decided.
+    /// State of a payload that may run again, until its next round is decided.
     repeating: Option<Repeating>,
 }
 
+/// An arming that was accepted during a run and starts after it: the successor of that run.
 struct Kept<V> {
-    /// The next round of the payload that runs, not an arming of its own.
+    /// Whether this is the next round of the payload that runs, and not an arming of its own.
     is_round: bool,
     generation: u32,
     deadline: Time,
     value: V,
 }
-/// How far a stripe is open.
+/// Which armings a stripe accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gate {
+    /// Accepts armings.
     Open,
-    /// Nothing new is armed.
+    /// Refuses new armings, since the engine shuts down.
     Closed,
-    /// It is nobody's: see `under_lock.rs`.
+    /// Refuses everything: this is the stripe for calls from under a lock, see `under_lock.rs`.
     Inert,
 }
 
-/// What an operation leaves for its caller, who acts on it after unlocking.
+/// Deferred actions of an operation. The caller performs them after unlocking.
 #[derive(Debug, Default)]
 pub(crate) struct Aftermath {
-    /// The stripe's next due moment came down to this.
+    /// The new next due moment of the stripe, if it became earlier.
     pub(crate) lowered: Option<Time>,
-    /// Due at once: to be handed to the executor.
+    /// The slot of an entry that is due at once. Its ticket must be handed to the executor.
     pub(crate) ticket: Option<u32>,
-    /// A closed stripe has nothing pending and nothing running any more. Said once.
+    /// The closed stripe has nothing pending or running any more. Set exactly once.
     pub(crate) emptied: bool,
-    /// Who is to hear that a run was cancelled.
+    /// Tasks to wake because their run was cancelled.
     #[cfg(feature = "tokio")]
     pub(crate) told: Vec<(u64, Waiter)>,
 }
 
-/// In the order of use, what every call reads first: between two producers each cache line that one
-/// of them writes travels, so few lines mean more than few instructions.
+/// One stripe. The fields that every call reads come first, in the order of their use. Each cache
+/// line that one producer writes must travel to the next one, so few lines matter more than few
+/// instructions.
 #[repr(C)]
 pub(crate) struct Stripe<K, V> {
     index: Index,
     table: Table<K, V>,
-    /// What the ticker sees as this stripe's next due moment: never later than the truth.
+    /// The next due moment that the ticker sees for this stripe. It is never later than the real
+    /// one.
     published: Time,
-    /// Whether there may be something in `after`, or the end of a closed stripe to be told.
+    /// Whether there may be deferred actions in `after`, or an emptied stripe to report.
     left: bool,
     gate: Gate,
+    /// Whether it was reported that the closed stripe is empty.
     emptied: bool,
-    /// What is due at once is the ticker's, too, which goes by the pace.
+    /// Entries that are due at once go through the ticker as well, which keeps the pace.
     paced: bool,
+    /// The pool of permits, if `max_pending` is set.
     bound: Option<Arc<PermitPool>>,
     staging: Staging,
     counters: Counters,
     wheel: CoreWheel,
     runs: Vec<Run<V>>,
+    /// The last number that was given to a waiting thread or task.
     waiters_seen: u64,
     lateness: Option<Box<Latenesses>>,
     after: Aftermath,
@@ -137,10 +146,11 @@ pub(crate) struct Stripe<K, V> {
     floors: Floors,
 }
 
-/// From this generation on a slot is exchanged at the next claim.
+/// The generation from which on a slot is exchanged at the next claim.
 const WORN: u32 = 1 << 31;
 
 impl<K, V> Stripe<K, V> {
+    /// Creates an empty stripe. `origin` shifts the moments at which its wheel cascades.
     pub(crate) fn new(
         tick: TickSize,
         now: Time,
@@ -168,7 +178,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// One that stays empty.
+    /// Creates a stripe that stays empty.
     pub(crate) fn inert(tick: TickSize) -> Self {
         Stripe {
             gate: Gate::Inert,
@@ -176,7 +186,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Every ticket is the ticker's from here on.
+    /// Makes all tickets go through the ticker.
     pub(crate) fn paced(self) -> Self {
         Stripe {
             paced: true,
@@ -184,15 +194,16 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Whether there may be something for [`take_aftermath`](Self::take_aftermath).
+    /// Returns whether there may be deferred actions to take with
+    /// [`take_aftermath`](Self::take_aftermath).
     #[inline]
     pub(crate) fn has_aftermath(&self) -> bool {
         self.left
     }
 
-    /// What the operations since the last call left to be done.
+    /// Takes the deferred actions of all operations since the last call.
     pub(crate) fn take_aftermath(&mut self) -> Aftermath {
-        // A closed stripe is looked at after every operation, since any may be its last one.
+        // Any operation on a closed stripe may be the last one, so it is checked after each.
         self.left = self.gate == Gate::Closed;
         if self.gate == Gate::Closed
             && !self.emptied
@@ -209,6 +220,7 @@ impl<K, V> Stripe<K, V> {
         self.counters
     }
 
+    /// Returns the number of runs that are not complete.
     pub(crate) fn running(&self) -> usize {
         self.runs.len()
     }
@@ -223,6 +235,7 @@ impl<K, V> Stripe<K, V> {
 
     // === lookups ===
 
+    /// Returns the slot of `key`.
     pub(crate) fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
@@ -235,12 +248,14 @@ impl<K, V> Stripe<K, V> {
         })
     }
 
-    /// Reads of the index what [`find`](Self::find) reads first, mostly.
+    /// Reads the row of the index that [`find`](Self::find) usually reads first, to bring it into
+    /// the cache.
     #[inline]
     pub(crate) fn glance(&self, hash: KeyHash) -> u32 {
         self.index.glance(hash.bits())
     }
 
+    /// Returns the index of the run in `slot`, if the slot is Running.
     fn run_at(&self, slot: u32) -> Option<usize> {
         match self.table.slot(slot) {
             Some(Slot::Running(busy)) => Some(busy.run as usize),
@@ -248,10 +263,12 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Returns the index of the run `id`, if it is in progress.
     fn run_of(&self, id: EntryId) -> Option<usize> {
         self.run_at(id.slot).filter(|at| self.runs[*at].id == id)
     }
 
+    /// Returns the entry info of `key`.
     pub(crate) fn get<Q>(&self, hash: KeyHash, key: &Q) -> Option<Sight>
     where
         K: Borrow<Q>,
@@ -260,7 +277,8 @@ impl<K, V> Stripe<K, V> {
         self.find(hash, key).and_then(|slot| self.sight(slot))
     }
 
-    /// By id: a kept arming is seen as Pending, the running one as Running.
+    /// Returns the entry info of an id. A successor is shown as Pending, and the run itself as
+    /// Running.
     pub(crate) fn get_id(&self, id: EntryId) -> Option<Sight> {
         let sight = self.sight(id.slot)?;
         if sight.id == id {
@@ -278,6 +296,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Returns the entry info of a slot in use.
     fn sight(&self, slot: u32) -> Option<Sight> {
         match self.table.slot(slot)? {
             Slot::Armed(armed) => Some(Sight {
@@ -292,6 +311,7 @@ impl<K, V> Stripe<K, V> {
                 },
             }),
             Slot::Running(_) => {
+                // The slot keeps only the key of a Running entry; the rest is in the list of runs.
                 let run = &self.runs[self.run_at(slot)?];
                 Some(Sight {
                     id: run.id,
@@ -311,7 +331,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// How the arming `id` ended, if its slot still knows.
+    /// Returns how the arming `id` ended, if its slot was not used again since.
     pub(crate) fn end_of(&self, id: EntryId) -> Option<End> {
         match self.table.slot(id.slot)? {
             Slot::Free(vacant) if vacant.generation == id.generation => Some(vacant.end),
@@ -319,12 +339,12 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Whether the run `id` was asked to stop.
+    /// Returns whether the run `id` was cancelled.
     pub(crate) fn is_cancelled(&self, id: EntryId) -> bool {
         (self.run_of(id)).is_some_and(|at| self.runs[at].cancelled)
     }
 
-    /// Whether the run `id` has not been settled.
+    /// Returns whether the run `id` is in progress.
     pub(crate) fn is_running(&self, id: EntryId) -> bool {
         self.run_of(id).is_some()
     }
@@ -341,7 +361,7 @@ impl<K, V> std::fmt::Debug for Stripe<K, V> {
     }
 }
 
-/// The unit in which a Queued entry keeps how late it was collected.
+/// Converts a lateness into the unit in which a Queued entry keeps it.
 fn micros(nanos: u128) -> u32 {
     u32::try_from(nanos / 1_000).unwrap_or(u32::MAX)
 }

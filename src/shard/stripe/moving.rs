@@ -1,4 +1,4 @@
-//! Filing, moving and cancelling: what producers do to an entry that is there.
+//! Filing, moving and cancelling: the operations of producers on an entry that exists.
 
 use std::borrow::Borrow;
 
@@ -10,37 +10,40 @@ use crate::tick::{Tick, Time};
 use crate::wheel::{Entries, Place};
 
 impl<K, V> Stripe<K, V> {
-    /// Stages an entry that is nowhere, or queues it if it is due.
+    /// Stages an entry that is neither staged nor filed, or queues it if it is due.
     #[inline]
     pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
         if deadline <= now || self.table.all_due {
             self.queue(slot, now);
             return;
         }
+        // Never due, so neither the wheel nor the ticker needs to know of it (ENTRY-5).
         if deadline == Time::MAX {
             return;
         }
         let mut position = self.staging.put(slot, deadline);
         if position.is_none() {
+            // All places are taken. Filing them together lets the cache misses of their slots
+            // overlap.
             let floor = self.file_staged(self.staging.all(), now);
             self.publish(self.table.tick().start_of(floor));
             position = self.staging.put(slot, deadline);
         }
         let (Some(armed), Some(position)) = (self.table.armed_mut(slot), position) else {
-            unreachable!("an armed entry is filed, and all places have just been emptied");
+            unreachable!("only an armed entry is filed, and all places have just been emptied");
         };
         armed.place = Place::STAGED;
         armed.position = position;
         self.publish_deadline(deadline);
     }
 
-    /// Files the staged entries at these positions (a mask), and returns the earliest tick at which
-    /// the wheel looks at one of them.
+    /// Files the staged entries at these positions (a mask). Returns the earliest tick at which the
+    /// wheel looks at one of them.
     pub(super) fn file_staged(&mut self, staged: u32, now: Time) -> Tick {
         let tick = self.table.tick();
         let mut least = Tick::MAX;
         let mut dues = [Tick::ZERO; u32::BITS as usize];
-        // All of their deadlines first, so that the misses overlap.
+        // All deadlines are read first, so that the cache misses overlap.
         for position in positions_of(staged) {
             let Some(armed) = self.table.armed_mut(self.staging.slot(position)) else {
                 unreachable!("STAGE-1: what is staged is armed");
@@ -51,8 +54,9 @@ impl<K, V> Stripe<K, V> {
             least = least.min(due);
         }
         if staged != 0 {
-            // A wheel that had nothing to do meets them at the present, not where it stopped; but
-            // not after what is overdue, which is to expire in order.
+            // A wheel that had nothing to do is moved to the present, so that entries are placed
+            // relative to it and not to the tick where it stopped. It must not pass overdue
+            // entries, which have to expire in order.
             self.wheel.catch_up(tick.begun_by(now).min(least));
         }
         let mut floor = Tick::MAX;
@@ -65,7 +69,7 @@ impl<K, V> Stripe<K, V> {
         floor
     }
 
-    /// Files what is staged and due by the tick that has begun at `now`.
+    /// Files the staged entries that are due by the last tick that has begun at `now`.
     pub(super) fn file_due(&mut self, now: Time) {
         let tick = self.table.tick();
         let begun = tick.start_of(tick.begun_by(now));
@@ -74,7 +78,8 @@ impl<K, V> Stripe<K, V> {
             let armed = self.table.armed(self.staging.slot(position));
             let deadline = armed.map_or(Time::ZERO, |armed| armed.deadline);
             if deadline > begun {
-                // Pushed out meanwhile: it stays, and says so from now on (STAGE-2).
+                // The entry was moved to a later deadline. It stays staged, now with that deadline
+                // (STAGE-2).
                 self.staging.raise(position, deadline);
                 due &= !(1 << position);
             }
@@ -84,15 +89,17 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// The deadline of an armed entry changes. Later than where it is filed: one write, the ticker
-    /// files it again when it comes by. Earlier: it is moved now.
+    /// Changes the deadline of an armed entry. If the new one is later than the moment at which the
+    /// entry is looked at, this is a single write: the ticker files the entry again when it gets
+    /// there. Otherwise the entry is moved now.
     #[inline]
     pub(super) fn refile(&mut self, slot: u32, deadline: Time, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        // WHEEL-3: it is looked at no later than at its old deadline, or at the wheel's present. So
-        // for one that is not earlier, the usual touch, the wheel need not be asked.
+        // WHEEL-3: an entry is looked at no later than at its old deadline, or at the wheel's
+        // present. So a deadline that is not earlier, as in most touches, needs no look at the
+        // wheel.
         let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
         if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
             armed.deadline = deadline;
@@ -101,6 +108,8 @@ impl<K, V> Stripe<K, V> {
         self.refile_or_pull_in(slot, deadline, now);
     }
 
+    /// Changes the deadline of an armed entry in all other cases: it is Queued, staged, or nowhere,
+    /// or the new deadline may be earlier than the moment at which the wheel looks at it.
     #[inline(never)]
     fn refile_or_pull_in(&mut self, slot: u32, deadline: Time, now: Time) {
         let tick = self.table.tick();
@@ -110,8 +119,8 @@ impl<K, V> Stripe<K, V> {
         let place = armed.place;
         if armed.phase == Phase::Queued {
             armed.deadline = deadline;
-            // ENTRY-1: the ticket bit stays; the ticket finds nothing, or what is queued again by
-            // then.
+            // ENTRY-1: the ticket bit stays, since the ticket is still under way. Its claim finds a
+            // Pending entry and does nothing, or finds the entry Queued again.
             armed.phase = Phase::Pending;
             armed.position = 0;
             self.counters.queued -= 1;
@@ -122,15 +131,20 @@ impl<K, V> Stripe<K, V> {
             let position = armed.position;
             armed.deadline = deadline;
             if deadline > now && deadline != Time::MAX {
+                // A later deadline leaves the staged one as it is: filing will correct it
+                // (STAGE-2).
                 self.staging.lower(position, deadline);
                 self.publish_deadline(deadline);
                 return;
             }
+            // Due now or never: the entry must leave the staging area.
             armed.place = Place::NONE;
             self.staging.remove(position);
             self.file(slot, deadline, now);
             return;
         }
+        // The wheel reads the deadline when it gets to the slot. So the entry may stay unless it
+        // would then be late, or must not be in the wheel at all.
         let floor = self.wheel.filed_floor(place);
         let stays = floor.is_some_and(|floor| {
             deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor)
@@ -140,7 +154,8 @@ impl<K, V> Stripe<K, V> {
             return;
         }
         if floor.is_some() {
-            // Before the new deadline is written: the wheel may ask for the one it filed by.
+            // Before the new deadline is written, because the wheel may ask for the deadline by
+            // which it filed the entry.
             self.wheel.remove(slot, &mut self.table);
         }
         if let Some(armed) = self.table.armed_mut(slot) {
@@ -149,16 +164,17 @@ impl<K, V> Stripe<K, V> {
         self.file(slot, deadline, now);
     }
 
-    /// Pending -> Queued, at once: the ticket goes through the injector, not through a tick. Unless
-    /// that would evade the pace.
+    /// Queues a Pending entry at once: its ticket goes through the injector instead of through a
+    /// tick. An entry whose ticket would evade the pace is filed as due instead.
     #[inline(never)]
     fn queue(&mut self, slot: u32, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
         };
         if !armed.ticket && (self.paced || self.after.ticket.is_some()) {
-            // One hold of the lock hands over one ticket. The rest of a batch is the ticker's, and
-            // with a pace all is: only a ticket that is out already may be used once more.
+            // One hold of the lock hands over at most one ticket. The other due entries of a batch
+            // go through the ticker, and with a pace all of them do. Only a ticket that is under
+            // way already may be used once more.
             self.file_as_due(slot, now);
             return;
         }
@@ -172,40 +188,41 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Files a due entry that is nowhere: the ticker collects it when it looks in its tick, the
-    /// next one at the latest.
+    /// Files a due entry that is neither staged nor filed. The ticker collects it in its tick, or
+    /// in the next one at the latest.
     fn file_as_due(&mut self, slot: u32, now: Time) {
         let begun = self.table.tick().begun_by(now);
         self.catch_up(begun);
         self.file_at(slot, begun.max(self.table.due(slot)));
     }
 
-    /// The wheel comes to `now` if it has nothing to do on the way, and not after what is staged
-    /// and overdue.
+    /// Moves the wheel to `now` if it has nothing to do on the way, but not past overdue staged
+    /// entries.
     pub(super) fn catch_up(&mut self, now: Tick) {
         let staged = self.table.tick().at_or_after(self.staging.earliest());
         self.wheel.catch_up(now.min(staged));
     }
 
-    /// Files an entry that is nowhere, and lowers what the ticker sees if the wheel looks there
-    /// earlier.
+    /// Files an entry that is neither staged nor filed, and publishes an earlier due moment if the
+    /// wheel will look there earlier.
     #[inline]
     pub(super) fn file_at(&mut self, slot: u32, due: Tick) {
         let floor = self.wheel.insert(slot, due, &mut self.table);
         self.publish(self.table.tick().start_of(floor));
     }
 
-    /// Lowers what the ticker sees, if the tick of a deadline begins before.
+    /// Publishes an earlier due moment if the tick of `deadline` begins before the published one.
     #[inline]
     fn publish_deadline(&mut self, deadline: Time) {
-        // Its tick does not begin before it, so mostly there is nothing to divide.
+        // The tick does not begin before the deadline, so in most cases the division can be
+        // skipped.
         if deadline < self.published {
             let tick = self.table.tick();
             self.publish(tick.start_of(tick.at_or_after(deadline)));
         }
     }
 
-    /// Lowers what the ticker sees, if the wheel wants to be looked at earlier.
+    /// Publishes an earlier due moment, if `next` is earlier than the published one.
     #[inline]
     pub(super) fn publish(&mut self, next: Time) {
         if next < self.published {
@@ -215,6 +232,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Returns the moment at which the wheel or a staged entry needs the ticker next.
     pub(super) fn next_wake(&self) -> Time {
         let tick = self.table.tick();
         let filed = self
@@ -227,13 +245,14 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// For the ticker alone: the truth, which may be later than what was published.
+    /// Publishes the exact due moment, which may be later than the published one. Only the ticker
+    /// calls this (STRIPE-3).
     pub(crate) fn republish(&mut self) -> Time {
         self.published = self.next_wake();
         self.published
     }
 
-    /// The exact next moment at which this stripe has something to do.
+    /// Returns the exact next moment at which this stripe has work.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn next_due(&self) -> Time {
         self.next_wake()
@@ -241,6 +260,7 @@ impl<K, V> Stripe<K, V> {
 
     // === moving and cancelling ===
 
+    /// Moves the deadline of a pending arming of `key`.
     pub(crate) fn reschedule<Q>(
         &mut self,
         hash: KeyHash,
@@ -259,6 +279,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Moves the deadline of the arming `id`, if it is pending.
     pub(crate) fn reschedule_id(
         &mut self,
         id: EntryId,
@@ -268,7 +289,7 @@ impl<K, V> Stripe<K, V> {
     ) -> Moving {
         match self.get_id(id) {
             None => Moving::NotFound,
-            // What is kept is another arming, unless it is this one's next round.
+            // The successor is another arming, unless it is the next round of this one.
             Some(Sight {
                 phase: SightPhase::Running { kept: Some(_) },
                 ..
@@ -277,7 +298,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Moves whatever the slot holds.
+    /// Moves the pending arming in `slot`: the entry, the successor of a run, or the next round.
     #[inline]
     pub(crate) fn reschedule_slot(
         &mut self,
@@ -304,10 +325,12 @@ impl<K, V> Stripe<K, V> {
         if only_earlier && deadline >= before {
             return Moving::Unchanged { deadline: before };
         }
+        // A successor is filed when its run ends, so nothing else has to move.
         kept.deadline = deadline;
         Moving::Moved { before }
     }
 
+    /// Cancels the pending arming of `key`, and marks a run of it as cancelled.
     #[inline]
     pub(crate) fn cancel<Q>(&mut self, hash: KeyHash, key: &Q) -> Cancelling<K, V>
     where
@@ -320,6 +343,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Cancels the arming `id`.
     #[inline]
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.table.armed(id.slot) {
@@ -329,8 +353,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// By an id whose slot holds nothing armed: the run in progress, or the arming kept for after
-    /// it.
+    /// Cancels by an id whose slot holds no armed entry: the id means the run in progress or its
+    /// successor.
     #[inline(never)]
     fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
@@ -339,6 +363,8 @@ impl<K, V> Stripe<K, V> {
                 phase: SightPhase::Running { .. },
                 ..
             }) => {
+                // The run has ended except for its completion, so the cancellation ends the
+                // repetition.
                 if self.keeps_a_round(id.slot) {
                     return self.cancel_kept(id.slot, true);
                 }
@@ -347,12 +373,13 @@ impl<K, V> Stripe<K, V> {
                 }
                 Cancelling::Running(id)
             }
-            // The id of a kept arming means that one alone; the run in progress is not told.
+            // The id of a successor means the successor alone, so the run in progress is not
+            // marked.
             Some(_) => self.cancel_kept(id.slot, false),
         }
     }
 
-    /// Cancels whatever the slot holds.
+    /// Cancels the pending arming in `slot`, and marks a run in it as cancelled.
     #[inline]
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
         match self.cancel_armed(slot) {
@@ -365,8 +392,9 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// The usual case of [`cancel_slot`](Self::cancel_slot), on its own: joined with the other one
-    /// the answer would be copied on its way.
+    /// Cancels the entry in `slot` if it is Pending or Queued. This is the common case of
+    /// [`cancel_slot`](Self::cancel_slot). It is a function of its own because the joint result
+    /// would be copied on its way.
     #[inline]
     pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
         let taken = self.take_armed(slot, End::Cancelled)?;
@@ -375,13 +403,12 @@ impl<K, V> Stripe<K, V> {
         Some(taken)
     }
 
-    /// The other case: a key that runs. Cancels the arming kept for after the run, and tells the
-    /// run.
+    /// Cancels the successor of a run, and marks the run as cancelled.
     pub(crate) fn cancel_running(&mut self, slot: u32) -> Cancelling<K, V> {
         self.cancel_kept(slot, true)
     }
 
-    /// Tells a run that it was cancelled.
+    /// Marks a run as cancelled, and has its watchers woken after unlocking.
     fn tell(&mut self, at: usize) {
         let run = &mut self.runs[at];
         run.cancelled = true;
@@ -392,6 +419,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Cancels the successor of the run in `slot`, and marks the run as cancelled if `tell_the_run`
+    /// is set.
     #[inline(never)]
     fn cancel_kept(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
         let Some(at) = self.run_at(slot) else {
@@ -416,7 +445,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Unlinks an armed entry from the wheel and the index and frees its slot.
+    /// Takes an armed entry out of the wheel and the index, and frees its slot.
     pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
         match self.take_armed(slot, end) {
             Some(taken) => taken,
@@ -424,7 +453,7 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// The same, if the slot holds an armed entry.
+    /// Takes the entry in `slot` out of the wheel and the index and frees the slot, if it is armed.
     #[inline]
     fn take_armed(&mut self, slot: u32, end: End) -> Option<(Time, K, V)> {
         let armed = self.table.armed(slot)?;
@@ -444,13 +473,14 @@ impl<K, V> Stripe<K, V> {
         Some((armed.deadline, armed.key, armed.value))
     }
 
+    /// Counts an arming as no longer pending, and returns its permit.
     #[inline]
     pub(super) fn no_longer_pending(&mut self) {
         self.counters.pending -= 1;
         self.put_permit_back();
     }
 
-    /// The permit of an arming that ended.
+    /// Returns the permit of an arming that ended.
     #[inline]
     pub(super) fn put_permit_back(&mut self) {
         if let Some(pool) = &self.bound {

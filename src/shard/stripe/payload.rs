@@ -1,14 +1,14 @@
-//! Looking at payloads in place, for the face whose payload is a value. The closures are user code
-//! and run under the lock: each is called before anything is changed for its entry, so that its
-//! panic leaves the stripe whole.
+//! Access to payloads in place, for the front end whose payload is a value. The closures are user
+//! code and run under the lock. Each one is called before anything is changed for its entry, so a
+//! panic leaves the stripe intact.
 
 use super::{EntryId, Stripe};
 use crate::job::contain;
 use crate::tick::Time;
 
 impl<K, V> Stripe<K, V> {
-    /// The payload in `slot` that no run has taken, and its deadline: that of the armed entry, or
-    /// of the arming kept for after a run.
+    /// Returns the pending payload in `slot` and its deadline: those of the armed entry, or of the
+    /// successor of a run.
     #[inline]
     pub(crate) fn unclaimed(&self, slot: u32) -> Option<(&V, Time)> {
         if let Some(armed) = self.table.armed(slot) {
@@ -18,7 +18,7 @@ impl<K, V> Stripe<K, V> {
         Some((&kept.value, kept.deadline))
     }
 
-    /// The same, to change the payload.
+    /// Returns the pending payload in `slot` for changes, and its deadline.
     #[inline]
     pub(crate) fn unclaimed_mut(&mut self, slot: u32) -> Option<(&mut V, Time)> {
         if self.table.armed(slot).is_some() {
@@ -30,25 +30,25 @@ impl<K, V> Stripe<K, V> {
         Some((&mut kept.value, kept.deadline))
     }
 
-    /// The payload of the arming `id`, if it is Pending or Queued.
+    /// Returns the payload of the arming `id` if it is Pending or Queued.
     #[inline]
     pub(crate) fn unclaimed_of(&mut self, id: EntryId) -> Option<&mut V> {
         let armed = self.table.armed_mut(id.slot)?;
         (armed.generation == id.generation).then_some(&mut armed.value)
     }
 
-    /// The slot of the arming `id`, if no run has taken it.
+    /// Returns the slot of the arming `id`, if its payload is still pending.
     #[inline]
     pub(crate) fn unclaimed_id(&self, id: EntryId) -> Option<u32> {
         (self.id_of_unclaimed(id.slot)? == id).then_some(id.slot)
     }
 
-    /// The key in a slot that is not free.
+    /// Returns the key in a slot in use.
     pub(crate) fn key(&self, slot: u32) -> Option<&K> {
         self.table.key(slot)
     }
 
-    /// The id of what is unclaimed in `slot`.
+    /// Returns the id of the pending payload in `slot`.
     #[inline]
     pub(crate) fn id_of_unclaimed(&self, slot: u32) -> Option<EntryId> {
         let generation = match self.table.armed(slot) {
@@ -58,8 +58,9 @@ impl<K, V> Stripe<K, V> {
         Some(EntryId { slot, generation })
     }
 
-    /// Cancels the arming `id`, if no run has taken it. If it was kept for after a run, the key is
-    /// a clone, since the run needs it, too: none if that panicked.
+    /// Cancels the arming `id` and returns its key and value, if its payload is still pending. For
+    /// a successor the key is a clone, because the run needs the key, too; it is `None` if `Clone`
+    /// panicked.
     pub(crate) fn take_unclaimed(&mut self, id: EntryId) -> Option<(Option<K>, V)>
     where
         K: Clone,
@@ -70,6 +71,7 @@ impl<K, V> Stripe<K, V> {
         }
         let at = self.run_at(slot)?;
         let key = self.table.key(slot);
+        // The clone is user code, so it comes before anything is changed.
         let key = key.and_then(|key| contain(|| key.clone()).ok());
         let kept = self.runs[at].kept.take()?;
         self.counters.cancelled += 1;
@@ -77,8 +79,8 @@ impl<K, V> Stripe<K, V> {
         Some((key, kept.value))
     }
 
-    /// Shows what is unclaimed in up to `limit` slots from `from` on. Returns where to go on;
-    /// `None` when through.
+    /// Calls `show` for each pending payload in up to `limit` slots, from slot `from` on. Returns
+    /// the slot to continue with, or `None` when all slots were visited.
     pub(crate) fn walk(
         &self,
         from: u32,
@@ -96,8 +98,9 @@ impl<K, V> Stripe<K, V> {
         (end < self.table.len()).then_some(end)
     }
 
-    /// Cancels what `keep` refuses of the unclaimed in up to `limit` slots from `from` on; keys and
-    /// values go to `out`. Returns where to go on; `None` when through.
+    /// Cancels each pending payload that `keep` refuses in up to `limit` slots, from slot `from`
+    /// on. Keys and values go to `out`. Returns the slot to continue with, or `None` when all slots
+    /// were visited.
     pub(crate) fn sieve(
         &mut self,
         from: u32,
@@ -107,6 +110,8 @@ impl<K, V> Stripe<K, V> {
     ) -> Option<u32> {
         let end = from.saturating_add(limit).min(self.table.len());
         for slot in from..end {
+            // A closure that panics has changed its own value at most: the entry is cancelled
+            // afterwards.
             if let Some(armed) = self.table.armed_mut(slot) {
                 if !keep(&armed.key, &mut armed.value, armed.deadline)
                     && let Some((_, key, value)) = self.cancel_armed(slot)
@@ -125,6 +130,7 @@ impl<K, V> Stripe<K, V> {
             {
                 self.counters.cancelled += 1;
                 self.kept_is_gone(at);
+                // The key stays with the run.
                 out.push((None, Some(kept.value)));
             }
         }

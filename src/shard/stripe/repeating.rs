@@ -1,34 +1,38 @@
 //! Runs whose payload may run again.
 //!
-//! While such a run lasts, calls may say when the next round is due, or that there is none. At its
-//! end the payload becomes an arming that is kept for after the run, under the rules of any kept
-//! arming, unless there is a reason against it. From then on the run is like any other.
+//! During such a run, calls may set the deadline of the next round, or cancel it. At the end of the
+//! run, the payload becomes the successor of the run, unless no next round was asked for, the
+//! engine is closed, the run was cancelled, another successor was armed, or no generation is left.
+//! From then on the run is like any other.
 //!
-//! - **ROUND-1** The run keeps the permit of its arming, for the next one; an arming that is kept
-//!   takes it over, and gives it back to the run if it is cancelled. So nobody's arming can make
-//!   the next round be refused.
-//! - **ROUND-2** A move that was answered holds, whatever the payload asks for.
+//! - **ROUND-1** The run keeps the permit of its arming for the next round. A successor that is
+//!   armed during the run takes this permit over, and returns it to the run if it is cancelled. So
+//!   no other arming can cause the next round to be refused.
+//! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
 use super::answers::{Moving, Stays};
 use super::{EntryId, Gate, Kept, Run, Stripe};
 use crate::tick::Time;
 
-/// What a run has whose payload may run again. Small, since every run has the place for it.
+/// State of a run whose payload may run again. It is small, because every run has room for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeating {
-    /// When somebody wants the next round to be due.
+    /// The deadline that calls have set for the next round.
     at: Time,
+    /// How binding that deadline is.
     wish: Wish,
+    /// Whether the run holds the permit (ROUND-1).
     permit: bool,
 }
 
 const _: () = assert!(size_of::<Option<Repeating>>() == 16);
 
+/// How binding the deadline is that calls have set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
-    /// Nobody has said anything.
+    /// No call has set a deadline.
     None,
-    /// Then, or earlier if the payload says so.
+    /// The next round is due then, or earlier if the payload asks for that.
     AtTheLatest,
     Then,
 }
@@ -42,7 +46,7 @@ impl Repeating {
         }
     }
 
-    /// When the next round is due, if the payload asks for `asked`. ROUND-2.
+    /// Returns the deadline of the next round, if the payload asks for `asked` (ROUND-2).
     fn next(&self, asked: Option<Time>) -> Option<Time> {
         match self.wish {
             Wish::None => asked,
@@ -53,40 +57,43 @@ impl Repeating {
 }
 
 impl<V> Run<V> {
-    /// ROUND-1.
+    /// Returns whether the run holds a permit (ROUND-1).
     pub(super) fn holds_permit(&self) -> bool {
         self.repeating.is_some_and(|repeating| repeating.permit)
     }
 
-    /// ROUND-1: there is a kept arming, which needs one.
+    /// Passes the permit on to the successor, which needs one (ROUND-1).
     pub(super) fn pass_permit_on(&mut self) {
         if let Some(repeating) = &mut self.repeating {
             repeating.permit = false;
         }
     }
 
-    /// Whether a further round may follow.
+    /// Returns whether a further round may follow.
     pub(super) fn goes_on(&self) -> bool {
         self.repeating.is_some() && !self.cancelled && self.kept.is_none()
     }
 
-    /// Of a repeating payload this is the last round.
+    /// Makes this the last round of a payload that repeats.
     pub(super) fn end_repetition(&mut self) {
         self.cancelled |= self.repeating.is_some();
     }
 }
 
 impl<K, V> Stripe<K, V> {
-    /// The run `id` is over, but not settled, and this is its payload: armed for its next round, or
-    /// given back to be dropped outside the lock.
+    /// Arms the next round of the run `id`, whose task has ended and which is not complete. If
+    /// there is no next round, returns the payload, which the caller drops after unlocking.
     pub(crate) fn arm_next_round(&mut self, id: EntryId, stays: Stays<V>) -> Option<V> {
         let open = self.gate == Gate::Open;
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("ENTRY-4: a run is settled once, and after this");
+            unreachable!("ENTRY-4: a run is completed exactly once, and after this call");
         };
         let run = &mut self.runs[at];
+        // Decided under this lock: a cancellation, a shutdown or an arming that came before it ends
+        // the repetition, and a later one finds the successor.
         let goes_on = run.goes_on() && open && newest < u32::MAX;
+        // From here on the run is an ordinary one: later calls see the successor, or none.
         let repeating = run.repeating.take();
         let next = repeating.and_then(|repeating| repeating.next(stays.next));
         let Some(deadline) = next.filter(|_| goes_on) else {
@@ -95,7 +102,7 @@ impl<K, V> Stripe<K, V> {
             }
             return Some(stays.value);
         };
-        // The permit stays with it.
+        // The successor keeps the permit.
         run.kept = Some(Kept {
             is_round: true,
             generation: newest + 1,
@@ -111,13 +118,15 @@ impl<K, V> Stripe<K, V> {
         None
     }
 
-    /// Whether the run in this slot is over but for its settling, and its next round is kept.
+    /// Returns whether the next round of the run in `slot` is armed already, so that only the
+    /// completion of the run is missing.
     pub(super) fn keeps_a_round(&self, slot: u32) -> bool {
         let kept = self.run_at(slot).and_then(|at| self.runs[at].kept.as_ref());
         kept.is_some_and(|kept| kept.is_round)
     }
 
-    /// A run without a kept arming is asked to move: of a repeating payload, its next round.
+    /// Moves the next round of a run that has no successor. A run that does not repeat can't be
+    /// moved.
     #[inline(never)]
     pub(super) fn move_next_round(
         &mut self,
@@ -140,7 +149,7 @@ impl<K, V> Stripe<K, V> {
             return Moving::Unchanged { deadline: before };
         }
         repeating.at = deadline;
-        // Pulling in what was moved leaves no choice either.
+        // A call that only moves to an earlier deadline does not weaken an earlier move (ROUND-2).
         repeating.wish = if only_earlier && repeating.wish != Wish::Then {
             Wish::AtTheLatest
         } else {
@@ -149,7 +158,7 @@ impl<K, V> Stripe<K, V> {
         Moving::Moved { before }
     }
 
-    /// The arming that was kept for after the run `at` has ended.
+    /// Counts the successor of the run `at` as no longer pending.
     pub(super) fn kept_is_gone(&mut self, at: usize) {
         match &mut self.runs[at].repeating {
             // ROUND-1.

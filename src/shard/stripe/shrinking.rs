@@ -1,11 +1,11 @@
-//! Memory that is given back after a peak, when somebody asks for it.
+//! Returning memory after a peak, on request.
 
 use super::Stripe;
 
 impl<K, V> Stripe<K, V> {
-    /// Gives memory back that what is there does not need. Entries stay in their slots, since ids
-    /// name these; so the slots up to the highest one in use stay. No user code runs: the index
-    /// has the hashes, and a free slot has no key.
+    /// Returns memory that the entries do not need. Entries stay in their slots, because ids name
+    /// the slots; so all slots up to the highest one in use stay. No user code runs: the index has
+    /// the hashes, and a free slot has no key.
     #[cold]
     #[inline(never)]
     pub(crate) fn shrink_to_fit(&mut self) {
@@ -48,7 +48,7 @@ mod tests {
         seen
     }
 
-    /// Whichever entry stays, and however often; and no id means another arming ever.
+    /// Holds for every entry that stays, and for every peak; and no id ever means another arming.
     #[test]
     fn after_a_peak_there_is_memory_up_to_the_slot_that_is_left() {
         const MANY: u32 = 10_000;
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// So with turnover a later call gives back the rest.
+    /// A later call can then return the rest.
     #[test]
     fn new_entries_take_the_lowest_slots() {
         let mut stripe = stripe();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(stripe.table.len(), 0);
     }
 
-    /// While a slot of the wheel is half drained, and on all levels.
+    /// Shrinks while a slot of the wheel is half drained, with entries on all levels.
     #[test]
     fn what_is_filed_is_found_where_it_was() {
         let mut stripe = stripe();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(stripe.table.len(), 0);
     }
 
-    /// ENTRY-3, ENTRY-6: those that come later must not begin where others are worn.
+    /// ENTRY-3, ENTRY-6: later slots must not begin at a generation that is nearly exhausted.
     #[test]
     fn a_slot_that_is_old_or_used_up_stays() {
         for generation in [1 << 30, WORN, u32::MAX] {
@@ -189,7 +189,8 @@ mod tests {
         }
     }
 
-    /// A run in a worn slot goes to a new one, which may have been there before.
+    /// A run moves from a slot that is nearly exhausted to a new one, which may have existed
+    /// before.
     #[test]
     fn a_run_that_leaves_a_worn_slot_gets_an_id_that_is_new() {
         let mut stripe = stripe();
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(id.slot, cut.slot);
         assert!(id.generation > cut.generation && id.generation < WORN);
         assert!(stripe.get_id(cut).is_none());
-        // The worn one is retired, and stays so.
+        // The old slot is retired, and stays so.
         stripe.settle(id, false, NOW);
         stripe.shrink_to_fit();
         assert_eq!(stripe.table.len(), worn.slot + 1);

@@ -1,29 +1,31 @@
-//! Timers that were armed a moment ago and are not filed in the wheel yet.
+//! Staging of timers that were armed a moment ago and are not filed in the wheel yet.
 //!
-//! Most request timeouts are cancelled soon, so filing them would be for nothing: a slot of a wheel
-//! is a place in memory that nobody else has touched for long, and a wheel has hundreds. A new
-//! timer goes into one of a few places in the stripe instead; whoever finds them all taken files
-//! them together, so that the misses of their slots overlap. What becomes due here is filed right
-//! before the wheel advances, so that the order of expiry is the wheel's. Varghese and Lauck's
-//! schemes (1987) all pay for the filing at the start; deferring it is what a "lazy" or "buffered"
-//! priority queue does.
+//! Most request timeouts are cancelled soon, and filing them would be wasted work: a wheel has
+//! hundreds of slots, and the memory of a slot is usually not in the cache. So a new timer goes
+//! into one of a few places in the stripe instead. A call that finds all places taken files these
+//! timers together, so that the cache misses of their slots overlap.
+//!
+//! Staged timers that become due are filed right before the wheel advances, so the order of expiry
+//! is that of the wheel. All schemes of Varghese and Lauck (1987) pay for the filing at the start;
+//! deferring it is what a "lazy" or "buffered" priority queue does.
 //!
 //! - **STAGE-1** An entry whose place is [`Place::STAGED`](crate::wheel::Place::STAGED) lies at its
 //!   position here, and only such entries do.
-//! - **STAGE-2** The deadline kept here is not later than the entry's: a later one is only written
-//!   to the entry, as in the wheel.
+//! - **STAGE-2** The deadline kept here is not later than that of the entry. A later deadline is
+//!   written to the entry only, as in the wheel.
 
 use crate::tick::Time;
 
-/// As many bits as a mask has. With 128 stripes, enough for some 4,000 keyed requests under way at
-/// a time; of keyless timers each thread has 32.
+/// Number of places: the number of bits of a mask. With 128 stripes, this is enough for some 4,000
+/// keyed requests under way at a time; for timers without a key each thread has 32 places.
 const PLACES: usize = 32;
 
+/// The staging area of one stripe.
 #[repr(C)]
 pub(super) struct Staging {
-    /// A bit for each place that is taken.
+    /// One bit for each place that is taken.
     taken: u32,
-    /// All, but for tests that want the places to run out.
+    /// One bit for each place that may be used: all of them, except in tests that limit the places.
     usable: u32,
     places: [Staged; PLACES],
 }
@@ -46,7 +48,7 @@ impl Staging {
         }
     }
 
-    /// Takes a place and returns its position, if there is one.
+    /// Takes a place and returns its position, or `None` if all places are taken.
     #[inline]
     pub(super) fn put(&mut self, slot: u32, deadline: Time) -> Option<u32> {
         let free = self.usable & !self.taken;
@@ -66,14 +68,14 @@ impl Staging {
         self.taken &= !(1 << position);
     }
 
-    /// The deadline at a place becomes this one, if it is earlier (STAGE-2).
+    /// Lowers the deadline at a place to `deadline`, if that is earlier (STAGE-2).
     #[inline]
     pub(super) fn lower(&mut self, position: u32, deadline: Time) {
         let kept = &mut self.places[position as usize].deadline;
         *kept = deadline.min(*kept);
     }
 
-    /// The earliest deadline, or [`Time::MAX`].
+    /// Returns the earliest staged deadline, or [`Time::MAX`].
     pub(super) fn earliest(&self) -> Time {
         self.iter()
             .map(|(_, _, deadline)| deadline)
@@ -81,7 +83,7 @@ impl Staging {
             .unwrap_or(Time::MAX)
     }
 
-    /// What lies here, as (position, slot, deadline).
+    /// Returns the staged timers as (position, slot, deadline).
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, u32, Time)> + use<'_> {
         positions_of(self.taken).map(|position| {
             let Staged { deadline, slot } = self.places[position as usize];
@@ -89,8 +91,10 @@ impl Staging {
         })
     }
 
-    /// The positions of those that are due by `moment`, as a mask.
+    /// Returns the positions of the timers that are due by `moment`, as a mask.
     pub(super) fn due_by(&self, moment: Time) -> u32 {
+        // Without branches, so that the compiler compares several places at once. Bits of free
+        // places are masked afterwards.
         let mut due = 0;
         for (position, staged) in self.places.iter().enumerate() {
             due |= u32::from(staged.deadline <= moment) << position;
@@ -98,16 +102,17 @@ impl Staging {
         due & self.taken
     }
 
-    /// The positions of all, as a mask.
+    /// Returns the positions of all staged timers, as a mask.
     pub(super) fn all(&self) -> u32 {
         self.taken
     }
 
+    /// Returns the slot of the timer at a place.
     pub(super) fn slot(&self, position: u32) -> u32 {
         self.places[position as usize].slot
     }
 
-    /// A deadline that was pushed out is the entry's from now on.
+    /// Raises the deadline at a place to that of its entry.
     pub(super) fn raise(&mut self, position: u32, deadline: Time) {
         self.places[position as usize].deadline = deadline;
     }
@@ -119,7 +124,7 @@ impl Staging {
     }
 }
 
-/// The positions that a mask says.
+/// Returns the positions of the bits that are set in `mask`.
 pub(super) fn positions_of(mut mask: u32) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let position = mask.trailing_zeros();

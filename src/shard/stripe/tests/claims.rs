@@ -1,4 +1,5 @@
-//! Claims by a clock that was read too early, and runs between their end and their settling.
+//! Claims with a clock that was read too early, and operations between the end of a run and its
+//! completion.
 
 use crate::shard::stripe::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe};
 use crate::tick::{TickSize, Time};
@@ -7,7 +8,7 @@ const fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
 }
 
-/// A ticket for key 7, due at 10.
+/// Returns a stripe with a ticket for key 7, due at 10.
 fn queued() -> (Stripe<u32, char>, u32) {
     let mut stripe = Stripe::new(TickSize::from_nanos(1), at(10), 0, None);
     let hash = KeyHash(7);
@@ -40,7 +41,7 @@ fn but_for_a_shutdown_that_runs_everything_at_once() {
     assert_eq!(started(&mut stripe, ticket, at(9)), at(9));
 }
 
-/// A run whose next round is kept, and that has not been settled.
+/// Returns a run whose next round is armed, and which is not complete.
 fn between_rounds() -> (Stripe<u32, char>, EntryId) {
     let (mut stripe, ticket) = queued();
     let Claimed::Run { id, value, .. } =

@@ -1,4 +1,4 @@
-//! A stripe that has nothing to do: for long, or but for touches.
+//! A stripe that is idle for long, or that is only touched.
 
 use crate::shard::stripe::{KeyHash, Stripe};
 use crate::tick::{TickSize, Time};
@@ -13,7 +13,7 @@ fn c042_the_first_arming_after_an_idle_hour_lies_on_the_lowest_level() {
         let mut stripe = Stripe::new(size, Time::ZERO, origin, None);
         let mut now = Time::ZERO;
         for key in 0..10_u32 {
-            // Nobody has looked at it in this hour: a ticker without a due moment sleeps.
+            // The ticker has not looked at it in this hour, because it sleeps without a due moment.
             now = now + Duration::from_secs(3_600);
             let hash = KeyHash(u64::from(key));
             let admission = stripe.admit(hash, &key, false).unwrap();
@@ -23,14 +23,14 @@ fn c042_the_first_arming_after_an_idle_hour_lies_on_the_lowest_level() {
             assert_eq!(stripe.take_aftermath().lowered, Some(deadline));
             assert_eq!(stripe.next_due(), deadline);
             stripe.cancel(hash, &key);
-            // The ticker comes, finds nothing, and has no other moment to come at.
+            // The ticker finds nothing to do, and has no further moment to wake at.
             assert_eq!(stripe.republish(), Time::MAX);
         }
     }
 }
 
-/// With timers far away in the wheel, one that is staged does not find it where it stopped: it is
-/// collected at its moment, without a cascade.
+/// Far timers in the wheel do not hold it back: a staged timer is collected in its tick, without a
+/// cascade.
 #[test]
 fn a_wheel_with_nothing_to_do_on_the_way_is_at_the_present() {
     let ms = Duration::from_millis(1);
@@ -60,8 +60,8 @@ fn a_wheel_with_nothing_to_do_on_the_way_is_at_the_present() {
     }
 }
 
-/// A touch, which puts an entry off, is one write: the entry stays where it is filed or staged, and
-/// the ticker hears nothing of it.
+/// A touch, which moves a deadline later, is one write. The entry stays where it is filed or
+/// staged, and the ticker is not notified.
 #[test]
 fn c148_a_touch_leaves_an_entry_where_it_is() {
     let ms = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Slots whose generations are used up. It takes weeks to get there, so the tests set the
+//! Slots whose generations are exhausted. Getting there takes weeks, so the tests set the
 //! generation.
 
 use crate::shard::entry::End;
@@ -23,7 +23,7 @@ fn arm(stripe: &mut Stripe<u32, char>, key: u32, value: char, at: Time) -> Armin
     stripe.arm(admission, hash(key), key, value, at, NOW)
 }
 
-/// Arms and says that the slot has been used so often.
+/// Arms a timer and sets the generation of its slot.
 fn armed(stripe: &mut Stripe<u32, char>, generation: u32, at: Time) -> EntryId {
     let slot = arm(stripe, 1, 'a', at).id.slot;
     stripe.wear_out(slot, generation);
@@ -80,7 +80,7 @@ fn a_replacement_that_finds_no_generation_takes_another_slot() {
     assert_eq!(counters.cancelled, 0);
 }
 
-/// The ticket of the slot that was left is out, and finds nothing when it comes back.
+/// The ticket of the old slot is under way, and finds nothing when it is claimed.
 #[test]
 fn a_queued_timer_is_replaced_into_another_slot() {
     let mut stripe = stripe();
@@ -119,13 +119,13 @@ fn a_run_moves_out_of_a_worn_slot() {
     assert_eq!(stripe.settle(again, false, NOW).key, Some(1));
     assert!(stripe.get(hash(1), &1).is_none());
 
-    // The worn slot is not used again.
+    // The old slot is not used again.
     for key in 3..9 {
         assert_ne!(arm(&mut stripe, key, 'c', LATER).id.slot, old.slot);
     }
 }
 
-/// Two billion armings during one run: none is left for the next round.
+/// After two billion armings during one run, no generation is left for the next round.
 #[test]
 fn a_repetition_that_finds_no_generation_ends() {
     let mut stripe = stripe();

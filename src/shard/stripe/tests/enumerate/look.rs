@@ -1,4 +1,4 @@
-//! Looks at a stripe from the inside, and its end.
+//! Checks of a stripe from the inside, and its end.
 
 use super::SOON;
 use super::pair::{Ended, HASH, Pair, State, at};
@@ -7,17 +7,17 @@ use crate::shard::permits::LocalPermits;
 use crate::shard::stripe::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase, Stays};
 
 impl Pair {
-    /// What follows every hold of the lock, and a look at everything.
+    /// Performs the deferred actions, as after every hold of the lock, and checks everything.
     pub(super) fn after(&mut self) {
         let Aftermath {
             lowered,
             ticket,
             emptied,
-            // Nobody watches in here.
+            // No task watches a run in these tests.
             #[cfg(feature = "tokio")]
                 told: _,
         } = self.stripe.take_aftermath();
-        assert!(!emptied, "it is open");
+        assert!(!emptied, "the stripe is open");
         if let Some(lowered) = lowered {
             assert!(lowered < self.seen);
             self.seen = lowered;
@@ -45,7 +45,7 @@ impl Pair {
         assert_eq!(counters.queued, queued.count() as u64);
     }
 
-    /// ENTRY-1, ENTRY-2, ENTRY-4, ENTRY-5 from the inside.
+    /// Checks ENTRY-1, ENTRY-2, ENTRY-4 and ENTRY-5.
     fn look_at_slots(&self) {
         let mut running = 0;
         let mut filed = 0;
@@ -56,7 +56,7 @@ impl Pair {
                     filed += usize::from(pending);
                     let nowhere = armed.place == crate::wheel::Place::NONE;
                     assert_eq!(pending, !nowhere, "ENTRY-5");
-                    // Queued means that a ticket is out.
+                    // A Queued entry has a ticket under way.
                     assert!(pending || armed.ticket, "ENTRY-1");
                     armed.ticket
                 }
@@ -75,7 +75,7 @@ impl Pair {
             assert_eq!(
                 ticket,
                 self.tickets.contains(&slot),
-                "ENTRY-1: the bit says so"
+                "ENTRY-1: the bit is set"
             );
         }
         assert_eq!(self.stripe.running(), running, "ENTRY-4");
@@ -102,9 +102,9 @@ impl Pair {
                     queued: true,
                 } => (arming, SightPhase::Queued),
                 State::Armed { arming, .. } => {
-                    // What was given back comes with the next tick.
+                    // A timer whose ticket was given back expires with the next tick.
                     let due = arming.deadline.max(self.now + 1);
-                    assert!(self.seen <= at(due), "it is published");
+                    assert!(self.seen <= at(due), "the due moment is published");
                     (arming, SightPhase::Pending)
                 }
                 State::Running {
@@ -116,13 +116,13 @@ impl Pair {
                     (arming, SightPhase::Running { kept })
                 }
             };
-            let sight = sight.expect("it is there");
+            let sight = sight.expect("the key is in use");
             assert_eq!((sight.id, sight.phase), (arming.id, phase));
             assert_eq!(sight.deadline, at(arming.deadline));
         }
     }
 
-    /// An id means its arming and no other, whatever its slot is used for by now.
+    /// Checks that an id means its arming and no other one, whatever its slot is used for now.
     fn look_at_ids(&self) {
         for (id, how) in &self.ends {
             let sight = self.stripe.get_id(*id);
@@ -144,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Stale ids change nothing; then the stripe is closed and emptied.
+    /// Checks that stale ids change nothing, then closes and empties the stripe.
     pub(super) fn finish(mut self) {
         for (id, how) in self.ends.clone() {
             if how != Ended::Not && !self.stripe.is_running(id) {
@@ -191,21 +191,21 @@ impl Pair {
                 arming, repeats, ..
             } = key
             {
-                assert_eq!(reports, 0, "something runs");
+                assert_eq!(reports, 0, "the stripe is not empty while something runs");
                 if repeats.is_some() {
                     let stays = Stays {
                         value: usize::MAX,
                         next: Some(at(self.now)),
                     };
                     let left = self.stripe.arm_next_round(arming.id, stays);
-                    assert_eq!(left, Some(usize::MAX), "it is closed");
+                    assert_eq!(left, Some(usize::MAX), "a closed stripe arms no next round");
                 }
                 self.stripe.settle(arming.id, false, at(self.now));
             }
         }
         reports += u32::from(self.stripe.take_aftermath().emptied);
         reports += u32::from(self.stripe.take_aftermath().emptied);
-        assert_eq!(reports, 1, "said once");
+        assert_eq!(reports, 1, "reported exactly once");
         let all = (0..self.stripe.table.len()).all(|slot| self.stripe.table.is_listed_free(slot));
         assert!(all, "ENTRY-2: every slot can be used again");
         let counters = self.stripe.counters();
@@ -215,8 +215,8 @@ impl Pair {
         assert!(self.ends.iter().all(|(_, how)| *how != Ended::Not));
         if let Some(pool) = &self.pool {
             let mut permits = LocalPermits::default();
-            assert!(pool.take(&mut permits), "there is one");
-            assert!(!pool.take(&mut permits), "and no more");
+            assert!(pool.take(&mut permits), "one permit is free");
+            assert!(!pool.take(&mut permits), "and only one");
         }
     }
 }

@@ -1,9 +1,10 @@
-//! All short sequences of what may happen to two keys of one stripe, against a plain model: what
-//! one lock covers is enumerated, what no lock covers has its models in `loom-tests`.
+//! All short sequences of operations on two keys of one stripe, compared with a plain model. These
+//! tests enumerate the operations that one lock covers; the protocols between locks have models in
+//! `loom-tests`.
 //!
-//! After every step the states, the answers, the ids, the counters and the invariants ENTRY-1 to
-//! ENTRY-6 are looked at, and after every sequence the stripe is closed and emptied. What changes
-//! nothing is looked at and not gone on from.
+//! After every step, the states, the results, the ids, the counters and the invariants ENTRY-1 to
+//! ENTRY-6 are checked. After every sequence, the stripe is closed and emptied. A step that changes
+//! nothing is checked, but the sequence is not continued from it.
 
 mod look;
 mod pair;
@@ -13,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use pair::Pair;
 
-/// Not zero, where too much is the same.
+/// Not zero, where too many values would be equal.
 const START: u64 = 1_000;
 const SOON: u64 = 5;
 const SHORT: u64 = 10;
@@ -26,7 +27,7 @@ enum Op {
     /// Key, and the delay.
     Arm(usize, u64),
     IfAbsent(usize, u64),
-    /// Arms what repeats.
+    /// Arms a payload that repeats.
     Repeat(usize, u64),
     Touch(usize, u64),
     PullIn(usize, u64),
@@ -35,20 +36,20 @@ enum Op {
     /// Cancels and waits for the run, if there is one.
     Wait(usize),
     GiveUp(usize),
-    /// The clock moves so far, and the ticker comes by.
+    /// The clock moves on, and the ticker collects.
     Collect(u64),
-    /// One of the tickets that are out.
+    /// Claims one of the tickets that are under way.
     Claim(usize),
-    /// One of them, whose payload wants to run later.
+    /// Claims one of them, and its payload asks to run later.
     ClaimLate(usize),
     GiveBack(usize),
-    /// The round of what repeats is over, and it asks for another one.
+    /// A round of a payload that repeats ends, and asks for another one.
     End(usize),
-    /// The same, if there was no `End`, and it is settled.
+    /// The same unless `End` came before, and then the run is completed.
     Settle(usize),
-    /// It is over, asks for no other one, and is settled.
+    /// The round ends, asks for no other one, and the run is completed.
     Stop(usize),
-    /// Memory is given back.
+    /// Returns unused memory.
     Shrink,
 }
 
@@ -81,7 +82,7 @@ const OPS: [Op; 26] = [
     Op::Shrink,
 ];
 
-/// With what repeats under the first key; the second one is there to take its permit.
+/// The first key repeats. The second one is there to compete for its permit.
 const REPEATING: [Op; 22] = [
     Op::Repeat(0, 0),
     Op::Repeat(0, SHORT),
@@ -107,11 +108,11 @@ const REPEATING: [Op; 22] = [
     Op::Shrink,
 ];
 
-/// Goes through all sequences of `ops` that begin with `done`, and counts them.
+/// Runs all sequences of `ops` that begin with `done`, and counts them.
 fn go_on(ops: &[Op], done: &mut Vec<Op>, length: usize, limit: Option<usize>, places: u32) -> u64 {
     let mut sequences = 0;
     for &op in ops {
-        // Nothing distinguishes the keys before the first step.
+        // The keys are interchangeable before the first step.
         if done.is_empty() && matches!(op, Op::Arm(1, _)) {
             continue;
         }
@@ -137,7 +138,7 @@ fn go_on(ops: &[Op], done: &mut Vec<Op>, length: usize, limit: Option<usize>, pl
     sequences
 }
 
-/// A failure says which sequence it was.
+/// Reports the sequence if it fails.
 fn said_where<R>(done: &[Op], run: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         eprintln!("in the sequence {done:?}");
@@ -157,7 +158,7 @@ fn all_sequences_of_four_operations_with_one_permit() {
     assert!(sequences > 5_000, "{sequences}");
 }
 
-/// With two keys the places never run out but so: whoever comes second files the first.
+/// Two keys never use up two places; with one place, the second timer files the first one.
 #[test]
 fn all_sequences_of_five_operations_with_one_place_to_stage() {
     let sequences = go_on(&OPS, &mut Vec::new(), 5, None, 1);

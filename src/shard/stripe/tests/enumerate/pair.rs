@@ -1,4 +1,4 @@
-//! The stripe and the model beside it: every step is done to both, and the answers are compared.
+//! A stripe and its model. Every step is done to both, and the results are compared.
 
 use super::{Op, SHORT, START};
 use crate::shard::Waiter;
@@ -10,7 +10,7 @@ use crate::sync::{Arc, Parker};
 use crate::tick::{TickSize, Time};
 use crate::wheel::Budget;
 
-/// An arming, as the model knows it. Its payload is its number.
+/// An arming of the model. Its payload is its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) number: usize,
@@ -29,14 +29,14 @@ pub(super) enum State {
         arming: Known,
         told: bool,
         kept: Option<Known>,
-        /// The number of who waits.
+        /// The number of the waiter.
         waiter: Option<u64>,
-        /// While a further round may follow.
+        /// Set while a further round may follow.
         repeats: Option<Repeats>,
     },
 }
 
-/// When somebody wants the next round to be due, and whether that is the latest moment only.
+/// The deadline that calls have set for the next round, and whether the round may be earlier.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Repeats {
     pub(super) next: Option<(u64, bool)>,
@@ -56,15 +56,15 @@ pub(super) struct Pair {
     pub(super) stripe: Stripe<usize, usize>,
     limit: Option<usize>,
     pub(super) pool: Option<Arc<PermitPool>>,
-    /// By number of arming: whether its payload repeats.
+    /// Whether the payload repeats, by number of the arming.
     pub(super) repeating: Vec<bool>,
     pub(super) now: u64,
     pub(super) keys: [State; 2],
-    /// By number of arming.
+    /// Id and end, by number of the arming.
     pub(super) ends: Vec<(EntryId, Ended)>,
-    /// Slots whose tickets are out.
+    /// Slots whose tickets are under way.
     pub(super) tickets: Vec<u32>,
-    /// What the ticker sees.
+    /// The due moment that the ticker sees.
     pub(super) seen: Time,
 }
 
@@ -72,11 +72,11 @@ pub(super) fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
 }
 
-/// The same bits for both: the index must tell them apart by `Eq`.
+/// Both keys have the same hash, so the index must tell them apart by `Eq`.
 pub(super) const HASH: KeyHash = KeyHash(7);
 
 impl Pair {
-    /// With so many permits, and so many places to stage.
+    /// Creates a stripe with `limit` permits and `places` places for staging.
     pub(super) fn new(limit: Option<usize>, places: u32) -> Self {
         let pool = limit.map(|limit| Arc::new(PermitPool::new(limit, 1, 1)));
         let mut stripe = Stripe::new(TickSize::from_nanos(1), at(START), 0, pool.clone());
@@ -105,7 +105,8 @@ impl Pair {
             .count()
     }
 
-    /// How many permits are taken: a run that repeats has one, unless a kept arming has it.
+    /// Returns the number of permits in use. A run that repeats holds one, unless its successor
+    /// does.
     fn held(&self) -> usize {
         let runs = self.keys.iter().filter(|key| {
             matches!(
@@ -124,7 +125,7 @@ impl Pair {
         self.ends.iter().filter(|(_, how)| *how == ended).count() as u64
     }
 
-    /// Does it and compares the answer. False if that changed nothing.
+    /// Performs an operation and compares the results. Returns false if it changed nothing.
     pub(super) fn step(&mut self, op: Op) -> bool {
         match op {
             Op::Arm(key, delay) => self.arm(key, delay, false, false),
@@ -170,7 +171,7 @@ impl Pair {
                 return false;
             }
         };
-        assert_eq!(refusal, None, "accepted");
+        assert_eq!(refusal, None, "the model expects a refusal");
         let number = self.ends.len();
         let deadline = self.now + delay;
         let Arming {
@@ -226,7 +227,8 @@ impl Pair {
         *end = how;
     }
 
-    /// With two slots the order of the free list changes only if both of them are cut off.
+    /// Returns unused memory. With two slots, the order of the free list changes only if both are
+    /// cut off.
     fn shrink(&mut self) -> bool {
         let before = self.stripe.table.len();
         self.stripe.shrink_to_fit();
@@ -342,7 +344,7 @@ impl Pair {
         let answer = self.stripe.cancel(HASH, &key);
         self.cancelled(key, answer);
         let State::Running { arming, waiter, .. } = &mut self.keys[key] else {
-            unreachable!("it was running");
+            unreachable!("the key was running");
         };
         let thread = Waiter::Thread(Parker::new().unparker().clone());
         let registered = self.stripe.register(arming.id, RunEvent::End, thread);
@@ -375,7 +377,7 @@ impl Pair {
         let mut tickets = Vec::new();
         let _ = self.stripe.collect(at(self.now), &mut budget, &mut tickets);
         self.seen = self.stripe.republish();
-        assert!(self.seen > at(self.now), "nothing is left that is due");
+        assert!(self.seen > at(self.now), "no due entry remains");
         for key in &mut self.keys {
             if let State::Armed { arming, queued } = key {
                 *queued |= arming.deadline <= self.now;
@@ -415,7 +417,7 @@ impl Pair {
                 Some(expected),
             ) => {
                 let State::Armed { arming, .. } = self.keys[expected] else {
-                    unreachable!("it is queued");
+                    unreachable!("the key is queued");
                 };
                 assert_eq!((key, value, id), (expected, arming.number, arming.id));
                 assert_eq!((deadline, started), (at(arming.deadline), at(self.now)));

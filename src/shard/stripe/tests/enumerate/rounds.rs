@@ -1,4 +1,4 @@
-//! What repeats, and what came with it: rounds that end, and calls that mean the next one.
+//! Operations on payloads that repeat: rounds that end, and calls that move or cancel the next one.
 
 use super::SHORT;
 use super::pair::{Ended, HASH, Known, Pair, Repeats, State, at};
@@ -111,7 +111,7 @@ impl Pair {
         true
     }
 
-    /// False if there is no round to end.
+    /// Ends a round. Returns false if there is none.
     pub(super) fn end_round(&mut self, key: usize, asked: Option<u64>) -> bool {
         let State::Running {
             arming,
