@@ -1,27 +1,27 @@
-//! The seats of a pool, and what is noted of the threads on them.
+//! Worker slots of a pool, and what is known of their threads.
 
 use crate::job::Ticket;
 use crate::sync::Parker;
 use crate::sync::deque::Worker as Deque;
 use crate::tick::Time;
 
-/// What belongs to a place in the pool and is handed from one worker to the next.
+/// A worker slot: the state that passes from one worker to the next one in this slot.
 pub(super) struct Seat {
     pub(super) number: usize,
     pub(super) local: Deque<Ticket>,
     pub(super) parker: Parker,
 }
 
-/// Nobody sits there, or the thread has not started yet.
+/// The worker slot is free, or its thread has not started yet.
 pub(super) const NO_THREAD: u64 = 0;
-/// A thread sits there that the kernel cannot be asked about.
+/// The worker slot has a thread that the kernel can't be asked about.
 pub(super) const UNKNOWN_THREAD: u64 = u64::MAX;
 
-/// What tickers remember of their looks, for the next one who looks.
+/// State that the tickers share between their checks.
 #[derive(Debug, Default)]
 pub(super) struct Sightings {
-    /// When a worker was started by age alone.
+    /// When a worker was last started because of age alone.
     pub(super) last_blind: Option<Time>,
-    /// With which of the threads the next look begins.
+    /// Number of the thread with which the next check begins.
     pub(super) begin: usize,
 }

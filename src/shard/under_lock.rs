@@ -94,8 +94,8 @@ impl NoCalls {
 pub(crate) fn refuse() {
     assert!(
         panicking(),
-        "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that looks at \
-         a value in its place called the scheduler or the map; they run under a lock and must \
+        "a key's `Eq` or `Clone`, a value's `Clone`, a group's `Eq`, or a closure that gets \
+         a value in its place called the scheduler or the map. They run under a lock and must \
          not"
     );
 }
