@@ -162,6 +162,20 @@
 //! [`is_held`](LeaseGuard::is_held) says no, every attempt fails with [`StoreError::Forked`], and
 //! drops do nothing. The locks stay with the original. Make leases, and their store, after the
 //! fork.
+//!
+//! # Panic hooks
+//!
+//! A hook of [`std::panic::set_hook`] may run while the thread has a lock of a map or a scheduler, as
+//! the documentation of [`tourbillon`](tourbillon#panic-hooks) describes. Only acquires are protected
+//! there: they fail, and nothing is acquired. Make no other call of this crate from such a hook.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `test-util` | `Steps`, which drive leases from a test's own thread; no dependency |
+//! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
+//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
 mod acquire;
 mod awaiting;
@@ -206,3 +220,8 @@ pub use watchdog::{
     Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,
     WatchdogStats, What,
 };
+
+/// Compiles the README's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
