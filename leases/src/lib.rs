@@ -178,13 +178,17 @@
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
 mod acquire;
+mod attempt;
 mod awaiting;
+mod build_error;
 mod builder;
 mod desk;
 mod error;
 mod fence;
 mod guard;
 mod hub;
+mod id;
+mod inner;
 mod line;
 mod locks;
 mod memory;
@@ -192,9 +196,8 @@ mod panics;
 #[cfg(feature = "redis")]
 mod redis;
 mod releases;
+mod request;
 mod stats;
-#[cfg(any(test, feature = "test-util"))]
-mod steps;
 mod store;
 mod sync;
 mod turns;
@@ -203,19 +206,21 @@ mod watchdog;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
 pub use acquire::Acquisition;
+pub use build_error::BuildError;
 pub use builder::LeasesBuilder;
-pub use error::{BuildError, LockError, ReleaseError};
+pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};
-pub use guard::{LeaseGuard, LeaseId};
+pub use guard::LeaseGuard;
+pub use id::LeaseId;
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
-#[cfg(any(test, feature = "test-util"))]
-pub use steps::Steps;
 pub use store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
 };
+#[cfg(any(test, feature = "test-util"))]
+pub use watchdog::Steps;
 pub use watchdog::{
     Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,
     WatchdogStats, What,

@@ -62,10 +62,34 @@ const LAYERS: &[Layer] = &[
     layer(7, "reentrancy", 1..=4, &[]),
 ];
 
-/// The same for the modules of the leases.
+/// The modules of `tourbillon-leases`.
 const LEASES_LAYERS: &[Layer] = &[
     layer(0, "sync", 0..=0, &[]),
     layer(0, "panics", 0..=0, &[]),
+    layer(0, "build_error", 0..=0, &[]),
+    layer(1, "store", 0..=0, &[]),
+    layer(1, "fence", 0..=0, &[]),
+    layer(1, "desk", 0..=0, &[]),
+    layer(1, "turns", 0..=0, &[]),
+    layer(2, "hub", 0..=1, &[]),
+    // The stores know nothing of those who use them.
+    layer(3, "memory", 0..=2, &[]),
+    layer(3, "redis", 0..=2, &[]),
+    // Renews, and knows nothing of locks.
+    layer(3, "watchdog", 0..=1, &[]),
+    layer(4, "error", 0..=3, &[]),
+    layer(4, "line", 0..=3, &[]),
+    layer(5, "request", 0..=4, &[]),
+    layer(5, "stats", 0..=4, &[]),
+    layer(6, "id", 0..=5, &[]),
+    layer(7, "inner", 0..=6, &[]),
+    layer(8, "releases", 0..=7, &[]),
+    layer(9, "guard", 0..=8, &[]),
+    layer(10, "attempt", 0..=9, &[]),
+    layer(11, "acquire", 0..=10, &[]),
+    layer(12, "locks", 0..=11, &[]),
+    layer(13, "awaiting", 0..=12, &[]),
+    layer(13, "builder", 0..=12, &[]),
 ];
 
 /// A published package: the folder of its sources, and where its modules stand.

@@ -3,8 +3,8 @@
 
 use crate::source::{Source, Token};
 use crate::{
-    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LONG_FILES, Layer,
-    MAY_BE_IGNORED, ORDERING_EXCEPTIONS, PUBLISHED, Package,
+    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LONG_FILES, Layer, MAY_BE_IGNORED,
+    ORDERING_EXCEPTIONS, PUBLISHED, Package,
 };
 
 const LONGEST: usize = 600;
@@ -20,7 +20,9 @@ fn complain(source: &Source, line: usize, what: &str) -> String {
 
 /// The package whose sources a file is one of.
 fn package_of(path: &str) -> Option<&'static Package> {
-    PUBLISHED.iter().find(|package| in_package(path, package).is_some())
+    PUBLISHED
+        .iter()
+        .find(|package| in_package(path, package).is_some())
 }
 
 /// The path within a package's folder of sources.
@@ -44,7 +46,11 @@ impl Package {
 /// Holds what a file names of its crate to the table of layers.
 pub(crate) fn layering(source: &Source) -> Vec<String> {
     let Some(package) = package_of(&source.path) else {
-        return vec![complain(source, 1, "the file belongs to no package of PUBLISHED")];
+        return vec![complain(
+            source,
+            1,
+            "the file belongs to no package of PUBLISHED",
+        )];
     };
     let modules = modules_of(&source.path, package);
     if modules == ["lib"] {
