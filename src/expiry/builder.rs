@@ -6,9 +6,11 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::face::{Delivery, Expired, OnReceiverLost, Sessions};
+use super::face::{Delivery, Expired, OnReceiverLost, ReceiverLost, Sessions};
 use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
 use crate::clock::Clock;
+#[cfg(any(test, feature = "test-util"))]
+use crate::clock::ManualClock;
 use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
 use crate::error::BuildError;
@@ -17,22 +19,6 @@ use crate::outlet::{Intake, outlet};
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
-
-/// What a map does after the last receiver of its expired entries has been dropped: of the channel
-/// of [`build_channel`](ExpiryMapBuilder::build_channel), or the stream of `build_stream`.
-///
-/// Given to [`when_receiver_lost`](ExpiryMapBuilder::when_receiver_lost).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-#[non_exhaustive]
-pub enum ReceiverLost {
-    /// The map lives on. Entries that expire are dropped and counted in
-    /// [`Stats::unreceived`](crate::Stats::unreceived). The default.
-    #[default]
-    Drop,
-    /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
-    /// are dropped undelivered and count as cancelled. Later insertions are refused.
-    Close,
-}
 
 /// Options of an [`ExpiryMap`], with defaults that fit most.
 ///
@@ -307,22 +293,14 @@ where
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
     }
 
-    /// Builds a map without threads, driven by the calling thread; see
-    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
-    /// [`RandomState`] hashes.
-    ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
-    /// then that one is used.
-    ///
-    /// # Errors
-    ///
-    /// As for [`build`](Self::build).
+    /// The parts of a map without threads, and the hand of its clock.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<crate::test_util::SteppedMap<K, V, S, G>, BuildError> {
+    ) -> Result<(Built<K, V, S, G>, ManualClock), BuildError> {
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
@@ -333,8 +311,8 @@ where
             .and_then(Clock::as_manual)
             .unwrap_or_default();
         let delivery = Delivery::Handler(Box::new(handler));
-        let (server, seats) = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
-        Ok(crate::test_util::SteppedMap::new(server, seats, hand, seed))
+        let built = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
+        Ok((built, hand))
     }
 
     fn parts(

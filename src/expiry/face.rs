@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::{Expiry, ExpiryMap, Grouping, ReceiverLost};
+use super::{Expiry, ExpiryMap, Grouping};
 use crate::engine::{Batched, Engine, Face, Fire};
 use crate::job::{contain, drop_pair};
 use crate::outlet::{Outlet, Unsent};
@@ -40,6 +40,22 @@ pub enum Reason {
     Lifetime,
     /// The map was shut down by [`Shutdown::RunNow`](crate::Shutdown::RunNow), before its deadline.
     Shutdown,
+}
+
+/// What a map does after the last receiver of its expired entries has been dropped: of the channel
+/// of [`build_channel`](crate::ExpiryMapBuilder::build_channel), or the stream of `build_stream`.
+///
+/// Given to [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum ReceiverLost {
+    /// The map lives on. Entries that expire are dropped and counted in
+    /// [`Stats::unreceived`](crate::Stats::unreceived). The default.
+    #[default]
+    Drop,
+    /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
+    /// are dropped undelivered and count as cancelled. Later insertions are refused.
+    Close,
 }
 
 /// What an entry holds beside its key.

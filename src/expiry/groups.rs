@@ -30,11 +30,11 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::job::contain;
-use crate::shard::{Barrier, EntryId, Index, KeyHash, NoCalls};
+use crate::shard::{Barrier, Index, KeyHash, NoCalls};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
 
-use super::members::Members;
+use super::members::{Member, Members};
 
 /// So many locks the groups are spread over. A power of two.
 const SHARDS: usize = 64;
@@ -65,13 +65,6 @@ struct Group<G> {
     name: G,
     bits: u32,
     members: Members,
-}
-
-/// Where an entry lies in the map.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Member {
-    pub(super) stripe: u32,
-    pub(super) id: EntryId,
 }
 
 impl<G> Shard<G> {
@@ -453,6 +446,7 @@ impl<G> fmt::Debug for Membership<G> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::shard::EntryId;
 
     /// By itself a hash is as good as any.
     const fn hash(group: u32) -> KeyHash {

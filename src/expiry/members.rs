@@ -14,7 +14,6 @@
 //! - **M4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
 
-use super::groups::Member;
 use crate::shard::EntryId;
 use crate::wheel::NO_ENTRY;
 
@@ -27,6 +26,13 @@ const LEAST: usize = 4;
 
 /// In the stripe of a free place.
 const FREE: u32 = u32::MAX;
+
+/// Where an entry lies in the map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Member {
+    pub(super) stripe: u32,
+    pub(super) id: EntryId,
+}
 
 pub(super) struct Members {
     places: Vec<Member>,

@@ -5,6 +5,7 @@
 //! | `mod.rs` | `ExpiryMap`; putting in, looking, taking out |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
+//! | `grouping.rs` | whether entries may belong to groups |
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | options |
@@ -17,6 +18,7 @@ mod answers;
 mod builder;
 mod face;
 mod grouped;
+mod grouping;
 mod groups;
 mod many;
 mod members;
@@ -28,9 +30,9 @@ mod touch;
 pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
 };
-pub use builder::{ExpiryMapBuilder, ReceiverLost};
-pub use face::{Expired, Reason};
-pub use grouped::{Grouping, Groups, NoGroups};
+pub use builder::ExpiryMapBuilder;
+pub use face::{Expired, Reason, ReceiverLost};
+pub use grouping::{Grouping, Groups, NoGroups};
 pub use many::Entries;
 pub use span::Expiry;
 #[cfg(feature = "stream")]

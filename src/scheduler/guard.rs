@@ -42,18 +42,28 @@ where
     id: Option<TimerId>,
 }
 
+impl<K, S> Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// A guard that cancels the timer when it is dropped. Of a repeating timer that ends the whole
+    /// repetition before or during the round with this id, and does nothing any more afterwards: to
+    /// end one whenever it may be, cancel by key.
+    #[must_use = "dropping the guard cancels the timer"]
+    pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
+        CancelGuard {
+            handle: self.clone(),
+            id: Some(id),
+        }
+    }
+}
+
 impl<K, S> CancelGuard<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn new(handle: Handle<K, S>, id: TimerId) -> Self {
-        CancelGuard {
-            handle,
-            id: Some(id),
-        }
-    }
-
     /// Lets the timer live on.
     pub fn disarm(mut self) {
         self.id = None;

@@ -8,12 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, refused};
-use super::by_id::ById;
 use super::face::Keyed;
 use super::firing::Firing;
-use super::guard::CancelGuard;
 use super::hasher::RandomState;
-use super::pending::Pending;
 use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
@@ -115,28 +112,6 @@ where
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
-    }
-
-    /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does
-    /// not count), in no order. Portions are copied under one stripe's lock at a time, so timers
-    /// that come, go or move meanwhile may or may not show.
-    #[must_use]
-    pub fn pending(&self) -> Pending<'_, K, S> {
-        Pending::new(self)
-    }
-
-    /// A guard that cancels the timer when it is dropped. Of a repeating timer that ends the whole
-    /// repetition before or during the round with this id, and does nothing any more afterwards: to
-    /// end one whenever it may be, cancel by key.
-    #[must_use = "dropping the guard cancels the timer"]
-    pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
-        CancelGuard::new(self.clone(), id)
-    }
-
-    /// Acts on one arming instead of on a key.
-    #[must_use]
-    pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
-        ById::new(self, id)
     }
 
     /// Cancels everything that is pending; running tasks go on. Returns how many were cancelled.
@@ -343,7 +318,7 @@ where
     {
         // The box is made before the lock is taken, and is still the very closure if it is refused.
         let mut given = Some((key, Box::new(Once(task))));
-        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::once(task));
+        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.0)),

@@ -13,8 +13,7 @@ use super::face::Keyed;
 use super::firing::Firing;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
-use super::repeat::Rounds;
-use super::task::{After, Task, Work};
+use super::task::{After, Rounds, Task, Work};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
 use crate::job::contain;
@@ -180,9 +179,8 @@ where
     {
         let runtime = self.runtime.clone();
         let mut given = Some((key, Box::new(Spawn { make, runtime })));
-        let answer = (self.handle).arm_boxed(&mut given, deadline, now, upsert, |task| {
-            Task::spawning(task)
-        });
+        let answer =
+            (self.handle).arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.make)),
@@ -233,7 +231,7 @@ where
 }
 
 /// Makes a future and has it run.
-pub(super) struct Spawn<F> {
+struct Spawn<F> {
     make: F,
     runtime: runtime::Handle,
 }

@@ -5,9 +5,7 @@ use std::hash::BuildHasher;
 
 use super::firing::Firing;
 use super::hasher::RandomState;
-#[cfg(feature = "tokio")]
-use super::on_tokio::Spawn;
-use super::repeat::{Next, Repeat, Rounds};
+use super::repeat::{Next, Rhythm};
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -32,6 +30,18 @@ where
 
     /// Itself, if it may run again.
     fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>>;
+}
+
+/// A task that may run again.
+pub(crate) trait Rounds<K, S>: Work<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Runs a round. The rhythm knows the answer afterwards; or that there is none, if it panics.
+    fn round(&mut self, firing: &Firing<'_, K, S>);
+
+    fn rhythm(&mut self) -> &mut Rhythm;
 }
 
 /// What becomes of a run when the call that began it has returned.
@@ -94,34 +104,8 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn once<F>(task: Box<Once<F>>) -> Self
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        Task(task)
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn spawning<F>(task: Box<Spawn<F>>) -> Self
-    where
-        Spawn<F>: Work<K, S>,
-        F: 'static,
-    {
-        Task(task)
-    }
-
-    pub(super) fn repeating<F, R>(task: Box<Repeat<F, R>>) -> Self
-    where
-        Repeat<F, R>: Rounds<K, S>,
-        F: 'static,
-        R: 'static,
-    {
-        Task(task)
-    }
-
-    /// After a round.
-    pub(super) fn again(task: Box<dyn Rounds<K, S>>) -> Self {
-        Task(task)
+    pub(super) fn of(work: Box<dyn Work<K, S>>) -> Self {
+        Task(work)
     }
 
     /// How it starts; under the stripe's lock.

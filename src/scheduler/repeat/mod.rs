@@ -6,7 +6,8 @@
 //! | `period.rs` | what is asked for |
 //! | `missed.rs` | what becomes of rounds that are late: a pure function |
 //! | `rhythm.rs` | when the rounds of one key are due |
-//! | `round.rs` | what a round is told, and what it answers |
+//! | `round.rs` | what a round is told |
+//! | `next.rs` | what a round answers |
 //! | `task.rs` | the closure with its rhythm, as an entry's payload |
 //!
 //! A round is an arming like any other. While it runs, the payload is with the worker that runs it;
@@ -26,13 +27,15 @@
 
 mod arming;
 mod missed;
+mod next;
 mod period;
 mod rhythm;
 mod round;
 mod task;
 
 pub use missed::Missed;
+pub use next::{IntoNext, Next};
 pub use period::{AfterPanic, Period, SoFar};
-pub use round::{IntoNext, Next, Round};
+pub use round::Round;
 
-pub(super) use task::{Repeat, Rounds};
+pub(super) use rhythm::Rhythm;

@@ -4,23 +4,12 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::{After, Work};
+use super::super::task::{After, Rounds, Work};
+use super::next::IntoNext;
 use super::rhythm::Rhythm;
-use super::round::{IntoNext, Round};
+use super::round::Round;
 use crate::shard::Start;
 use crate::tick::Time;
-
-/// A task that may run again.
-pub(crate) trait Rounds<K, S>: Work<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Runs a round. The rhythm knows the answer afterwards; or that there is none, if it panics.
-    fn round(&mut self, firing: &Firing<'_, K, S>);
-
-    fn rhythm(&mut self) -> &mut Rhythm;
-}
 
 pub(crate) struct Repeat<F, R> {
     task: F,
