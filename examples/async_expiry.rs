@@ -111,8 +111,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         return Ok(answered);
     }
     // Without `enable_time`: tokio's own sleeps would panic here.
-    runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    runtime::Builder::new_current_thread()
         .build()?
         .block_on(serve())
         .map(|()| ExitCode::SUCCESS)

@@ -416,10 +416,8 @@ where
     /// let (send, began) = tokio::sync::oneshot::channel();
     /// timers.schedule(7, Duration::ZERO, async move |firing| {
     ///     let _ = send.send(());
-    ///     tokio::select! {
-    ///         () = std::future::pending() => {} // an answer that never comes
-    ///         () = firing.cancelled() => {}
-    ///     }
+    ///     // Or, while it awaits an answer: one branch of a `select!`.
+    ///     firing.cancelled().await;
     /// })?;
     /// began.await?;
     /// assert!(timers.handle().cancel_and_wait_async(&7).await.is_ok());

@@ -34,7 +34,6 @@ impl Gate {
     }
 
     /// The number of tasks that wait at the gate.
-    #[allow(dead_code, reason = "each test uses a part of the kit")]
     pub fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().waiting
     }

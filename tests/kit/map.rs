@@ -1,7 +1,5 @@
 //! Stepped expiry maps, keyed by number, that collect their expired entries.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

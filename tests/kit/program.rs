@@ -1,7 +1,5 @@
 //! The compiled programs of the examples.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::path::PathBuf;
 use std::process::Command;
 

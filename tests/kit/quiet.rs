@@ -1,7 +1,5 @@
 //! Panics that a test causes on purpose, without their reports on stderr.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;

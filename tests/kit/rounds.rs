@@ -1,7 +1,5 @@
 //! Repeating tasks that record their rounds.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

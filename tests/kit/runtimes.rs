@@ -1,8 +1,6 @@
 //! Tokio runtimes of four kinds: on the calling thread or on several threads, with or without tokio's own
 //! time driver.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::future::Future;
 use std::time::{Duration, Instant};
 

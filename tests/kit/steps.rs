@@ -1,7 +1,5 @@
 //! Stepped schedulers keyed by number, and the times of their runs in ticks.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::time::Duration;
 
 use tourbillon::test_util::Stepped;

@@ -1,8 +1,6 @@
 //! Waiting for a condition or a message. The time limit is so long that only a broken scheduler reaches
 //! it.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};

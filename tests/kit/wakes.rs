@@ -1,7 +1,5 @@
 //! A waker that counts its wake-ups, and a way to poll futures by hand.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! The ways in which a map runs user code under a lock, for what must come through a drop there.
 
-#![allow(dead_code, reason = "each test uses a part of the kit")]
-
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The promises of the README, one test each (the sixth is in `wake.rs`, which can see wake-ups). The
+//! The promises of the README, one test each (the sixth is in `tests/wake`, which can see wake-ups). The
 //! files beside this one go into the details.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
