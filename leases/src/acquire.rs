@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use tourbillon::{ClockParker, Time};
 
+use super::attempt::Attempt;
 use super::error::LockError;
-use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, How, Inner, Leases, Request};
-use super::releases::GiveBack;
+use super::guard::LeaseGuard;
+use super::id::LeaseId;
+use super::inner::Inner;
+use super::releases::UserHandle;
+use super::request::{How, Request};
 use super::store::{StoreError, Watch};
 use super::watchdog::{FIRST_WAIT, Keep, Waits, spread};
 use crate::panics::contain;
 use crate::sync::Arc;
 
-/// How a lock is acquired. Begun by [`Leases::acquire`].
+/// How a lock is acquired. Begun by [`Leases::acquire`](super::Leases::acquire).
 ///
 /// # Examples
 ///
@@ -43,7 +46,7 @@ use crate::sync::Arc;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is acquired until one of its `lock`s is called"]
 pub struct Acquisition<'a> {
-    leases: &'a Leases,
+    leases: &'a UserHandle,
     name: &'a str,
     lease: Duration,
     keep: fn(Duration) -> Keep,
@@ -52,11 +55,11 @@ pub struct Acquisition<'a> {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(super) fn new(leases: &'a Leases, name: &'a str) -> Self {
+    pub(super) fn new(leases: &'a UserHandle, name: &'a str) -> Self {
         Acquisition {
             leases,
             name,
-            lease: leases.inner.lease,
+            lease: leases.lease,
             keep: Keep::for_lease,
             feed: None,
             max_hold: None,
@@ -91,7 +94,7 @@ impl<'a> Acquisition<'a> {
         self
     }
 
-    /// See [`Leases::lock`].
+    /// See [`Leases::lock`](super::Leases::lock).
     ///
     /// # Errors
     ///
@@ -100,7 +103,7 @@ impl<'a> Acquisition<'a> {
         self.quest(Patience::Endless)?.go()
     }
 
-    /// See [`Leases::try_lock`].
+    /// See [`Leases::try_lock`](super::Leases::try_lock).
     ///
     /// # Errors
     ///
@@ -109,18 +112,18 @@ impl<'a> Acquisition<'a> {
         self.quest(Patience::None)?.go()
     }
 
-    /// See [`Leases::try_lock_for`].
+    /// See [`Leases::try_lock_for`](super::Leases::try_lock_for).
     ///
     /// # Errors
     ///
     /// As for that.
     pub fn try_lock_for(self, wait: Duration) -> Result<LeaseGuard, LockError> {
-        let until = self.leases.now() + wait;
+        let until = self.now() + wait;
         self.quest(Patience::Until(until))?.go()
     }
 
-    pub(super) fn leases(&self) -> &Leases {
-        self.leases
+    pub(super) fn now(&self) -> Time {
+        self.leases.clock.now()
     }
 
     pub(super) fn quest(&self, patience: Patience) -> Result<Quest, LockError> {
@@ -131,7 +134,7 @@ impl<'a> Acquisition<'a> {
         if let Some(most) = self.max_hold {
             keep = keep.max_hold(most);
         }
-        let inner = &self.leases.inner;
+        let inner: &Arc<Inner> = self.leases;
         let mut quest = Quest {
             request: Arc::new(inner.request(self.name, keep, self.lease)?),
             inner: Arc::clone(inner),
@@ -412,18 +415,6 @@ impl Drop for Quest {
         }
         if self.unsure {
             self.inner.give_back_later(self.request.give_back());
-        }
-    }
-}
-
-impl Request {
-    /// What may have been granted without our knowing, or may still be.
-    pub(super) fn give_back(&self) -> GiveBack {
-        GiveBack {
-            name: self.name.clone(),
-            owner: self.owner.clone(),
-            lease: self.lease,
-            sure: false,
         }
     }
 }

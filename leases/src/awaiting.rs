@@ -10,10 +10,14 @@ use tourbillon::Time;
 use tourbillon::reentrancy;
 
 use super::acquire::{Acquisition, Patience, Quest, Step};
+use super::attempt::{Attempt, LEAST_CALL};
 use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
-use super::guard::{LeaseGuard, LeaseId};
-use super::locks::{Attempt, Inner, LEAST_CALL, Leases, Request};
+use super::guard::LeaseGuard;
+use super::id::LeaseId;
+use super::inner::Inner;
+use super::locks::Leases;
+use super::request::Request;
 use super::store::{Destination, StoreError};
 use super::watchdog::{Loss, Watchdog};
 use crate::sync::Arc;
@@ -107,7 +111,7 @@ impl Acquisition<'_> {
     ///
     /// As for that.
     pub async fn try_lock_for_async(self, wait: Duration) -> Result<LeaseGuard, LockError> {
-        let until = self.leases().now() + wait;
+        let until = self.now() + wait;
         go(self.quest(Patience::Until(until))?).await
     }
 }

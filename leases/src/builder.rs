@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
-use super::error::BuildError;
-use super::guard::LeaseId;
+use super::build_error::BuildError;
 use super::hub::Hub;
+use super::id::LeaseId;
+use super::inner::Inner;
 use super::line::Line;
-use super::locks::{Inner, Leases};
+use super::locks::Leases;
 use super::stats::Asks;
 use super::store::LeaseStore;
 use super::turns::Turns;
@@ -37,6 +38,22 @@ pub struct LeasesBuilder {
     poll: Option<Duration>,
     instance: Option<String>,
     end_limit: Duration,
+}
+
+impl Leases {
+    /// Leases of 30 s on this store, with default options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LeasesBuilder::build`].
+    pub fn new(store: impl LeaseStore) -> Result<Self, BuildError> {
+        Self::builder(store).build()
+    }
+
+    /// Options with their defaults.
+    pub fn builder(store: impl LeaseStore) -> LeasesBuilder {
+        LeasesBuilder::new(Arc::new(store))
+    }
 }
 
 impl LeasesBuilder {
@@ -170,7 +187,7 @@ impl LeasesBuilder {
     ///
     /// As for [`build`](Self::build).
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(self, seed: u64) -> Result<(Leases, super::Steps), BuildError> {
+    pub fn build_stepped(self, seed: u64) -> Result<(Leases, super::watchdog::Steps), BuildError> {
         self.check()?;
         let store = Arc::clone(&self.store);
         let watchdog = self.watchdog.clock(self.clock.clone());

@@ -1,4 +1,4 @@
-//! Why leases can't be built, and why a lock was not had, or not given back.
+//! Why a lock was not had, or not given back.
 
 use std::fmt;
 use std::io;
@@ -6,57 +6,6 @@ use std::time::Duration;
 
 use super::store::StoreError;
 use super::watchdog::{KeepError, Loss};
-
-/// Why [`Leases`](super::Leases) or a [`Watchdog`](super::Watchdog) can't be built. Names the
-/// offending value and what it may be.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// Batches of no key at all.
-    Batch,
-    /// A lease that is shorter than can be renewed in time, or longer than the store grants.
-    #[non_exhaustive]
-    Lease {
-        /// What was asked for.
-        lease: Duration,
-        /// The shortest that is possible.
-        least: Duration,
-        /// The longest that the store grants.
-        most: Duration,
-    },
-    /// The scheduler for the timers could not be built.
-    Scheduler(tourbillon::BuildError),
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
-            BuildError::Lease { lease, least, most } => write!(
-                f,
-                "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
-                 store grant longer ones"
-            ),
-            BuildError::Scheduler(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for BuildError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            // Its message is this one's, so what follows is its source.
-            BuildError::Scheduler(error) => error.source(),
-            BuildError::Batch | BuildError::Lease { .. } => None,
-        }
-    }
-}
-
-impl From<tourbillon::BuildError> for BuildError {
-    fn from(error: tourbillon::BuildError) -> Self {
-        BuildError::Scheduler(error)
-    }
-}
 
 /// Why a lock was not acquired. All variants but [`EmptyName`](Self::EmptyName) carry the lock's
 /// name, and their messages say it first.

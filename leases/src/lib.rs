@@ -162,15 +162,33 @@
 //! [`is_held`](LeaseGuard::is_held) says no, every attempt fails with [`StoreError::Forked`], and
 //! drops do nothing. The locks stay with the original. Make leases, and their store, after the
 //! fork.
+//!
+//! # Panic hooks
+//!
+//! A hook of [`std::panic::set_hook`] may run while the thread has a lock of a map or a scheduler, as
+//! the documentation of [`tourbillon`](tourbillon#panic-hooks) describes. Only acquires are protected
+//! there: they fail, and nothing is acquired. Make no other call of this crate from such a hook.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `test-util` | `Steps`, which drive leases from a test's own thread; no dependency |
+//! | `redis` | `RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
+//! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
 
 mod acquire;
+mod attempt;
 mod awaiting;
+mod build_error;
 mod builder;
 mod desk;
 mod error;
 mod fence;
 mod guard;
 mod hub;
+mod id;
+mod inner;
 mod line;
 mod locks;
 mod memory;
@@ -178,9 +196,8 @@ mod panics;
 #[cfg(feature = "redis")]
 mod redis;
 mod releases;
+mod request;
 mod stats;
-#[cfg(any(test, feature = "test-util"))]
-mod steps;
 mod store;
 mod sync;
 mod turns;
@@ -189,20 +206,27 @@ mod watchdog;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
 pub use acquire::Acquisition;
+pub use build_error::BuildError;
 pub use builder::LeasesBuilder;
-pub use error::{BuildError, LockError, ReleaseError};
+pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};
-pub use guard::{LeaseGuard, LeaseId};
+pub use guard::LeaseGuard;
+pub use id::LeaseId;
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
-#[cfg(any(test, feature = "test-util"))]
-pub use steps::Steps;
 pub use store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
 };
+#[cfg(any(test, feature = "test-util"))]
+pub use watchdog::Steps;
 pub use watchdog::{
     Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,
     WatchdogStats, What,
 };
+
+/// Compiles the README's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,27 +3,21 @@
 use std::fmt;
 use std::time::Duration;
 
-use tourbillon::Clock;
-use tourbillon::Time;
-use tourbillon::reentrancy;
+use tourbillon::{Time, reentrancy};
 
 use super::acquire::Acquisition;
-use super::builder::LeasesBuilder;
-use super::error::{BuildError, LockError};
-use super::guard::{LeaseGuard, LeaseId};
-use super::hub::Hub;
-use super::line::{Line, Tally};
-use super::releases::{GiveBack, Queued, UserHandle};
-use super::stats::{Asks, LeaseStats};
-use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
-use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
-use super::{store::Destination, turns::Turns};
-use crate::panics::contain;
+use super::error::LockError;
+use super::guard::LeaseGuard;
+use super::id::LeaseId;
+use super::inner::Inner;
+use super::releases::UserHandle;
+use super::request::GiveBack;
+use super::stats::LeaseStats;
+use super::watchdog::Event;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::channel::Receiver;
 
-/// Locks that end by themselves, over a [`LeaseStore`].
+/// Locks that end by themselves, over a [`LeaseStore`](super::LeaseStore).
 ///
 /// A lock that is acquired is *leased*: the store forgets it after a while unless it is renewed, which
 /// happens in the background for as long as its [`LeaseGuard`] lives. If the holder dies, is cut off
@@ -54,7 +48,7 @@ use crate::sync::channel::Receiver;
 /// # Drop
 ///
 /// The drop of the last clone, or of the last guard if that lives longer, waits until the store has
-/// been asked for every queued release, but for [one second](LeasesBuilder::end_limit) at most. So
+/// been asked for every queued release, but for [one second](super::LeasesBuilder::end_limit) at most. So
 /// a program may end right after it has dropped its guards. If the dropping thread belongs to a
 /// runtime and must not block, keep a clone, or [`close`](Self::close) the leases on another thread
 /// before. Releases that are still queued after that second go on in the background while the
@@ -86,95 +80,17 @@ pub struct Leases {
     pub(super) inner: UserHandle,
 }
 
-pub(super) struct Inner {
-    pub(super) store: Arc<dyn LeaseStore>,
-    pub(super) watchdog: Watchdog<LeaseId>,
-    pub(super) clock: Clock,
-    pub(super) instance: String,
-    pub(super) lease: Duration,
-    pub(super) poll: Option<Duration>,
-    pub(super) drop_limit: Duration,
-    /// Who waits for a lock, to be told of the end.
-    pub(super) waiting: Hub,
-    /// What is to be given back, and how much that is.
-    pub(super) line: Line<Queued>,
-    pub(super) releases: Arc<Tally>,
-    /// Passes of the line that run.
-    pub(super) release_passes: AtomicUsize,
-    /// Names that the store gave back.
-    pub(super) released: AtomicU64,
-    pub(super) asks: Asks,
-    /// How many users' handles there are.
-    pub(super) handles: AtomicUsize,
-    /// How long the drop of the last one waits.
-    pub(super) end_limit: Duration,
-    /// Without threads: nothing happens while somebody waits.
-    pub(super) stepped: bool,
-    /// Calls that somebody awaits.
-    pub(super) turns: Turns<Destination>,
-}
-
-/// A call takes this long at least, however little patience is left.
-pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
-/// What is to be acquired, checked.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) name: String,
-    pub(super) owner: String,
-    pub(super) lease: Duration,
-    pub(super) keep: Keep,
-}
-
-/// How an attempt is made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct How {
-    /// The release is to be announced.
-    pub(super) waits: bool,
-    /// For how long it has waited.
-    pub(super) waited: Duration,
-    /// When it is of no use any more.
-    pub(super) until: Time,
-    /// An earlier one may still arrive.
-    pub(super) unsure: bool,
-    /// A drop of the guard may wait for the store.
-    pub(super) drop_waits: bool,
-}
-
-/// What an attempt had for an answer.
-#[derive(Debug)]
-pub(super) enum Attempt {
-    Granted(LeaseGuard),
-    Held(Duration),
-    Failed(StoreError),
-    /// It was granted, and could not be kept.
-    Ended(LockError),
-}
-
 impl Leases {
-    /// Leases of 30 s on this store, with default options.
-    ///
-    /// # Errors
-    ///
-    /// As for [`LeasesBuilder::build`].
-    pub fn new(store: impl LeaseStore) -> Result<Self, BuildError> {
-        Self::builder(store).build()
-    }
-
     pub(super) fn of(inner: Inner) -> Self {
         Leases {
             inner: UserHandle::new(&Arc::new(inner)),
         }
     }
 
-    /// Options with their defaults.
-    pub fn builder(store: impl LeaseStore) -> LeasesBuilder {
-        LeasesBuilder::new(Arc::new(store))
-    }
-
     /// Begins to acquire a lock with options of its own: a lease of another length, one that is not
     /// renewed, a holder that must feed it, a longest hold.
     pub fn acquire<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
-        Acquisition::new(self, name)
+        Acquisition::new(&self.inner, name)
     }
 
     /// Acquires the lock, and waits for as long as that takes. Errors of the store that may pass are
@@ -197,7 +113,7 @@ impl Leases {
     /// [`What::Waiting`]: super::What::Waiting
     ///
     /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
-    /// ask again when the lease in their way has run out, and at [intervals](LeasesBuilder::poll).
+    /// ask again when the lease in their way has run out, and at [intervals](super::LeasesBuilder::poll).
     /// Another caller that asks at the moment of the release may be faster, but not for long: see
     /// [fairness](Self#fairness).
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
@@ -289,16 +205,7 @@ impl Leases {
     /// Linear in the number of locks that are held.
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
-        self.inner.asks.fill(LeaseStats {
-            // A forked copy has no line, and its lock may be held for ever.
-            releases_queued: match self.inner.watchdog.is_forked() {
-                true => 0,
-                false => self.inner.releases.entered(),
-            },
-            // Relaxed: a counter.
-            released: self.inner.released.load(Ordering::Relaxed),
-            ..LeaseStats::of(self.inner.watchdog.stats())
-        })
+        self.inner.stats()
     }
 
     /// The present moment of the leases' clock.
@@ -340,131 +247,6 @@ impl Leases {
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases")
-            .field("instance", &self.inner.instance)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// A request that can be sent, and the threads to keep what it will be granted.
-    pub(super) fn request(
-        &self,
-        name: &str,
-        keep: Keep,
-        lease: Duration,
-    ) -> Result<Request, LockError> {
-        if self.watchdog.is_forked() {
-            return Err(LockError::Store {
-                name: name.to_owned(),
-                error: StoreError::Forked,
-            });
-        }
-        // Under a lock this panics before the store is asked. While the thread panics it does not, and
-        // what would be granted could not be kept.
-        if reentrancy::check().is_err() {
-            let why = "called from a panic under a lock of the crate; nothing was asked".to_owned();
-            return Err(LockError::Store {
-                name: name.to_owned(),
-                error: StoreError::Refused(why),
-            });
-        }
-        if name.is_empty() {
-            return Err(LockError::EmptyName);
-        }
-        let most = self.store.longest_lease();
-        if lease > most {
-            let name = name.to_owned();
-            return Err(LockError::TooLong { name, lease, most });
-        }
-        let checked = self.watchdog.check(&keep);
-        checked.map_err(|error| LockError::of_keep(name, error))?;
-        Ok(Request {
-            name: name.to_owned(),
-            // The process by its number of now: it may be a copy of the one that made the leases.
-            owner: format!(
-                "{}:{}:{}",
-                self.instance,
-                std::process::id(),
-                self.watchdog.number()
-            ),
-            lease,
-            keep,
-        })
-    }
-
-    /// Asks the store once. Whatever panics, the answer is that nobody knows.
-    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
-        contain(|| self.ask(request, how)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Attempt::Failed(StoreError::Unavailable(what))
-        })
-    }
-
-    fn ask(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
-        // The lease counts from before the request is sent.
-        let sent = self.clock.now();
-        let claim = Claim::new(&request.name, &request.owner, request.lease);
-        let mut claim = claim.waited(how.waited);
-        if how.waits {
-            claim = claim.waiting();
-        }
-        let limit = (request.lease / 3)
-            .min(how.until.since(sent))
-            .max(LEAST_CALL);
-        let token = match self.store.acquire(&claim, limit) {
-            Ok(Acquired::Granted { token }) => token,
-            Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
-            Err(error) => return Attempt::Failed(error),
-        };
-        let until = sent + self.watchdog.good_for(request.lease);
-        if self.clock.now() >= until {
-            let what = "the grant came when its lease had run out".to_owned();
-            return Attempt::Failed(StoreError::Unavailable(what));
-        }
-        let id = LeaseId::new(request, token);
-        match self
-            .watchdog
-            .keep_with(id, &request.keep.clone().since(sent))
-        {
-            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
-            Err(error) => Attempt::Ended(LockError::of_keep(&request.name, error)),
-        }
-    }
-
-    pub(super) fn renew(
-        store: &dyn LeaseStore,
-        batch: &Batch<'_, LeaseId>,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        let renewals: Vec<_> = batch
-            .entries()
-            .iter()
-            .map(|entry| {
-                let id = entry.key();
-                let mut renewal = Renewal::new(id.name(), id.owner(), entry.lease());
-                renewal.holds = u32::try_from(id.holds()).unwrap_or(u32::MAX);
-                renewal
-            })
-            .collect();
-        store.renew(batch.destination(), &renewals, batch.limit())
-    }
-
-    /// Asks the store once to give a name back.
-    pub(super) fn release_once(
-        &self,
-        name: &str,
-        owner: &str,
-        lease: Duration,
-    ) -> Result<Released, StoreError> {
-        let limit = call_limit(lease);
-        let answer = contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        });
-        if let Ok(answer) = &answer {
-            self.count_released(*answer);
-        }
-        answer
+        self.inner.fmt(f)
     }
 }

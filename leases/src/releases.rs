@@ -4,6 +4,7 @@
 //! They go through a [`Line`] of their own, on the threads of the renewals, and are tried again
 //! until their lease would have run out.
 
+use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tourbillon::Clock;
 use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
-use super::line::{Carrier, Entered};
-use super::locks::Inner;
+use super::inner::Inner;
+use super::line::Carrier;
+use super::request::{GiveBack, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
 use super::watchdog::{Alarm, Lane, Route, call_limit};
 use crate::panics::contain;
@@ -26,31 +28,6 @@ const DOUBT: Duration = Duration::from_secs(60);
 const MOST_PASSES: usize = 64;
 /// A pass that finds as many tries again after this.
 const BUSY: Duration = Duration::from_millis(50);
-
-/// A name that is to be given back.
-pub(super) struct GiveBack {
-    pub(super) name: String,
-    pub(super) owner: String,
-    pub(super) lease: Duration,
-    /// Nothing of this owner is under way that may still be granted: what the store does not know is
-    /// given back.
-    pub(super) sure: bool,
-}
-
-/// A name in the line.
-pub(super) struct Queued {
-    back: GiveBack,
-    /// Until when it is of use.
-    until: Time,
-    tried: u32,
-    /// It is held for certain: the first release ends that holding, and not one that may still be
-    /// granted.
-    held: bool,
-    /// Counts it, until the store has answered.
-    entered: Option<Entered>,
-    /// Dropped when it has been tried.
-    tells: Option<Sender<()>>,
-}
 
 impl Inner {
     /// Gives a name back in the background, and tries again until any lease of it would have run out.
@@ -201,6 +178,24 @@ impl Inner {
         (again && self.clock.now() + pause < release.until).then_some(pause)
     }
 
+    /// Asks the store once to give a name back.
+    pub(super) fn release_once(
+        &self,
+        name: &str,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Released, StoreError> {
+        let limit = call_limit(lease);
+        let answer = contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
+        });
+        if let Ok(answer) = &answer {
+            self.count_released(*answer);
+        }
+        answer
+    }
+
     pub(super) fn count_released(&self, answer: Released) {
         if answer == Released::Released {
             // Relaxed: a counter.
@@ -297,6 +292,12 @@ impl UserHandle {
 impl Clone for UserHandle {
     fn clone(&self) -> Self {
         UserHandle::new(&self.0)
+    }
+}
+
+impl fmt::Debug for UserHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

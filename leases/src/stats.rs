@@ -1,7 +1,6 @@
 //! What [`Leases`](super::Leases) count.
 
 use super::error::LockError;
-use super::guard::LeaseGuard;
 use super::watchdog::WatchdogStats;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,7 +94,7 @@ impl Asks {
     }
 
     /// One has its answer.
-    pub(super) fn end(&self, answer: &Result<LeaseGuard, LockError>) {
+    pub(super) fn end<T>(&self, answer: &Result<T, LockError>) {
         let counter = match answer {
             Ok(_) => &self.granted,
             Err(LockError::Held { .. } | LockError::TimedOut { .. }) => &self.refused,

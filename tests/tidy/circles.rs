@@ -15,7 +15,7 @@ pub(crate) type Knot = (&'static [&'static str], &'static str);
 type Module = Vec<String>;
 
 fn module_of(path: &str) -> Module {
-    let inner = path.strip_prefix("src/").unwrap_or(path);
+    let inner = path.rsplit_once("src/").map_or(path, |(_, inner)| inner);
     let inner = inner.strip_suffix(".rs").unwrap_or(inner);
     let parts = inner.split('/').filter(|part| *part != "mod");
     let parts = parts.filter(|part| *part != "lib");

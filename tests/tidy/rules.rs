@@ -3,8 +3,8 @@
 
 use crate::source::{Source, Token};
 use crate::{
-    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LAYERS, LONG_FILES, Layer,
-    MAY_BE_IGNORED,
+    EXHAUSTIVE_ENUMS, FACADE_EXCEPTIONS, GROWING_VARIANTS, LONG_FILES, Layer, MAY_BE_IGNORED,
+    PUBLISHED, Package,
 };
 
 const LONGEST: usize = 600;
@@ -18,26 +18,48 @@ fn complain(source: &Source, line: usize, what: &str) -> String {
 
 // === layering ===
 
+/// The package whose sources a file is one of.
+fn package_of(path: &str) -> Option<&'static Package> {
+    PUBLISHED
+        .iter()
+        .find(|package| in_package(path, package).is_some())
+}
+
+/// The path within a package's folder of sources.
+fn in_package<'a>(path: &'a str, package: &Package) -> Option<&'a str> {
+    path.strip_prefix(package.sources)?.strip_prefix('/')
+}
+
 /// The modules that a file lies in, from the top: `src/shard/ticker.rs` is `[shard, ticker]`.
-fn modules_of(path: &str) -> Vec<&str> {
-    let inner = path.strip_prefix("src/").unwrap_or(path);
+fn modules_of<'a>(path: &'a str, package: &Package) -> Vec<&'a str> {
+    let inner = in_package(path, package).unwrap_or(path);
     let inner = inner.strip_suffix(".rs").unwrap_or(inner);
     inner.split('/').filter(|part| *part != "mod").collect()
 }
 
-fn layer_of(module: &str) -> Option<&'static Layer> {
-    LAYERS.iter().find(|layer| layer.module == module)
+impl Package {
+    fn layer_of(&self, module: &str) -> Option<&'static Layer> {
+        self.layers.iter().find(|layer| layer.module == module)
+    }
 }
 
-/// Holds what a file names of the crate to the table of layers.
+/// Holds what a file names of its crate to the table of layers.
 pub(crate) fn layering(source: &Source) -> Vec<String> {
-    let modules = modules_of(&source.path);
+    let Some(package) = package_of(&source.path) else {
+        return vec![complain(
+            source,
+            1,
+            "the file belongs to no package of PUBLISHED",
+        )];
+    };
+    let modules = modules_of(&source.path, package);
     if modules == ["lib"] {
         return Vec::new();
     }
-    let Some(own) = layer_of(modules[0]) else {
+    let Some(own) = package.layer_of(modules[0]) else {
         let what = format!(
-            "the module `{}` has no layer: say in LAYERS of tests/tidy/main.rs where it belongs",
+            "the module `{}` has no layer: say in the table of layers of tests/tidy/main.rs where it \
+             belongs",
             modules[0]
         );
         return vec![complain(source, 1, &what)];
@@ -60,7 +82,7 @@ pub(crate) fn layering(source: &Source) -> Vec<String> {
         if named == own.module {
             continue;
         }
-        let what = match layer_of(named) {
+        let what = match package.layer_of(named) {
             Some(other) if own.may_use(other) => continue,
             Some(other) => format!(
                 "`{}` (layer {}) must not use `{named}` (layer {}); arrows point down only",
@@ -68,7 +90,7 @@ pub(crate) fn layering(source: &Source) -> Vec<String> {
             ),
             None => format!(
                 "`{named}` is no module of the table; name an item by the module it lies in, and \
-                 give a new module its layer in LAYERS of tests/tidy/main.rs"
+                 give a new module its layer in tests/tidy/main.rs"
             ),
         };
         found.push(complain(source, path.line, &what));
@@ -78,10 +100,11 @@ pub(crate) fn layering(source: &Source) -> Vec<String> {
 
 // === what only the facade may name ===
 
-/// Only `src/sync/` names std's atomics, locks and threads, crossbeam or loom: what names them
+/// Only `src/sync/` of a package names std's atomics, locks and threads, crossbeam or loom: what names them
 /// itself would escape the models.
 pub(crate) fn facade(source: &Source) -> Vec<String> {
-    if source.path.starts_with("src/sync/") {
+    let inner = package_of(&source.path).and_then(|package| in_package(&source.path, package));
+    if inner.is_some_and(|inner| inner.starts_with("sync/")) {
         return Vec::new();
     }
     let banned = |segments: &[String]| {
@@ -220,7 +243,8 @@ pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
     let begins = |tokens: &[Token]| {
         tokens.len() >= promise.len() && promise.iter().zip(tokens).all(|(text, t)| t.is(text))
     };
-    if source.path == "src/lib.rs" && !begins(&source.tokens) {
+    let inner = package_of(&source.path).and_then(|package| in_package(&source.path, package));
+    if inner == Some("lib.rs") && !begins(&source.tokens) {
         let what = "the crate's code has to begin with `#![forbid(unsafe_code)]`";
         found.push(complain(source, 1, what));
     }
@@ -338,20 +362,22 @@ impl Layer {
 /// What is wrong with the table of layers itself, and which of its exceptions are out of date.
 pub(crate) fn table(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for layer in LAYERS {
-        for name in layer.beside {
-            let other = layer_of(name);
-            if other.is_none_or(|other| other.layer != layer.layer) {
-                found.push(format!(
-                    "LAYERS: `{name}` does not stand beside `{}`",
-                    layer.module
-                ));
-            }
-            if other.is_some_and(|other| other.beside.contains(&layer.module)) {
-                found.push(format!(
-                    "LAYERS: `{name}` and `{}` must not use each other",
-                    layer.module
-                ));
+    for package in PUBLISHED {
+        for layer in package.layers {
+            for name in layer.beside {
+                let other = package.layer_of(name);
+                if other.is_none_or(|other| other.layer != layer.layer) {
+                    found.push(format!(
+                        "the layers of {}: `{name}` does not stand beside `{}`",
+                        package.sources, layer.module
+                    ));
+                }
+                if other.is_some_and(|other| other.beside.contains(&layer.module)) {
+                    found.push(format!(
+                        "the layers of {}: `{name}` and `{}` must not use each other",
+                        package.sources, layer.module
+                    ));
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use redis::ServerError;
 
-use crate::StoreError;
+use crate::store::StoreError;
 
 /// Codes of answers that pass by themselves:
 ///

@@ -13,7 +13,7 @@ use super::errors::{Fault, answered};
 use super::tls::Tls;
 pub(super) use super::wire::Limit;
 use super::wire::{Timed, Wire};
-use crate::StoreError;
+use crate::store::StoreError;
 
 /// Where the server is, and who we are to it.
 pub(super) struct Server {

@@ -11,8 +11,8 @@ use tourbillon::{Clock, ClockParker, ClockUnparker};
 
 use super::errors::{Fault, answered};
 use super::link::{Limit, Link, Server};
-use crate::StoreError;
 use crate::hub::Hub;
+use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::Builder;
 use crate::sync::{Arc, Mutex};

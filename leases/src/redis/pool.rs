@@ -14,9 +14,9 @@ use tourbillon::Time;
 use super::errors::Fault;
 use super::link::{Limit, Link, Server};
 use super::scripts::{By, Call};
+use crate::store::{Destination, StoreError};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, Origin};
-use crate::{Destination, StoreError};
 
 /// Connections that nobody uses just now, and turns for those who want one.
 pub(super) struct Pool {

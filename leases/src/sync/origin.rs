@@ -1,4 +1,4 @@
-//! Forked copies of a process.
+//! Forked copies of a process. The models compile this file, too.
 
 /// The process in which something was made.
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
-use super::super::error::BuildError;
+use super::super::build_error::BuildError;
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Callback, Event, Teller};
 use super::machine::{Machine, Parts, Renew, Where};
@@ -115,12 +115,12 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
         self,
         seed: u64,
         renew: F,
-    ) -> Result<(Watchdog<K>, super::super::Steps), BuildError>
+    ) -> Result<(Watchdog<K>, super::Steps), BuildError>
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
         let hand = self.clock.as_ref().and_then(Clock::as_manual);
-        let steps = super::super::Steps::new(hand, seed)?;
+        let steps = super::Steps::new(hand, seed)?;
         let timers = Timers::stepped(Clock::manual(&steps.clock()), steps.handle());
         Ok((
             self.assemble(Arc::new(timers), Box::new(renew), seed)?,

@@ -11,6 +11,7 @@
 //! | `events.rs`, `lost.rs` | what the application hears |
 //! | `waits.rs` | what it hears of callers that wait |
 //! | `timers.rs` | the scheduler that it all runs on |
+//! | `steps.rs` | a scheduler that a test drives |
 
 mod builder;
 mod events;
@@ -19,6 +20,8 @@ mod lost;
 mod machine;
 mod pass;
 mod rhythm;
+#[cfg(any(test, feature = "test-util"))]
+mod steps;
 mod term;
 mod timers;
 mod waits;
@@ -26,6 +29,8 @@ mod waits;
 pub use builder::WatchdogBuilder;
 pub use events::{Event, What};
 pub use lost::Lost;
+#[cfg(any(test, feature = "test-util"))]
+pub use steps::Steps;
 pub use term::Loss;
 
 pub(super) use builder::random;

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Wake;
 
+use crossbeam_channel::TryRecvError;
 use tourbillon::ManualClock;
 
 use super::*;
 use crate::sync::Arc;
-use crossbeam_channel::TryRecvError;
 
 const UNTIL: u64 = 4;
 const CAP: u64 = 7;
