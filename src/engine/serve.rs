@@ -210,7 +210,7 @@ impl<F: Face> Server<F> {
                 tickets.push(ticket);
             }
             self.serve_batch(&tickets);
-            // Taken only after the batch ran: no other worker could take this ticket meanwhile.
+            // Taken only now: while the batch runs, another worker may take this ticket.
             next = if tickets.len() == limit { more() } else { None };
         }
     }
@@ -337,7 +337,7 @@ fn after_settling<K>(settled: Settled<K>) {
     }
 }
 
-/// Splits `list` into runs of neighbours that belong to one stripe.
+/// Splits `list` into groups of neighbours that belong to one stripe.
 fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Item = &[T]> {
     list.chunk_by(move |one, next| stripe(one) == stripe(next))
 }

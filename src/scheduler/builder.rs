@@ -1,4 +1,4 @@
-//! Options. Everything is checked in `build`, which names the offending value.
+//! The options of a scheduler. `build` checks everything and names the offending value.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -16,7 +16,7 @@ use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
 
-/// Options of a [`Scheduler`], with defaults that fit most.
+/// Options of a [`Scheduler`], with defaults that fit most uses.
 ///
 /// # Examples
 ///
@@ -61,7 +61,7 @@ impl<K> Builder<K> {
 impl<K, S> Builder<K, S> {
     engine_options!();
 
-    /// What hashes the keys.
+    /// Sets the hasher of the keys.
     pub fn hasher<S2>(self, hasher: S2) -> Builder<K, S2> {
         Builder {
             config: self.config,
@@ -72,8 +72,8 @@ impl<K, S> Builder<K, S> {
         }
     }
 
-    /// Is told of every task that panicked, on the thread that ran it. The panic is caught and
-    /// counted in any case, and the panic hook has printed it.
+    /// Sets a handler for tasks that panicked. It is called on the thread that ran the task. The
+    /// panic is caught and counted in any case, and the panic hook has printed it before.
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
@@ -87,11 +87,11 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Starts the threads.
+    /// Starts the threads and returns the scheduler.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = self.parts(clock, None)?;
@@ -101,10 +101,10 @@ where
 
     /// Builds a scheduler without threads, driven by the calling thread; see
     /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
-    /// [`RandomState`] hashes; a hasher of your own has to be the same in every run by itself.
+    /// [`RandomState`] hashes. A custom hasher has to give the same hashes in every run by itself.
     ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
-    /// then that one is used.
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
+    /// that clock is used.
     ///
     /// # Errors
     ///
@@ -127,12 +127,13 @@ where
         Ok(crate::test_util::Stepped::new(server, seats, hand, seed))
     }
 
+    /// Validates the options and assembles the engine.
     fn parts(self, clock: Clock, seed: Option<u64>) -> Result<Built<K, S>, BuildError> {
         let config = self.config.validate(num_cpus::get())?;
         let face = Keyed {
             hasher: self.hasher,
             on_panic: self.on_panic,
-            // By one tick every start may be late, and by its wake-up.
+            // Every start may be late by one tick and by the wake-up of its ticker.
             least_grace: self.config.tick * 2,
             #[cfg(any(test, feature = "test-util"))]
             log: seed.map(|_| Mutex::new(Vec::new())),
