@@ -261,7 +261,7 @@ where
             started: firing.started,
         };
         let for_future = told.clone();
-        // A task that was called from another task's run does not own that run, and leaves it alone.
+        // A task that another task's run has called does not own that run, and leaves it alone.
         let run = match after {
             After::Ends => {
                 let engine = firing.handle.engine();

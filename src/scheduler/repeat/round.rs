@@ -1,4 +1,4 @@
-//! What a round is told, and what it answers.
+//! A task's view of its round, and its answer.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -9,8 +9,8 @@ use super::super::firing::Firing;
 use super::super::hasher::RandomState;
 use crate::tick::Time;
 
-/// A round of a repeating task, as the task sees it: the [`Firing`] of a run, to which it
-/// dereferences, and how far the repetition is.
+/// A round of a repeating task, as the task sees it. It dereferences to the [`Firing`] of the run
+/// and adds the progress of the repetition.
 ///
 /// # Examples
 ///
@@ -44,22 +44,23 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's handle.
+    /// Returns the run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's
+    /// handle.
     #[must_use]
     pub fn firing(&self) -> &'a Firing<'a, K, S> {
         self.firing
     }
 
-    /// Which round this is of those that ran; the first is 1.
+    /// Returns the number of this round among those that ran; the first is 1.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number of rounds of a fixed rate that were left out for good since the round before, or
-    /// since the first point of the grid; see [`Missed`](super::Missed). All of them were due
-    /// before this round's own [deadline](Firing::deadline). Rounds that are made up for are not
-    /// counted. The number is 0 for fixed delays and schedule functions.
+    /// Returns the number of rounds of a fixed rate that were skipped for good since the round
+    /// before, or since the first point of the grid; see [`Missed`](super::Missed). All of them
+    /// were due before this round's own [deadline](Firing::deadline). Rounds that are made up are
+    /// not counted. The number is 0 for fixed delays and schedule functions.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
@@ -92,28 +93,30 @@ where
     }
 }
 
-/// What a round answers: what comes after it.
+/// The answer of a round: what follows it.
 ///
-/// It counts only if nobody decided otherwise during the round: after a `cancel` or at shutdown no
-/// round follows, a `reschedule` or `pull_in` that answered *moved* says when the next one is due,
-/// and a timer that was armed for the key takes the place of the repetition.
+/// The answer counts only if no call decided otherwise during the round:
+///
+/// - After a `cancel` or at shutdown no round follows.
+/// - A `reschedule` or `pull_in` that answered *moved* sets when the next round is due.
+/// - A timer that was armed for the key replaces the repetition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "it says nothing unless the task returns it"]
 pub enum Next {
-    /// The next round, when the period says.
+    /// The next round follows when the period says.
     Again,
-    /// The next round so long after the end of this one; zero is at once. A fixed rate's grid
-    /// begins anew there.
+    /// The next round follows this long after the end of the present one; zero means at once. The
+    /// grid of a fixed rate begins anew there.
     After(Duration),
-    /// The next round at this moment of the scheduler's clock; one that has passed is at once. A
-    /// fixed rate's grid begins anew there.
+    /// The next round follows at this time of the scheduler's clock; a time in the past means at
+    /// once. The grid of a fixed rate begins anew there.
     At(Time),
-    /// No further round: the key is gone, unless a move was answered meanwhile.
+    /// No further round follows. The key is gone, unless a move was answered during the round.
     Stop,
 }
 
-/// What a repeating task may return: [`Next`], or `()` for [`Next::Again`], or a type of your own.
+/// What a repeating task may return: [`Next`], or `()` for [`Next::Again`], or a custom type.
 ///
 /// # Examples
 ///
@@ -134,7 +137,7 @@ pub enum Next {
 /// assert_eq!(Poll::Done.into_next(), Next::Stop);
 /// ```
 pub trait IntoNext {
-    /// What comes after the round. A panic in here is a panic of the round.
+    /// Returns what follows the round. A panic in here counts as a panic of the round.
     fn into_next(self) -> Next;
 }
 

@@ -1,4 +1,5 @@
-//! The closure with its rhythm, as an entry's payload: one box, like that of a task that runs once.
+//! The closure with its cadence, as the payload of an entry: one box, like that of a task that runs
+//! once.
 
 use std::hash::BuildHasher;
 use std::marker::PhantomData;
@@ -16,12 +17,15 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs a round. The rhythm knows the answer afterwards; or that there is none, if it panics.
+    /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
+    /// round panicked.
     fn round(&mut self, firing: &Firing<'_, K, S>);
 
+    /// Returns the cadence.
     fn rhythm(&mut self) -> &mut Rhythm;
 }
 
+/// A closure and the cadence of its rounds.
 pub(crate) struct Repeat<F, R> {
     task: F,
     rhythm: Rhythm,
