@@ -131,7 +131,8 @@ impl Rhythm {
             return Start::Round(deadline);
         };
         if self.expected != Some(deadline) {
-            // R2: the round was moved. If it was moved into the past, the grid begins where it runs.
+            // R2: the round was moved. If it was moved into the past, the grid begins where it
+            // runs.
             let late = now.since(deadline) >= self.grace;
             let begins = if late { now } else { deadline };
             *point = begins + Duration::from_nanos(*period);
