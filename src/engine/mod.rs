@@ -161,6 +161,7 @@ pub(crate) struct Engine<F: Face> {
     shutdown_limit: Duration,
     workers: usize,
     stepped: bool,
+    /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
     #[cfg(not(loom))]
@@ -203,6 +204,7 @@ impl<F: Face> Engine<F> {
             stepped,
         } = parts;
         let tag = unique_number();
+        // The seed is random unless the engine is to be repeatable.
         let (shards, parkers) = Shards::new(&Layout {
             shards: config.shards,
             stripes: config.stripes,

@@ -4,9 +4,9 @@
 //! ```text
 //! shares of  1 . 2 . 1 . 2 . 3 . 1 .      each as long as the pace needs for it
 //!              |   |   |   |   |   |
-//! ticker 1   ##      ##          ##       ## what is due expires, at once if there is so much
+//! ticker 1   ##      ##          ##       ## due entries expire, all at once if there are many;
 //! ticker 2       ##      ##               then the ticker reserves the next share, while it holds
-//! ticker 3                   ##           something back
+//! ticker 3                   ##           entries back
 //! ```
 //!
 //! - **G1** Two shares begin at least one share length apart, and nothing of a share expires before

@@ -298,6 +298,8 @@ where
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S, G>, Intake<Expired<K, V>>), BuildError> {
         let (outlet, intake) = outlet(capacity);
+        // A worker that waits for room holds an entry that no call finds any more. So there is only
+        // one.
         self.place = Place::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
@@ -329,6 +331,7 @@ where
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
     ) -> Result<crate::test_util::SteppedMap<K, V, S, G>, BuildError> {
+        // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }

@@ -83,12 +83,14 @@ impl<V, T> Session<V, T> {
 
     /// Converts the entry to what is delivered. The entry leaves its group first.
     fn expire<K>(self, key: K, deadline: Time, started: Time) -> Expired<K, V> {
+        // An entry that a handler gets must not count in its group any more.
         drop(self.tag);
         Expired {
             key,
             value: self.value,
             deadline,
             lateness: started.since(deadline),
+            // Only `RunNow` starts a delivery before the deadline.
             reason: if started < deadline {
                 Reason::Shutdown
             } else if self.end <= deadline {

@@ -385,6 +385,7 @@ where
                 .filter_map(|(_, session)| session.tag.take());
             self.groups().leave_all(group_hash, tags);
             let pairs = taken.drain(..);
+            // Without a key, the clone of a running key panicked; the value is dropped.
             removed.extend(pairs.filter_map(|(key, session)| Some((key?, session.value))));
         }
         removed

@@ -104,6 +104,7 @@ impl<G> Shard<G> {
         G: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        // A call of the map from `Eq` panics instead of deadlocking.
         let _user_code = NoCalls::begin();
         self.index.find(hash.bits(), |number| {
             self.group(number)
@@ -144,6 +145,7 @@ impl<G> Shard<G> {
             self.groups.pop();
         }
         self.free = NO_ENTRY;
+        // Linked from the last to the first, so that the lowest free number is given out first.
         for number in (0..self.groups.len()).rev() {
             if let Place::Free(next) = &mut self.groups[number] {
                 *next = std::mem::replace(&mut self.free, number);
@@ -209,6 +211,7 @@ impl<G> Drop for Membership<G> {
         if self.number == NO_ENTRY {
             return;
         }
+        // No user code runs under the lock (G4), so the plain lock is enough.
         let emptied = self.shard.lock().leave(self.group, self.number);
         dispose(emptied);
     }
@@ -253,6 +256,7 @@ fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
     if NoCalls::begin().is_inert() {
         return None;
     }
+    // Begun before the lock is taken, so that it also covers the release.
     let barrier = Barrier::begin();
     Some(Held {
         shard: shard.lock(),

@@ -67,6 +67,8 @@ where
         let mut answers = vec![Touch::NotFound; places.len()];
         let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
         self.engine.with_groups(&places, |group| {
+            // All keys are found before any entry is touched: an `Eq` that panics leaves the group
+            // of stripes unchanged.
             group.find_all(&mut slots);
             let mut slots = slots.iter();
             group.each(|stripe, place| {
@@ -111,6 +113,7 @@ where
                         stripe.sieve(
                             from,
                             PORTION,
+                            // An entry whose lifetime is over is left to its delivery.
                             |key, session, _| !session.lives(now) || keep(key, &mut session.value),
                             &mut garbage,
                         )

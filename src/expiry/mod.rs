@@ -353,6 +353,7 @@ where
         self.put(key, value, expiry, false)
     }
 
+    /// Inserts an entry; `if_absent` refuses to replace one that lives.
     fn put(
         &self,
         key: K,
@@ -369,6 +370,8 @@ where
             stripe,
             &mut given,
             |stripe, (key, _)| {
+                // An entry whose lifetime is over counts as absent, even if it still waits for its
+                // delivery.
                 let slot = if if_absent {
                     stripe.find(hash, key)
                 } else {
@@ -379,6 +382,7 @@ where
                 stripe.admit(hash, key, if_absent && !is_over)
             },
             |stripe, admission, (key, session)| {
+                // The usual case, without the large answer of `arm`.
                 if admission.is_vacant() {
                     stripe.arm_vacant(hash, key, session, deadline, now);
                     return (None, None);
@@ -431,6 +435,7 @@ where
         if let Some(value) = self.get(&key) {
             return Ok(Found::Present(value));
         }
+        // Made and cloned once and without a lock, even if the loop repeats.
         let mut given = (key, make());
         let value = given.1.clone();
         loop {
@@ -496,6 +501,7 @@ where
         self.look(key, |value, _| look(value))
     }
 
+    /// Calls `look` with the value and the deadline of an entry that lives.
     fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V, Time) -> R) -> Option<R>
     where
         K: Borrow<Q>,

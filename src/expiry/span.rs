@@ -88,6 +88,7 @@ impl Expiry {
             return nanos;
         }
         let most = u128::from(nanos) * u128::from(self.jitter) / 100;
+        // Bounded so that the product below fits into 128 bits.
         let most = most.min(u128::from(u64::MAX / 2));
         // Drawn evenly from 0 to twice `most`, then shifted to the range from -most to +most.
         let drawn = ((2 * most + 1) * u128::from(luck)) >> u64::BITS;

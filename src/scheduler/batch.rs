@@ -61,6 +61,8 @@ where
         let mut slots = Vec::with_capacity(per_hold.min(places.len()));
         portions(&places, per_hold, |stripe, places| {
             self.engine().with(stripe, |stripe| {
+                // All keys are found before any timer is moved: an `Eq` that panics leaves the
+                // stripe unchanged.
                 find_all(stripe, places, &mut slots);
                 for (place, slot) in places.iter().zip(&slots) {
                     if let Some(slot) = *slot {
@@ -97,6 +99,7 @@ where
                     }
                 }
             });
+            // Keys and tasks are user code, so they are dropped between two holds of a lock.
             drop_each(garbage.drain(..));
         });
         answers

@@ -114,9 +114,11 @@ where
         mut self,
         seed: u64,
     ) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
+        // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
+        // A manual clock that was given is shared with the test.
         let hand = self
             .config
             .clock

@@ -176,6 +176,7 @@ where
             },
             After::Stays(rounds) => {
                 let mut ended = Self::go_on(handle, fire, rounds);
+                // The round or its schedule function may have panicked.
                 ended.panicked |= panicked;
                 ended
             }

@@ -85,6 +85,7 @@ where
         let Some(id) = self.id.take() else {
             return;
         };
+        // The usual case, without a clone of the handle.
         if !is_under_a_lock() {
             self.handle.by_id(id).cancel();
             return;

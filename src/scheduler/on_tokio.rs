@@ -272,6 +272,8 @@ where
             _ => None,
         };
         let Spawn { make, runtime } = *self;
+        // `make` is called inside the future, so that it runs on the runtime. The join handle is
+        // not needed: the dropped `Carry` completes the run.
         drop(runtime.spawn(Carry {
             future: Some(Box::pin(async move { make(for_future).await })),
             told,
@@ -352,6 +354,7 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let poll = |future: &mut Option<Boxed>| {
             let polled = (future.as_mut()).map_or(Poll::Ready(()), |f| f.as_mut().poll(context));
+            // Dropped here, where a panic of the drop counts as a panic of the run.
             if polled.is_ready() {
                 *future = None;
             }

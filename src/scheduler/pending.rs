@@ -60,6 +60,7 @@ where
                 .peek(stripe, |stripe| stripe.look(from, PORTION, &mut seen));
             self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
             let tag = engine.tag();
+            // Converted without the lock.
             self.portion = seen
                 .into_iter()
                 .map(|(key, sight)| (key, TimerInfo::new(tag, stripe as u32, sight)))

@@ -127,6 +127,7 @@ where
             handed_back: ending
                 .taken
                 .into_iter()
+                // A timer whose key could not be cloned has no key. It counts as cancelled.
                 .filter_map(|(key, deadline, task)| {
                     key.map(|key| HandedBack {
                         key,

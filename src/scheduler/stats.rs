@@ -115,6 +115,7 @@ pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
     for shard in 0..engine.shards().shards() {
         let mut sum = Counters::default();
         for stripe in engine.stripes_of(Some(shard)) {
+            // All counters of a stripe are read under one hold of its lock, so that they balance.
             let (counters, running) = engine
                 .shards()
                 .peek(stripe, |stripe| (stripe.counters(), stripe.running()));

@@ -65,6 +65,7 @@ impl<F: Face> Driver<F> {
     pub(super) fn advance_to(&self, to: Time) {
         self.settle();
         while let Some(next) = self.next_due(to) {
+            // Never backwards: a task may have set the clock ahead.
             self.hand.set(next.max(self.now()));
             self.settle();
         }
@@ -166,6 +167,7 @@ impl<F: Face> Driver<F> {
         }
         Some(engine.end(mode, self.now(), &mut |limit| {
             self.settle();
+            // Like `advance_to`, but only until nothing is pending or running.
             while !engine.closing().is_quiet() {
                 let Some(next) = self.next_due(limit) else {
                     self.hand.set(limit.max(self.now()));

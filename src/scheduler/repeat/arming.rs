@@ -97,6 +97,7 @@ where
         let (_, hash) = self.hash_of(&key);
         let random = mix(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().face.least_grace;
+        // Without a lock: a schedule function is user code.
         let (rhythm, deadline) = match Rhythm::begin(period, now, random, least_grace) {
             Ok(begun) => begun,
             Err(NoRhythm::Zero) => return Err(ScheduleError::ZeroPeriod(task)),

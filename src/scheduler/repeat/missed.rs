@@ -86,6 +86,7 @@ pub(super) struct Plan {
 pub(super) fn plan(due: Due, now: Time, policy: Missed, grace: Duration) -> Plan {
     let late = now.since(due.deadline);
     let (missed, runs) = if late.is_zero() || late < grace {
+        // Not missed, so the round runs with its own deadline.
         (0, Some(due.deadline))
     } else {
         // The round's own point always counts: with jitter a round may be late before its point.

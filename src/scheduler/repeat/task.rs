@@ -74,6 +74,7 @@ where
     R: IntoNext + 'static,
 {
     fn round(&mut self, firing: &Firing<'_, K, S>) {
+        // This also clears the last answer: after a panic there must be none.
         let (number, missed) = self.rhythm.begin_round();
         let round = Round {
             firing,
