@@ -67,8 +67,9 @@ use touch::luck;
 ///
 /// - Until then a touch saves the entry, even if it is due and waits for a worker.
 ///   [`Touch::Touched`] means that it lives on.
-/// - The end of its lifetime never moves. From then on no call finds the entry, delivered or not,
-///   except [`remove`](Self::remove) and an insertion that replaces it. Both take it out.
+/// - A touch never moves the end of its lifetime. After that end no call finds the entry, delivered
+///   or not, except calls that take it out: [`remove`](Self::remove), for example, or an insertion
+///   that replaces it.
 /// - While the handler runs for a key, the key is free. An entry inserted then is a new one, and is
 ///   delivered after that run at the earliest.
 /// - A delivery needs a clone of the key. If `Clone` panics, the entry is dropped undelivered and
@@ -79,10 +80,11 @@ use touch::luck;
 /// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
 /// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
 /// [`update`](Self::update) and [`retain`](Self::retain). It should be short. It must not call any
-/// map or scheduler of this crate: such a call panics with a message instead of deadlocking. It may
-/// drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the last clone of a
-/// map. The thread does the work of such a drop after it has released the lock, and before the call
-/// returns.
+/// map or scheduler of this crate: such a call panics with a message instead of deadlocking.
+///
+/// Such code may drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the
+/// last clone of a map. The thread does the work of such a drop after it has released the lock, and
+/// before the call returns.
 ///
 /// If such code panics, the call panics and the map stays usable. Only the changes that an `update`
 /// or a `retain` made before the panic remain. The captures of such a closure are dropped under the

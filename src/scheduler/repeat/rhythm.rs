@@ -197,7 +197,8 @@ impl Rhythm {
             (None, AfterPanic::Continue) => {}
             (None, AfterPanic::Stop) => return None,
             (None, AfterPanic::BackOff { first, most }) => {
-                // After 32 panics in a row the shift overflows, and the factor stays at its maximum.
+                // After 32 panics in a row the shift overflows; then the factor stays at its
+                // maximum.
                 let times = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
                 no_earlier = ended + first.saturating_mul(times).min(most);
                 self.panics = self.panics.saturating_add(1);
