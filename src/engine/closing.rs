@@ -6,21 +6,22 @@
 //!
 //! 1. *begin*: one caller wins. All other callers learn that the engine is closed.
 //! 2. Every stripe's gate is closed under its lock. An arming comes before the gate, and is
-//!    accepted and accounted for below, or after it, and is refused. **C1**
+//!    accepted and accounted for below, or after it, and is refused. **CLOSE-1**
 //! 3. The mode decides: `HandBack` takes everything out at once. `Drain` waits until the stripes
 //!    are empty. `RunNow` makes everything due, then waits.
 //! 4. The timers that are left after the limit are taken out under the stripes' locks. Each timer
-//!    was claimed before, and runs, or it is handed back; never both. **C2** A task that sleeps on
-//!    such a timer is woken now, since a running task may keep step 5 waiting for long.
+//!    was claimed before, and runs, or it is handed back; never both. **CLOSE-2** A task that
+//!    sleeps on such a timer is woken now, since a running task may keep step 5 waiting for long.
 //! 5. The engine waits, up to the limit, for running tasks and for user code outside of a run
 //!    (`shard/user_code.rs`).
 //! 6. *stop*: tickers and workers leave at their next check. They check after they announced their
-//!    sleep, so none of them sleeps through the stop. **C3**
+//!    sleep, so none of them sleeps through the stop. **CLOSE-3**
 //!
 //! A closed stripe reports exactly once that it has nothing pending and nothing running; nothing
 //! can fill it again. The last stripe to report wakes the waiting threads. A waiting thread
 //! registers under a lock and checks afterwards. The last stripe counts first and takes the lock
-//! afterwards. So either the check sees the count, or the stripe finds the registration. **C4**
+//! afterwards. So either the check sees the count, or the stripe finds the registration.
+//! **CLOSE-4**
 
 use super::{Engine, Face};
 use crate::shard::Taken;
@@ -123,7 +124,7 @@ impl Closing {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// C3: raises the stop flag. This must come before the bells are rung and the sleepers are
+    /// CLOSE-3: raises the stop flag. This must come before the bells are rung and the sleepers are
     /// woken, whose fences order it.
     fn stop(&self) {
         // Release pairs with the Acquire in `is_stopped`.
@@ -136,7 +137,7 @@ impl Closing {
     }
 
     /// Counts an empty stripe and wakes the waiting threads after the last one. Returns whether it
-    /// was the last one. C4: this counts first and takes the lock afterwards.
+    /// was the last one. CLOSE-4: this counts first and takes the lock afterwards.
     pub(crate) fn stripe_emptied(&self) -> bool {
         // AcqRel: the last stripe sees everything that all others did before.
         let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -160,7 +161,7 @@ impl Closing {
         self.busy_stripes.load(Ordering::Acquire) == 0
     }
 
-    /// C4: registers a thread to be woken. The caller must check after this call.
+    /// CLOSE-4: registers a thread to be woken. The caller must check after this call.
     pub(crate) fn wake_when_quiet(&self, parker: &Parker) {
         self.waiters.lock().push(parker.unparker().clone());
     }

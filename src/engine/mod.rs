@@ -336,7 +336,8 @@ impl<F: Face> Engine<F> {
             .with(stripe, operate, |after| self.act(stripe, after))
     }
 
-    /// Does the same for located keys sorted by stripe, under the locks of several stripes at a time.
+    /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
+    /// time.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         places: &[batch::Place<'k, Q>],

@@ -9,26 +9,26 @@
 //! ticker 3                   ##           entries back
 //! ```
 //!
-//! - **G1** Two shares begin at least one share length apart, and nothing of a share expires before
-//!   the share begins. A share may have begun before it is reserved, but by no more than
+//! - **PACE-1** Two shares begin at least one share length apart, and nothing of a share expires
+//!   before the share begins. A share may have begun before it is reserved, but by no more than
 //!   [`CATCH_UP`]. So a ticker that wakes late continues at once with its arrears, and a quiet time
 //!   saves up no more than that.
-//! - **G2** A ticker holds one share at a time, and reserves the next one only when it holds
+//! - **PACE-2** A ticker holds one share at a time, and reserves the next one only when it holds
 //!   entries back. So tickers that hold entries back take turns: between two shares of one ticker,
 //!   each other ticker has at most one. A ticker with little to do waits for one share of each
 //!   other ticker, however many entries those have.
-//! - **G3** The rest of a share is kept until it is used. So a ticker with few entries, now and
+//! - **PACE-3** The rest of a share is kept until it is used. So a ticker with few entries, now and
 //!   then, need not wait for a turn for each of them.
-//! - **G4** Each ticker has at most one share that has not begun. So at any moment these shares
+//! - **PACE-4** Each ticker has at most one share that has not begun. So at any moment these shares
 //!   reach no farther ahead than one share length per shard. A moment that is farther ahead dates
 //!   from before the clock was set back, and the pace starts anew.
 //!
 //! Everything that expires in a window of length T, both ends included, belongs to one of two kinds
 //! of shares:
 //!
-//! - Shares that the tickers held before the window: at most one per ticker, by G2 and G3.
+//! - Shares that the tickers held before the window: at most one per ticker, by PACE-2 and PACE-3.
 //! - Shares that are reserved in the window. They begin in it, or at most `CATCH_UP` before it. So
-//!   by G1 there are at most (T + `CATCH_UP`) / length + 1 of them.
+//!   by PACE-1 there are at most (T + `CATCH_UP`) / length + 1 of them.
 //!
 //! Together, this is what the pace allows in T plus one millisecond, plus one share, plus one share
 //! per shard.
@@ -58,7 +58,7 @@ pub(super) struct Pace {
     share: usize,
     /// The length of a share, in nanoseconds.
     length: u64,
-    /// How far ahead the end of the reserved shares may be: G4, plus one share that is being
+    /// How far ahead the end of the reserved shares may be: PACE-4, plus one share that is being
     /// reserved.
     horizon: u64,
     /// The earliest begin of the next share, in nanoseconds of the clock.
@@ -101,7 +101,7 @@ impl Pace {
     ///
     /// The clock is read in here, after the reservations of others. With an earlier reading, a
     /// ticker that was held up in between would take their progress for a clock that was set back
-    /// (G4).
+    /// (PACE-4).
     pub(super) fn reserve(&self, share: &mut Share, clock: impl Fn() -> Time) -> Time {
         if share.left == 0 {
             let mut begin = 0;
@@ -137,7 +137,7 @@ impl Pace {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a moment dates from before the clock was set back (G4).
+    /// Returns whether a moment dates from before the clock was set back (PACE-4).
     fn is_far(&self, begin: u64, now: Time) -> bool {
         begin.saturating_sub(now.as_nanos()) > self.horizon
     }
@@ -148,7 +148,7 @@ impl Share {
     pub(super) fn take(&mut self, expired: usize) {
         debug_assert!(
             expired <= self.left,
-            "G1: more expired than the share had left"
+            "PACE-1: more expired than the share had left"
         );
         self.left -= expired;
     }

@@ -277,8 +277,8 @@ where
     {
         let (number, hash) = self.hash_of(key);
         loop {
-            // The stripe's lock must be released before the group's lock is taken (G1), so this
-            // looks twice and compares the ids.
+            // The stripe's lock must be released before the group's lock is taken (GROUP-1), so
+            // this looks twice and compares the ids.
             let now = self.now();
             let (id, place) = self.engine.shards().peek(number, |stripe| {
                 let slot = stripe.find(hash, key)?;

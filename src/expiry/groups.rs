@@ -10,21 +10,21 @@
 //! members' ids. Each entry holds a [`Membership`], which leaves the group when it is dropped. So
 //! an entry is in its group while it is in the map, however it ends.
 //!
-//! - **G1** A shard's lock is taken before a stripe's: a thread that holds a stripe's lock takes no
-//!   shard's lock. Payloads are never dropped under a stripe's lock, so the drop of a membership
-//!   may take its shard's lock.
-//! - **G2** A thread that adds a member holds the group's lock until the entry is armed and its id
-//!   is recorded. So under the lock every member has its id. A reader of the list sees each entry
-//!   inserted before, and none inserted after.
-//! - **G3** A call for a whole group copies the ids under the lock and acts on them later, stripe
-//!   by stripe. An id names one arming only, through all its touches. So an entry that has ended or
-//!   was replaced in between is not found, and no other entry is found in its place.
-//! - **G4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a new
-//!   group, and during an insertion the user code under a stripe's lock. A call of the map from
-//!   there panics, as it does from under a stripe's lock (S2). Leaving a group goes by number and
-//!   runs no user code.
-//! - **G5** A group without a member does not exist, and its number is free. Its name is dropped
-//!   without the lock.
+//! - **GROUP-1** A shard's lock is taken before a stripe's: a thread that holds a stripe's lock
+//!   takes no shard's lock. Payloads are never dropped under a stripe's lock, so the drop of a
+//!   membership may take its shard's lock.
+//! - **GROUP-2** A thread that adds a member holds the group's lock until the entry is armed and
+//!   its id is recorded. So under the lock every member has its id. A reader of the list sees each
+//!   entry inserted before, and none inserted after.
+//! - **GROUP-3** A call for a whole group copies the ids under the lock and acts on them later,
+//!   stripe by stripe. An id names one arming only, through all its touches. So an entry that has
+//!   ended or was replaced in between is not found, and no other entry is found in its place.
+//! - **GROUP-4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a
+//!   new group, and during an insertion the user code under a stripe's lock. A call of the map from
+//!   there panics, as it does from under a stripe's lock (STRIPE-2). Leaving a group goes by number
+//!   and runs no user code.
+//! - **GROUP-5** A group without a member does not exist, and its number is free. Its name is
+//!   dropped without the lock.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -98,7 +98,7 @@ impl<G> Shard<G> {
         }
     }
 
-    /// Finds a group by its name. This runs the user's `Eq` (G4).
+    /// Finds a group by its name. This runs the user's `Eq` (GROUP-4).
     fn find<Q>(&self, hash: KeyHash, name: &Q) -> Option<u32>
     where
         G: Borrow<Q>,
@@ -112,7 +112,7 @@ impl<G> Shard<G> {
         })
     }
 
-    /// Adds a new group. It must get a member under the same hold of the lock (G5).
+    /// Adds a new group. It must get a member under the same hold of the lock (GROUP-5).
     fn open(&mut self, hash: KeyHash, name: G) -> Result<u32, G> {
         let group = Place::Used(Group {
             name,
@@ -137,7 +137,7 @@ impl<G> Shard<G> {
     }
 
     /// Cuts off the free numbers behind the last group, and releases their memory. A free number is
-    /// not in use anywhere (G5), so it may be given out again later.
+    /// not in use anywhere (GROUP-5), so it may be given out again later.
     fn shrink_to_fit(&mut self) {
         while let Some(last) = self.groups.len().checked_sub(1)
             && self.group(last).is_none()
@@ -159,7 +159,7 @@ impl<G> Shard<G> {
     /// the lock.
     fn leave(&mut self, number: u32, member: u32) -> Option<Group<G>> {
         let Some(group) = self.group_mut(number) else {
-            unreachable!("G5: a group with a member exists");
+            unreachable!("GROUP-5: a group with a member exists");
         };
         group.members.leave(member);
         if group.members.count() > 0 {
@@ -196,7 +196,7 @@ impl<G> Membership<G> {
         std::mem::replace(&mut self.number, NO_ENTRY)
     }
 
-    /// Returns where the member is. Read it under the stripe's lock, use it without (G1).
+    /// Returns where the member is. Read it under the stripe's lock, use it without (GROUP-1).
     pub(super) fn place(&self) -> MemberPlace<G> {
         MemberPlace {
             shard: Arc::clone(&self.shard),
@@ -211,14 +211,14 @@ impl<G> Drop for Membership<G> {
         if self.number == NO_ENTRY {
             return;
         }
-        // No user code runs under the lock (G4), so the plain lock is enough.
+        // No user code runs under the lock (GROUP-4), so the plain lock is enough.
         let emptied = self.shard.lock().leave(self.group, self.number);
         dispose(emptied);
     }
 }
 
-/// Drops a group that has no member any more (G5). A panic of its drop is caught, since this may
-/// run in the middle of other drops.
+/// Drops a group that has no member any more (GROUP-5). A panic of its drop is caught, since this
+/// may run in the middle of other drops.
 fn dispose<G>(emptied: Option<Group<G>>) {
     if emptied.is_some() {
         let _ = contain(|| drop(emptied));
@@ -234,7 +234,8 @@ pub(super) struct MemberPlace<G> {
 }
 
 impl<G> MemberPlace<G> {
-    /// Returns the group if `member` still belongs to it. G3: an id never names another arming.
+    /// Returns the group if `member` still belongs to it. GROUP-3: an id never names another
+    /// arming.
     pub(super) fn group_of(&self, member: Member) -> Option<G>
     where
         G: Clone,
@@ -264,7 +265,7 @@ fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
     })
 }
 
-/// A shard's lock. Work that is put off meanwhile is done after it is released (PUT-1).
+/// A shard's lock. Work that is put off meanwhile is done after it is released (DEFER-1).
 struct Held<'a, G> {
     shard: MutexGuard<'a, Shard<G>>,
     /// Dropped after the lock, by the order of the fields.
@@ -311,7 +312,7 @@ impl<G> GroupIndex<G> {
         &self.shards[(hash.0 >> 48) as usize & (self.shards.len() - 1)]
     }
 
-    /// Adds a member to a group, which is created if needed (G2).
+    /// Adds a member to a group, which is created if needed (GROUP-2).
     ///
     /// `arm` is called under the group's lock. It gets a membership, and whether the group is full,
     /// so that the entry must replace another member of the same group. Returns `None` if there is
@@ -412,7 +413,7 @@ impl<G> GroupIndex<G> {
         group.map_or(0, |group| group.members.count())
     }
 
-    /// Returns all members, sorted by stripe and slot (G3).
+    /// Returns all members, sorted by stripe and slot (GROUP-3).
     pub(super) fn members<Q>(&self, hash: KeyHash, name: &Q) -> Vec<Member>
     where
         G: Borrow<Q>,

@@ -9,10 +9,11 @@
 //! that position. When the list has grown up to its number again, the member moves back, and a new
 //! member takes its place.
 //!
-//! - **M1** Each position is held by one member, or free.
-//! - **M2** A member whose number is not in `displaced` is at the position of its number.
-//! - **M3** The number of a displaced member is behind the end, so it is no position.
-//! - **M4** There is memory for at most four times as many members as there are, or for [`LEAST`].
+//! - **MEMBER-1** Each position is held by one member, or free.
+//! - **MEMBER-2** A member whose number is not in `displaced` is at the position of its number.
+//! - **MEMBER-3** The number of a displaced member is behind the end, so it is no position.
+//! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
+//!   [`LEAST`].
 
 use super::groups::Member;
 use crate::shard::EntryId;
@@ -98,8 +99,8 @@ impl Members {
             number = end;
             let mut comes = Member::coming();
             if let Some(at) = self.displaced_at(end) {
-                // M3: the list has grown up to the number of a displaced member, which moves back.
-                // The new member gets the position that it leaves.
+                // MEMBER-3: the list has grown up to the number of a displaced member, which moves
+                // back. The new member gets the position that it leaves.
                 number = std::mem::replace(&mut self.displaced[at].1, NO_ENTRY);
                 std::mem::swap(&mut self.places[number as usize], &mut comes);
             }
@@ -130,7 +131,7 @@ impl Members {
         self.free = position;
         self.count -= 1;
         let room = self.places.capacity();
-        // M4.
+        // MEMBER-4.
         if room > LEAST && 4 * self.count < room {
             self.shrink();
         }
@@ -143,7 +144,7 @@ impl Members {
         all
     }
 
-    /// Returns the position of the member `number` (M2).
+    /// Returns the position of the member `number` (MEMBER-2).
     fn position(&self, number: u32) -> u32 {
         match self.displaced_at(number) {
             Some(at) => self.displaced[at].1,
@@ -184,8 +185,8 @@ impl Members {
                 *position = moved_to(&mut self.places, *position as usize);
             }
         }
-        // M3: these numbers are less than those that were displaced earlier, so the list stays
-        // sorted.
+        // MEMBER-3: these numbers are less than those that were displaced earlier, so the list
+        // stays sorted.
         let mut displaced = Vec::with_capacity(self.count);
         for number in end..self.places.len() {
             if self.places[number].is_held() {
@@ -230,13 +231,17 @@ mod tests {
 
         fn check(&self) {
             let held = self.places.iter().filter(|place| place.is_held());
-            assert_eq!(held.count(), self.count, "M1: every held position counts");
+            assert_eq!(
+                held.count(),
+                self.count,
+                "MEMBER-1: every held position counts"
+            );
             let mut free = 0;
             let mut next = self.free;
             while next != NO_ENTRY {
                 assert!(
                     !self.places[next as usize].is_held(),
-                    "M1: a free position is not held"
+                    "MEMBER-1: a free position is not held"
                 );
                 next = self.places[next as usize].id.slot;
                 free += 1;
@@ -244,22 +249,22 @@ mod tests {
             assert_eq!(
                 self.count + free,
                 self.places.len(),
-                "M1: every position is held or free"
+                "MEMBER-1: every position is held or free"
             );
             for &(number, position) in &self.displaced {
                 if position != NO_ENTRY {
                     assert!(
                         self.places[position as usize].is_held(),
-                        "M2: a displaced member holds its position"
+                        "MEMBER-2: a displaced member holds its position"
                     );
                     assert!(
                         number as usize >= self.places.len(),
-                        "M3: its number is no position"
+                        "MEMBER-3: its number is no position"
                     );
                 }
             }
             let room = self.places.capacity();
-            assert!(room <= LEAST.max(4 * self.count), "M4: {room}");
+            assert!(room <= LEAST.max(4 * self.count), "MEMBER-4: {room}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! of that stripe decides. A poll that finds the entry leaves its waker there. Whoever takes the
 //! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes the task. So the
 //! waker of the last poll is woken in every case, and a poll that does not find the entry is ready.
-//! **T1**
+//! **TIMER-1**
 //!
 //! Only the sleep itself cancels without waking. Wakers are code of their runtime, so they are
 //! cloned, woken and dropped without a lock.

@@ -234,7 +234,7 @@ mod tests {
                         assert_eq!(
                             runs + missed,
                             pause + 1,
-                            "R3: every point ran or was skipped"
+                            "REPEAT-3: every point ran or was skipped"
                         );
                         assert_eq!(
                             next,

@@ -17,14 +17,14 @@
 //! exception: before the round has ended there is no successor yet. Until then, `Repeating` in
 //! `shard/stripe/repeating.rs` records what calls asked for.
 //!
-//! - **R1** The stripe never knows a period. The payload decides at the claim what happens to a
-//!   late round, under the lock and by arithmetic alone. A round that is put off is moved, and has
-//!   not started.
-//! - **R2** The cadence knows the deadline that it asked for. If it is woken at another one, a call
-//!   moved the timer. Then a grid begins anew at that deadline, or, if it is in the past, where the
-//!   round runs. Such a round is never missed.
-//! - **R3** The rounds that ran and the rounds that were skipped and reported add up to the points
-//!   of the grid.
+//! - **REPEAT-1** The stripe never knows a period. The payload decides at the claim what happens to
+//!   a late round, under the lock and by arithmetic alone. A round that is put off is moved, and
+//!   has not started.
+//! - **REPEAT-2** The cadence knows the deadline that it asked for. If it is woken at another one,
+//!   a call moved the timer. Then a grid begins anew at that deadline, or, if it is in the past,
+//!   where the round runs. Such a round is never missed.
+//! - **REPEAT-3** The rounds that ran and the rounds that were skipped and reported add up to the
+//!   points of the grid.
 
 mod arming;
 mod missed;

@@ -124,15 +124,15 @@ impl Rhythm {
     }
 
     /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
-    /// arithmetic alone (R1).
+    /// arithmetic alone (REPEAT-1).
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
         // Without a grid no round is missed.
         let Beat::Rate { period, point } = &mut self.beat else {
             return Start::Round(deadline);
         };
         if self.expected != Some(deadline) {
-            // R2: the round was moved. If it was moved into the past, the grid begins where it
-            // runs.
+            // REPEAT-2: the round was moved. If it was moved into the past, the grid begins where
+            // it runs.
             let late = now.since(deadline) >= self.grace;
             let begins = if late { now } else { deadline };
             *point = begins + Duration::from_nanos(*period);
@@ -180,7 +180,7 @@ impl Rhythm {
     /// Returns when the next round is due, if there is one, after the round that was due at
     /// `deadline` and ended at `ended`. This calls a schedule function, which is user code.
     pub(crate) fn next(&mut self, deadline: Time, ended: Time) -> Option<Time> {
-        // R2: if the task sets the next time itself, the grid begins anew there.
+        // REPEAT-2: if the task sets the next time itself, the grid begins anew there.
         self.expected = None;
         // Set by a back-off only.
         let mut no_earlier = Time::ZERO;
@@ -440,7 +440,11 @@ mod tests {
             }
         }
         assert_eq!(runs, 10);
-        assert_eq!(runs + told, points, "R3: every point ran or was skipped");
+        assert_eq!(
+            runs + told,
+            points,
+            "REPEAT-3: every point ran or was skipped"
+        );
     }
 
     #[test]
