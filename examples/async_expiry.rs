@@ -3,7 +3,7 @@
 //! key. No runtime's time driver is used: all of it waits on the wheels of this crate.
 //!
 //! ```sh
-//! cargo run --release --example async_expiry --features tokio
+//! cargo run --release --example async_expiry --features stream,tokio
 //! ```
 
 #[path = "common/about.rs"]

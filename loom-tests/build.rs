@@ -5,10 +5,10 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(loom)");
     // The sources ask for it; here they are without it.
     println!(
-        "cargo::rustc-check-cfg=cfg(feature, values(\"test-util\", \"futures\", \"tokio\", \"redis\"))"
+        "cargo::rustc-check-cfg=cfg(feature, values(\"test-util\", \"stream\", \"tokio\", \"redis\"))"
     );
     // What tasks wait at is checked, too.
-    println!("cargo::rustc-cfg=feature=\"futures\"");
+    println!("cargo::rustc-cfg=feature=\"stream\"");
     println!("cargo::rustc-cfg=feature=\"tokio\"");
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -75,19 +75,9 @@
 //!
 //! # Levels
 //!
-//! Each wheel has six levels of 64 slots. At the default tick of 1 ms:
-//!
-//! | level | slot | range |
-//! |---|---|---|
-//! | 0 | 1 ms | 64 ms |
-//! | 1 | 64 ms | 4.1 s |
-//! | 2 | 4.1 s | 4.4 min |
-//! | 3 | 4.4 min | 4.7 h |
-//! | 4 | 4.7 h | 12 days |
-//! | 5 | 12 days | 2.2 years |
-//!
-//! Whatever is farther waits beyond the top and is filed when its turn comes. A timer moves down as
-//! its deadline comes nearer, so it is exact to the tick at any range.
+//! Each wheel has six levels of 64 slots; the docs of [`wheel`](wheel#levels) have a table of them.
+//! With the default tick of 1 ms they reach 2.2 years. A timer that is due later waits in a list,
+//! and moves down as its deadline comes nearer, so it is exact to the tick at any range.
 //!
 //! # Panic hooks
 //!
@@ -114,10 +104,13 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | the module `test_util`; no dependency |
-//! | `futures` | what is awaited, on any runtime: `Timer::sleep` and `timeout`, `ExpiryMapBuilder::build_stream`, `Handle::cancel_and_wait_async`, `ReportTicket` as a future; the crate `futures-core` |
-//! | `tokio` | `futures`, and `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
+//! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
 //! | `redis` | `leases::RedisStore`: leases on a Redis server; the crate `redis`, its blocking half |
 //! | `redis-tls` | `redis`, and URLs that begin with `rediss://`: the same over TLS; the crates `rustls`, with `ring` for its cryptography, and `rustls-native-certs` |
+//!
+//! The other async calls need no feature and no particular runtime: `Timer::sleep` and `timeout`,
+//! `Handle::cancel_and_wait_async`, `ReportTicket` as a future, and the async calls of [`leases`].
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 
@@ -139,7 +132,6 @@ mod sync;
 pub mod test_util;
 mod tick;
 mod timer;
-#[cfg(feature = "futures")]
 mod waker;
 pub mod wheel;
 
@@ -147,18 +139,16 @@ pub use clock::{Clock, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};
 pub use executor::{Executor, Job};
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
     Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, ReceiverLost,
     Removed, Touch,
 };
-#[cfg(feature = "futures")]
-pub use scheduler::CancelAndWait;
 pub use scheduler::{
-    AfterPanic, Builder, ById, Cancel, CancelGuard, Firing, HandedBack, Handle, IntoNext,
-    KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
+    AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,
+    IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
     Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic, TimerId,
     TimerInfo, TimerState,
 };
@@ -166,11 +156,11 @@ pub use scheduler::{
 pub use scheduler::{AsyncFiring, Cancelled, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
-#[cfg(feature = "futures")]
-pub use timer::{Sleep, SleepError, TimeoutError};
-pub use timer::{Timeout, Timer, TimerBuilder, TimerHandedBack, TimerReport};
+pub use timer::{
+    Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder, TimerHandedBack, TimerReport,
+};
 
 /// Compiles the README's examples.
-#[cfg(all(doctest, feature = "tokio"))]
+#[cfg(all(doctest, feature = "stream", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

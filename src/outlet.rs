@@ -12,15 +12,12 @@
 //! never returns, and the count is one read-modify-write, so exactly one of these items is the
 //! first: its sender reports the loss. **OUTLET-3**
 
+use std::task::{Context, Poll, Waker};
+
+use crate::job::{contain, drop_pair};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 use crate::sync::{Arc, Mutex};
-#[cfg(feature = "futures")]
-use std::task::{Context, Poll, Waker};
-
-#[cfg(feature = "futures")]
-use crate::job::{contain, drop_pair};
-#[cfg(feature = "futures")]
 use crate::waker::leave;
 
 /// The sending end.
@@ -45,14 +42,12 @@ pub(crate) struct Unsent<T> {
 #[derive(Debug)]
 pub(crate) struct Intake<T> {
     receiver: Receiver<T>,
-    #[cfg(feature = "futures")]
     signal: Arc<Signal>,
 }
 
 /// The place for a waker.
 #[derive(Debug)]
 struct Signal {
-    #[cfg(feature = "futures")]
     waker: Mutex<Waker>,
 }
 
@@ -60,12 +55,10 @@ struct Signal {
 pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
     let (sender, receiver) = bounded(capacity);
     let signal = Arc::new(Signal {
-        #[cfg(feature = "futures")]
         waker: Mutex::new(Waker::noop().clone()),
     });
     let intake = Intake {
         receiver,
-        #[cfg(feature = "futures")]
         signal: Arc::clone(&signal),
     };
     let outlet = Outlet {
@@ -142,13 +135,12 @@ impl<T> Intake<T> {
     }
 
     /// How many items wait.
-    #[cfg(feature = "futures")]
+    #[cfg(feature = "stream")]
     pub(crate) fn len(&self) -> usize {
         self.receiver.len()
     }
 
     /// An item, or `None` at the end; or else the task is woken when there is one of the two.
-    #[cfg(feature = "futures")]
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         match self.try_recv() {
             Err(TryRecvError::Empty) => {}
@@ -166,14 +158,12 @@ impl<T> Intake<T> {
 }
 
 /// The task that was told to wait, if any, is not woken any more.
-#[cfg(feature = "futures")]
 impl<T> Drop for Intake<T> {
     fn drop(&mut self) {
         drop_pair(((), self.signal.take()));
     }
 }
 
-#[cfg(feature = "futures")]
 impl Signal {
     fn take(&self) -> Waker {
         std::mem::replace(&mut *self.waker.lock(), Waker::noop().clone())
@@ -184,10 +174,4 @@ impl Signal {
         // The runtime's code.
         let _ = contain(|| waker.wake());
     }
-}
-
-#[cfg(not(feature = "futures"))]
-impl Signal {
-    #[allow(clippy::unused_self, reason = "with tasks there is somebody to wake")]
-    fn wake(&self) {}
 }

@@ -9,7 +9,6 @@ mod kit;
 mod quiet;
 #[path = "kit/wait.rs"]
 mod wait;
-#[cfg(feature = "futures")]
 #[path = "kit/wakes.rs"]
 mod wakes;
 
@@ -418,7 +417,6 @@ fn what_waits_behind_calls_that_hang_goes_when_one_comes_back() {
     });
 }
 
-#[cfg(feature = "futures")]
 mod awaited {
     use std::task::Poll;
 

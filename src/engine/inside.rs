@@ -53,7 +53,6 @@ pub(super) fn is_inside(tag: u32) -> bool {
 
 /// Returns whether the thread may be in this run. That is so if it is in a task of the engine `tag`
 /// whose run is unknown or is this one.
-#[cfg(feature = "futures")]
 pub(super) fn may_be_inside_run(tag: u32, run: RunId) -> bool {
     let look = INSIDE.try_with(|inside| {
         let may_be = |(of, known): &(u32, Option<RunId>)| {

@@ -9,14 +9,10 @@
 //! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
 //! | `closing.rs` | the order of the steps of a shutdown |
 //! | `threads.rs` | the threads that drive the steps |
-//! | `waiting.rs` | blocks a thread until a run ends |
-//! | `awaiting.rs` | the same as a future |
+//! | `wait/` | waits for the end of a run, or for its cancellation |
 //! | `outside.rs` | counts user code that belongs to no run |
-//! | `watching.rs` | a future that is ready when a run is cancelled |
 //! | `inside.rs` | records which engines' tasks the current thread is in |
 
-#[cfg(feature = "futures")]
-mod awaiting;
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
@@ -27,12 +23,8 @@ mod pace;
 mod serve;
 #[cfg(not(loom))]
 mod threads;
-mod waiting;
-#[cfg(feature = "tokio")]
-mod watching;
+mod wait;
 
-#[cfg(feature = "futures")]
-pub(crate) use awaiting::Awaiting;
 pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
@@ -42,7 +34,8 @@ pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 #[cfg(feature = "tokio")]
-pub(crate) use watching::Watching;
+pub(crate) use wait::CancellationOfRun;
+pub(crate) use wait::EndOfRun;
 
 use crate::clock::Clock;
 use crate::config::Valid;

@@ -12,28 +12,15 @@
 
 use super::growth::{BLIND_GAP, Crew, Look};
 use super::pool::Pool;
+use super::seat::{NO_THREAD, Sightings, UNKNOWN_THREAD};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::waits;
 use crate::tick::Time;
 
-/// Nobody sits there, or the thread has not started yet.
-pub(super) const NO_THREAD: u64 = 0;
-/// A thread sits there that the kernel cannot be asked about.
-pub(super) const UNKNOWN_THREAD: u64 = u64::MAX;
-
 /// So many threads are looked at in one look, at most: a ticker has timers to see to. If there are
 /// more, the others are taken to be like those, and the next look begins with them.
 const MOST_THREADS: usize = 32;
-
-/// What tickers remember of their looks, for the next one who looks.
-#[derive(Debug, Default)]
-pub(super) struct Sightings {
-    /// When a worker was started by age alone.
-    last_blind: Option<Time>,
-    /// With which of the threads the next look begins.
-    begin: usize,
-}
 
 /// A pool as one ticker sees it, for one decision. The turn ends with its drop.
 pub(crate) struct PoolCrew<'a, U> {

@@ -9,7 +9,8 @@
 //! | `queue.rs` | which queues there are and in which order a worker looks at them |
 //! | `sleep.rs` | how a worker goes to sleep without missing a ticket, and who wakes whom |
 //! | `worker.rs` | one step of a worker, and the loop around it |
-//! | `pool.rs` | seats, feeders, the injector, stop |
+//! | `pool.rs` | which seats are taken, feeders, the injector, stop |
+//! | `seat.rs` | what belongs to a seat, and what is noted of its thread |
 //! | `growth.rs` | when to start more workers |
 //! | `crew.rs` | what can be seen of the workers, for that |
 //! | `foreign.rs` | executors of the user |
@@ -19,6 +20,7 @@ mod foreign;
 mod growth;
 mod pool;
 mod queue;
+mod seat;
 mod sleep;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::crew::{NO_THREAD, Sightings};
-
 use super::queue::Queues;
+use super::seat::{NO_THREAD, Seat, Sightings};
 use super::sleep::Sleep;
-use super::worker::{Seat, Worker};
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::Worker as Deque;
@@ -105,9 +103,7 @@ impl Pool {
     }
 
     /// Takes the free seat with the lowest number. `None` when all are taken, or after `stop`.
-    ///
-    /// Dropping the worker gives the seat back, whether it ran or not.
-    pub(crate) fn seat(self: &Arc<Pool>) -> Option<Worker> {
+    pub(super) fn take_seat(&self) -> Option<Seat> {
         let mut free = self.free.lock();
         if self.is_stopped() {
             return None;
@@ -117,7 +113,7 @@ impl Pool {
         // Relaxed: written under the lock only, read as a figure.
         self.taken.fetch_add(1, Ordering::Relaxed);
         drop(free);
-        Some(Worker::new(Arc::clone(self), seat))
+        Some(seat)
     }
 
     pub(super) fn tickers(&self) -> usize {
@@ -146,7 +142,7 @@ impl Pool {
         {
             let mut free = self.free.lock();
             free[number] = Some(seat);
-            // Relaxed: see `seat`.
+            // Relaxed: see `take_seat`.
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
         if left {

@@ -1,12 +1,12 @@
 //! A worker: one step, and the loop that a thread runs around it.
 
-use super::crew::UNKNOWN_THREAD;
 use super::pool::Pool;
 use super::queue::Found;
+use super::seat::{Seat, UNKNOWN_THREAD};
 use crate::clock::Clock;
 use crate::job::{Claim, Ticket};
 use crate::sync::deque::Worker as Deque;
-use crate::sync::{Arc, Parker, thread};
+use crate::sync::{Arc, thread};
 use crate::tick::Time;
 
 /// At every so many tickets the injector is looked at before anything else.
@@ -20,13 +20,6 @@ const LOOK_AHEAD_FROM: usize = if cfg!(loom) { 2 } else { 4 };
 
 /// At every so many looks a worker asks whether another ticker needs it.
 const ASK_EVERY: usize = 4;
-
-/// What belongs to a place in the pool and is handed from one worker to the next.
-pub(super) struct Seat {
-    pub(super) number: usize,
-    pub(super) local: Deque<Ticket>,
-    pub(super) parker: Parker,
-}
 
 /// A worker of the pool. A thread calls [`Worker::run`]; the deterministic scheduler and the models
 /// call [`Worker::step`].
@@ -42,18 +35,22 @@ pub(crate) struct Worker {
     seen: Box<[u64]>,
 }
 
-impl Worker {
-    pub(super) fn new(pool: Arc<Pool>, seat: Seat) -> Self {
-        let seen = vec![0; pool.tickers()].into();
-        Worker {
-            pool,
-            seat: Some(seat),
+impl Pool {
+    /// Takes the free seat with the lowest number. `None` when all are taken, or after `stop`.
+    ///
+    /// Dropping the worker gives the seat back, whether it ran or not.
+    pub(crate) fn seat(self: &Arc<Pool>) -> Option<Worker> {
+        Some(Worker {
+            seat: Some(self.take_seat()?),
             since_injector: 0,
             looks: 0,
-            seen,
-        }
+            seen: vec![0; self.tickers()].into(),
+            pool: Arc::clone(self),
+        })
     }
+}
 
+impl Worker {
     /// Which ticker to begin with. Its own: workers that take from one ticker get tickets of the
     /// same stripe, and meet at its lock. But a ticker whose own worker has claimed nothing since
     /// this one last asked, for that is in a long task, must not be the last for everybody. And

@@ -6,9 +6,11 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::face::{Delivery, Expired, OnReceiverLost, Sessions};
+use super::face::{Delivery, Expired, OnReceiverLost, ReceiverLost, Sessions};
 use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
 use crate::clock::Clock;
+#[cfg(any(test, feature = "test-util"))]
+use crate::clock::ManualClock;
 use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
 use crate::error::BuildError;
@@ -17,23 +19,6 @@ use crate::outlet::{Intake, outlet};
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
-
-/// What a map does after the last receiver of its expired entries was dropped. The receiver is that
-/// of the channel of [`build_channel`](ExpiryMapBuilder::build_channel), or the stream of
-/// `build_stream`.
-///
-/// Set it by [`when_receiver_lost`](ExpiryMapBuilder::when_receiver_lost).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-#[non_exhaustive]
-pub enum ReceiverLost {
-    /// The map stays open. Entries that expire are dropped and counted in
-    /// [`Stats::unreceived`](crate::Stats::unreceived). This is the default.
-    #[default]
-    Drop,
-    /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
-    /// are dropped undelivered and count as cancelled. Later insertions are refused.
-    Close,
-}
 
 /// Options of an [`ExpiryMap`], with defaults that fit most uses.
 ///
@@ -271,7 +256,7 @@ where
     }
 
     /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
-    /// on any runtime; needs the feature `futures`. A capacity of 0 counts as 1, since nobody can
+    /// on any runtime; needs the feature `stream`. A capacity of 0 counts as 1, since nobody can
     /// wait in a stream's poll. A dropped stream counts as the last receiver.
     ///
     /// A shutdown waits for entries that are to be sent. So a task that awaits the end of
@@ -281,7 +266,7 @@ where
     /// # Errors
     ///
     /// As for [`build`](Self::build).
-    #[cfg(feature = "futures")]
+    #[cfg(feature = "stream")]
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub fn build_stream(
         self,
@@ -315,22 +300,14 @@ where
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
     }
 
-    /// Builds a map without threads, driven by the calling thread; see
-    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
-    /// [`RandomState`] hashes.
-    ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
-    /// that clock is used.
-    ///
-    /// # Errors
-    ///
-    /// As for [`build`](Self::build).
+    /// Makes the parts of a map without threads, and its clock.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<crate::test_util::SteppedMap<K, V, S, G>, BuildError> {
+    ) -> Result<(Built<K, V, S, G>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
@@ -342,8 +319,8 @@ where
             .and_then(Clock::as_manual)
             .unwrap_or_default();
         let delivery = Delivery::Handler(Box::new(handler));
-        let (server, seats) = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
-        Ok(crate::test_util::SteppedMap::new(server, seats, hand, seed))
+        let built = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
+        Ok((built, hand))
     }
 
     /// Validates the options and assembles the engine.

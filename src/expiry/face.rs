@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::{Expiry, ExpiryMap, Grouping, ReceiverLost};
+use super::{Expiry, ExpiryMap, Grouping};
 use crate::engine::{Batched, Engine, Face, Fire};
 use crate::job::{contain, drop_pair};
 use crate::outlet::{Outlet, Unsent};
@@ -40,6 +40,23 @@ pub enum Reason {
     Lifetime,
     /// [`Shutdown::RunNow`](crate::Shutdown::RunNow) shut the map down before the entry's deadline.
     Shutdown,
+}
+
+/// What a map does after the last receiver of its expired entries was dropped. The receiver is that
+/// of the channel of [`build_channel`](crate::ExpiryMapBuilder::build_channel), or the stream of
+/// `build_stream`.
+///
+/// Set it by [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+#[non_exhaustive]
+pub enum ReceiverLost {
+    /// The map stays open. Entries that expire are dropped and counted in
+    /// [`Stats::unreceived`](crate::Stats::unreceived). This is the default.
+    #[default]
+    Drop,
+    /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
+    /// are dropped undelivered and count as cancelled. Later insertions are refused.
+    Close,
 }
 
 /// The content of an entry besides its key.

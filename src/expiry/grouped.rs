@@ -1,81 +1,16 @@
-//! Maps whose entries may belong to groups: the types that select this, and the calls.
+//! The calls of maps whose entries may belong to groups.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
-use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::marker::PhantomData;
 
 use super::face::Session;
-use super::groups::{Entered, GroupIndex, Member, Membership};
+use super::groups::{Entered, GroupIndex, Membership};
+use super::members::Member;
 use super::touch::{luck, touch_slot};
-use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted};
+use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
 use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
-
-/// Whether a map's entries may belong to groups. Only [`NoGroups`] and [`Groups`] implement this.
-pub trait Grouping: kind::Kind {}
-
-/// Entries do not belong to groups. Such a map has no calls for groups, and groups cost it neither
-/// memory nor time.
-#[derive(Clone, Copy, Debug)]
-pub struct NoGroups(());
-
-/// An entry may belong to a group that a value of type `G` names, such as a user, a tenant or a
-/// connection.
-///
-/// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It needs 16 more
-/// bytes per entry than a map without groups, whether the entry is in a group or not, and 12 to 24
-/// more per member. In a group that has lost most of its members, each remaining member needs up to
-/// 64 bytes.
-pub struct Groups<G>(PhantomData<fn() -> G>);
-
-impl Grouping for NoGroups {}
-
-impl<G: Hash + Eq + Send + 'static> Grouping for Groups<G> {}
-
-pub(super) mod kind {
-    use std::hash::Hash;
-
-    use super::super::groups::{GroupIndex, Membership};
-    use super::{Groups, NoGroups};
-
-    /// The differences between the two kinds of maps.
-    pub trait Kind: 'static {
-        /// The part of an entry that refers to its group.
-        type Tag: Default + Send + 'static;
-        /// The part of a map that holds all groups.
-        type Index: Send + Sync + 'static;
-
-        /// Makes an index whose groups have at most `most` members.
-        fn index(most: Option<usize>) -> Self::Index;
-
-        /// Releases memory that the groups do not need.
-        fn shrink_to_fit(index: &Self::Index);
-    }
-
-    impl Kind for NoGroups {
-        type Tag = ();
-        type Index = ();
-
-        fn index(_: Option<usize>) {}
-
-        fn shrink_to_fit((): &()) {}
-    }
-
-    impl<G: Hash + Eq + Send + 'static> Kind for Groups<G> {
-        type Tag = Option<Membership<G>>;
-        type Index = GroupIndex<G>;
-
-        fn index(most: Option<usize>) -> GroupIndex<G> {
-            GroupIndex::new(most)
-        }
-
-        fn shrink_to_fit(index: &GroupIndex<G>) {
-            index.shrink_to_fit();
-        }
-    }
-}
 
 const _: () = assert!(size_of::<Session<u64, ()>>() == 24);
 const _: () = assert!(size_of::<Session<u64, Option<Membership<String>>>>() == 40);
@@ -434,10 +369,4 @@ where
         (Some(one), Some(other)) => one.is_of_group_of(other),
         _ => false,
     })
-}
-
-impl<G> fmt::Debug for Groups<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Groups")
-    }
 }

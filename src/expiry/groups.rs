@@ -31,11 +31,11 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::job::contain;
-use crate::shard::{Barrier, EntryId, Index, KeyHash, NoCalls};
+use crate::shard::{Barrier, Index, KeyHash, NoCalls};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
 
-use super::members::Members;
+use super::members::{Member, Members};
 
 /// The number of locks that the groups are spread over; a power of two.
 const SHARDS: usize = 64;
@@ -66,13 +66,6 @@ struct Group<G> {
     name: G,
     bits: u32,
     members: Members,
-}
-
-/// The location of an entry in the map.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Member {
-    pub(super) stripe: u32,
-    pub(super) id: EntryId,
 }
 
 impl<G> Shard<G> {
@@ -472,6 +465,7 @@ impl<G> fmt::Debug for Membership<G> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::shard::EntryId;
 
     /// Uses the group as its own hash.
     const fn hash(group: u32) -> KeyHash {

@@ -15,7 +15,6 @@
 //! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
 
-use super::groups::Member;
 use crate::shard::EntryId;
 use crate::wheel::NO_ENTRY;
 
@@ -29,7 +28,13 @@ const LEAST: usize = 4;
 /// Marks a free position, in the place of the stripe.
 const FREE: u32 = u32::MAX;
 
-/// The list of the members of one group.
+/// The location of an entry in the map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Member {
+    pub(super) stripe: u32,
+    pub(super) id: EntryId,
+}
+
 pub(super) struct Members {
     places: Vec<Member>,
     /// The first free position.

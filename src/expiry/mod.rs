@@ -5,6 +5,7 @@
 //! | `mod.rs` | `ExpiryMap`, and the calls that insert, read, change and remove |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
+//! | `grouping.rs` | whether entries may belong to groups |
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | the options |
@@ -17,23 +18,24 @@ mod answers;
 mod builder;
 mod face;
 mod grouped;
+mod grouping;
 mod groups;
 mod many;
 mod members;
 mod span;
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 mod stream;
 mod touch;
 
 pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
 };
-pub use builder::{ExpiryMapBuilder, ReceiverLost};
-pub use face::{Expired, Reason};
-pub use grouped::{Grouping, Groups, NoGroups};
+pub use builder::ExpiryMapBuilder;
+pub use face::{Expired, Reason, ReceiverLost};
+pub use grouping::{Grouping, Groups, NoGroups};
 pub use many::Entries;
 pub use span::Expiry;
-#[cfg(feature = "futures")]
+#[cfg(feature = "stream")]
 pub use stream::Expirations;
 
 pub(crate) use face::Sessions;

@@ -12,8 +12,7 @@ use crate::outlet::Intake;
 /// A stream of the expired entries of an [`ExpiryMap`](crate::ExpiryMap). It ends when the map has
 /// ended and everything sent was received.
 ///
-/// Made by [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `futures`,
-/// and
+/// Made by [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `stream`, and
 /// no particular runtime. A poll allocates nothing.
 ///
 /// When the stream is dropped, the map stays open. Entries that expire are dropped and counted; see

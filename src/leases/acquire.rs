@@ -118,7 +118,6 @@ impl<'a> Acquisition<'a> {
         self.quest(Patience::Until(until))?.go()
     }
 
-    #[cfg(feature = "futures")]
     pub(super) fn leases(&self) -> &Leases {
         self.leases
     }

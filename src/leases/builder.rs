@@ -9,7 +9,6 @@ use super::line::Line;
 use super::locks::{Inner, Leases};
 use super::stats::Asks;
 use super::store::LeaseStore;
-#[cfg(feature = "futures")]
 use super::turns::Turns;
 use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::clock::Clock;
@@ -25,7 +24,6 @@ const DROP_LIMIT: Duration = Duration::from_millis(100);
 /// The end of a program may take longer: there is no later.
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// So many awaited calls of one destination run at one time, a third of all workers for them.
-#[cfg(feature = "futures")]
 const MOST_AWAITED: usize = 64;
 
 /// Options of [`Leases`].
@@ -159,7 +157,6 @@ impl LeasesBuilder {
             handles: AtomicUsize::new(0),
             end_limit: self.end_limit,
             stepped: false,
-            #[cfg(feature = "futures")]
             turns: Turns::new(MOST_AWAITED),
         }))
     }
@@ -198,7 +195,6 @@ impl LeasesBuilder {
             handles: AtomicUsize::new(0),
             end_limit: Duration::ZERO,
             stepped: true,
-            #[cfg(feature = "futures")]
             turns: Turns::new(MOST_AWAITED),
         };
         Ok((Leases::of(inner), steps))

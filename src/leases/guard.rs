@@ -314,7 +314,6 @@ impl LeaseGuard {
         first && self.id().0.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    #[cfg(feature = "futures")]
     pub(super) fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }

@@ -13,7 +13,6 @@ use super::releases::{GiveBack, Queued, UserHandle};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Acquired, Claim, LeaseStore, Outcome, Released, Renewal, StoreError};
 use super::watchdog::{Batch, Event, Keep, Watchdog, call_limit};
-#[cfg(feature = "futures")]
 use super::{store::Destination, turns::Turns};
 use crate::clock::Clock;
 use crate::job::contain;
@@ -31,8 +30,8 @@ use crate::tick::Time;
 /// still one, learns of it by its own clock.
 ///
 /// Clones are one manager. Its threads start with the first attempt, and end when the last clone and
-/// the last guard are gone. There are three, two more with the feature `futures`, two more with a
-/// callback, and one more for each call of the store or callback that hangs, up to a bound.
+/// the last guard are gone. There are five, two more with a callback, and one more
+/// for each call of the store or callback that hangs, up to a bound.
 ///
 /// Nothing here is reentrant by thread: a holder that asks for its lock again waits for itself.
 /// [`enter_again`](Self::enter_again) makes a second guard of one holding.
@@ -111,7 +110,6 @@ pub(super) struct Inner {
     /// Without threads: nothing happens while somebody waits.
     pub(super) stepped: bool,
     /// Calls that somebody awaits.
-    #[cfg(feature = "futures")]
     pub(super) turns: Turns<Destination>,
 }
 

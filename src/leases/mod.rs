@@ -5,8 +5,8 @@
 //! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
 //! - [`Fence`]: keeps holders that have lost their lease away from a resource.
 //!
-//! With the feature `futures`, `lock_async`, `try_lock_async`, `try_lock_for_async` and
-//! `release_async` wait without a thread; [`lock`](Leases::lock) in a task would block its runtime.
+//! `lock_async`, `try_lock_async`, `try_lock_for_async` and `release_async` wait without a thread, on
+//! any runtime; [`lock`](Leases::lock) in a task would block its runtime.
 //!
 //! ```
 //! use std::time::Duration;
@@ -162,10 +162,8 @@
 //! fork.
 
 mod acquire;
-#[cfg(feature = "futures")]
 mod awaiting;
 mod builder;
-#[cfg(feature = "futures")]
 mod desk;
 mod error;
 mod fence;
@@ -181,7 +179,6 @@ mod stats;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod store;
-#[cfg(feature = "futures")]
 mod turns;
 mod watchdog;
 

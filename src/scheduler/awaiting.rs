@@ -10,7 +10,7 @@ use super::answers::Cancel;
 use super::face::Keyed;
 use super::handle::Handle;
 use super::hasher::RandomState;
-use crate::engine::Awaiting;
+use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::job::drop_pair;
 
@@ -23,7 +23,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     answer: Cancel,
-    run: Awaiting<Keyed<K, S>>,
+    run: EndOfRun<Keyed<K, S>>,
 }
 
 impl<K, S> Handle<K, S>
@@ -33,8 +33,8 @@ where
 {
     /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the
     /// returned future is ready when the run in progress has ended. Until the future is ready or
-    /// dropped, arming the key is refused while that run is in progress. Needs the
-    /// feature `futures`, and no particular runtime.
+    /// dropped, arming the key is refused while that run is in progress. It needs no particular
+    /// runtime.
     ///
     /// Dropping the future ends the wait; cancelled timers stay cancelled. To set a limit, put the
     /// future into a timeout.
@@ -51,7 +51,7 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let (cancelling, run) =
-            Awaiting::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
+            EndOfRun::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
         // Dropped before the wait: the run may wait for something that this drop releases. If the
         // drop panics, `run` is dropped and ends the wait.

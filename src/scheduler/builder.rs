@@ -8,6 +8,8 @@ use super::Scheduler;
 use super::face::{Keyed, OnPanic, TaskPanic};
 use super::hasher::RandomState;
 use crate::clock::Clock;
+#[cfg(any(test, feature = "test-util"))]
+use crate::clock::ManualClock;
 use crate::config::Config;
 use crate::engine::{Engine, Parts, Place, Seat, Server};
 use crate::error::BuildError;
@@ -99,21 +101,12 @@ where
         Ok(Scheduler::of(server))
     }
 
-    /// Builds a scheduler without threads, driven by the calling thread; see
-    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
-    /// [`RandomState`] hashes. A custom hasher has to give the same hashes in every run by itself.
-    ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
-    /// that clock is used.
-    ///
-    /// # Errors
-    ///
-    /// As for [`build`](Self::build).
+    /// Makes the parts of a scheduler without threads, and its clock.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(
+    pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-    ) -> Result<crate::test_util::Stepped<K, S>, BuildError> {
+    ) -> Result<(Built<K, S>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
@@ -125,8 +118,8 @@ where
             .as_ref()
             .and_then(Clock::as_manual)
             .unwrap_or_default();
-        let (server, seats) = self.parts(Clock::manual(&hand), Some(seed))?;
-        Ok(crate::test_util::Stepped::new(server, seats, hand, seed))
+        let built = self.parts(Clock::manual(&hand), Some(seed))?;
+        Ok((built, hand))
     }
 
     /// Validates the options and assembles the engine.

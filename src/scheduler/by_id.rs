@@ -20,15 +20,11 @@ where
     id: TimerId,
 }
 
-impl<'a, K, S> ById<'a, K, S>
+impl<K, S> ById<'_, K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn new(handle: &'a Handle<K, S>, id: TimerId) -> Self {
-        ById { handle, id }
-    }
-
     /// Like [`Handle::reschedule`].
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
         let now = self.handle.now();
@@ -97,6 +93,12 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
+    /// Returns a view for calls on one arming instead of a key.
+    #[must_use]
+    pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
+        ById { handle: self, id }
+    }
+
     /// Returns whether a run of this scheduler was cancelled; false when it has ended.
     pub(super) fn is_run_cancelled(&self, run: TimerId) -> bool {
         let shards = self.engine().shards();

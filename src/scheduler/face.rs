@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
-use super::repeat::Rounds;
-use super::task::{After, Task};
+use super::task::{After, Rounds, Task};
 use crate::engine::{Ended, Engine, Face, Fire};
 use crate::job::contain;
 use crate::shard::{Start, Stays};
@@ -118,7 +117,7 @@ where
             let _ = contain(|| Self::panicked(handle, fire, &message));
             None
         });
-        let value = Task::again(rounds);
+        let value = Task::of(rounds);
         Ended {
             panicked,
             stays: Some(Stays { value, next }),

@@ -43,18 +43,28 @@ where
     id: Option<TimerId>,
 }
 
+impl<K, S> Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Returns a guard that cancels the timer when it is dropped. For a repeating timer, this ends
+    /// the repetition if the guard is dropped before the round with this id has ended. Later it
+    /// does nothing; to end a repetition at any time, cancel by key.
+    #[must_use = "dropping the guard cancels the timer"]
+    pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
+        CancelGuard {
+            handle: self.clone(),
+            id: Some(id),
+        }
+    }
+}
+
 impl<K, S> CancelGuard<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn new(handle: Handle<K, S>, id: TimerId) -> Self {
-        CancelGuard {
-            handle,
-            id: Some(id),
-        }
-    }
-
     /// Keeps the timer and drops the guard.
     pub fn disarm(mut self) {
         self.id = None;

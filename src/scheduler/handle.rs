@@ -8,12 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, refused};
-use super::by_id::ById;
 use super::face::Keyed;
 use super::firing::Firing;
-use super::guard::CancelGuard;
 use super::hasher::RandomState;
-use super::pending::Pending;
 use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
@@ -116,28 +113,6 @@ where
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
-    }
-
-    /// Iterates over all pending, queued and **also running** timers (which [`len`](Self::len) does
-    /// not count), in no particular order. Timers are copied in portions, each under one stripe's
-    /// lock. A timer that is armed, ends or moves meanwhile may or may not be included.
-    #[must_use]
-    pub fn pending(&self) -> Pending<'_, K, S> {
-        Pending::new(self)
-    }
-
-    /// Returns a guard that cancels the timer when it is dropped. For a repeating timer, this ends
-    /// the repetition if the guard is dropped before the round with this id has ended. Later it
-    /// does nothing; to end a repetition at any time, cancel by key.
-    #[must_use = "dropping the guard cancels the timer"]
-    pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
-        CancelGuard::new(self.clone(), id)
-    }
-
-    /// Returns a view for calls on one arming instead of a key.
-    #[must_use]
-    pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
-        ById::new(self, id)
     }
 
     /// Cancels all pending timers and returns their number. Running tasks continue. A repeating
@@ -342,7 +317,7 @@ where
     {
         // The box is made outside the lock. A refused call returns the closure from the same box.
         let mut given = Some((key, Box::new(Once(task))));
-        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::once(task));
+        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.0)),
@@ -546,7 +521,7 @@ where
         }
         match waiting {
             None => Ok(answer),
-            Some(waiting) => self.engine.wait_for_run(&waiting).map(|()| answer),
+            Some(waiting) => self.engine.wait_for_run(waiting).map(|()| answer),
         }
     }
 

@@ -13,7 +13,6 @@
 //! | `shutdown.rs`, `stats.rs` | the reports |
 
 mod answers;
-#[cfg(feature = "futures")]
 mod awaiting;
 mod batch;
 mod builder;
@@ -33,7 +32,6 @@ mod stats;
 mod task;
 
 pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, TimerState};
-#[cfg(feature = "futures")]
 pub use awaiting::CancelAndWait;
 pub use builder::Builder;
 pub use by_id::ById;
@@ -170,9 +168,9 @@ where
     }
 
     /// Begins a [`shutdown`](Self::shutdown) without waiting for it. Any thread may call this, also
-    /// from inside a task. The shutdown runs on a thread of its own, and the returned ticket yields
-    /// the report. With the feature `futures` the ticket can be awaited. Dropping the ticket does
-    /// not stop the shutdown.
+    /// from inside a task. The shutdown runs on a thread of its own. The returned ticket yields the
+    /// report to a thread that waits for it or a task that awaits it. Dropping the ticket does not
+    /// stop the shutdown.
     ///
     /// The scheduler is closing when this returns. If the thread does not start, all timers that
     /// have not started are handed back at once, whatever `mode` says.

@@ -13,9 +13,8 @@ use super::face::Keyed;
 use super::firing::Firing;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
-use super::repeat::Rounds;
-use super::task::{After, Task, Work};
-use crate::engine::{Detached, Watching};
+use super::task::{After, Rounds, Task, Work};
+use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
 use crate::job::contain;
 use crate::shard::Start;
@@ -182,9 +181,8 @@ where
     {
         let runtime = self.runtime.clone();
         let mut given = Some((key, Box::new(Spawn { make, runtime })));
-        let answer = (self.handle).arm_boxed(&mut given, deadline, now, upsert, |task| {
-            Task::spawning(task)
-        });
+        let answer =
+            (self.handle).arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.make)),
@@ -207,7 +205,7 @@ where
 
 /// The future of [`AsyncFiring::cancelled`].
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Cancelled<K, S = RandomState>(Watching<Keyed<K, S>>)
+pub struct Cancelled<K, S = RandomState>(CancellationOfRun<Keyed<K, S>>)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
@@ -235,7 +233,7 @@ where
 }
 
 /// Makes a future and spawns it on the runtime.
-pub(super) struct Spawn<F> {
+struct Spawn<F> {
     make: F,
     runtime: runtime::Handle,
 }
@@ -438,7 +436,11 @@ where
     /// ```
     pub fn cancelled(&self) -> Cancelled<K, S> {
         let id = self.id;
-        Cancelled(Watching::new(self.handle.engine(), id.stripe, id.entry))
+        Cancelled(CancellationOfRun::new(
+            self.handle.engine(),
+            id.stripe,
+            id.entry,
+        ))
     }
 
     /// Returns the scheduler that runs the task.

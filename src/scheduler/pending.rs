@@ -22,14 +22,18 @@ where
     portion: std::vec::IntoIter<(K, TimerInfo)>,
 }
 
-impl<'a, K, S> Pending<'a, K, S>
+impl<K, S> Handle<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn new(handle: &'a Handle<K, S>) -> Self {
+    /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does
+    /// not count), in no order. Portions are copied under one stripe's lock at a time, so timers
+    /// that come, go or move meanwhile may or may not show.
+    #[must_use]
+    pub fn pending(&self) -> Pending<'_, K, S> {
         Pending {
-            handle,
+            handle: self,
             at: (0, 0),
             portion: Vec::new().into_iter(),
         }

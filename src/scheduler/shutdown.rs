@@ -2,9 +2,7 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-#[cfg(feature = "futures")]
 use std::pin::Pin;
-#[cfg(feature = "futures")]
 use std::task::{Context, Poll};
 
 use super::hasher::RandomState;
@@ -47,8 +45,8 @@ where
     pub task: Task<K, S>,
 }
 
-/// Yields the report of a shutdown that was called from inside a task, or that was only begun. With
-/// the feature `futures` it is a future, too.
+/// Yields the report of a shutdown that was called from inside a task, or that was only begun. It
+/// is also a future.
 #[must_use = "the report holds what did not run"]
 pub struct ReportTicket<R>(Intake<R>);
 
@@ -90,7 +88,6 @@ impl<R: Default> ReportTicket<R> {
 
 /// Yields the report. Dropping the future changes nothing. It must not be polled again after it was
 /// ready.
-#[cfg(feature = "futures")]
 impl<R: Default> Future for ReportTicket<R> {
     type Output = R;
 

@@ -5,9 +5,7 @@ use std::hash::BuildHasher;
 
 use super::firing::Firing;
 use super::hasher::RandomState;
-#[cfg(feature = "tokio")]
-use super::on_tokio::Spawn;
-use super::repeat::{Next, Repeat, Rounds};
+use super::repeat::{Next, Rhythm};
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -33,6 +31,20 @@ where
 
     /// Returns the task itself if it may run again.
     fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>>;
+}
+
+/// A task that may run again.
+pub(crate) trait Rounds<K, S>: Work<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
+    /// round panicked.
+    fn round(&mut self, firing: &Firing<'_, K, S>);
+
+    /// Returns the cadence.
+    fn rhythm(&mut self) -> &mut Rhythm;
 }
 
 /// The state of a run when the call that began it has returned.
@@ -95,34 +107,8 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn once<F>(task: Box<Once<F>>) -> Self
-    where
-        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
-    {
-        Task(task)
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(super) fn spawning<F>(task: Box<Spawn<F>>) -> Self
-    where
-        Spawn<F>: Work<K, S>,
-        F: 'static,
-    {
-        Task(task)
-    }
-
-    pub(super) fn repeating<F, R>(task: Box<Repeat<F, R>>) -> Self
-    where
-        Repeat<F, R>: Rounds<K, S>,
-        F: 'static,
-        R: 'static,
-    {
-        Task(task)
-    }
-
-    /// Makes a task that has run and may run again.
-    pub(super) fn again(task: Box<dyn Rounds<K, S>>) -> Self {
-        Task(task)
+    pub(super) fn of(work: Box<dyn Work<K, S>>) -> Self {
+        Task(work)
     }
 
     /// Decides how the task starts. Called under the stripe's lock.

@@ -39,8 +39,8 @@ pub(crate) use entry::End;
 use fold::Fold;
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Aftermath, Arming, Cancelling, Claimed, EntryId, Index, KeyHash, Moving, Refusal, Settled,
-    Sight, SightPhase, Start, Stays, Stripe, Taken,
+    Aftermath, Arming, Cancelling, Claimed, EntryId, Index, KeyHash, Moving, Refusal, RunEvent,
+    Settled, Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, when_unlocked};

@@ -1,6 +1,5 @@
 //! Who waits for the end of a run: a thread, or a task.
 
-#[cfg(feature = "futures")]
 use std::task::Waker;
 
 use crate::sync::Unparker;
@@ -9,7 +8,6 @@ use crate::sync::Unparker;
 #[derive(Clone, Debug)]
 pub(crate) enum Waiter {
     Thread(Unparker),
-    #[cfg(feature = "futures")]
     Task(Waker),
 }
 
@@ -18,7 +16,6 @@ impl Waiter {
     pub(crate) fn wake(self) {
         match self {
             Waiter::Thread(thread) => thread.unpark(),
-            #[cfg(feature = "futures")]
             Waiter::Task(task) => task.wake(),
         }
     }

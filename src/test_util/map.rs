@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use super::driver::Driver;
 use crate::clock::ManualClock;
-use crate::engine::{Seat, Server, Shutdown};
-use crate::expiry::{ExpiryMap, ExpiryReport, Grouping, NoGroups, Sessions};
+use crate::engine::Shutdown;
+use crate::error::BuildError;
+use crate::expiry::{
+    Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Grouping, NoGroups, Sessions,
+};
 use crate::scheduler::RandomState;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -45,6 +48,37 @@ where
     map: ExpiryMap<K, V, S, G>,
 }
 
+/// The option that builds a [`SteppedMap`].
+impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
+where
+    K: Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
+{
+    /// Builds a map without threads, driven by the calling thread; see
+    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
+    /// [`RandomState`] hashes.
+    ///
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
+    /// that clock is used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    pub fn build_stepped(
+        self,
+        seed: u64,
+        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<SteppedMap<K, V, S, G>, BuildError> {
+        let ((server, seats), hand) = self.stepped_parts(seed, handler)?;
+        Ok(SteppedMap {
+            map: ExpiryMap::of(Arc::clone(server.engine())),
+            driver: Driver::new(server, seats, hand, seed),
+        })
+    }
+}
+
 impl<K, V, S, G> SteppedMap<K, V, S, G>
 where
     K: Clone + Send + 'static,
@@ -52,18 +86,6 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    pub(crate) fn new(
-        server: Arc<Server<Sessions<K, V, S, G>>>,
-        tickers: Vec<Seat>,
-        hand: ManualClock,
-        seed: u64,
-    ) -> Self {
-        SteppedMap {
-            map: ExpiryMap::of(Arc::clone(server.engine())),
-            driver: Driver::new(server, tickers, hand, seed),
-        }
-    }
-
     /// Returns the map, which any thread may use. Dropping this driver closes it.
     #[must_use]
     pub fn map(&self) -> ExpiryMap<K, V, S, G> {

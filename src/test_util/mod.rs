@@ -40,9 +40,10 @@ pub use map::SteppedMap;
 use driver::Driver;
 
 use crate::clock::ManualClock;
-use crate::engine::{Seat, Server, Shutdown};
+use crate::engine::Shutdown;
+use crate::error::BuildError;
 pub use crate::scheduler::Fired;
-use crate::scheduler::{Handle, Keyed, RandomState, Report};
+use crate::scheduler::{Builder, Handle, Keyed, RandomState, Report};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -59,23 +60,36 @@ where
     handle: Handle<K, S>,
 }
 
+/// The option that builds a [`Stepped`].
+impl<K, S> Builder<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Builds a scheduler without threads, driven by the calling thread; see
+    /// the [module](self). `seed` decides how shards and workers interleave, and how
+    /// [`RandomState`] hashes. A custom hasher has to give the same hashes in every run by itself.
+    ///
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
+    /// that clock is used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    pub fn build_stepped(self, seed: u64) -> Result<Stepped<K, S>, BuildError> {
+        let ((server, seats), hand) = self.stepped_parts(seed)?;
+        Ok(Stepped {
+            handle: Handle::new(Arc::clone(server.engine())),
+            driver: Driver::new(server, seats, hand, seed),
+        })
+    }
+}
+
 impl<K, S> Stepped<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(crate) fn new(
-        server: Arc<Server<Keyed<K, S>>>,
-        tickers: Vec<Seat>,
-        hand: ManualClock,
-        seed: u64,
-    ) -> Self {
-        Stepped {
-            handle: Handle::new(Arc::clone(server.engine())),
-            driver: Driver::new(server, tickers, hand, seed),
-        }
-    }
-
     /// Returns a handle, which any thread may use.
     #[must_use]
     pub fn handle(&self) -> Handle<K, S> {

@@ -2,10 +2,8 @@
 //! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into one
 //! stripe. `sleep.rs` has the same for tasks that await.
 
-#[cfg(feature = "futures")]
 mod sleep;
 
-#[cfg(feature = "futures")]
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
 use std::fmt;
@@ -18,7 +16,6 @@ use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_pair;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
-#[cfg(feature = "futures")]
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase, is_under_a_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +60,6 @@ type BoxedTask = Box<dyn FnOnce() + Send>;
 /// The action of a due timer.
 enum Due {
     Run(BoxedTask),
-    #[cfg(feature = "futures")]
     Wake(sleep::WakeUp),
 }
 
@@ -81,7 +77,6 @@ impl Face for Keyless {
     fn run((): &(), _: &Fire<'_, ()>, due: Due) {
         match due {
             Due::Run(task) => task(),
-            #[cfg(feature = "futures")]
             Due::Wake(wake_up) => wake_up.wake(),
         }
     }
@@ -90,7 +85,6 @@ impl Face for Keyless {
 
     /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
     /// panic.
-    #[cfg(feature = "futures")]
     fn keep_back(&self, taken: &mut Vec<Taken<(), Due>>) {
         taken.retain(|(_, _, due)| matches!(due, Due::Run(_)));
     }
@@ -449,7 +443,6 @@ impl TimerReport {
                 .filter_map(|(_, deadline, due)| match due {
                     Due::Run(task) => Some(TimerHandedBack { deadline, task }),
                     // `keep_back` has removed these.
-                    #[cfg(feature = "futures")]
                     Due::Wake(_) => None,
                 })
                 .collect(),

@@ -114,8 +114,7 @@ impl std::error::Error for TimeoutError {
 }
 
 impl Timer {
-    /// Returns a future that is ready at or after `delay` from now. Needs the feature `futures`,
-    /// and no particular runtime.
+    /// Returns a future that is ready at or after `delay` from now. It needs no particular runtime.
     ///
     /// The delay counts from this call, but nothing is armed before the first poll. Each sleep that
     /// was polled counts as one pending timer. The timer's workers wake the task. For very many

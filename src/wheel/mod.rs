@@ -69,5 +69,6 @@ pub(crate) use self::core::CoreWheel;
 pub(crate) use self::filing::{Budget, Entries, Place, Progress as CoreProgress};
 pub use self::full::Full;
 pub(crate) use self::slab::{NO_ENTRY, Slab};
-pub use self::values::{Expired, Key, Progress, Wheel};
+pub use self::store::{Expired, Key};
+pub use self::values::{Progress, Wheel};
 pub use crate::tick::Tick;

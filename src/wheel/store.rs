@@ -1,9 +1,60 @@
-//! Where a wheel keeps its values: a slab with a free list and generations.
+//! Where a wheel keeps its values, and the keys that name them: a slab with a free list and generations.
+
+use std::fmt;
 
 use super::filing::{Entries, Place};
 use super::slab::{NO_ENTRY, Slab};
-use super::values::{Expired, Key};
 use crate::tick::Tick;
+
+/// Names a value in the [`Wheel`](super::Wheel) that gave the key out.
+///
+/// A key is stale once its value has expired or been removed; from then on it answers `None` in
+/// every call, also when the wheel has put another value in the same place. Keys of other wheels
+/// are not recognised: they may answer `None` or name an unrelated value.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::wheel::{Tick, Wheel};
+///
+/// let mut wheel = Wheel::new();
+/// let stale = wheel.insert(Tick::new(1), 'a');
+/// wheel.remove(stale);
+/// let key = wheel.insert(Tick::new(1), 'b');
+/// assert_eq!(wheel.get(stale), None);
+/// assert_eq!(wheel.get(key), Some(&'b'));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub(super) id: u32,
+    pub(super) generation: u32,
+}
+
+/// What [`Wheel::advance`](super::Wheel::advance) hands out.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::wheel::{Tick, Wheel};
+///
+/// let mut wheel = Wheel::new();
+/// let key = wheel.insert(Tick::new(7), "value");
+/// let _ = wheel.advance(Tick::new(9), 1, |expired| {
+///     assert_eq!(expired.key, key); // stale by now
+///     assert_eq!(expired.due, Tick::new(7));
+///     assert_eq!(expired.value, "value");
+/// });
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Expired<T> {
+    /// The key the value had. It is stale already.
+    pub key: Key,
+    /// When the value was due.
+    pub due: Tick,
+    /// The value.
+    pub value: T,
+}
 
 /// The values of a wheel, with the list of free places threaded through them.
 pub(super) struct Store<T> {
@@ -130,5 +181,11 @@ impl<T> Entries for Store<T> {
             filed.place = place;
             filed.pos = pos;
         }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({}#{})", self.id, self.generation)
     }
 }

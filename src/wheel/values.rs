@@ -6,7 +6,7 @@ use super::core::CoreWheel;
 use super::filing::{self, Budget};
 use super::full::Full;
 use super::slab::Slab;
-use super::store::{Node, Store};
+use super::store::{Expired, Key, Node, Store};
 use crate::tick::Tick;
 
 /// Values that wait for their due tick. See the [module](super).
@@ -30,56 +30,6 @@ use crate::tick::Tick;
 pub struct Wheel<T> {
     core: CoreWheel,
     store: Store<T>,
-}
-
-/// Names a value in the [`Wheel`] that gave the key out.
-///
-/// A key is stale once its value has expired or been removed; from then on it answers `None` in
-/// every call, also when the wheel has put another value in the same place. Keys of other wheels
-/// are not recognised: they may answer `None` or name an unrelated value.
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon::wheel::{Tick, Wheel};
-///
-/// let mut wheel = Wheel::new();
-/// let stale = wheel.insert(Tick::new(1), 'a');
-/// wheel.remove(stale);
-/// let key = wheel.insert(Tick::new(1), 'b');
-/// assert_eq!(wheel.get(stale), None);
-/// assert_eq!(wheel.get(key), Some(&'b'));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
-    pub(super) id: u32,
-    pub(super) generation: u32,
-}
-
-/// What [`Wheel::advance`] hands out.
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon::wheel::{Tick, Wheel};
-///
-/// let mut wheel = Wheel::new();
-/// let key = wheel.insert(Tick::new(7), "value");
-/// let _ = wheel.advance(Tick::new(9), 1, |expired| {
-///     assert_eq!(expired.key, key); // stale by now
-///     assert_eq!(expired.due, Tick::new(7));
-///     assert_eq!(expired.value, "value");
-/// });
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Expired<T> {
-    /// The key the value had. It is stale already.
-    pub key: Key,
-    /// When the value was due.
-    pub due: Tick,
-    /// The value.
-    pub value: T,
 }
 
 /// How far [`Wheel::advance`] came.
@@ -544,12 +494,6 @@ impl<T> fmt::Debug for Wheel<T> {
             .field("len", &self.len())
             .field("next_wake", &self.next_wake())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({}#{})", self.id, self.generation)
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
     }
     for (feature, on) in [
         ("test-util", cfg!(feature = "test-util")),
-        ("futures", cfg!(feature = "futures")),
+        ("stream", cfg!(feature = "stream")),
         ("tokio", cfg!(feature = "tokio")),
         ("redis", cfg!(feature = "redis")),
         ("redis-tls", cfg!(feature = "redis-tls")),

@@ -1,6 +1,6 @@
 //! Runs that leave their worker: whoever has one settles it, once; who waits for its end is woken
 //! by that, and the run itself hears of being cancelled. `engine/detached.rs` and
-//! `engine/watching.rs` have the protocols.
+//! `engine/wait` have the protocols.
 //!
 //! Who is not woken shows as a deadlock.
 //!
@@ -12,7 +12,7 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::Watching;
+use crate::engine::CancellationOfRun;
 use crate::executor::Worker;
 use crate::rig::{LEAVING, Rig, START, Size, at, block_on, hash};
 use crate::shard::Cancelling;
@@ -40,7 +40,7 @@ fn run(rig: &Rig, mut worker: Worker, until_it_is_told: bool) -> thread::JoinHan
             return;
         };
         if until_it_is_told {
-            block_on(Watching::new(rig.engine(), stripe, id));
+            block_on(CancellationOfRun::new(rig.engine(), stripe, id));
         }
         drop(run);
     })
@@ -55,7 +55,7 @@ fn the_end_of_a_run_that_left_wakes_who_waits() {
             .engine()
             .cancel_to_wait(0, None::<Time>, |stripe| stripe.cancel(hash(0), &0));
         if let Some(waiting) = waiting {
-            assert_eq!(rig.engine().wait_for_run(&waiting), Ok(()));
+            assert_eq!(rig.engine().wait_for_run(waiting), Ok(()));
         }
         assert_eq!(rig.engine().running(), 0, "it has ended");
         let cancelled = matches!(answer, Cancelling::Cancelled { .. });

@@ -20,7 +20,7 @@ use std::task::{Context, Wake, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Awaiting, Ending, Seat, Shutdown};
+use crate::engine::{EndOfRun, Ending, Seat, Shutdown};
 use crate::executor::Worker;
 use crate::rig::{LEAVING, Rig, SLEEPING, START, Size, at, hash};
 use crate::sync::Arc;
@@ -195,7 +195,7 @@ fn user_code_behind_the_last_run_is_waited_for() {
         rig.worker().step(rig.server.as_ref());
         let (run, _, _) = rig.ledger().take_left().expect("it has left its worker");
         let (_, mut waiting) =
-            Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+            EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         let polled = Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker));

@@ -1,5 +1,5 @@
 //! `cancel_and_wait`: the waiter registers with the run, the run's end wakes it, and until then
-//! nothing is armed under the key. `engine/waiting.rs` has the protocol.
+//! nothing is armed under the key. `engine/wait` has the protocol.
 //!
 //! A waiter that nobody wakes shows as a deadlock.
 //!
@@ -15,7 +15,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::Awaiting;
+use crate::engine::EndOfRun;
 use crate::error::WaitError;
 use crate::executor::Worker;
 use crate::rig::{Rig, START, Size, at, block_on, hash};
@@ -55,7 +55,7 @@ fn cancel_and_wait(rig: &Rig, until: Option<Time>) -> (Cancelled, Result<(), Wai
         Cancelling::Running(_) => Cancelled::Running,
         Cancelling::NotFound => Cancelled::NotFound,
     };
-    let waited = waiting.map_or(Ok(()), |waiting| rig.engine().wait_for_run(&waiting));
+    let waited = waiting.map_or(Ok(()), |waiting| rig.engine().wait_for_run(waiting));
     (answer, waited)
 }
 
@@ -90,7 +90,7 @@ fn the_end_of_the_run_wakes_the_task() {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
         let (_, mut awaiting) =
-            Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+            EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
         let first = Pin::new(&mut awaiting).poll(&mut Context::from_waker(Waker::noop()));
         if first.is_pending() {
             assert_eq!(block_on(awaiting), Ok(()));
@@ -106,7 +106,7 @@ fn a_task_that_gives_up_leaves_the_key_open() {
     check(3, || {
         let (rig, worker) = due(&Size::default());
         let worker = step(&rig, worker);
-        let (_, awaiting) = Awaiting::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
+        let (_, awaiting) = EndOfRun::cancel(rig.engine(), 0, |stripe| stripe.cancel(hash(0), &0));
         drop(awaiting);
         assert!(rig.arm(0, 1, at(FAR)).is_ok());
         worker.join().unwrap();

@@ -413,7 +413,6 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     }
 
     /// Runs `task` on a worker for calls, under a [`number`](Self::number). False if there is none.
-    #[cfg(feature = "futures")]
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
         !self.is_forked() && self.machine.timers.call(number, task)
     }
@@ -445,7 +444,6 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     }
 
     /// Wakes after `delay`. The number to cancel it by.
-    #[cfg(feature = "futures")]
     pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
         if self.is_forked() {
             return None;
@@ -456,7 +454,6 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     }
 
     /// A call that has not begun does not.
-    #[cfg(feature = "futures")]
     pub(super) fn cancel_call(&self, number: u64) {
         if !self.is_forked() {
             self.machine.timers.cancel_call(number);

@@ -35,7 +35,6 @@ pub(super) const MAX_PASSES: usize = 240;
 const MAX_WORKERS: usize = 320;
 /// Calls that hang at one time; one more waits, and renewals don't. Those of one destination have
 /// turns, so that it takes several that hang to use all of these.
-#[cfg(feature = "futures")]
 const MAX_CALLS: usize = 192;
 /// Callbacks that hang at one time; one more waits, and renewals don't.
 const MAX_CALLBACKS: usize = 16;
@@ -50,7 +49,6 @@ pub(crate) struct Timers {
 
 struct Started {
     work: Handle<Alarm>,
-    #[cfg(feature = "futures")]
     calls: Handle<Alarm>,
     tell: Option<Handle<Alarm>>,
     /// None for what is stepped.
@@ -74,7 +72,6 @@ impl Timers {
         let timers = Timers::new(clock, true);
         let started = Started {
             tell: Some(work.clone()),
-            #[cfg(feature = "futures")]
             calls: work.clone(),
             work,
             owners: Vec::new(),
@@ -97,7 +94,6 @@ impl Timers {
             return Ok(());
         }
         let work = self.scheduler(2, MAX_WORKERS)?;
-        #[cfg(feature = "futures")]
         let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
             .callbacks
@@ -105,18 +101,12 @@ impl Timers {
             .transpose()?;
         let _ = self.started.set(Started {
             work: work.handle(),
-            #[cfg(feature = "futures")]
             calls: calls.handle(),
             tell: tell.as_ref().map(Scheduler::handle),
-            owners: [
-                Some(work),
-                #[cfg(feature = "futures")]
-                Some(calls),
-                tell,
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
+            owners: [Some(work), Some(calls), tell]
+                .into_iter()
+                .flatten()
+                .collect(),
         });
         Ok(())
     }
@@ -201,7 +191,6 @@ impl Timers {
     }
 
     /// Runs `task` on a worker for calls. False after the end, or before the beginning.
-    #[cfg(feature = "futures")]
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
         self.started.get().is_some_and(|started| {
             let alarm = Alarm::Call(number);
@@ -222,7 +211,6 @@ impl Timers {
     }
 
     /// A call that has not begun does not. Drops call this, also under a lock.
-    #[cfg(feature = "futures")]
     pub(super) fn cancel_call(&self, number: u64) {
         if let Some(started) = self.started.get() {
             let (calls, work) = (started.calls.clone(), started.work.clone());
@@ -234,7 +222,6 @@ impl Timers {
     }
 
     /// Wakes a task after `delay`: among the renewals, since calls may keep all of their workers.
-    #[cfg(feature = "futures")]
     pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
         self.work().is_some_and(|work| {
             let armed = work.schedule(Alarm::Call(number), delay, move |_| waker.wake());
@@ -251,10 +238,7 @@ impl Timers {
         // Stepped, they are one.
         if !started.owners.is_empty() {
             armed += started.tell.as_ref().map_or(0, Handle::len);
-            #[cfg(feature = "futures")]
-            {
-                armed += started.calls.len();
-            }
+            armed += started.calls.len();
         }
         armed
     }

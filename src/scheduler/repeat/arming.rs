@@ -6,9 +6,10 @@ use super::super::answers::Scheduled;
 use super::super::answers::refused;
 use super::super::handle::{Handle, Upsert};
 use super::super::task::Task;
+use super::next::IntoNext;
 use super::period::Period;
 use super::rhythm::{NoRhythm, Rhythm};
-use super::round::{IntoNext, Round};
+use super::round::Round;
 use super::task::Repeat;
 use crate::error::ScheduleError;
 use crate::shard::mix;
@@ -105,7 +106,7 @@ where
         };
         let mut given = Some((key, Box::new(Repeat::new(task, rhythm))));
         let answer = self.arm_boxed(&mut given, deadline, now, Upsert::Always, |repeat| {
-            Task::repeating(repeat)
+            Task::of(repeat)
         });
         answer.map_err(|refusal| match given {
             Some((_key, repeat)) => refused(refusal, repeat.into_task()),

@@ -6,7 +6,8 @@
 //! | `period.rs` | the period that a caller asks for |
 //! | `missed.rs` | what happens to late rounds: a pure function |
 //! | `rhythm.rs` | when the rounds of one key are due |
-//! | `round.rs` | a task's view of its round, and its answer |
+//! | `round.rs` | a task's view of its round |
+//! | `next.rs` | the answer of a round |
 //! | `task.rs` | the closure with its cadence, as the payload of an entry |
 //!
 //! A round is an arming like any other. While it runs, the worker that runs it holds the payload.
@@ -28,13 +29,15 @@
 
 mod arming;
 mod missed;
+mod next;
 mod period;
 mod rhythm;
 mod round;
 mod task;
 
 pub use missed::Missed;
+pub use next::{IntoNext, Next};
 pub use period::{AfterPanic, Period, SoFar};
-pub use round::{IntoNext, Next, Round};
+pub use round::Round;
 
-pub(super) use task::{Repeat, Rounds};
+pub(super) use rhythm::Rhythm;

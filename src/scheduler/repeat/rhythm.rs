@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::missed::{Due, Missed, first_from, plan};
+use super::next::Next;
 use super::period::{AfterPanic, Kind, Period, Schedule, SoFar};
-use super::round::Next;
 use crate::shard::{Start, mix};
 use crate::tick::Time;
 

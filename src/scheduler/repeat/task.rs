@@ -5,27 +5,13 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::{After, Work};
+use super::super::task::{After, Rounds, Work};
+use super::next::IntoNext;
 use super::rhythm::Rhythm;
-use super::round::{IntoNext, Round};
+use super::round::Round;
 use crate::shard::Start;
 use crate::tick::Time;
 
-/// A task that may run again.
-pub(crate) trait Rounds<K, S>: Work<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
-    /// round panicked.
-    fn round(&mut self, firing: &Firing<'_, K, S>);
-
-    /// Returns the cadence.
-    fn rhythm(&mut self) -> &mut Rhythm;
-}
-
-/// A closure and the cadence of its rounds.
 pub(crate) struct Repeat<F, R> {
     task: F,
     rhythm: Rhythm,

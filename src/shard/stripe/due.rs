@@ -1,9 +1,8 @@
-//! The way of a due timer: collected as a ticket, claimed, run, settled. And waiting for that end.
+//! The way of a due timer: collected as a ticket, claimed, run, settled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::entry::{End, Phase, Slot, Table};
-use super::super::waiter::Waiter;
 use super::answers::{Claimed, Settled, Start};
 use super::repeating::Repeating;
 use super::{EntryId, Run, Stripe, WORN, micros};
@@ -261,34 +260,5 @@ impl<K, V> Stripe<K, V> {
         self.catch_up(tick.begun_by(now));
         let next = Tick::new(tick.begun_by(now).get().saturating_add(1));
         self.file_at(slot, next);
-    }
-
-    // === waiting for a run ===
-
-    /// Registers who waits for the run `id`, under a number. `None`: it has ended.
-    pub(crate) fn wait_for(&mut self, id: EntryId, waiter: Waiter) -> Option<u64> {
-        let at = self.run_of(id)?;
-        let run = &mut self.runs[at];
-        self.waiters_seen += 1;
-        run.waiters.push((self.waiters_seen, waiter));
-        Some(self.waiters_seen)
-    }
-
-    /// Who waits for the run `id` under this number, until that ends.
-    #[cfg(feature = "futures")]
-    pub(crate) fn waiter(&mut self, id: EntryId, number: u64) -> Option<&mut Waiter> {
-        let at = self.run_of(id)?;
-        let run = &mut self.runs[at];
-        let mut waiters = run.waiters.iter_mut();
-        waiters.find_map(|(own, waiter)| (*own == number).then_some(waiter))
-    }
-
-    /// Somebody gave up waiting: without any left, the key can be armed again. `None`: the run has
-    /// ended meanwhile.
-    pub(crate) fn give_up_waiting(&mut self, id: EntryId, number: u64) -> Option<Waiter> {
-        let at = self.run_of(id)?;
-        let run = &mut self.runs[at];
-        let at = run.waiters.iter().position(|(own, _)| *own == number)?;
-        Some(run.waiters.swap_remove(at).1)
     }
 }

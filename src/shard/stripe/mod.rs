@@ -6,24 +6,17 @@
 
 mod answers;
 mod arming;
-#[cfg(all(test, not(loom)))]
-mod claims;
 mod due;
 mod ending;
-#[cfg(all(test, not(loom)))]
-mod enumerate;
-#[cfg(all(test, not(loom)))]
-mod idle;
 mod index;
 mod moving;
 mod payload;
 mod repeating;
 mod shrinking;
 mod staging;
-#[cfg(feature = "tokio")]
-mod watching;
 #[cfg(all(test, not(loom)))]
-mod worn;
+mod tests;
+mod waiting;
 
 pub(crate) use answers::{
     Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Start, Stays, Taken,
@@ -34,6 +27,7 @@ use std::borrow::Borrow;
 pub(crate) use index::Index;
 use repeating::Repeating;
 use staging::Staging;
+pub(crate) use waiting::RunEvent;
 
 use super::entry::{End, Floors, Phase, Slot, Table};
 use super::permits::{LocalPermits, PermitPool};
@@ -76,9 +70,9 @@ struct Run<V> {
     id: EntryId,
     deadline: Time,
     cancelled: bool,
-    /// Who waits in `cancel_and_wait`; while there are any, the key can't be armed.
+    /// Those of [`RunEvent::End`].
     waiters: Vec<(u64, Waiter)>,
-    /// Who waits to be told that it was cancelled.
+    /// Those of [`RunEvent::Cancellation`].
     #[cfg(feature = "tokio")]
     watchers: Vec<(u64, Waiter)>,
     kept: Option<Kept<V>>,

@@ -32,7 +32,6 @@ impl<K, V> Stripe<K, V> {
 
     /// The payload of the arming `id`, if it is Pending or Queued.
     #[inline]
-    #[cfg(feature = "futures")]
     pub(crate) fn unclaimed_of(&mut self, id: EntryId) -> Option<&mut V> {
         let armed = self.table.armed_mut(id.slot)?;
         (armed.generation == id.generation).then_some(&mut armed.value)

@@ -1,8 +1,11 @@
 //! The stripe and the model beside it: every step is done to both, and the answers are compared.
 
-use super::super::super::permits::PermitPool;
-use super::super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, Start, Stripe};
 use super::{Op, SHORT, START};
+use crate::shard::Waiter;
+use crate::shard::permits::PermitPool;
+use crate::shard::stripe::{
+    Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, RunEvent, Start, Stripe,
+};
 use crate::sync::{Arc, Parker};
 use crate::tick::{TickSize, Time};
 use crate::wheel::Budget;
@@ -341,10 +344,9 @@ impl Pair {
         let State::Running { arming, waiter, .. } = &mut self.keys[key] else {
             unreachable!("it was running");
         };
-        *waiter = self.stripe.wait_for(
-            arming.id,
-            crate::shard::Waiter::Thread(Parker::new().unparker().clone()),
-        );
+        let thread = Waiter::Thread(Parker::new().unparker().clone());
+        let registered = self.stripe.register(arming.id, RunEvent::End, thread);
+        *waiter = registered.ok();
         assert!(waiter.is_some());
         self.after();
         true
@@ -357,7 +359,8 @@ impl Pair {
         let Some(number) = waiter.take() else {
             return false;
         };
-        assert!(self.stripe.give_up_waiting(arming.id, number).is_some());
+        let waiter = (self.stripe).unregister(arming.id, RunEvent::End, number);
+        assert!(waiter.is_some());
         self.after();
         true
     }
