@@ -62,7 +62,7 @@ impl<'a> Tree<'a> {
             }
         };
         while let Some((next, behind)) = rest.split_first() {
-            let child = [module.as_slice(), &[next.clone()]].concat();
+            let child = [module.as_slice(), std::slice::from_ref(next)].concat();
             if !self.files.contains_key(&child) {
                 break;
             }
