@@ -4,22 +4,24 @@
 //! Running --begin--> Closing --finish--> Closed
 //! ```
 //!
-//! 1. *begin*: one caller wins; all others are told that it is closed.
-//! 2. Every stripe's gate is closed under its lock. An arming is before the gate (accepted, and
-//!    accounted for below) or after it (refused). **CLOSE-1**
-//! 3. By mode: `HandBack` takes everything out at once; `Drain` waits until the stripes are empty;
-//!    `RunNow` makes everything due, then waits.
-//! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before,
-//!    and runs, or is handed back: never both. **CLOSE-2** Whoever sleeps on a timer that was taken
-//!    out is woken now: a task that is still running may keep step 5 waiting for long.
-//! 5. Running tasks are waited for, and so is user code outside of a run (`shard/user_code.rs`),
-//!    up to the limit.
-//! 6. *stop*: tickers and workers leave at their next look; they look after they announced their
-//!    sleep, so none sleeps through it. **CLOSE-3**
+//! 1. *begin*: one caller wins. All other callers learn that the engine is closed.
+//! 2. Every stripe's gate is closed under its lock. An arming comes before the gate, and is
+//!    accepted and accounted for below, or after it, and is refused. **CLOSE-1**
+//! 3. The mode decides: `HandBack` takes everything out at once. `Drain` waits until the stripes
+//!    are empty. `RunNow` makes everything due, then waits.
+//! 4. The timers that are left after the limit are taken out under the stripes' locks. Each timer
+//!    was claimed before, and runs, or it is handed back; never both. **CLOSE-2** A task that
+//!    sleeps on such a timer is woken now, since a running task may keep step 5 waiting for long.
+//! 5. The engine waits, up to the limit, for running tasks and for user code outside of a run
+//!    (`shard/user_code.rs`).
+//! 6. *stop*: tickers and workers leave at their next check. They check after they announced their
+//!    sleep, so none of them sleeps through the stop. **CLOSE-3**
 //!
-//! A closed stripe without pending and running armings reports once that it is empty; nothing can
-//! fill it again. The last one wakes who waits: it registers under a lock and looks afterwards, the
-//! last stripe counts first and takes the lock afterwards. **CLOSE-4**
+//! A closed stripe reports exactly once that it has nothing pending and nothing running; nothing
+//! can fill it again. The last stripe to report wakes the waiting threads. A waiting thread
+//! registers under a lock and checks afterwards. The last stripe counts first and takes the lock
+//! afterwards. So either the check sees the count, or the stripe finds the registration.
+//! **CLOSE-4**
 
 use super::{Engine, Face};
 use crate::shard::Taken;
@@ -28,54 +30,58 @@ use crate::sync::{Mutex, Parker, Unparker};
 use crate::tick::Time;
 use std::time::Duration;
 
-/// How far a scheduler's life has come. Only ever goes on, never back.
+/// The stage of a scheduler's life. It only ever advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lifecycle {
-    /// Accepts new timers.
+    /// The scheduler accepts new timers.
     Running,
-    /// Accepts none; what is pending may still run.
+    /// The scheduler accepts no new timers. Pending ones may still run.
     Closing,
-    /// Nothing is pending, and nothing runs but what outlasted the limit.
+    /// Nothing is pending. A task may still run if it outlasted the limit of the shutdown, or if
+    /// the scheduler was dropped.
     Closed,
 }
 
-/// What happens to the timers that are pending when a scheduler is shut down.
+/// What happens to the pending timers when a scheduler is shut down.
 ///
-/// In every mode nothing new is accepted, running tasks are waited for (up to the builder's
-/// `shutdown_limit`), and a timer either runs or is handed back, never both.
+/// In every mode:
+///
+/// - nothing new is accepted,
+/// - the shutdown waits for running tasks, up to the builder's `shutdown_limit`,
+/// - a timer either runs or is handed back, never both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shutdown {
-    /// What has not started comes back in the report.
+    /// Timers that have not started come back in the report.
     HandBack,
-    /// Every pending timer still runs at its own deadline; of one that repeats, the round that is
-    /// pending, or the one that it is put off to. What has not started when the limit has
-    /// passed is handed back.
+    /// Every pending timer still runs at its own deadline. Of a repeating timer, only the pending
+    /// round runs; if that round is put off, it runs at the later time. Timers that have not
+    /// started when the limit has passed are handed back.
     Drain {
-        /// How long to wait for the pending ones, by the scheduler's clock. With a
+        /// How long to wait for the pending timers, by the scheduler's clock. With a
         /// [`pace`](crate::Builder::pace) they take longer.
         limit: Duration,
     },
-    /// Every pending timer runs at once, whatever its deadline: the one case where a task starts
-    /// early. What has not started after `shutdown_limit` is handed back. A
-    /// [`pace`](crate::Builder::pace) holds here, too: leave it the time.
+    /// Every pending timer runs at once, whatever its deadline. This is the only case in which a
+    /// task starts early. Timers that have not started after `shutdown_limit` are handed back. A
+    /// [`pace`](crate::Builder::pace) holds here, too, so the limit has to leave time for it.
     RunNow,
 }
 
-/// What an engine's end left.
+/// The result of a shutdown.
 #[derive(Debug)]
 pub(crate) struct Ending<K, V> {
     pub(crate) taken: Vec<Taken<K, V>>,
     pub(crate) still_running: usize,
 }
 
-/// The engine's progress to its end.
+/// The progress of a shutdown.
 #[derive(Debug)]
 pub(crate) struct Closing {
     state: AtomicUsize,
     stopped: AtomicBool,
-    /// Stripes that have not reported to be empty.
+    /// The number of stripes that have not reported to be empty.
     busy_stripes: AtomicUsize,
     waiters: Mutex<Vec<Unparker>>,
 }
@@ -95,7 +101,8 @@ impl Closing {
     }
 
     pub(crate) fn state(&self) -> Lifecycle {
-        // Acquire pairs with the Release halves below: who sees Closed sees what led to it.
+        // Acquire pairs with the Release halves below: a reader of Closed sees everything before
+        // it.
         match self.state.load(Ordering::Acquire) {
             RUNNING => Lifecycle::Running,
             CLOSING => Lifecycle::Closing,
@@ -103,7 +110,7 @@ impl Closing {
         }
     }
 
-    /// Whether the caller is the one who closes.
+    /// Begins the shutdown. Returns whether the caller is the one that began it.
     pub(crate) fn begin(&self) -> bool {
         // AcqRel: pairs with `state`.
         self.state
@@ -111,12 +118,14 @@ impl Closing {
             .is_ok()
     }
 
+    /// Ends the shutdown.
     pub(crate) fn finish(&self) {
         // Release pairs with the Acquire in `state`.
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// CLOSE-3: set before the bells are rung and the sleepers woken, whose fences order it.
+    /// CLOSE-3: raises the stop flag. This must come before the bells are rung and the sleepers are
+    /// woken, whose fences order it.
     fn stop(&self) {
         // Release pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
@@ -127,9 +136,10 @@ impl Closing {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// CLOSE-4: counts first, takes the lock afterwards. Whether it was the last one.
+    /// Counts an empty stripe and wakes the waiting threads after the last one. Returns whether it
+    /// was the last one. CLOSE-4: this counts first and takes the lock afterwards.
     pub(crate) fn stripe_emptied(&self) -> bool {
-        // AcqRel: the last one has seen what all did before.
+        // AcqRel: the last stripe sees everything that all others did before.
         let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
             self.wake_waiters();
@@ -137,38 +147,41 @@ impl Closing {
         last
     }
 
-    /// Those who wait for the end look again. They stay registered: user code that follows the last
-    /// run wakes them once more.
+    /// Makes the threads that wait for the shutdown check again. They stay registered, since user
+    /// code that follows the last run wakes them once more.
     pub(super) fn wake_waiters(&self) {
         for waiter in &*self.waiters.lock() {
             waiter.unpark();
         }
     }
 
+    /// Returns whether every stripe has reported to be empty.
     pub(crate) fn is_quiet(&self) -> bool {
         // Acquire pairs with the AcqRel in `stripe_emptied`.
         self.busy_stripes.load(Ordering::Acquire) == 0
     }
 
-    /// CLOSE-4: registers. Whoever calls this looks afterwards.
+    /// CLOSE-4: registers a thread to be woken. The caller must check after this call.
     pub(crate) fn wake_when_quiet(&self, parker: &Parker) {
         self.waiters.lock().push(parker.unparker().clone());
     }
 }
 
-/// So many armings are taken out under one hold of a lock.
+/// The number of armings taken out under one hold of a lock.
 const TAKEN_PER_HOLD: usize = 256;
 
 impl<F: Face> Engine<F> {
-    /// Steps 2 to 6, for the caller who began, at the moment `begun`, from which the limit of a
-    /// drain counts. `wait` waits until the engine is quiet or the moment has come.
+    /// Does steps 2 to 6 for the caller that began at `begun`. The limit of a drain counts from
+    /// `begun`. `wait` waits until the engine is quiet or the given moment has come.
     pub(crate) fn wind_down(
         &self,
         mode: Shutdown,
         begun: Time,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
+        // Step 2: from here on the set of pending timers only shrinks.
         self.close_gates();
+        // Step 3.
         match mode {
             Shutdown::HandBack => {}
             Shutdown::Drain { limit } => wait(begun + limit),
@@ -177,13 +190,17 @@ impl<F: Face> Engine<F> {
                 wait(self.now() + self.shutdown_limit);
             }
         }
+        // Step 4. Sleeping tasks are woken before step 5, which may wait long for a running task.
         let mut taken = self.take_pending(true);
         self.face.keep_back(&mut taken);
+        // Step 5. Nothing is pending any more, so a batch that is handed over from here on stands
+        // for nothing (USER-3), and the wait also covers user code outside of runs.
         for shard in 0..self.shards().shards() {
             self.shards().shard(shard).user_code.end();
         }
         wait(self.now() + self.shutdown_limit);
         let still_running = self.still_running();
+        // Step 6. The count comes first: it says which tasks outlasted the limit.
         self.stop();
         Ending {
             taken,
@@ -191,7 +208,7 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// Step 2.
+    /// Does step 2: closes every stripe's gate.
     pub(crate) fn close_gates(&self) {
         for stripe in 0..self.shards().stripes() {
             self.with(stripe, |stripe| {
@@ -200,7 +217,7 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// Step 3 of `RunNow`.
+    /// Does step 3 of `RunNow`: makes every pending timer due.
     pub(crate) fn make_all_due(&self) {
         let now = self.now();
         for stripe in 0..self.shards().stripes() {
@@ -208,10 +225,11 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// Steps 3 and 4: takes out what is pending, counted as handed back or as cancelled.
+    /// Does steps 3 and 4: takes the pending timers out and counts them as handed back or as
+    /// cancelled.
     pub(crate) fn take_pending(&self, handed_back: bool) -> Vec<Taken<F::Key, F::Payload>> {
         let mut all = Vec::new();
-        // Appended outside the lock, since a long vector takes long to grow.
+        // Appended to `all` outside the lock, since growing a long vector takes long.
         let mut portion = Vec::with_capacity(TAKEN_PER_HOLD);
         for stripe in 0..self.shards().stripes() {
             let mut next = Some(0);
@@ -225,8 +243,9 @@ impl<F: Face> Engine<F> {
         all
     }
 
-    /// Waits until no stripe has anything pending or running, or until `limit`. From step 5 on also
-    /// until no thread is in user code.
+    /// Waits until no stripe has anything pending or running, or until `limit`. From step 5 on it
+    /// also waits until no thread is in user code outside of a run. Returns whether that was
+    /// reached.
     pub(crate) fn wait_until_quiet(&self, limit: Time) -> bool {
         let parker = Parker::new();
         self.closing().wake_when_quiet(&parker);
@@ -239,14 +258,15 @@ impl<F: Face> Engine<F> {
         true
     }
 
-    /// The stripes first: whoever finds the last run settled finds what follows it counted.
+    /// Returns whether nothing is left to wait for. The stripes are checked first: a thread that
+    /// finds the last run completed also finds the user code that follows it counted.
     pub(crate) fn is_over(&self) -> bool {
         self.closing().is_quiet()
             && (0..self.shards().shards())
                 .all(|shard| self.shards().shard(shard).user_code.is_over())
     }
 
-    /// Step 6.
+    /// Does step 6: raises the stop flag, then wakes all tickers and workers.
     pub(crate) fn stop(&self) {
         self.closing().stop();
         for shard in 0..self.shards().shards() {
@@ -255,11 +275,11 @@ impl<F: Face> Engine<F> {
         self.pool().stop();
     }
 
-    /// How many threads are in user code: in a run, behind one, or, if there is neither, in an
-    /// executor that was handed a batch.
+    /// Counts the threads in user code: those in a run and those that follow one. If there are
+    /// none, it counts the threads in an executor that was handed a batch.
     ///
-    /// A thread that ends its run between the two looks would be counted twice. So this looks until
-    /// nothing has changed meanwhile, which is soon: no run begins any more.
+    /// A thread that completes its run between the two reads would be counted twice. So this reads
+    /// again until nothing has changed in between. That ends soon, since no run begins any more.
     pub(crate) fn still_running(&self) -> usize {
         loop {
             let outside = self.outside();
@@ -267,7 +287,7 @@ impl<F: Face> Engine<F> {
             if self.outside() != outside {
                 continue;
             }
-            // An executor may run its batch in the call, and then the runs are counted already.
+            // An executor may run its batch inside the call. Then those runs are counted already.
             return match running + outside.after_runs {
                 0 => outside.hand_overs,
                 count => count,
@@ -275,7 +295,7 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// How many runs have not been settled.
+    /// Counts the runs that have not been completed.
     pub(crate) fn running(&self) -> usize {
         (0..self.shards().stripes())
             .map(|stripe| self.shards().peek(stripe, |stripe| stripe.running()))

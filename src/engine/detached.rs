@@ -1,14 +1,15 @@
-//! A run that goes on after its worker has started it, on an async runtime.
+//! A run that continues on an async runtime after its worker has started it.
 //!
-//! To everybody else it runs as ever: until it is settled its key is Running, with all that this
-//! means for cancelling, arming and waiting. Whoever has the [`Detached`] has the run, and settles
-//! it by dropping that: at its end, in a panic, or when its runtime throws it away.
+//! For everybody else it is an ordinary run. Until it is completed its key is Running, with the
+//! usual rules for cancelling, arming and waiting. The [`Detached`] value owns the run and
+//! completes it when it is dropped: at the end of the future, after a panic, or when the runtime
+//! discards the future.
 
 use super::{Engine, Face, inside};
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 
-/// A run that is settled when this is dropped.
+/// Owns a run and completes it on drop.
 pub(crate) struct Detached<F: Face> {
     engine: Arc<Engine<F>>,
     stripe: u32,
@@ -17,7 +18,7 @@ pub(crate) struct Detached<F: Face> {
 }
 
 impl<F: Face> Detached<F> {
-    /// Of a run that its worker will not settle.
+    /// Takes over a run that its worker will not complete.
     pub(crate) fn new(engine: &Arc<Engine<F>>, stripe: u32, id: EntryId) -> Self {
         Detached {
             engine: Arc::clone(engine),
@@ -27,14 +28,14 @@ impl<F: Face> Detached<F> {
         }
     }
 
-    /// Does a part of what there is to do: it counts as inside the run.
+    /// Executes a part of the run, which counts as being inside the run.
     pub(crate) fn proceed<R>(&self, part: impl FnOnce() -> R) -> R {
         let run = Some((self.stripe, self.id));
         let _inside = inside::Inside::enter_run(self.engine.tag(), run);
         part()
     }
 
-    /// It ends by a panic.
+    /// Records that the run ended by a panic.
     pub(crate) fn panicked(&mut self) {
         self.panicked = true;
     }
@@ -43,6 +44,7 @@ impl<F: Face> Detached<F> {
 impl<F: Face> Drop for Detached<F> {
     fn drop(&mut self) {
         let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
+        // The drop may happen under a lock of another engine, and completing a run takes a lock.
         let engine = Arc::clone(&self.engine);
         when_unlocked(move || engine.settle(stripe, id, panicked));
     }

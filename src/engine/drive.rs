@@ -1,24 +1,26 @@
-//! A ticker's step. It never blocks: it says until when the ticker may sleep.
+//! One step of a ticker. A step never blocks. It returns until when the ticker may sleep.
 //!
-//! 1. Awake: the promise is 0, nobody rings.
-//! 2. Collect one batch, unless the backlog is at its bound, and hand it over. Worked: once more.
-//!    With a pace, no more than is left of the share that is reserved. If that holds something
-//!    back, reserve the next share; if it has begun: once more.
-//! 3. Nothing due: look whether tickets have grown old while workers are blocked, and let the pool
-//!    grow.
-//! 4. Promise to wake at the earlier of the least due moment and the next look at the pool. What is
-//!    held back is due when the share begins.
-//! 5. Look again at everything that is published for a ticker: due moments, the backlog, the end.
-//!    Something new: awake, once more. Else sleep until the promise. A ticker that hands injected
-//!    tickets over itself also looks at the queues: a ticket is counted before it is pushed, so a
-//!    backlog that was seen before the promise says nothing of what could be served.
+//! 1. Mark the ticker awake: the promise becomes 0, so nobody rings.
+//! 2. Collect one batch and hand it over, unless the backlog is at its bound. After a batch, start
+//!    over. With a pace, the batch is limited to the rest of the reserved share. If this limit
+//!    holds entries back, reserve the next share; if that share has begun already, start over.
+//! 3. If nothing is due, check whether tickets have grown old while workers are blocked, and let
+//!    the pool grow.
+//! 4. Promise to wake at the earlier of the least due moment and the next check of the pool.
+//!    Entries that are held back count as due when the share begins.
+//! 5. Check again everything that is published for a ticker: due moments, the backlog, the stop
+//!    flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
+//!    promise. A ticker that hands over injected tickets itself also checks the queues: a ticket is
+//!    counted before it is pushed, so a backlog that was seen before the promise does not show what
+//!    can be served.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 //!
-//! A stripe that is held counts with the beginning of the share in both of them, whatever is
-//! published for it: nothing of this shard can expire before, so there is nothing to be slept
-//! through. All other stripes count as always. So a ticker that holds something back wakes for
-//! another stripe's cascade, or to find that the other stripe is to be held, too; and sleeps then.
+//! In both steps, a held stripe counts as due at the beginning of the share, whatever is published
+//! for it. Nothing of this shard can expire earlier, so no deadline is slept through. All other
+//! stripes count with their published moments. So a ticker that holds entries back still wakes for
+//! another stripe's cascade. It may also wake only to find that the other stripe must be held, too;
+//! then it sleeps again.
 
 use super::pace::Share;
 use super::{Engine, Face, Place, Server};
@@ -29,40 +31,41 @@ use crate::sync::{Arc, Parker};
 use crate::tick::Time;
 use std::time::Duration;
 
-/// So many rounds of up to 32 tasks a ticker that is its own worker runs before it looks at the
-/// wheels again.
+/// The number of rounds, of up to 32 tasks each, that a ticker with inline execution runs before it
+/// checks the wheels again.
 const INLINE_STEPS: usize = 8;
-/// So many injected tickets are handed to a foreign executor before the wheels are looked at again.
+/// The number of injected tickets that are handed to a foreign executor before the ticker checks
+/// the wheels again.
 const INJECTED_AT_ONCE: usize = 256;
 
-/// What a ticker should do next.
+/// The next action of a ticker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There may be more at once.
+    /// Take another step at once: there may be more work.
     Worked,
-    /// Nothing before this moment, unless the bell rings.
+    /// Sleep until this moment, unless the bell rings earlier.
     SleepUntil(Time),
     Stop,
 }
 
-/// What a look at the stripes brought.
+/// The result of checking the stripes.
 enum Looked {
     Batch,
-    /// What is due may not expire before this moment.
+    /// Due entries may not expire before this moment.
     HeldUntil(Time),
     Nothing,
 }
 
-/// Everything that one ticker owns.
+/// The state that one ticker owns.
 #[derive(Debug)]
 pub(crate) struct Seat {
     ticker: Ticker,
     parker: Parker,
     feeder: Feeder,
-    /// With inline execution the ticker is a worker too.
+    /// The worker that this ticker acts as, with inline execution.
     inline: Option<Worker>,
     growth: GrowthWatch,
-    /// Of the pace, if there is one.
+    /// The ticker's share of the pace; unused without a pace.
     share: Share,
     stalled: bool,
     saturated: bool,
@@ -98,8 +101,7 @@ impl Seat {
 }
 
 impl<F: Face> Engine<F> {
-    /// One step of the ticker in `seat`; `start_workers` starts that many and says how many it
-    /// could.
+    /// Takes one step of the ticker in `seat`. `start_workers` starts the given number of workers.
     pub(crate) fn ticker_step(
         &self,
         server: &Arc<Server<F>>,
@@ -112,6 +114,9 @@ impl<F: Face> Engine<F> {
             return Step::Stop;
         }
         let now = self.now();
+        // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
+        // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
+        // cancelled.
         seat.stalled = if seat.stalled {
             !shard.backlog.recovered()
         } else {
@@ -130,18 +135,25 @@ impl<F: Face> Engine<F> {
                 Looked::Nothing => {}
             }
         }
+        // Tickets that were due when they were armed do not come from a wheel: the call injected
+        // them.
         if self.serve_inline(server, seat) || self.submit_injected() {
             return Step::Worked;
         }
         let waiting = shard.backlog.unclaimed() > 0;
         let look_again = self.watch(seat, now, waiting, start_workers);
+        // A share that begins later delays the held stripes only; see the file head.
         let least_due = || match held_until {
             None => shard.least_due(),
             Some(begin) => seat.ticker.least_due(self.shards(), begin),
         };
+        // Due entries can't wake a stalled ticker. The claim that reaches half of the bound does.
         let due = if seat.stalled { Time::MAX } else { least_due() };
         let at = due.min(look_again);
         shard.bell.promise(at);
+        // A producer that published before the promise saw an awake ticker and did not ring. So
+        // everything it may have published is checked again. New tickets matter here because the
+        // watch of the pool begins with them.
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
             || (!matches!(self.place, Place::Pool) && self.pool().has_tickets())
@@ -154,11 +166,12 @@ impl<F: Face> Engine<F> {
             shard.bell.awake();
             return Step::Worked;
         }
+        // Rare work that no producer should have to do: the ticker does it before it sleeps.
         self.shards().relax_permits();
         Step::SleepUntil(at)
     }
 
-    /// Collects one batch from one stripe, or says what there is to wait for.
+    /// Collects one batch from one stripe, or returns what there is to wait for.
     fn collect(&self, seat: &mut Seat, now: Time, room: usize) -> Looked {
         let Some(pace) = &self.pace else {
             let mut all = usize::MAX;
@@ -178,11 +191,13 @@ impl<F: Face> Engine<F> {
         }
     }
 
+    /// Hands the collected batch to the executor.
     fn hand_over(&self, seat: &mut Seat) {
         if seat.ticker.tickets.is_empty() {
             return;
         }
         let shard = self.shards().shard(seat.ticker.shard());
+        // Counted before the hand-over, so that the count is never below the truth.
         shard.backlog.issue(seat.ticker.tickets.len());
         match &self.place {
             Place::Foreign(executor) => {
@@ -198,33 +213,34 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// With a foreign executor: hands over some of what was injected. Whether there was anything.
+    /// Hands some of the injected tickets to a foreign executor. Returns whether there were any.
     fn submit_injected(&self) -> bool {
         let Place::Foreign(executor) = &self.place else {
             return false;
         };
         let injected = self.pool().take_injected(INJECTED_AT_ONCE);
         let any = !injected.is_empty();
-        // A job each: they did not come as a batch, and none should wait for another.
+        // One job per ticket: they did not come as a batch, and no task should wait for another.
         for ticket in injected {
             self.submit(executor.as_ref(), vec![ticket]);
         }
         any
     }
 
-    /// With inline execution: runs some of what there is. Whether there was anything.
+    /// Runs some tasks on the ticker's own thread with inline execution. Returns whether there were
+    /// any.
     fn serve_inline(&self, server: &Arc<Server<F>>, seat: &mut Seat) -> bool {
         let Some(worker) = &mut seat.inline else {
             return false;
         };
-        // Bounded, since tasks that are due at once may go on arming more of them.
+        // Bounded, since tasks may keep arming others that are due at once.
         (0..INLINE_STEPS)
             .take_while(|_| worker.step(server.as_ref()))
             .count()
             > 0
     }
 
-    /// Lets the pool grow when tickets wait. Until when the ticker may sleep at most.
+    /// Lets the pool grow if tickets wait. Returns until when the ticker may sleep.
     fn watch(
         &self,
         seat: &mut Seat,
@@ -253,7 +269,8 @@ impl<F: Face> Engine<F> {
                 look_again
             }
         };
-        // Not before: the next ticker that looks has to see those that were started.
+        // Dropped after the start: the crew may hold the lock of the sightings, and the next ticker
+        // that checks must see the new workers.
         drop(crew);
         look_again
     }

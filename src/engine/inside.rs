@@ -1,32 +1,33 @@
-//! Which tasks the present thread is in: waiting for a run, or for the end of all runs, from inside
-//! one of them would wait for itself.
+//! Records which tasks the current thread is in. A task that waited for its own run, or for the end
+//! of all runs, would wait for itself; this detects it.
 
 use std::cell::RefCell;
 
 use crate::shard::EntryId;
 use crate::sync::thread_local;
 
-/// A run, by stripe.
+/// The stripe and the id of a run.
 pub(super) type RunId = (u32, EntryId);
 
-// Engines by their tags, and the run where it is known: a worker enters once for many.
+// Each element is an engine's tag, and the run if it is known. A worker enters once for many runs
+// and does not name one.
 thread_local! {
     static INSIDE: RefCell<Vec<(u32, Option<RunId>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, the thread is in a task of an engine.
+/// Marks the thread as being in a task of an engine while the guard lives.
 pub(super) struct Inside {
-    /// Not while the thread ends and its list is gone already.
+    /// False if the thread is ending and its list was destroyed already.
     noted: bool,
 }
 
 impl Inside {
-    /// In a task of the engine `tag`, whichever.
+    /// Enters some task of the engine `tag`.
     pub(super) fn enter(tag: u32) -> Self {
         Self::enter_run(tag, None)
     }
 
-    /// In this run, if it is known.
+    /// Enters a task of the engine `tag`; `run` says which run, if that is known.
     pub(super) fn enter_run(tag: u32, run: Option<RunId>) -> Self {
         let noted = INSIDE.try_with(|inside| inside.borrow_mut().push((tag, run)));
         Inside {
@@ -43,14 +44,15 @@ impl Drop for Inside {
     }
 }
 
-/// Whether the thread is in a task of the engine `tag`, however deep.
+/// Returns whether the thread is in a task of the engine `tag`, at any depth.
 pub(super) fn is_inside(tag: u32) -> bool {
     INSIDE
         .try_with(|inside| inside.borrow().iter().any(|(of, _)| *of == tag))
         .unwrap_or(false)
 }
 
-/// Whether the thread may be in this run: in a task of the engine `tag`, and not in another run.
+/// Returns whether the thread may be in this run. That is so if it is in a task of the engine `tag`
+/// whose run is unknown or is this one.
 pub(super) fn may_be_inside_run(tag: u32, run: RunId) -> bool {
     let look = INSIDE.try_with(|inside| {
         let may_be = |(of, known): &(u32, Option<RunId>)| {

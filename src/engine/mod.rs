@@ -1,17 +1,17 @@
-//! The engine: shards below, executor below, and one payload type that a face chooses.
+//! The engine: shards and an executor, generic over a front end that chooses the payload.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | operations on stripes, and what follows them outside the lock |
-//! | `serve.rs` | claim, run, settle |
-//! | `detached.rs` | runs that go on elsewhere |
-//! | `drive.rs` | a ticker's step: collect, hand over, watch growth, promise |
-//! | `pace.rs` | how many may expire in a second, and the turns of the tickers |
-//! | `closing.rs` | closing, emptying, handing back; see its head for the order of steps |
-//! | `threads.rs` | threads around the steps, and their end |
-//! | `wait` | waiting for the end of a run, or for its cancellation |
-//! | `outside.rs` | user code that belongs to no run |
-//! | `inside.rs` | which engines' tasks the present thread is in |
+//! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
+//! | `serve.rs` | claims a ticket, runs its task and completes the run |
+//! | `detached.rs` | runs that continue on an async runtime |
+//! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
+//! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
+//! | `closing.rs` | the order of the steps of a shutdown |
+//! | `threads.rs` | the threads that drive the steps |
+//! | `wait/` | waits for the end of a run, or for its cancellation |
+//! | `outside.rs` | counts user code that belongs to no run |
+//! | `inside.rs` | records which engines' tasks the current thread is in |
 
 mod closing;
 #[cfg(feature = "tokio")]
@@ -51,45 +51,47 @@ use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// With a ticket unclaimed for so long the pool may grow.
+/// How long a ticket may stay unclaimed before the pool may grow.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
 
-/// What a face of the engine brings: the payload, and how it is run.
+/// A front end of the engine: it defines the payload and how the payload runs.
 pub(crate) trait Face: Send + Sync + Sized + 'static {
-    /// `()` where timers have no key.
+    /// The key of a timer; `()` where timers have no key.
     type Key: Clone + Send + 'static;
-    /// What an entry holds, inline.
+    /// The payload, stored inline in the entry.
     type Payload: Send + 'static;
-    /// What running needs of the engine, made once; a handle, for instance.
+    /// What a run needs of the engine, for example a handle. Made once per engine.
     type Access: Send + Sync + 'static;
 
     /// Whether [`ended`](Self::ended) does anything.
     const ENDS: bool = false;
 
+    /// Makes the access that all runs share.
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
-    /// How what is claimed starts. Asked under the stripe's lock, so no user code.
+    /// Decides how a claimed payload starts. Called under the stripe's lock, so it must not run
+    /// user code.
     fn start(_: &mut Self::Payload, _deadline: Time, _now: Time) -> Start {
         Start::Once
     }
 
-    /// Runs user code: outside every lock, under `catch_unwind`.
+    /// Runs the payload, which is user code. Called without a lock and under `catch_unwind`.
     fn run(access: &Self::Access, fire: &Fire<'_, Self::Key>, payload: Self::Payload);
 
-    /// How many at most run at once, if this face takes several at a time by
+    /// The maximum size of a batch, if this front end takes batches by
     /// [`run_batch`](Self::run_batch).
     fn batch(_: &Self::Access) -> Option<NonZeroUsize> {
         None
     }
 
-    /// The same for several, which are never none. A panic is told of the first of them.
+    /// Runs a batch, which is never empty. A panic is reported for the first of its payloads only.
     fn run_batch(access: &Self::Access, batch: Vec<Batched<Self::Key, Self::Payload>>) {
         let _ = (access, batch);
-        unreachable!("only asked of a face that takes batches");
+        unreachable!("only a front end that takes batches is given one");
     }
 
-    /// A run with all that belongs to it; where payloads may run again, with what is left of this
-    /// one. Outside every lock, and never panics.
+    /// Runs a payload and does everything that belongs to the run. If the payload may run again,
+    /// the answer contains it. Called without a lock. Must not panic.
     #[inline]
     fn run_to_its_end(
         access: &Self::Access,
@@ -108,38 +110,39 @@ pub(crate) trait Face: Send + Sync + Sized + 'static {
         }
     }
 
-    /// A run panicked. Also under `catch_unwind`.
+    /// Reports that a run panicked. Also called under `catch_unwind`.
     fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
 
-    /// Takes what must not wait for running tasks out of what a shutdown hands back. Called once,
-    /// before the shutdown waits for them, and without a lock. Must not panic.
+    /// Removes the payloads that must not wait for running tasks from those that a shutdown hands
+    /// back. Called once and without a lock, before the shutdown waits for running tasks. Must not
+    /// panic.
     fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>) {
         let _ = taken;
     }
 
-    /// How many runs found nobody to receive what they delivered.
+    /// Returns how many runs found no receiver for what they delivered.
     fn unreceived(&self) -> u64 {
         0
     }
 
-    /// The engine is closed, and nothing is pending or runs any more. User code may run in here:
-    /// without a lock, and its panic is contained.
+    /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
+    /// user code: it is called without a lock, and its panic is caught.
     fn ended(&self) {}
 }
 
 /// Where claimed tasks run.
 pub(crate) enum Place {
-    /// Our own workers.
+    /// The workers of this engine's own pool.
     Pool,
-    /// The tickers themselves are the workers.
+    /// The tickers themselves.
     Inline,
-    /// Somebody else's threads.
+    /// An executor given by the user.
     Foreign(Box<dyn Executor>),
 }
 
-/// Shared by handles, tickers and workers.
+/// The state that handles, tickers and workers share.
 pub(crate) struct Engine<F: Face> {
-    /// Tells this engine's ids from those of others.
+    /// Distinguishes the ids of this engine from those of others.
     tag: u32,
     clock: Clock,
     shards: Shards<F::Key, F::Payload>,
@@ -151,6 +154,7 @@ pub(crate) struct Engine<F: Face> {
     shutdown_limit: Duration,
     workers: usize,
     stepped: bool,
+    /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
     #[cfg(not(loom))]
@@ -158,32 +162,32 @@ pub(crate) struct Engine<F: Face> {
     pub(crate) face: F,
 }
 
-/// Things that should not happen, counted.
+/// Counters of faults that should not occur.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Threads that growth could not start.
+    /// Workers that growth could not start.
     pub(crate) spawn: AtomicU64,
     /// Batches that a foreign executor refused or dropped.
     pub(crate) refused: AtomicU64,
-    /// Panics on a ticker's thread, each followed by a restart of its loop.
+    /// Panics on a ticker's thread. After each of them the ticker's loop starts again.
     pub(crate) ticker: AtomicU64,
-    /// Tickers that find the pool at its greatest size while tasks wait.
+    /// How often a ticker found the pool at its maximum size while tasks waited.
     pub(crate) saturated: AtomicU64,
 }
 
-/// What goes into [`Engine::assemble`] besides the face.
+/// The arguments of [`Engine::assemble`] besides the front end.
 pub(crate) struct Parts {
     pub(crate) config: Valid,
     pub(crate) clock: Clock,
     pub(crate) place: Place,
-    /// Makes hashes and origins repeat; by default they differ from engine to engine.
+    /// Makes hashes and wheel origins repeatable. By default they differ from engine to engine.
     pub(crate) seed: Option<u64>,
-    /// Driven by a test's thread: no thread of its own.
+    /// Whether a test's thread drives the engine, so that it has no threads of its own.
     pub(crate) stepped: bool,
 }
 
 impl<F: Face> Engine<F> {
-    /// The engine and its tickers' seats; nothing runs yet.
+    /// Builds the engine and the state of its tickers. Nothing runs yet.
     pub(crate) fn assemble(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
         let Parts {
             config,
@@ -193,6 +197,7 @@ impl<F: Face> Engine<F> {
             stepped,
         } = parts;
         let tag = unique_number();
+        // The seed is random unless the engine is to be repeatable.
         let (shards, parkers) = Shards::new(&Layout {
             shards: config.shards,
             stripes: config.stripes,
@@ -205,7 +210,7 @@ impl<F: Face> Engine<F> {
         });
         let (workers, max_workers) = match &place {
             Place::Pool => (config.workers, config.max_workers),
-            // One seat for each ticker.
+            // Each ticker is a worker and needs one worker slot.
             Place::Inline => (config.shards, config.shards),
             Place::Foreign(_) => (0, 0),
         };
@@ -221,6 +226,8 @@ impl<F: Face> Engine<F> {
             .zip(parkers)
             .enumerate()
             .map(|(number, (feeder, parker))| {
+                // The tickers take their worker slots here, so with inline execution no slot is
+                // left for threads of the pool.
                 let inline = matches!(place, Place::Inline)
                     .then(|| pool.seat())
                     .flatten();
@@ -253,7 +260,7 @@ impl<F: Face> Engine<F> {
             face,
         });
         let server = Server::new(&engine);
-        // Set once, right here.
+        // The cell was created empty a few lines above, so this cannot fail.
         let _ = engine.server.set(Arc::downgrade(&server));
         (server, seats)
     }
@@ -282,7 +289,7 @@ impl<F: Face> Engine<F> {
         &self.faults
     }
 
-    /// How often something due was held back for the pace.
+    /// Returns how often the pace held due entries back.
     pub(crate) fn held_back(&self) -> u64 {
         self.pace.as_ref().map_or(0, Pace::held_back)
     }
@@ -295,7 +302,7 @@ impl<F: Face> Engine<F> {
         self.stepped
     }
 
-    /// Workers to start with.
+    /// Returns the number of workers to start with.
     pub(crate) fn workers(&self) -> usize {
         self.workers
     }
@@ -311,7 +318,7 @@ impl<F: Face> Engine<F> {
 
     // === operations ===
 
-    /// Runs `operate` under the stripe's lock and then does what it left to be done.
+    /// Runs `operate` under the stripe's lock, then does the deferred actions after unlocking.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -322,7 +329,8 @@ impl<F: Face> Engine<F> {
             .with(stripe, operate, |after| self.act(stripe, after))
     }
 
-    /// The same for places that are sorted by stripe, under the locks of several stripes at a time.
+    /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
+    /// time.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         places: &[batch::Place<'k, Q>],
@@ -332,6 +340,7 @@ impl<F: Face> Engine<F> {
         self.shards.with_groups(places, serve, act);
     }
 
+    /// Does the deferred actions of one operation. Called without a lock.
     #[inline(never)]
     fn act(&self, stripe: usize, after: Aftermath) {
         if let Some(slot) = after.ticket {
@@ -342,11 +351,12 @@ impl<F: Face> Engine<F> {
         }
         #[cfg(feature = "tokio")]
         for (_, waiter) in after.told {
-            // A task's waker is its runtime's code.
+            // A task's waker is code of its runtime.
             let _ = contain(|| waiter.wake());
         }
         if after.emptied {
-            // Before the stripe is counted: from then on the engine may look quiet.
+            // USER-1: counted before the stripe reports itself empty, since the engine may look
+            // quiet from then on.
             let _user_code = F::ENDS.then(|| self.after_run(stripe));
             if self.closing.stripe_emptied() {
                 let _ = contain(|| self.face.ended());
@@ -366,15 +376,18 @@ impl<F: Face> Engine<F> {
         loop {
             let answer = self.with(stripe, |stripe| {
                 let Some(value) = given.as_ref() else {
-                    unreachable!("given is there until it is armed");
+                    unreachable!("`given` is taken only when it is armed");
                 };
                 let admission = admit(stripe, value)?;
                 let Some(value) = given.take() else {
-                    unreachable!("it was there a moment ago");
+                    unreachable!("`given` was there under the same hold of the lock");
                 };
                 Ok(arm(stripe, admission, value))
             });
             match answer {
+                // Other stripes may hold unused permits. A refusal is exact only after those were
+                // collected, and collecting takes their locks, so this stripe's lock had to be
+                // released first.
                 Err(Refusal::NoPermit) if self.shards.collect_permits() => {}
                 answer => return answer,
             }
@@ -383,28 +396,29 @@ impl<F: Face> Engine<F> {
 
     // === hand-over ===
 
-    /// Hands over what is due at once, on the caller's thread.
+    /// Hands over a ticket that is due at once. Runs on the caller's thread.
     fn inject(&self, ticket: Ticket) {
         let shard = self.shards.shard_of(ticket.stripe as usize);
         shard.backlog.issue(1);
         match self.pool.inject(ticket) {
-            // Their tickers hand over what is injected: a task never runs in the call that armed
-            // it.
+            // The ticker passes injected tickets on. A task must never run inside the call that
+            // armed it.
             Ok(()) if !matches!(self.place, Place::Pool) => shard.bell.ring_for(Time::ZERO),
-            // All workers may be blocked, and the ticker asleep for long: it is woken to watch.
+            // All workers may be blocked while the ticker sleeps for long. It is woken to watch
+            // them.
             Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),
             Err(ticket) => self.take_back(&[ticket]),
         }
     }
 
-    /// Hands a batch to a foreign executor. What it refuses or drops comes back by the job's
-    /// `Drop`.
+    /// Hands a batch to a foreign executor. The job's `Drop` returns whatever the executor refuses
+    /// or drops.
     fn submit(&self, executor: &dyn Executor, tickets: Vec<Ticket>) {
         let Some(server) = self.server() else {
             self.take_back(&tickets);
             return;
         };
-        // USER-3: once everything is taken out, a batch stands for nothing.
+        // USER-3: after everything pending was taken out, no ticket of a batch stands for a timer.
         let first = tickets.first().map_or(0, |ticket| ticket.stripe as usize);
         let Some(_user_code) = self.hand_over_of(first) else {
             self.take_back(&tickets);
@@ -412,13 +426,13 @@ impl<F: Face> Engine<F> {
         };
         let claim: Arc<dyn Claim> = server;
         let job = Job::new(claim, tickets);
-        // Waiting for runs to end would wait for this thread.
+        // A task that waits for runs to end must notice that it would wait for this thread.
         let _inside = inside::Inside::enter(self.tag);
-        // Refused, dropped or lost in a panic: the job's drop gives back and counts what is left.
+        // If the job is refused, dropped or lost in a panic, its drop returns and counts the rest.
         let _ = contain(|| drop(executor.execute(job)));
     }
 
-    /// Tickets that nobody will claim: their timers come again with the next tick.
+    /// Takes back tickets that nobody will claim. Their timers expire again with the next tick.
     fn take_back(&self, tickets: &[Ticket]) {
         let now = self.clock.now();
         for ticket in tickets {
@@ -429,7 +443,8 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// How many armings have not started; one stripe after the other, so no snapshot.
+    /// Counts the armings that have not started. Locks one stripe after the other, so the result is
+    /// no snapshot.
     pub(crate) fn pending(&self) -> usize {
         self.stripes_of(None)
             .map(|stripe| {
@@ -439,18 +454,18 @@ impl<F: Face> Engine<F> {
             .sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether no arming is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.stripes_of(None)
             .all(|stripe| (self.shards).peek(stripe, |stripe| stripe.counters().pending == 0))
     }
 
-    /// What the threads serve, while there are any.
+    /// Returns the server that the threads use, while there is one.
     pub(crate) fn server(&self) -> Option<Arc<Server<F>>> {
         self.server.get().and_then(Weak::upgrade)
     }
 
-    /// The lateness of one shard's stripes, or of all.
+    /// Merges the lateness of all stripes of one shard, or of all shards.
     pub(crate) fn latenesses(&self, shard: Option<usize>) -> Latenesses {
         let mut sum = Latenesses::new();
         for stripe in self.stripes_of(shard) {
@@ -463,21 +478,21 @@ impl<F: Face> Engine<F> {
         sum
     }
 
-    /// Each stripe gives memory back, one lock after the other.
+    /// Releases unused memory of each stripe, one lock after the other.
     pub(crate) fn shrink_to_fit(&self) {
         for stripe in self.stripes_of(None) {
             self.with(stripe, Stripe::shrink_to_fit);
         }
     }
 
-    /// The numbers of one shard's stripes, or of all.
+    /// Iterates over the numbers of one shard's stripes, or of all stripes.
     pub(crate) fn stripes_of(&self, shard: Option<usize>) -> impl Iterator<Item = usize> + use<F> {
         let step = shard.map_or(1, |_| self.shards.shards());
         (shard.unwrap_or(0)..self.shards.stripes()).step_by(step)
     }
 }
 
-/// From the process's random hash keys.
+/// Derives a seed from the process's random hash keys.
 fn random_seed() -> u64 {
     ahash::RandomState::new().hash_one(unique_number())
 }

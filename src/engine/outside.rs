@@ -1,10 +1,10 @@
-//! User code that belongs to no run: see `shard/user_code.rs` for what that is, and for the
-//! protocol with the end of the engine.
+//! Guards for user code that belongs to no run. `shard/user_code.rs` says what that is and holds
+//! the protocol between these threads and a shutdown.
 
 use super::{Engine, Face};
 use crate::shard::{Outside, OutsideCounts};
 
-/// While it lives, the end of the engine waits for this thread.
+/// Makes a shutdown wait for this thread while the guard lives.
 pub(super) struct InUserCode<'a, F: Face> {
     engine: &'a Engine<F>,
     stripe: usize,
@@ -12,8 +12,9 @@ pub(super) struct InUserCode<'a, F: Face> {
 }
 
 impl<F: Face> Engine<F> {
-    /// The thread is behind a run of this stripe. To be called under the stripe's lock, in the hold
-    /// that ends the run (USER-1), and dropped without it.
+    /// Counts this thread as being in user code that follows a run of this stripe. Must be called
+    /// under the stripe's lock, in the hold that ends the run (USER-1). The guard must be dropped
+    /// without the lock.
     pub(super) fn after_run(&self, stripe: usize) -> InUserCode<'_, F> {
         self.shards().shard_of(stripe).user_code.enter_after_run();
         InUserCode {
@@ -23,8 +24,8 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// The thread hands a batch with timers of this stripe over. `None`: the engine ends, and the
-    /// batch stands for nothing (USER-3).
+    /// Counts this thread as handing over a batch with timers of this stripe. Returns `None` if the
+    /// engine is shutting down and no ticket of the batch stands for a timer (USER-3).
     pub(super) fn hand_over_of(&self, stripe: usize) -> Option<InUserCode<'_, F>> {
         let user_code = &self.shards().shard_of(stripe).user_code;
         user_code.try_enter_hand_over().then_some(InUserCode {
@@ -34,7 +35,7 @@ impl<F: Face> Engine<F> {
         })
     }
 
-    /// All shards' counts.
+    /// Sums the counts of all shards.
     pub(super) fn outside(&self) -> OutsideCounts {
         let mut sum = OutsideCounts::default();
         for shard in 0..self.shards().shards() {

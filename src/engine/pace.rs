@@ -1,66 +1,75 @@
-//! At most so many expirations in a second, over all shards: one share after the other, each
-//! reserved by a ticker (the virtual scheduling of the generic cell rate algorithm, ITU-T I.371).
+//! Limits the expirations per second over all shards. Tickers reserve one share of the limit after
+//! the other (the virtual scheduling of the generic cell rate algorithm, ITU-T I.371).
 //!
 //! ```text
 //! shares of  1 . 2 . 1 . 2 . 3 . 1 .      each as long as the pace needs for it
 //!              |   |   |   |   |   |
-//! ticker 1   ##      ##          ##       ## what is due expires, at once if there is so much
+//! ticker 1   ##      ##          ##       ## due entries expire, all at once if there are many;
 //! ticker 2       ##      ##               then the ticker reserves the next share, while it holds
-//! ticker 3                   ##           something back
+//! ticker 3                   ##           entries back
 //! ```
 //!
-//! - **PACE-1** Shares begin no closer together than one takes, and nothing of one expires before
-//!   it begins. It may have begun before it is reserved, but by no more than [`CATCH_UP`]: a ticker
-//!   that wakes late goes on at once with what it is behind, and a quiet time leaves no more than
-//!   that.
-//! - **PACE-2** A ticker has one share at a time, and reserves one only when it holds something
-//!   back. So tickers that hold something back take turns: between two shares of one of them, each
-//!   other has at most one. And a ticker with little to do waits for one share of each other,
-//!   however much they have.
-//! - **PACE-3** What is left of a share is kept until it is used: few timers, now and then, need
-//!   not wait for a turn each.
-//! - **PACE-4** Of shares that have not begun each ticker has one at most, so at any moment they
-//!   are no farther ahead than one share for each shard. What is farther is of before the clock was
-//!   set back, and the pace begins anew.
+//! - **PACE-1** Two shares begin at least one share length apart, and nothing of a share expires
+//!   before the share begins. A share may have begun before it is reserved, but by no more than
+//!   [`CATCH_UP`]. So a ticker that wakes late continues at once with its arrears, and a quiet time
+//!   saves up no more than that.
+//! - **PACE-2** A ticker holds one share at a time, and reserves the next one only when it holds
+//!   entries back. So tickers that hold entries back take turns: between two shares of one ticker,
+//!   each other ticker has at most one. A ticker with little to do waits for one share of each
+//!   other ticker, however many entries those have.
+//! - **PACE-3** The rest of a share is kept until it is used. So a ticker with few entries, now and
+//!   then, need not wait for a turn for each of them.
+//! - **PACE-4** Each ticker has at most one share that has not begun. So at any moment these shares
+//!   reach no farther ahead than one share length per shard. A moment that is farther ahead dates
+//!   from before the clock was set back, and the pace starts anew.
 //!
-//! What expires in a window of length T, both ends included, is of a share that a ticker has had
-//! since before, one for each by PACE-2 and PACE-3, or of those reserved in the window. They begin
-//! in it, or before it by the time to catch up, so by PACE-1 they are at most (T + `CATCH_UP`) /
-//! length + 1. Together: what the pace has in T and a millisecond, and one share, and one for each
-//! shard.
+//! Everything that expires in a window of length T, both ends included, belongs to one of two kinds
+//! of shares:
+//!
+//! - Shares that the tickers held before the window: at most one per ticker, by PACE-2 and PACE-3.
+//! - Shares that are reserved in the window. They begin in it, or at most `CATCH_UP` before it. So
+//!   by PACE-1 there are at most (T + `CATCH_UP`) / length + 1 of them.
+//!
+//! Together, this is what the pace allows in T plus one millisecond, plus one share, plus one share
+//! per shard.
 
 use std::num::NonZeroU32;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tick::Time;
 
-/// A share is what may expire in a millisecond, divided by the shards, and 1 at least. A ticker
-/// then wakes about once in a millisecond: shorter, and the pace would not be kept for the time
-/// that waking takes; longer, and those who do the work would meet it in larger lumps.
+/// The number of shares per second that each ticker gets when all of them are busy.
+///
+/// A share is what may expire in a millisecond, divided by the number of shards, and at least 1. So
+/// a ticker wakes about once in a millisecond. With shorter shares, the time that waking takes
+/// would break the pace. With longer ones, the workers would get their work in larger lumps.
 const SHARES_PER_SECOND: usize = 1_000;
-/// Of many shards one may be the only one with something due. Its shares are so short that it can't
-/// wake for each; and any ticker may wake late. In nanoseconds: what a machine that is not busy
-/// needs, and nothing to speak of at a slow pace.
+/// How far in the past a share may begin when it is reserved, in nanoseconds.
+///
+/// Without it, a late ticker would lose pace: any ticker may wake late, and if only one of many
+/// shards has due entries, its shares are too short to wake for each of them. A millisecond is
+/// enough for a machine that is not busy, and negligible at a slow pace.
 const CATCH_UP: u64 = 1_000_000;
 
-/// What all tickers go by.
+/// The pace that all tickers share.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// How many may expire under one reservation.
+    /// The number of expirations under one reservation.
     share: usize,
-    /// How long a share takes, in nanoseconds.
+    /// The length of a share, in nanoseconds.
     length: u64,
-    /// How far ahead the end of what is reserved may be: PACE-4, and one that is reserved just now.
+    /// How far ahead the end of the reserved shares may be: PACE-4, plus one share that is being
+    /// reserved.
     horizon: u64,
-    /// When the next share begins at the earliest, in nanoseconds of the clock.
+    /// The earliest begin of the next share, in nanoseconds of the clock.
     next: AtomicU64,
     held_back: AtomicU64,
 }
 
-/// One ticker's part.
+/// One ticker's share.
 #[derive(Debug, Default)]
 pub(super) struct Share {
-    /// Nothing, before the first one.
+    /// `Time::ZERO` before the first share.
     begin: Time,
     left: usize,
 }
@@ -79,7 +88,7 @@ impl Pace {
         }
     }
 
-    /// How many may expire now: what is left of the share, if it has begun.
+    /// Returns how many entries may expire now: the rest of the share, if the share has begun.
     pub(super) fn allowed(&self, share: &mut Share, now: Time) -> usize {
         if self.is_far(share.begin.as_nanos(), now) {
             *share = Share::default();
@@ -87,10 +96,11 @@ impl Pace {
         if share.begin <= now { share.left } else { 0 }
     }
 
-    /// None may expire now, and something is held back: until when, at the least.
+    /// Returns when the next entry may expire, at the earliest. It reserves the next share if the
+    /// present one is used up. Called when entries are held back.
     ///
-    /// The clock is read in here, after what others have reserved: by a reading of before, a ticker
-    /// that was held up in between would take their progress for a clock that was set back
+    /// The clock is read in here, after the reservations of others. With an earlier reading, a
+    /// ticker that was held up in between would take their progress for a clock that was set back
     /// (PACE-4).
     pub(super) fn reserve(&self, share: &mut Share, clock: impl Fn() -> Time) -> Time {
         if share.left == 0 {
@@ -104,11 +114,11 @@ impl Pace {
                 } else {
                     least.max(next)
                 };
-                // The end of the clock is never, and nothing waits for that.
+                // `Time::MAX` means never, and no ticker would wake then.
                 Some(begin.saturating_add(self.length).min(u64::MAX - 1))
             };
-            // AcqRel, Acquire: pairs with itself, so that who sees a reservation reads the clock no
-            // earlier than who made it.
+            // AcqRel, Acquire: pairs with itself, so that a ticker that sees a reservation reads
+            // the clock no earlier than the ticker that made it.
             let _ = (self.next).fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
             *share = Share {
                 begin: Time::from_nanos(begin),
@@ -127,16 +137,19 @@ impl Pace {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// Whether a moment is of before the clock was set back. PACE-4.
+    /// Returns whether a moment dates from before the clock was set back (PACE-4).
     fn is_far(&self, begin: u64, now: Time) -> bool {
         begin.saturating_sub(now.as_nanos()) > self.horizon
     }
 }
 
 impl Share {
-    /// So many have expired.
+    /// Uses up a part of the share.
     pub(super) fn take(&mut self, expired: usize) {
-        debug_assert!(expired <= self.left, "PACE-1");
+        debug_assert!(
+            expired <= self.left,
+            "PACE-1: more expired than the share had left"
+        );
         self.left -= expired;
     }
 }
@@ -161,7 +174,7 @@ mod tests {
         pace.reserve(share, || now)
     }
 
-    /// Uses the whole of its share, which has begun, and reserves the next one.
+    /// Uses the rest of its share, which has begun, and reserves the next one.
     fn next(pace: &Pace, share: &mut Share, now: Time) -> Time {
         let left = pace.allowed(share, now);
         share.take(left);
@@ -182,7 +195,11 @@ mod tests {
         }
         let turns = (0..6).map(|turn| at(start + turn * 500_000 - CATCH_UP));
         assert!(begins.iter().copied().eq(turns), "{begins:?}");
-        assert_eq!(pace.held_back(), 3, "two were behind, one was now");
+        assert_eq!(
+            pace.held_back(),
+            3,
+            "of six shares, two began in the past and one at once"
+        );
     }
 
     #[test]
@@ -194,7 +211,7 @@ mod tests {
             while next(&pace, &mut share, at(9 * SECOND)) <= at(9 * SECOND) {
                 at_once += 1;
             }
-            // Rounded up, and one for the moment itself.
+            // Rounded up, plus one for the moment itself.
             assert_eq!(at_once, CATCH_UP.div_euclid(pace.length) + 1);
         }
     }
@@ -209,11 +226,19 @@ mod tests {
             assert_eq!(pace.allowed(&mut share, at(9)), left);
             share.take(1);
         }
-        assert_eq!(pace.allowed(&mut share, at(5 * SECOND)), 1, "it is kept");
+        assert_eq!(
+            pace.allowed(&mut share, at(5 * SECOND)),
+            1,
+            "the rest of a share is kept"
+        );
         share.take(1);
         let now = at(9);
         assert_eq!(reserve(&pace, &mut share, now), at(1_000_000));
-        assert_eq!(reserve(&pace, &mut share, at(99)), at(1_000_000), "once");
+        assert_eq!(
+            reserve(&pace, &mut share, at(99)),
+            at(1_000_000),
+            "a second call reserves nothing"
+        );
         assert_eq!(pace.allowed(&mut share, at(999_999)), 0);
         assert_eq!(pace.allowed(&mut share, at(1_000_000)), 3);
     }
@@ -227,12 +252,13 @@ mod tests {
         assert_eq!(slow.share, 1);
         let fast = pace(u32::MAX, 1);
         assert_eq!((fast.share, fast.length), (4_294_967, 1_000_000));
-        // Rounded against who would be faster.
+        // Rounded so that the pace is never exceeded.
         let thirds = pace(3, 1);
         assert_eq!(thirds.length, 333_333_334);
     }
 
-    /// Held up while it reserves, until the others are far ahead of what its clock showed.
+    /// One ticker is held up while it reserves, until others are far ahead of what its clock
+    /// showed.
     #[test]
     fn the_progress_of_others_is_not_taken_for_a_clock_that_was_set_back() {
         let pace = pace(1_000, 2);
@@ -266,7 +292,7 @@ mod tests {
         assert_eq!(reserve(&pace, &mut one, early), behind(early));
         assert_eq!(pace.allowed(&mut one, early), 1);
         assert_eq!(reserve(&pace, &mut other, early), early);
-        // By so little that waiting is as well.
+        // Set back by less than the horizon: the ticker just waits.
         let little = at(SECOND - 100);
         assert_eq!(pace.allowed(&mut other, little), 0);
         assert_eq!(reserve(&pace, &mut other, little), early);

@@ -1,13 +1,14 @@
-//! Claim, run, settle.
+//! Claims tickets, runs their tasks and completes the runs.
 //!
-//! A claim turns a ticket into a run under the stripe's lock, or finds that there is nothing to
-//! run. It is made right before the task starts: nothing is ever claimed in advance, so what waits
-//! can be cancelled. Settling one run and claiming the next ticket of the same stripe take one
-//! lock.
+//! A claim turns a ticket into a run under the stripe's lock, or finds that the ticket stands for
+//! nothing any more. A ticket is claimed right before its task starts, never in advance, so a
+//! waiting task can still be cancelled. Completing one run and claiming the next ticket of the same
+//! stripe take one hold of the lock.
 //!
-//! A payload that runs again is kept for after its run, before that is settled and under a lock of
-//! its own: so one that does not go on is dropped while the key still runs, and who waits for the
-//! run's end finds it gone.
+//! A payload that runs again becomes the successor of its own run. This happens before the run is
+//! completed, in a hold of the lock of its own. So a payload that does not run again is dropped
+//! while the key still runs, and a thread or task that waits for the run's end finds the payload
+//! gone.
 
 use super::outside::InUserCode;
 use super::{Engine, Face, inside};
@@ -17,7 +18,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
-/// What a run is told.
+/// The facts about a run that the front end gets.
 #[derive(Debug)]
 pub(crate) struct Fire<'a, K> {
     pub(crate) key: &'a K,
@@ -27,7 +28,7 @@ pub(crate) struct Fire<'a, K> {
     pub(crate) started: Time,
 }
 
-/// A run of a batch.
+/// One run of a batch.
 #[derive(Debug)]
 pub(crate) struct Batched<K, V> {
     pub(crate) key: K,
@@ -36,30 +37,30 @@ pub(crate) struct Batched<K, V> {
     pub(crate) started: Time,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Ended<P> {
     pub(crate) panicked: bool,
     /// The payload, if it may run again.
     pub(crate) stays: Option<Stays<P>>,
-    /// It goes on elsewhere, and is settled there.
+    /// Whether the run continues elsewhere and is completed there.
     pub(crate) left: bool,
 }
 
-/// The engine as the executor sees it.
+/// The engine as the executor sees it: the other side of a ticket.
 pub(crate) struct Server<F: Face> {
     engine: Arc<Engine<F>>,
     access: F::Access,
 }
 
-/// A run that has ended and is not settled yet.
+/// A run that has ended and is not completed yet.
 struct Done {
     stripe: u32,
     id: EntryId,
     panicked: bool,
 }
 
-/// A claim, with what counts user code that follows it outside of a run.
+/// A claim, and a guard if user code follows that belongs to no run.
 type Claiming<'a, F> = (
     Claimed<<F as Face>::Key, <F as Face>::Payload>,
     Option<InUserCode<'a, F>>,
@@ -77,12 +78,17 @@ impl<F: Face> Server<F> {
         &self.engine
     }
 
-    /// Settles `done`, if anything, and claims. A claimed run counts itself, and the key of the
-    /// settled one is dropped while it is under way; other user code is counted by the answer.
+    /// Completes `done`, if there is one, and claims `ticket`.
+    ///
+    /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
+    /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
+    /// returned guard counts this thread.
     fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
+        // A run of another stripe is completed under its own stripe's lock. Only within one stripe
+        // can completing and claiming share a hold.
         let done = match done {
             Some(done) if done.stripe != ticket.stripe => {
                 engine.settle(done.stripe, done.id, done.panicked);
@@ -93,6 +99,8 @@ impl<F: Face> Server<F> {
         let (settled, claimed, user_code) = engine.with(number, |stripe| {
             let settled = done.map(|done| stripe.settle(done.id, done.panicked, now));
             let claimed = stripe.claim_as(ticket.slot, now, F::start);
+            // USER-1: entered in the hold that completes the run, so that a shutdown finds either
+            // the run or this thread in user code.
             let follows = match &claimed {
                 Claimed::Run { .. } => false,
                 Claimed::KeyPanicked { .. } => true,
@@ -108,19 +116,19 @@ impl<F: Face> Server<F> {
         (claimed, user_code)
     }
 
-    /// The next round is kept for after the run, or the payload goes.
+    /// Makes the payload the successor of its run, or drops it.
     #[inline(never)]
     fn go_on(&self, stripe: u32, id: EntryId, stays: Stays<F::Payload>) {
         let left = self
             .engine
             .with(stripe as usize, |stripe| stripe.arm_next_round(id, stays));
         if left.is_some() {
-            // Its drop is user code.
+            // The payload is user code, and so is its drop.
             let _ = contain(|| drop(left));
         }
     }
 
-    /// Runs a claimed task. What must be settled afterwards, if anything.
+    /// Runs a claimed task. Returns the run to complete afterwards, if there is one.
     fn run(&self, ticket: Ticket, claimed: Claimed<F::Key, F::Payload>) -> Option<Done> {
         match claimed {
             Claimed::Nothing => None,
@@ -130,7 +138,8 @@ impl<F: Face> Server<F> {
                 value,
                 deadline,
             } => {
-                // Told as what it is: a panic of this arming, with no key to show but the original.
+                // The key's `Clone` panicked. This is reported as a panic of the arming. There is
+                // no clone, so the handler gets the original key.
                 let message = contain(|| std::panic::resume_unwind(panic)).err();
                 let fire = Fire {
                     key: &key,
@@ -140,7 +149,8 @@ impl<F: Face> Server<F> {
                     started: self.engine.now(),
                 };
                 let message = message.unwrap_or_default();
-                // It is out, with all that belongs to it, before anybody is told.
+                // The payload is dropped before the panic is reported, so that the handler finds
+                // nothing left of the arming.
                 let _ = contain(|| drop(value));
                 let _ = contain(|| F::panicked(&self.access, &fire, &message));
                 let _ = contain(|| drop(key));
@@ -166,10 +176,12 @@ impl<F: Face> Server<F> {
                     stays,
                     left,
                 } = ended;
+                // Before the run is completed, so that no call finds the key free in between.
                 if let Some(stays) = stays {
                     self.go_on(ticket.stripe, id, stays);
                 }
                 let _ = contain(|| drop(key));
+                // The run continues on a runtime, which completes it.
                 if left {
                     return None;
                 }
@@ -183,9 +195,10 @@ impl<F: Face> Server<F> {
     }
 }
 
-/// For faces that run several at once. The batch is claimed right before it runs, as a single run
-/// would be: one hold of the lock and one reading of the clock for all of a stripe.
+/// Serves front ends that take batches. A batch is claimed right before it runs, like a single run.
+/// All tickets of one stripe are claimed under one hold of the lock.
 impl<F: Face> Server<F> {
+    /// Serves batches of at most `limit` tickets until `more` has none.
     fn serve_batches(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>, limit: usize) {
         let mut next = Some(first);
         while let Some(first) = next {
@@ -197,17 +210,19 @@ impl<F: Face> Server<F> {
                 tickets.push(ticket);
             }
             self.serve_batch(&tickets);
-            // Not before: nobody else could take it while the batch runs.
+            // Taken only now: while the batch runs, another worker may take this ticket.
             next = if tickets.len() == limit { more() } else { None };
         }
     }
 
+    /// Claims the tickets, runs what they stand for as one batch, and completes the runs.
     fn serve_batch(&self, tickets: &[Ticket]) {
         let engine = &self.engine;
         let started = engine.now();
         let mut batch = Vec::with_capacity(tickets.len());
         let mut done = Vec::with_capacity(tickets.len());
         let mut claimed = Vec::with_capacity(tickets.len());
+        // One hold of the lock claims all tickets of a stripe.
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe;
             let _user_code = engine.with(stripe as usize, |claiming| {
@@ -215,6 +230,8 @@ impl<F: Face> Server<F> {
                     .iter()
                     .map(|ticket| claiming.claim_as(ticket.slot, started, F::start));
                 claimed.extend(claims);
+                // USER-1: a run counts itself, but what follows a panic of a key's `Clone` belongs
+                // to no run.
                 let panicked = |claim: &_| matches!(claim, Claimed::KeyPanicked { .. });
                 let follows = claimed.iter().any(panicked);
                 follows.then(|| engine.after_run(stripe as usize))
@@ -242,19 +259,23 @@ impl<F: Face> Server<F> {
                             panicked: false,
                         });
                     }
+                    // Cancelled or moved meanwhile, or its key's `Clone` panicked: no part of the
+                    // batch.
                     other => {
                         self.run(*ticket, other);
                     }
                 }
             }
         }
+        // No ticket stood for a timer any more.
         let Some(first) = batch.first() else {
             return;
         };
-        // The keys go into the batch, and one has to be named if it panics.
+        // The batch takes the keys along, but a panic has to be reported with one of them.
         let (key, deadline) = (contain(|| first.key.clone()), first.deadline);
         let ended = contain(|| F::run_batch(&self.access, batch));
         let panicked = ended.is_err();
+        // Only the first run is named: nobody knows which of them panicked.
         if let (Err(message), Ok(key)) = (&ended, &key) {
             let fire = Fire {
                 key,
@@ -268,18 +289,21 @@ impl<F: Face> Server<F> {
         let _ = contain(|| drop(key));
         let mut settled = Vec::with_capacity(done.len());
         let mut user_code = None;
+        // One hold of the lock completes all runs of a stripe.
         for same in of_one_stripe(&done, |done| done.stripe) {
             let now = engine.now();
             let number = same[0].stripe as usize;
             engine.with(number, |stripe| {
                 let ends = same.iter();
                 settled.extend(ends.map(|done| stripe.settle(done.id, panicked, now)));
-                // Until the last of them is settled the runs count themselves.
+                // A run that is not completed keeps a shutdown waiting. Only the hold that
+                // completes the last one has to count the user code that follows.
                 if settled.len() == done.len() && settled.iter().any(Settled::leaves_user_code) {
                     user_code = Some(engine.after_run(number));
                 }
             });
         }
+        // Without a lock: wakers and keys are user code. The guard is dropped after all of them.
         for settled in settled {
             after_settling(settled);
         }
@@ -288,7 +312,7 @@ impl<F: Face> Server<F> {
 }
 
 impl<F: Face> Engine<F> {
-    /// A run has ended.
+    /// Completes a run that has ended.
     pub(super) fn settle(&self, stripe: u32, id: EntryId, panicked: bool) {
         let now = self.now();
         let number = stripe as usize;
@@ -301,26 +325,26 @@ impl<F: Face> Engine<F> {
     }
 }
 
-/// Without a lock.
+/// Wakes the waiting threads and tasks, and drops the key. Called without a lock.
 fn after_settling<K>(settled: Settled<K>) {
     for (_, waiter) in settled.waiters {
-        // A task's waker is its runtime's code.
+        // A task's waker is code of its runtime.
         let _ = contain(|| waiter.wake());
     }
     if settled.key.is_some() {
-        // The key's `Drop` is user code. Nobody could do anything about its panic.
+        // The key's `Drop` is user code. Its panic is caught, since no caller could handle it.
         let _ = contain(|| drop(settled.key));
     }
 }
 
-/// What lies side by side and is of one stripe.
+/// Splits `list` into groups of neighbours that belong to one stripe.
 fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Item = &[T]> {
     list.chunk_by(move |one, next| stripe(one) == stripe(next))
 }
 
 impl<F: Face> Claim for Server<F> {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
-        // For everything that may be user code: the task, what is told of its panic, and drops.
+        // Covers all user code of this call: tasks, panic handlers and drops.
         let _inside = inside::Inside::enter(self.engine.tag());
         if let Some(limit) = F::batch(&self.access) {
             return self.serve_batches(first, more, limit.get());
@@ -350,7 +374,7 @@ impl<F: Face> Claim for Server<F> {
     fn give_back(&self, tickets: &[Ticket]) {
         // Relaxed: a count.
         self.engine.faults().refused.fetch_add(1, Ordering::Relaxed);
-        // By the drop of a job, which may happen anywhere.
+        // A job may be dropped anywhere, also under a lock.
         let (engine, tickets) = (Arc::clone(&self.engine), tickets.to_vec());
         when_unlocked(move || engine.take_back(&tickets));
     }

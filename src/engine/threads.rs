@@ -1,5 +1,5 @@
-//! Threads around the steps, and their end. Nothing here decides anything: a ticker thread loops
-//! over `ticker_step`, a worker thread over the executor's loop.
+//! The threads of an engine, and how they end. Nothing is decided here: a ticker's thread loops
+//! over `ticker_step`, and a worker's thread runs the executor's loop.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,10 +15,11 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
 use crate::tick::Time;
 
-/// Nobody ever sends: a thread's end is its sender's drop, and the receiver sees the last one.
+/// A thread's life sign: a sender that never sends. It is dropped when the thread ends, and the
+/// receiver is disconnected when the last one is dropped.
 type Alive = Sender<Infallible>;
 
-/// Who is told when threads have ended.
+/// The life signs of all threads; `None` before the start and after the end.
 #[derive(Debug)]
 pub(crate) struct Threads(Mutex<Option<Started>>);
 
@@ -30,7 +31,8 @@ struct Started {
     workers_gone: Receiver<Infallible>,
 }
 
-/// Makes a face's report; of nothing for everybody but the first who shuts down.
+/// Builds the report of a front end. It gets `None` for every caller except the first one that
+/// shuts down.
 type MakeReport<F, R> = fn(Option<Ending<<F as Face>::Key, <F as Face>::Payload>>) -> R;
 
 impl Threads {
@@ -61,6 +63,7 @@ impl<F: Face> Engine<F> {
         started
     }
 
+    /// Starts the thread of one ticker.
     fn start_ticker(server: &Arc<Server<F>>, mut seat: Seat) -> io::Result<()> {
         let alive = server.engine().alive(|started| &started.tickers);
         let server = Arc::clone(server);
@@ -76,6 +79,7 @@ impl<F: Face> Engine<F> {
             .map(drop)
     }
 
+    /// Runs the loop of a ticker until the engine stops.
     fn tick(server: &Arc<Server<F>>, seat: &mut Seat) {
         let engine = server.engine();
         loop {
@@ -96,10 +100,12 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// With inline execution the tickers have taken all seats, and this starts nothing.
+    /// Starts one more worker if a worker slot is free. With inline execution the tickers have
+    /// taken all slots, and this starts nothing.
     fn start_worker(server: &Arc<Server<F>>) -> io::Result<()> {
         let engine = server.engine();
-        // First a sign of life, then a seat: once the threads are being joined nobody starts.
+        // The life sign is taken before the worker slot: after `join` has taken the signs away, no
+        // worker starts any more.
         let Some(alive) = engine.alive(|started| &started.workers) else {
             return Ok(());
         };
@@ -117,6 +123,7 @@ impl<F: Face> Engine<F> {
             .map(drop)
     }
 
+    /// Clones the chosen life sign, unless the threads are being joined.
     fn alive(&self, which: impl Fn(&Started) -> &Alive) -> Option<Alive> {
         self.threads
             .0
@@ -125,7 +132,8 @@ impl<F: Face> Engine<F> {
             .map(|started| which(started).clone())
     }
 
-    /// Steps 2 to 6 of `closing.rs`, for the caller who began, and the end of the threads.
+    /// Does steps 2 to 6 of `closing.rs` for the caller that began the shutdown, then joins the
+    /// threads.
     pub(crate) fn end(
         &self,
         mode: Shutdown,
@@ -138,30 +146,34 @@ impl<F: Face> Engine<F> {
         ending
     }
 
-    /// The whole shutdown, for whichever face. From inside a task the report comes later.
+    /// Shuts down on behalf of any front end. From inside a task, the answer is a receiver that
+    /// gets the report later.
     pub(crate) fn shut_down<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
         report: MakeReport<F, R>,
     ) -> Result<R, Intake<R>> {
         let engine = server.engine();
-        // Before anybody can see that it is closing.
+        // The limit of a drain counts from a moment before anybody can see that the engine is
+        // closing.
         let begun = engine.now();
-        // From under a lock this panics before anything has changed; unless the thread panics
-        // already, and then the end comes later.
+        // Under a lock this panics before anything has changed. But if the thread panics already, a
+        // second panic would end the process; then the shutdown happens later.
         let later = NoCalls::begin().is_inert();
         if !engine.closing().begin() {
-            // Who began may not have come to it yet, and nothing is accepted after this call.
+            // The caller that began the shutdown may not have closed the gates yet, but after this
+            // call nothing may be accepted any more.
             engine.close_gates();
             return Ok(report(None));
         }
+        // A task of this engine must not wait here: the end would wait for that task.
         if !engine.is_inside() && !later {
             return Ok(report(Some(engine.wait_and_end(mode, begun))));
         }
         Err(Self::end_elsewhere(server, mode, begun, report))
     }
 
-    /// The same without waiting for it.
+    /// Begins a shutdown without waiting for it. The receiver gets the report.
     pub(crate) fn begin_shutdown<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
@@ -169,26 +181,26 @@ impl<F: Face> Engine<F> {
     ) -> Intake<R> {
         let engine = server.engine();
         let begun = engine.now();
-        // As above.
+        // As in `shut_down`: under a lock this panics before anything has changed.
         drop(NoCalls::begin());
         if engine.closing().begin() {
             return Self::end_elsewhere(server, mode, begun, report);
         }
         engine.close_gates();
         let (send, receive) = outlet(1);
-        // There is room for one, and somebody to receive it.
+        // The channel has room for one report, and its receiver is held here.
         let _ = send.send(report(None));
         receive
     }
 
-    /// The end, waited for by a thread of its own.
+    /// Runs the rest of the shutdown on a thread of its own.
     fn end_elsewhere<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
         begun: Time,
         report: MakeReport<F, R>,
     ) -> Intake<R> {
-        // Whoever called refuses what is armed from now on.
+        // When this call returns, nothing may be accepted any more. The new thread may start later.
         server.engine().close_gates();
         let (send, receive) = outlet(1);
         let send = Arc::new(send);
@@ -196,12 +208,12 @@ impl<F: Face> Engine<F> {
         let thread = thread::Builder::new()
             .name("tb-shutdown".to_owned())
             .spawn(move || {
-                // Nobody may have kept the ticket.
+                // The caller may have dropped its receiver, so the report may come back.
                 let _ = to.send(report(Some(for_thread.engine().wait_and_end(mode, begun))));
             });
         if thread.is_err() {
-            // Without a thread nothing can be waited for, not even threads, of which this may be
-            // one: what has not started comes back at once.
+            // Without a thread nobody can wait for running tasks, nor for threads, of which this
+            // may be one. So all pending timers are handed back at once.
             let server = Arc::clone(server);
             when_unlocked(move || {
                 let engine = server.engine();
@@ -214,21 +226,24 @@ impl<F: Face> Engine<F> {
         receive
     }
 
+    /// Does steps 2 to 6 and blocks the calling thread where a step waits.
     fn wait_and_end(&self, mode: Shutdown, begun: Time) -> Ending<F::Key, F::Payload> {
         self.end(mode, begun, &mut |limit| {
             self.wait_until_quiet(limit);
         })
     }
 
-    /// Waits for the threads that have nothing left to do; not for those in user code that outlasted
-    /// the limit, which end with it. So this needs no limit of its own: a thread that is in no user
-    /// code when everything is settled will be in none again (USER-3), and ends at its next look.
+    /// Waits for the threads that are in no user code. A thread whose user code outlasted the limit
+    /// is not waited for; it ends when that code ends.
+    ///
+    /// No limit is needed here. When all runs are completed, a thread that is in no user code
+    /// enters none again (USER-3), and it ends at its next check.
     fn join(&self, workers_too: bool) {
         let Some(started) = self.threads.0.lock().take() else {
             return;
         };
         drop((started.tickers, started.workers));
-        // Disconnected is the only thing that can be received.
+        // Nothing is ever sent, so `recv` returns only when the last sender is gone.
         let tickers_too = if self.is_inline() {
             workers_too
         } else {
@@ -242,14 +257,14 @@ impl<F: Face> Engine<F> {
         }
     }
 
-    /// For the drop of an owner, which may happen anywhere: also in user code under the lock of
-    /// another engine, where no other lock can be taken.
+    /// Abandons the engine from the drop of an owner. Such a drop may happen anywhere, also in user
+    /// code under the lock of another engine, where no other lock may be taken.
     pub(crate) fn abandon_anywhere(this: &Arc<Self>) {
         let engine = Arc::clone(this);
         when_unlocked(move || engine.abandon());
     }
 
-    /// Closes without waiting for anything: what has not started counts as cancelled.
+    /// Closes the engine without waiting. Pending timers count as cancelled and are dropped.
     pub(crate) fn abandon(&self) {
         if !self.closing().begin() {
             return;
@@ -259,18 +274,18 @@ impl<F: Face> Engine<F> {
         self.stop();
         *self.threads.0.lock() = None;
         self.closing().finish();
-        // Payloads are user code's: dropped here, with no lock held.
+        // Payloads are user code, so they are dropped here, where no lock is held.
         drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }
 }
 
-/// Runs `body` until it returns. A panic is counted, told on stderr by the panic hook, and the body
-/// starts again after a pause: a broken ticker is never silent and never gone.
+/// Runs `body` until it returns. If it panics, the panic is counted and `body` starts again after a
+/// pause; the panic hook has reported it. So a broken ticker is neither silent nor gone.
 fn supervise(panics: &AtomicU64, mut body: impl FnMut()) {
     while contain(&mut body).is_err() {
         // Relaxed: a count.
         panics.fetch_add(1, Ordering::Relaxed);
-        // Lest a panic that comes again at once burns a core.
+        // Without a pause, a panic that recurs at once would burn a core.
         park_for(&crate::sync::Parker::new(), Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! What calls answer. Every answer is settled: it says what has happened, not what may happen.
+//! The results of calls. Every result is final: it says what has happened, not what may happen.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use crate::error::UNDER_LOCK;
 use crate::shard::Refusal;
 use crate::tick::Time;
 
-/// What an insertion did.
+/// The result of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Inserted<V> {
-    /// There was nothing under the key.
+    /// There was no entry under the key.
     New,
-    /// This was under the key. It is not delivered.
+    /// The entry with this value was replaced. It is not delivered.
     Replaced(V),
 }
 
 impl<V> Inserted<V> {
-    /// What was replaced, as `HashMap::insert` tells it.
+    /// Returns the replaced value, like `HashMap::insert`.
     pub fn replaced(self) -> Option<V> {
         match self {
             Inserted::New => None,
@@ -28,24 +28,24 @@ impl<V> Inserted<V> {
     }
 }
 
-/// What `get_or_insert_with` found.
+/// The result of `get_or_insert_with`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Found<V> {
     /// A clone of the value that was there.
     Present(V),
-    /// There was none: the one that was made has been inserted.
+    /// There was no value, and the one that was made has been inserted.
     Inserted {
-        /// A clone of it.
+        /// A clone of the inserted value.
         value: V,
-        /// An entry whose lifetime was over and that had not been delivered yet. It is not
-        /// delivered any more.
+        /// The value of an entry whose lifetime was over and that had not been delivered yet. It is
+        /// not delivered any more.
         replaced: Option<V>,
     },
 }
 
 impl<V> Found<V> {
-    /// The value under the key, found or inserted.
+    /// Returns the value under the key, found or inserted.
     pub fn into_value(self) -> V {
         match self {
             Found::Present(value) | Found::Inserted { value, .. } => value,
@@ -53,55 +53,55 @@ impl<V> Found<V> {
     }
 }
 
-/// What a touch did.
+/// The result of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Touch {
-    /// The entry lives on, until this moment at least.
+    /// The entry lives on, at least until this deadline.
     Touched {
-        /// Its new deadline.
+        /// The new deadline.
         deadline: Time,
     },
-    /// There is an entry, and the touch does not move its deadline: it is the end of its lifetime
-    /// already, or it was touched at the same moment or by somebody else a moment later, or it
-    /// never expires.
+    /// There is an entry, and the touch does not move its deadline. Either the deadline is the end
+    /// of the lifetime already, or another touch came at the same moment or a moment later, or the
+    /// entry never expires.
     Unchanged {
-        /// Its deadline.
+        /// The deadline.
         deadline: Time,
     },
-    /// Too late: its delivery has begun and not ended, or its lifetime is over.
+    /// It is too late: the delivery has begun and not ended, or the lifetime is over.
     Expired,
-    /// Nothing is known of it.
+    /// Nothing is known of the key.
     NotFound,
 }
 
 impl Touch {
-    /// Whether there is an entry.
+    /// Returns whether there is an entry.
     #[must_use]
     pub fn is_alive(self) -> bool {
         matches!(self, Touch::Touched { .. } | Touch::Unchanged { .. })
     }
 }
 
-/// What `remove` did.
+/// The result of `remove`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Removed<V> {
-    /// The entry is out of the map, and is not delivered.
+    /// The entry is out of the map and is not delivered.
     Removed {
-        /// Its value.
+        /// The value.
         value: V,
-        /// When it would have expired.
+        /// When the entry would have expired.
         deadline: Time,
     },
-    /// Too late: its delivery has begun and not ended.
+    /// It is too late: the delivery has begun and not ended.
     Expired,
-    /// Nothing is known of it.
+    /// Nothing is known of the key.
     NotFound,
 }
 
 impl<V> Removed<V> {
-    /// The value, if there was an entry.
+    /// Returns the value, if there was an entry.
     pub fn value(self) -> Option<V> {
         match self {
             Removed::Removed { value, .. } => Some(value),
@@ -110,7 +110,7 @@ impl<V> Removed<V> {
     }
 }
 
-/// An insertion that was refused. Nothing was changed, and what was to be inserted is inside.
+/// An insertion that was refused. It changed nothing, and the error contains key and value.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InsertError<K, V> {
@@ -118,25 +118,25 @@ pub struct InsertError<K, V> {
     pub key: K,
     /// The value.
     pub value: V,
-    /// Why.
+    /// The reason.
     pub refusal: InsertRefusal,
 }
 
-/// Why an insertion was refused.
+/// The reason why an insertion was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InsertRefusal {
-    /// There are `max_pending` entries. Passes when one of them ends. (Also when a stripe holds
-    /// four billion entries, its limit without a bound.)
+    /// There are `max_pending` entries, or a stripe holds four billion. The error passes when one
+    /// of the entries ends.
     Full,
-    /// The map is closing or closed, for good.
+    /// The map is closing or closed. The error is permanent.
     Closed,
-    /// There is an entry for the key: only from `insert_if_absent`.
+    /// There is an entry for the key. Only `insert_if_absent` returns this.
     Occupied,
-    /// The group has `max_per_group` entries: only from `insert_in` and `insert_in_with`. Passes
-    /// when one of them ends.
+    /// The group has `max_per_group` entries. Only `insert_in` and `insert_in_with` return this.
+    /// The error passes when one of the entries ends.
     GroupFull,
-    /// The calling thread is panicking and has a lock of this crate. This happens only in panic
+    /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
     /// has left the call that took the lock.
     UnderLock,
@@ -149,7 +149,7 @@ impl InsertRefusal {
             Refusal::Occupied => InsertRefusal::Occupied,
             Refusal::NoPermit | Refusal::NoSlot => InsertRefusal::Full,
             Refusal::UnderLock => InsertRefusal::UnderLock,
-            Refusal::Closing => unreachable!("nobody waits for a run of a map"),
+            Refusal::Closing => unreachable!("no call of a map waits for a run"),
         }
     }
 }
@@ -180,16 +180,17 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
 
 impl<K, V> std::error::Error for InsertError<K, V> {}
 
-/// What the shutdown of a map left.
+/// The result of the shutdown of a map.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpiryReport<K, V> {
-    /// What had not been delivered, in no order.
+    /// The entries that had not been delivered, in no particular order.
     pub handed_back: Vec<ExpiryHandedBack<K, V>>,
-    /// How many threads were still in user code when the limit had passed: in a handler, or in what
-    /// follows one (the drop of a key, the handler of a panic). These threads end with that code.
+    /// The number of threads that were still in user code when the limit had passed: in a handler,
+    /// or in code that follows one (the drop of a key, the handler of a panic). These threads end
+    /// when that code ends.
     pub still_running: usize,
-    /// Another call had begun the shutdown; it has the report.
+    /// Whether another call had begun the shutdown. That call gets the report.
     pub already_closed: bool,
 }
 
@@ -197,16 +198,16 @@ pub struct ExpiryReport<K, V> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ExpiryHandedBack<K, V> {
-    /// Its key.
+    /// The key of the entry.
     pub key: K,
-    /// Its value.
+    /// The value of the entry.
     pub value: V,
-    /// When it would have expired.
+    /// When the entry would have expired.
     pub deadline: Time,
 }
 
 impl<K, V> Default for ExpiryReport<K, V> {
-    /// The report of every call but the first.
+    /// Makes the report of every call except the first.
     fn default() -> Self {
         ExpiryReport {
             handed_back: Vec::new(),

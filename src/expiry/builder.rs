@@ -1,4 +1,4 @@
-//! Options of a map, and where its expired entries go.
+//! The options of a map, and the destinations of its expired entries.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -20,7 +20,7 @@ use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
-/// Options of an [`ExpiryMap`], with defaults that fit most.
+/// Options of an [`ExpiryMap`], with defaults that fit most uses.
 ///
 /// # Examples
 ///
@@ -71,23 +71,24 @@ impl<K, V> ExpiryMapBuilder<K, V> {
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     engine_options!();
 
-    /// How long after its last touch, or its insertion, an entry expires; never by default.
+    /// Sets how long after its last touch, or its insertion, an entry expires; never by default.
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.expiry = self.expiry.time_to_idle(idle);
         self
     }
 
-    /// How long after its insertion an entry expires, touched or not; never by default.
+    /// Sets how long after its insertion an entry expires, touched or not; never by default.
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.expiry = self.expiry.time_to_live(lifetime);
         self
     }
 
-    /// What hashes the keys.
+    /// Sets the hasher of the keys and groups.
     pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2, G> {
         self.of_kind(|_| hasher)
     }
 
+    /// Changes the type parameters and keeps all options.
     fn of_kind<S2, G2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2, G2> {
         ExpiryMapBuilder {
             config: self.config,
@@ -102,30 +103,31 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
         }
     }
 
-    /// Is told of every handler that panicked, on the thread that ran it. The panic is caught and
-    /// counted in any case, and the panic hook has printed it.
+    /// Sets a function that is called after each handler that panicked, on the thread that ran the
+    /// handler. The panic is caught and counted in any case, and the panic hook has printed it
+    /// before.
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
     }
 
-    /// What the map does when the last receiver of its channel, or its stream, has been dropped. By
-    /// default it lives on, and entries that expire are [dropped and counted](ReceiverLost::Drop).
-    /// A map with a handler ignores this option.
+    /// Sets what the map does when the last receiver of its channel, or its stream, was dropped. By
+    /// default it stays open, and entries that expire are [dropped and
+    /// counted](ReceiverLost::Drop). A map with a handler ignores this option.
     pub fn when_receiver_lost(mut self, policy: ReceiverLost) -> Self {
         self.when_receiver_lost = policy;
         self
     }
 
     /// Calls `report` with the first entry that expires after the last receiver of the channel, or
-    /// the stream, has been dropped. A dropped receiver never comes back, so this happens at most
-    /// once in the life of a map. [`Stats::unreceived`](crate::Stats::unreceived) is the number of
-    /// entries that were dropped since.
+    /// the stream, was dropped. A dropped receiver never comes back, so this happens at most once
+    /// in the life of a map. [`Stats::unreceived`](crate::Stats::unreceived) is the number of
+    /// entries dropped since then.
     ///
     /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
     /// but must not wait for the map's shutdown. While it blocks, no entry is delivered. If it
-    /// panics, the panic is caught and the map goes on. With [`ReceiverLost::Close`] the map is
-    /// already closed when `report` is called.
+    /// panics, the panic is caught and the map continues. With [`ReceiverLost::Close`] the map is
+    /// closed before `report` is called.
     ///
     /// # Examples
     ///
@@ -161,15 +163,16 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
 }
 
 impl<K, V, S> ExpiryMapBuilder<K, V, S> {
-    /// Lets entries belong to groups that a `G` names; see [`insert_in`](ExpiryMap::insert_in).
+    /// Lets entries belong to groups named by values of type `G`; see
+    /// [`insert_in`](ExpiryMap::insert_in).
     pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, S, Groups<G>> {
         self.of_kind(|hasher| hasher)
     }
 }
 
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
-    /// How many entries a group may have at most; unbounded by default. One more is refused, with
-    /// [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
+    /// Sets the maximum number of entries of a group; unbounded by default. An insertion beyond it
+    /// is refused with [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
     pub fn max_per_group(mut self, max_per_group: usize) -> Self {
         self.max_per_group = Some(max_per_group);
         self
@@ -185,15 +188,16 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// Starts the threads. Every expired entry goes to `handler`, on one of the map's workers, each
-    /// once; two of one key never at the same time, others in no order and side by side.
+    /// Starts the threads and returns the map. Every expired entry is given to `handler` exactly
+    /// once, on one of the map's workers. Two entries of one key are never handled at the same
+    /// time. Others are handled in parallel and in no particular order.
     ///
-    /// The handler may block and may call the map: the one that it is given does not keep the map
-    /// open, so that it may be stored in it.
+    /// The handler may block and may call the map. The map that it is given does not keep the map
+    /// open, so it may be stored inside the map.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(
         self,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
@@ -202,11 +206,11 @@ where
     }
 
     /// Like [`build`](Self::build), but `handler` gets as many expired entries at once as a worker
-    /// finds at hand: up to `max`, and on the map's own workers up to 32. For handlers to which a
-    /// call is dear, such as one that writes to a database.
+    /// has at hand: up to `max`, and on the map's own workers up to 32. Use it for handlers whose
+    /// calls are expensive, such as one that writes to a database.
     ///
-    /// Entries of one batch are all taken when it begins. If the handler panics, that counts for
-    /// each of them, and `on_panic` is told of the first.
+    /// All entries of a batch are taken when the batch begins. If the handler panics, the panic
+    /// counts for each of them, and `on_panic` is called for the first one.
     ///
     /// # Errors
     ///
@@ -220,22 +224,22 @@ where
         self.start(Delivery::Batches(max, Box::new(handler)))
     }
 
-    /// Starts the threads. Every expired entry goes into a channel of this capacity, each once; the
-    /// receiver works in crossbeam's `select!`, and may be cloned.
+    /// Starts the threads. Every expired entry is sent exactly once into a channel of this
+    /// capacity. The receiver works in crossbeam's `select!` and may be cloned.
     ///
-    /// One thread takes expired entries and sends them. While the channel is full they wait in the
-    /// map: they count, and can be touched and removed, all but the one that it is about to send.
-    /// No ticker ever waits. With a capacity of 0 each waits for a receiver.
+    /// One thread takes expired entries and sends them. While the channel is full, expired entries
+    /// wait in the map. There they count, and can be touched and removed, except for the one that
+    /// is being sent. No ticker ever waits. With a capacity of 0, each entry waits for a receiver.
+    /// The options `workers`, `max_workers`, `executor` and `inline` are ignored.
     ///
-    /// What waits to be sent holds up a shutdown, so a thread must not shut the map down that is
-    /// itself the only one to receive. The channel is disconnected when the map has ended and what
-    /// was sent is received. The options `workers`, `max_workers`, `executor` and `inline` are
-    /// ignored.
+    /// A shutdown waits for entries that are to be sent. So the only thread that receives must not
+    /// shut the map down. The channel is disconnected when the map has ended and everything sent
+    /// was received.
     ///
     /// When the last receiver is dropped, the entries in the channel are dropped with it. The map
-    /// lives on. Entries that expire from then on are dropped without a lock, on the thread that
-    /// would have sent them, and counted in [`Stats::unreceived`](crate::Stats::unreceived). So is
-    /// an entry that was waiting for room in the channel.
+    /// stays open. Entries that expire later, and an entry that waits for room in the channel, are
+    /// dropped without a lock, on the thread that would have sent them. They are counted in
+    /// [`Stats::unreceived`](crate::Stats::unreceived).
     /// [`on_receiver_lost`](Self::on_receiver_lost) reports the first of them;
     /// [`when_receiver_lost`](Self::when_receiver_lost) can close the map instead.
     ///
@@ -252,12 +256,12 @@ where
     }
 
     /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
-    /// on any runtime; needs the feature `stream`. With a capacity of 0 it is as with 1: a stream
-    /// can't be waited for. A stream that is dropped counts as the last receiver.
+    /// on any runtime; needs the feature `stream`. A capacity of 0 counts as 1, since nobody can
+    /// wait in a stream's poll. A dropped stream counts as the last receiver.
     ///
-    /// What waits to be sent holds up a shutdown: a task that awaits the end of
-    /// [`begin_shutdown`](ExpiryMap::begin_shutdown) should read on meanwhile, or leave that to
-    /// another one.
+    /// A shutdown waits for entries that are to be sent. So a task that awaits the end of
+    /// [`begin_shutdown`](ExpiryMap::begin_shutdown) should continue to read, or leave the reading
+    /// to another task.
     ///
     /// # Errors
     ///
@@ -272,13 +276,15 @@ where
         Ok((map, super::Expirations::new(intake)))
     }
 
-    /// One worker, which sends.
+    /// Starts a map whose only worker sends expired entries.
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     fn build_outlet(
         mut self,
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S, G>, Intake<Expired<K, V>>), BuildError> {
         let (outlet, intake) = outlet(capacity);
+        // A worker that waits for room holds an entry that no call finds any more. So there is only
+        // one.
         self.place = Place::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
@@ -286,6 +292,7 @@ where
         Ok((map, intake))
     }
 
+    /// Starts the threads of a map with this delivery.
     fn start(self, delivery: Delivery<K, V, S, G>) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = self.parts(clock, delivery, None)?;
@@ -293,7 +300,7 @@ where
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
     }
 
-    /// The parts of a map without threads, and the hand of its clock.
+    /// Makes the parts of a map without threads, and its clock.
     #[cfg(any(test, feature = "test-util"))]
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub(crate) fn stepped_parts(
@@ -301,6 +308,7 @@ where
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
     ) -> Result<(Built<K, V, S, G>, ManualClock), BuildError> {
+        // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
@@ -315,6 +323,7 @@ where
         Ok((built, hand))
     }
 
+    /// Validates the options and assembles the engine.
     fn parts(
         self,
         clock: Clock,

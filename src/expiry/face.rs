@@ -1,4 +1,4 @@
-//! The face of the engine: a value in each entry, and one delivery for all.
+//! The front end of the engine for maps: a value in each entry, and one delivery for all.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -14,43 +14,44 @@ use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
 use crate::tick::Time;
 
-/// An entry that has expired, as it is delivered.
+/// An expired entry, as it is delivered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Expired<K, V> {
-    /// A clone of its key, made when it was taken for delivery.
+    /// A clone of the key, made when the entry was taken for delivery.
     pub key: K,
-    /// Its value.
+    /// The value.
     pub value: V,
-    /// When it was due.
+    /// When the entry was due.
     pub deadline: Time,
-    /// How long after that its delivery began.
+    /// How long after the deadline the delivery began.
     pub lateness: Duration,
-    /// Why it expired.
+    /// The reason why the entry expired.
     pub reason: Reason,
 }
 
-/// Why an entry expired.
+/// The reason why an entry expired.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Nobody had touched it for its time to idle.
+    /// The entry was not touched for its time to idle.
     Idle,
-    /// Its time to live was over.
+    /// The entry's time to live was over.
     Lifetime,
-    /// The map was shut down by [`Shutdown::RunNow`](crate::Shutdown::RunNow), before its deadline.
+    /// [`Shutdown::RunNow`](crate::Shutdown::RunNow) shut the map down before the entry's deadline.
     Shutdown,
 }
 
-/// What a map does after the last receiver of its expired entries has been dropped: of the channel
-/// of [`build_channel`](crate::ExpiryMapBuilder::build_channel), or the stream of `build_stream`.
+/// What a map does after the last receiver of its expired entries was dropped. The receiver is that
+/// of the channel of [`build_channel`](crate::ExpiryMapBuilder::build_channel), or the stream of
+/// `build_stream`.
 ///
-/// Given to [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
+/// Set it by [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub enum ReceiverLost {
-    /// The map lives on. Entries that expire are dropped and counted in
-    /// [`Stats::unreceived`](crate::Stats::unreceived). The default.
+    /// The map stays open. Entries that expire are dropped and counted in
+    /// [`Stats::unreceived`](crate::Stats::unreceived). This is the default.
     #[default]
     Drop,
     /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
@@ -58,19 +59,19 @@ pub enum ReceiverLost {
     Close,
 }
 
-/// What an entry holds beside its key.
+/// The content of an entry besides its key.
 pub(crate) struct Session<V, T> {
-    /// What it holds of its group, which it leaves before the value is dropped.
+    /// The entry's membership in its group. The entry leaves the group before the value is dropped.
     pub(super) tag: T,
     pub(super) value: V,
-    /// Nanoseconds; `u64::MAX` is for good.
+    /// In nanoseconds; `u64::MAX` means forever.
     idle: u64,
-    /// The end of its lifetime.
+    /// The end of the entry's lifetime.
     end: Time,
 }
 
 impl<V, T: Default> Session<V, T> {
-    /// In no group. `luck` decides on the jitter.
+    /// Makes an entry that is in no group. `luck` seeds its jitter.
     pub(super) fn new(value: V, expiry: Expiry, luck: u64, now: Time) -> Self {
         let (idle, lifetime) = expiry.drawn(luck);
         let end = after(now, lifetime);
@@ -84,26 +85,29 @@ impl<V, T: Default> Session<V, T> {
 }
 
 impl<V, T> Session<V, T> {
+    /// Restarts the times of the entry under another expiry.
     pub(super) fn set_expiry(&mut self, expiry: Expiry, luck: u64, now: Time) {
         let (idle, lifetime) = expiry.drawn(luck);
         self.idle = idle;
         self.end = after(now, lifetime);
     }
 
-    /// Whether its lifetime is not over.
+    /// Returns whether the entry's lifetime is not over.
     #[inline]
     pub(super) fn lives(&self, now: Time) -> bool {
         now < self.end
     }
 
-    /// What is delivered of it. It has left its group by then.
+    /// Converts the entry to what is delivered. The entry leaves its group first.
     fn expire<K>(self, key: K, deadline: Time, started: Time) -> Expired<K, V> {
+        // An entry that a handler gets must not count in its group any more.
         drop(self.tag);
         Expired {
             key,
             value: self.value,
             deadline,
             lateness: started.since(deadline),
+            // Only `RunNow` starts a delivery before the deadline.
             reason: if started < deadline {
                 Reason::Shutdown
             } else if self.end <= deadline {
@@ -114,7 +118,7 @@ impl<V, T> Session<V, T> {
         }
     }
 
-    /// Its deadline if it is touched now.
+    /// Returns the deadline that a touch at `now` gives.
     #[inline]
     pub(super) fn deadline(&self, now: Time) -> Time {
         after(now, self.idle).min(self.end)
@@ -132,7 +136,7 @@ pub(super) type Handler<K, V, S, G> =
 pub(super) type BatchHandler<K, V, S, G> =
     Box<dyn Fn(&ExpiryMap<K, V, S, G>, Vec<Expired<K, V>>) + Send + Sync>;
 
-/// Where expired entries go.
+/// The destination of expired entries.
 pub(super) enum Delivery<K, V, S, G>
 where
     K: Clone + Send + 'static,
@@ -142,14 +146,14 @@ where
 {
     Handler(Handler<K, V, S, G>),
     Batches(NonZeroUsize, BatchHandler<K, V, S, G>),
-    /// Until the map has ended or nobody receives any more.
+    /// A channel, until the map has ended or its last receiver is gone.
     Outlet(Outlet<Expired<K, V>>),
 }
 
 /// Called once, with the first entry that nobody received.
 pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>;
 
-/// What this face needs besides the engine.
+/// The state of this front end besides the engine.
 pub(crate) struct Sessions<K, V, S, G>
 where
     K: Clone + Send + 'static,
@@ -187,7 +191,8 @@ where
         let key = match catch_unwind(AssertUnwindSafe(|| fire.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
-                // Not while this panics: the value's drop is user code, too.
+                // Dropped before the panic continues: the value's drop is user code and may panic,
+                // too.
                 let _ = contain(|| drop(session));
                 resume_unwind(panic);
             }
@@ -195,7 +200,7 @@ where
         let expired = session.expire(key, fire.deadline, fire.started);
         match &map.engine.face.delivery {
             Delivery::Handler(handle) => handle(map, expired),
-            Delivery::Batches(..) => unreachable!("they are run by `run_batch`"),
+            Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
             Delivery::Outlet(outlet) => {
                 if let Err(unsent) = outlet.send(expired) {
                     receiver_lost(map, unsent);
@@ -213,7 +218,7 @@ where
 
     fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, Session<V, G::Tag>>>) {
         let Delivery::Batches(_, handle) = &map.engine.face.delivery else {
-            unreachable!("`batch` said none");
+            unreachable!("only a front end with a batch limit gets batches");
         };
         let expired = batch
             .into_iter()
@@ -238,7 +243,7 @@ where
         }
     }
 
-    /// Receivers see the end when they have received what was sent.
+    /// Ends the channel. A receiver sees the end after it has received everything that was sent.
     fn ended(&self) {
         if let Delivery::Outlet(outlet) = &self.delivery {
             outlet.end();
@@ -246,8 +251,8 @@ where
     }
 }
 
-/// What becomes of an entry that nobody receives. Runs on the worker that was to send it, without a
-/// lock; the callback and the drops are user code.
+/// Handles an entry that nobody receives. Runs without a lock on the worker that was to send the
+/// entry. The callback and the drops are user code.
 fn receiver_lost<K, V, S, G>(map: &ExpiryMap<K, V, S, G>, unsent: Unsent<Expired<K, V>>)
 where
     K: Clone + Send + 'static,
@@ -257,8 +262,8 @@ where
 {
     let Unsent { item, is_first } = unsent;
     let face = &map.engine.face;
-    // The callback comes last: it finds the map closed if it is to close. The other entries go
-    // before this one, and a panic in their drops must not keep the callback from running.
+    // Closing comes before the callback, which must find the map closed. It drops the other
+    // entries, and a panic of these drops must not keep the callback from running.
     let closed = contain(|| {
         if face.when_receiver_lost == ReceiverLost::Close {
             map.engine.abandon();
@@ -267,7 +272,7 @@ where
     if let Some(tell) = face.on_receiver_lost.as_ref().filter(|_| is_first) {
         let _ = contain(|| tell(&item));
     }
-    // One by one: if both panicked at once the process would end.
+    // Dropped separately: two panics at once would end the process.
     drop_pair((item.key, item.value));
     if let Err(message) = closed {
         resume_unwind(Box::new(message));

@@ -1,4 +1,4 @@
-//! Calls of maps whose entries may belong to groups.
+//! The calls of maps whose entries may belong to groups.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -15,33 +15,38 @@ use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
 const _: () = assert!(size_of::<Session<u64, ()>>() == 24);
 const _: () = assert!(size_of::<Session<u64, Option<Membership<String>>>>() == 40);
 
-/// So many entries are acted on under one hold of a lock.
+/// The number of entries that are handled under one hold of a lock.
 const MEMBERS_PER_HOLD: usize = 64;
 
 /// # Groups
 ///
-/// Calls of a map that was built with [`groups`](crate::ExpiryMapBuilder::groups). An entry is in
-/// the group that it was [inserted in](Self::insert_in), or in none, until it ends or is replaced;
-/// a touch or an update changes nothing about that. Groups need not be made or dropped: one is
-/// there while it has an entry, and its place is used again afterwards.
+/// These calls exist on a map that was built with [`groups`](crate::ExpiryMapBuilder::groups). An
+/// entry is in the group that it was [inserted in](Self::insert_in), or in none, until it ends or
+/// is replaced. Touches and updates do not change that. Groups need not be created or removed: a
+/// group exists while it has an entry, and its memory is used again afterwards.
 ///
-/// **What is exact.** An insertion in a group and a call for all of that group are one before the
-/// other: what was inserted before is in the call's reach, what is inserted after is not. No group
-/// ever has more entries than [`max_per_group`](crate::ExpiryMapBuilder::max_per_group) allows.
-/// When a call has returned that took an entry out, and when a handler is given one, it is not
-/// counted any more.
+/// **Exact.** An insertion in a group and a call for the whole group take effect one before the
+/// other: the call reaches all entries inserted before it, and none inserted after it. No group
+/// ever has more entries than [`max_per_group`](crate::ExpiryMapBuilder::max_per_group) allows. An
+/// entry does not count any more when the call that removed it has returned, or when a handler
+/// gets it.
 ///
-/// **What is not, for a moment.** An entry that is replaced by one in another group may count in
-/// both while the insertion has not returned; one whose delivery has begun may count until its
-/// handler is called; and one of many that a call takes out, while it goes on. An entry that is due
-/// and waits for its delivery is in its group, as it is in the map.
+/// **Inexact for a moment.** In these cases an entry may still count:
 ///
-/// **Locks.** Groups have locks of their own, apart from those of entries. A group's is held during
-/// an insertion in it, and by the other calls while they find the group and copy where its entries
-/// lie. `Eq` and `to_owned` of a group run under it, and so does a key's `Eq` in `insert_in`: like
-/// all [user code under a lock](Self#user-code-under-a-lock) they must not call the map, which
-/// panics instead of deadlocking. If they panic, so does the call, and nothing has changed. Drops
-/// of groups run without a lock; if one panics, that is caught.
+/// - An entry that is replaced by one in another group may count in both until the insertion has
+///   returned.
+/// - An entry whose delivery has begun may count until its handler is called.
+/// - An entry that a call for many entries removes may count until that call has returned.
+///
+/// An entry that is due and waits for its delivery is in its group, as it is in the map.
+///
+/// **Locks.** Groups have locks of their own, apart from those of entries. An insertion holds the
+/// lock of its group. Other calls hold it while they find the group and copy where its entries are.
+/// `Eq` and `to_owned` of a group run under this lock, and so does a key's `Eq` in `insert_in`.
+///
+/// Like all [user code under a lock](Self#user-code-under-a-lock), they must not call the map; such
+/// a call panics instead of deadlocking. If they panic, the call panics and nothing has changed.
+/// Groups are dropped without a lock. A panic of such a drop is caught.
 ///
 /// # Examples
 ///
@@ -76,19 +81,19 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Hash + Eq + Send + 'static,
 {
-    /// Inserts an entry in a group, as [`insert`](Self::insert) does without one. What is there
-    /// under this key is replaced, whatever group it is in. Where there is no such group yet,
-    /// `group` is cloned.
+    /// Inserts an entry in a group. Otherwise it acts like [`insert`](Self::insert): an entry of
+    /// the same key is replaced, whatever group it is in. If the group does not exist yet, `group`
+    /// is cloned.
     ///
     /// # Errors
     ///
-    /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull), unless what is
-    /// there under the key is in the same group.
+    /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull), unless the
+    /// entry that is replaced is in the same group.
     ///
     /// # Complexity
     ///
-    /// As for [`insert`](Self::insert), with one more hash, lock and probe. Insertions in one group
-    /// wait for each other.
+    /// As for [`insert`](Self::insert), plus one hash, one lock and one probe. Insertions in one
+    /// group wait for each other.
     pub fn insert_in<Q>(
         &self,
         group: &Q,
@@ -102,7 +107,7 @@ where
         self.insert_in_with(group, key, value, self.expiry())
     }
 
-    /// Inserts an entry in a group that lives as long as `expiry` says.
+    /// Like [`insert_in`](Self::insert_in), for an entry that lives as long as `expiry` says.
     ///
     /// # Errors
     ///
@@ -123,9 +128,9 @@ where
         let now = self.now();
         let session = Session::new(value, expiry, luck(hash, now), now);
         let deadline = session.deadline(now);
-        // Out here, so that it outlives the group's lock also if something panics under it: drops
-        // of keys and values are user code, and a membership leaves under that lock.
-        // The session first: its membership leaves before the key, user code, is dropped.
+        // Declared outside the group's lock, so that it outlives the lock even after a panic: its
+        // drop is user code and takes that lock. The session comes first, so that its membership
+        // leaves the group before the drop of the key, which is user code.
         let mut given = Some((session, key));
         let no_room = Cell::new(false);
         let answer = self
@@ -138,9 +143,13 @@ where
                     stripe,
                     &mut given,
                     |stripe, (session, key)| {
+                        // A full group takes an entry only in place of one of its own members.
+                        // Whether this one is such a replacement is known only under the stripe's
+                        // lock.
                         if is_full && !replaces_its_like(stripe, hash, key, session) {
                             no_room.set(true);
-                            // Nobody else says so here.
+                            // `no_room` tells this apart: `admit` returns `Occupied` for other
+                            // calls only.
                             return Err(Refusal::Occupied);
                         }
                         stripe.admit(hash, key, false)
@@ -168,12 +177,12 @@ where
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
             Some(Err(refusal)) if !no_room.get() => InsertRefusal::of(refusal),
             None if is_under_a_lock() => InsertRefusal::UnderLock,
-            // Whoever is told to try again should have a chance.
+            // A closed map must not answer `GroupFull`, which invites the caller to try again.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,
             _ => InsertRefusal::GroupFull,
         };
         let Some((session, key)) = given else {
-            unreachable!("what is refused is not taken");
+            unreachable!("a refused call takes nothing");
         };
         Err(InsertError {
             key,
@@ -182,7 +191,7 @@ where
         })
     }
 
-    /// How many entries the group has.
+    /// Returns the number of entries in the group.
     #[must_use]
     pub fn group_len<Q>(&self, group: &Q) -> usize
     where
@@ -192,8 +201,8 @@ where
         self.groups().count(self.group_hash(group), group)
     }
 
-    /// The group that the entry of `key` is in, if there is one and it is in any. The group's
-    /// `Clone` runs under a lock.
+    /// Returns the group of the entry of `key`, if there is an entry and it is in a group. The
+    /// group's `Clone` runs under a lock.
     #[must_use]
     pub fn group_of<Q>(&self, key: &Q) -> Option<G>
     where
@@ -203,6 +212,8 @@ where
     {
         let (number, hash) = self.hash_of(key);
         loop {
+            // The stripe's lock must be released before the group's lock is taken (GROUP-1), so
+            // this looks twice and compares the ids.
             let now = self.now();
             let (id, place) = self.engine.shards().peek(number, |stripe| {
                 let slot = stripe.find(hash, key)?;
@@ -213,17 +224,17 @@ where
             if let Some(group) = place.group_of(member(number, id)) {
                 return Some(group);
             }
-            // It ended or was replaced in between.
+            // The entry ended or was replaced in between.
         }
     }
 
-    /// Clones of the group's entries, in no order. Portions are cloned under one stripe's lock at a
-    /// time; what ends meanwhile may be missing.
+    /// Returns clones of the group's entries, in no particular order. Entries are cloned in
+    /// portions, each under one stripe's lock. Entries that end meanwhile may be missing.
     ///
     /// # Complexity
     ///
     /// Linear in the present number of entries of the group, however many it had before. Under the
-    /// group's lock 12 bytes are copied for each entry, and at most 48 are read.
+    /// group's lock, 12 bytes are copied for each entry, and at most 48 are read.
     #[must_use]
     pub fn group_entries<Q>(&self, group: &Q) -> Vec<(K, V)>
     where
@@ -233,7 +244,7 @@ where
     {
         let now = self.now();
         let members = self.groups().members(self.group_hash(group), group);
-        // Apart, and out here: see `iter`.
+        // Separate vectors, declared outside the lock: see `iter`.
         let mut keys = Vec::with_capacity(members.len());
         let mut values = Vec::with_capacity(members.len());
         for (number, portion) in portions(&members) {
@@ -253,8 +264,8 @@ where
         keys.into_iter().zip(values).collect()
     }
 
-    /// [`touch`](Self::touch) for all of the group, counted from one reading of the clock. Returns
-    /// how many entries live on. One lock serves all entries of a stripe.
+    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock.
+    /// Returns how many entries live on. One hold of a lock serves up to 64 entries of a stripe.
     ///
     /// # Complexity
     ///
@@ -280,10 +291,10 @@ where
         alive
     }
 
-    /// [`remove`](Self::remove) for all of the group: keys and values come back, and are not
-    /// delivered. An entry that a handler is given just now is not among them. One that was
-    /// inserted while the handler ran for its key comes with a clone of the key; if that panics, it
-    /// is dropped.
+    /// Calls [`remove`](Self::remove) for all entries of the group, and returns their keys and
+    /// values. They are not delivered. An entry that a handler has right now is not included. An
+    /// entry that was inserted while the handler ran for its key comes with a clone of the key; if
+    /// `Clone` panics, the entry is dropped.
     ///
     /// # Complexity
     ///
@@ -303,11 +314,13 @@ where
                 let all = portion.iter();
                 taken.extend(all.filter_map(|member| stripe.take_unclaimed(member.id)));
             });
+            // All entries of this portion leave the group under one hold of its lock.
             let tags = taken
                 .iter_mut()
                 .filter_map(|(_, session)| session.tag.take());
             self.groups().leave_all(group_hash, tags);
             let pairs = taken.drain(..);
+            // Without a key, the clone of a running key panicked; the value is dropped.
             removed.extend(pairs.filter_map(|(key, session)| Some((key?, session.value))));
         }
         removed
@@ -333,14 +346,14 @@ fn member(stripe: usize, id: EntryId) -> Member {
     }
 }
 
-/// Up to a hold's worth of members of one stripe at a time.
+/// Splits `members` into portions, each of one stripe and small enough for one hold of its lock.
 fn portions(members: &[Member]) -> impl Iterator<Item = (usize, &[Member])> {
     let of_one_stripe = members.chunk_by(|a, b| a.stripe == b.stripe);
     let portions = of_one_stripe.flat_map(|same| same.chunks(MEMBERS_PER_HOLD));
     portions.map(|portion| (portion[0].stripe as usize, portion))
 }
 
-/// Whether there is an entry under the key that is in the same group.
+/// Returns whether the key has an entry in the same group.
 fn replaces_its_like<K, V, G>(
     stripe: &Stripe<K, Session<V, Option<Membership<G>>>>,
     hash: KeyHash,

@@ -4,18 +4,21 @@ use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-/// Whether a map's entries may belong to groups: [`NoGroups`] or [`Groups`]. There are no others.
+/// Whether a map's entries may belong to groups. Only [`NoGroups`] and [`Groups`] implement this.
 pub trait Grouping: kind::Kind {}
 
-/// Entries do not belong to groups: no call for groups, and no byte and no instruction for them.
+/// Entries do not belong to groups. Such a map has no calls for groups, and groups cost it neither
+/// memory nor time.
 #[derive(Clone, Copy, Debug)]
 pub struct NoGroups(());
 
-/// An entry may belong to a group that a `G` names: a user, a tenant, a connection.
+/// An entry may belong to a group that a value of type `G` names, such as a user, a tenant or a
+/// connection.
 ///
-/// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It takes 16
-/// bytes more per entry than one without groups, in a group or not, and 12 to 24 more per member.
-/// In a group that has lost most of its members, each remaining member takes up to 64 bytes.
+/// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It needs 16 more
+/// bytes per entry than a map without groups, whether the entry is in a group or not, and 12 to 24
+/// more per member. In a group that has lost most of its members, each remaining member needs up to
+/// 64 bytes.
 pub struct Groups<G>(PhantomData<fn() -> G>);
 
 impl Grouping for NoGroups {}
@@ -34,14 +37,14 @@ pub(super) mod kind {
     use super::super::groups::{GroupIndex, Membership};
     use super::{Groups, NoGroups};
 
-    /// What the two kinds of maps differ in.
+    /// The differences between the two kinds of maps.
     pub trait Kind: 'static {
-        /// What an entry holds of its group.
+        /// The part of an entry that refers to its group.
         type Tag: Default + Send + 'static;
-        /// What a map holds of all groups.
+        /// The part of a map that holds all groups.
         type Index: Send + Sync + 'static;
 
-        /// With a bound for the members of each.
+        /// Makes an index whose groups have at most `most` members.
         fn index(most: Option<usize>) -> Self::Index;
 
         fn shrink_to_fit(index: &Self::Index);

@@ -1,4 +1,4 @@
-//! Which entries belong to which group.
+//! Records which entries belong to which group.
 //!
 //! ```text
 //!  group --hash--> shard (Mutex): index, groups --own number--> member: where the entry lies
@@ -6,25 +6,25 @@
 //!                    '--- entry: shard, number of the group, own number in it
 //! ```
 //!
-//! A shard's index leads to groups as a stripe's leads to entries. A group has a list of its
-//! members' ids, and each entry holds a [`Membership`], which leaves the group when it is dropped.
-//! So an entry is in its group for as long as it is in the map, however it ends; nobody has to
-//! think of it.
+//! A shard's index leads to groups, as a stripe's index leads to entries. A group has a list of its
+//! members' ids. Each entry holds a [`Membership`], which leaves the group when it is dropped. So
+//! an entry is in its group while it is in the map, however it ends.
 //!
-//! - **GROUP-1** A shard's lock comes before a stripe's: whoever holds a stripe's takes none of
-//!   these. Payloads are never dropped under a stripe's lock, so a membership may take its shard's.
-//! - **GROUP-2** Whoever enters a group holds its lock until the entry is armed and its id is
-//!   noted. So under the lock every member has its id, and what reads the list sees each entry that
-//!   was inserted before, and none that comes after.
-//! - **GROUP-3** Whoever acts on all of a group copies the ids under the lock and acts on them
-//!   later, stripe by stripe. An id stands for one arming only, and through all its touches; so
-//!   what has ended, or was replaced, in between is not found, and nothing else is.
-//! - **GROUP-4** Under the lock runs no user code but `Eq` of a group, `to_owned` of what names a
-//!   new one, and in the insertion what runs under a stripe's lock. A call of the map from there
-//!   panics, as it does from under a stripe's lock (STRIPE-2). Leaving runs none: it goes by
-//!   number.
-//! - **GROUP-5** A group without a member is gone, and its number is free. What names it is dropped
-//!   outside of the lock.
+//! - **GROUP-1** A shard's lock is taken before a stripe's: a thread that holds a stripe's lock
+//!   takes no shard's lock. Payloads are never dropped under a stripe's lock, so the drop of a
+//!   membership may take its shard's lock.
+//! - **GROUP-2** A thread that adds a member holds the group's lock until the entry is armed and
+//!   its id is recorded. So under the lock every member has its id. A reader of the list sees each
+//!   entry inserted before, and none inserted after.
+//! - **GROUP-3** A call for a whole group copies the ids under the lock and acts on them later,
+//!   stripe by stripe. An id names one arming only, through all its touches. So an entry that has
+//!   ended or was replaced in between is not found, and no other entry is found in its place.
+//! - **GROUP-4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a
+//!   new group, and during an insertion the user code under a stripe's lock. A call of the map from
+//!   there panics, as it does from under a stripe's lock (STRIPE-2). Leaving a group goes by number
+//!   and runs no user code.
+//! - **GROUP-5** A group without a member does not exist, and its number is free. Its name is
+//!   dropped without the lock.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -37,13 +37,13 @@ use crate::wheel::{NO_ENTRY, Slab};
 
 use super::members::{Member, Members};
 
-/// So many locks the groups are spread over. A power of two.
+/// The number of locks that the groups are spread over; a power of two.
 const SHARDS: usize = 64;
 
-/// All groups of a map.
+/// An index of all groups of a map.
 pub struct GroupIndex<G> {
     shards: Box<[Arc<Lock<G>>]>,
-    /// Members of a group at most.
+    /// The maximum number of members of a group.
     most: usize,
 }
 
@@ -58,7 +58,7 @@ struct Shard<G> {
 
 enum Place<G> {
     Used(Group<G>),
-    /// And the next free number.
+    /// A free number, with the next one.
     Free(u32),
 }
 
@@ -91,12 +91,13 @@ impl<G> Shard<G> {
         }
     }
 
-    /// GROUP-4: `Eq` of the user's.
+    /// Finds a group by its name. This runs the user's `Eq` (GROUP-4).
     fn find<Q>(&self, hash: KeyHash, name: &Q) -> Option<u32>
     where
         G: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        // A call of the map from `Eq` panics instead of deadlocking.
         let _user_code = NoCalls::begin();
         self.index.find(hash.bits(), |number| {
             self.group(number)
@@ -104,7 +105,7 @@ impl<G> Shard<G> {
         })
     }
 
-    /// A group that there was not. It is to get a member under the same hold of the lock (GROUP-5).
+    /// Adds a new group. It must get a member under the same hold of the lock (GROUP-5).
     fn open(&mut self, hash: KeyHash, name: G) -> Result<u32, G> {
         let group = Place::Used(Group {
             name,
@@ -116,7 +117,7 @@ impl<G> Shard<G> {
             number = match self.groups.push(group) {
                 Ok(number) => number,
                 Err(Place::Used(group)) => return Err(group.name),
-                Err(Place::Free(_)) => unreachable!("a group comes back"),
+                Err(Place::Free(_)) => unreachable!("a refused push returns the group"),
             };
         } else {
             let place = &mut self.groups[number];
@@ -128,8 +129,8 @@ impl<G> Shard<G> {
         Ok(number)
     }
 
-    /// Cuts off the free numbers behind the last group, and gives their memory back. A number that
-    /// is free is known to nobody (GROUP-5), so it may come back.
+    /// Cuts off the free numbers behind the last group, and releases their memory. A free number is
+    /// not in use anywhere (GROUP-5), so it may be given out again later.
     fn shrink_to_fit(&mut self) {
         while let Some(last) = self.groups.len().checked_sub(1)
             && self.group(last).is_none()
@@ -137,6 +138,7 @@ impl<G> Shard<G> {
             self.groups.pop();
         }
         self.free = NO_ENTRY;
+        // Linked from the last to the first, so that the lowest free number is given out first.
         for number in (0..self.groups.len()).rev() {
             if let Place::Free(next) = &mut self.groups[number] {
                 *next = std::mem::replace(&mut self.free, number);
@@ -146,10 +148,11 @@ impl<G> Shard<G> {
         self.index.shrink_to_fit();
     }
 
-    /// The group, if that was its last member: to be dropped outside of the lock.
+    /// Removes a member. Returns the group if that was its last member; it must be dropped without
+    /// the lock.
     fn leave(&mut self, number: u32, member: u32) -> Option<Group<G>> {
         let Some(group) = self.group_mut(number) else {
-            unreachable!("GROUP-5: a group with a member is there");
+            unreachable!("GROUP-5: a group with a member exists");
         };
         group.members.leave(member);
         if group.members.count() > 0 {
@@ -157,7 +160,7 @@ impl<G> Shard<G> {
         }
         let place = &mut self.groups[number];
         let Place::Used(group) = std::mem::replace(place, Place::Free(self.free)) else {
-            unreachable!("it was there a moment ago");
+            unreachable!("the group was found under the same lock");
         };
         self.free = number;
         self.index.remove(group.bits, number);
@@ -165,27 +168,28 @@ impl<G> Shard<G> {
     }
 }
 
-/// An entry's place in its group. It leaves it when it is dropped, unless somebody who holds the
-/// lock let it leave before.
+/// The membership of an entry in its group. Dropping it leaves the group, unless the holder of the
+/// lock has made it leave before.
 pub struct Membership<G> {
     shard: Arc<Lock<G>>,
     group: u32,
-    /// Its own number in the group. `NO_ENTRY`: it has left.
+    /// The member's number in the group; `NO_ENTRY` after it has left.
     number: u32,
 }
 
 impl<G> Membership<G> {
-    /// Whether both are members of the same group.
+    /// Returns whether both are members of the same group.
     pub(super) fn is_of_group_of(&self, other: &Self) -> bool {
         self.group == other.group && Arc::ptr_eq(&self.shard, &other.shard)
     }
 
-    /// It leaves under the lock that the caller holds, not by its drop.
+    /// Takes the number, so that the caller can make the member leave under the lock that it holds.
+    /// The drop then does nothing.
     fn take_number(&mut self) -> u32 {
         std::mem::replace(&mut self.number, NO_ENTRY)
     }
 
-    /// To be asked without the stripe's lock, under which this is (GROUP-1).
+    /// Returns where the member is. Read it under the stripe's lock, use it without (GROUP-1).
     pub(super) fn place(&self) -> MemberPlace<G> {
         MemberPlace {
             shard: Arc::clone(&self.shard),
@@ -200,20 +204,22 @@ impl<G> Drop for Membership<G> {
         if self.number == NO_ENTRY {
             return;
         }
+        // No user code runs under the lock (GROUP-4), so the plain lock is enough.
         let emptied = self.shard.lock().leave(self.group, self.number);
         dispose(emptied);
     }
 }
 
-/// GROUP-5. Nobody could do anything about a panic of this drop, which may come in the middle of
-/// others.
+/// Drops a group that has no member any more (GROUP-5). A panic of its drop is caught, since this
+/// may run in the middle of other drops.
 fn dispose<G>(emptied: Option<Group<G>>) {
     if emptied.is_some() {
         let _ = contain(|| drop(emptied));
     }
 }
 
-/// Where a member was found, for a look when the stripe's lock is released.
+/// The location of a member in its group, to look the group up after the stripe's lock was
+/// released.
 pub(super) struct MemberPlace<G> {
     shard: Arc<Lock<G>>,
     group: u32,
@@ -221,7 +227,8 @@ pub(super) struct MemberPlace<G> {
 }
 
 impl<G> MemberPlace<G> {
-    /// The group, if `member` is still there. GROUP-3: an id does not come back.
+    /// Returns the group if `member` still belongs to it. GROUP-3: an id never names another
+    /// arming.
     pub(super) fn group_of(&self, member: Member) -> Option<G>
     where
         G: Clone,
@@ -236,13 +243,14 @@ impl<G> MemberPlace<G> {
     }
 }
 
-/// For a call of the user's, which must not come from under a lock.
+/// Takes a shard's lock for a user's call, which must not come from under a lock.
 ///
-/// `None` while the thread panics under a lock.
+/// Returns `None` while the thread panics under a lock.
 fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
     if NoCalls::begin().is_inert() {
         return None;
     }
+    // Begun before the lock is taken, so that it also covers the release.
     let barrier = Barrier::begin();
     Some(Held {
         shard: shard.lock(),
@@ -250,10 +258,10 @@ fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
     })
 }
 
-/// A shard's lock. What is put off meanwhile is done when it is released (DEFER-1).
+/// A shard's lock. Work that is put off meanwhile is done after it is released (DEFER-1).
 struct Held<'a, G> {
     shard: MutexGuard<'a, Shard<G>>,
-    /// After the lock, in the order of fields.
+    /// Dropped after the lock, by the order of the fields.
     _barrier: Barrier,
 }
 
@@ -271,9 +279,9 @@ impl<G> DerefMut for Held<'_, G> {
     }
 }
 
-/// What became of somebody who enters a group.
+/// The outcome of arming an entry that enters a group.
 pub(super) enum Entered<G> {
-    /// Armed, in the place of this member of any group.
+    /// The entry is armed. It may have replaced a member of any group.
     Armed(Member, Option<Membership<G>>),
     Refused(Option<Membership<G>>),
 }
@@ -283,7 +291,7 @@ impl<G> GroupIndex<G> {
         GroupIndex::with_shards(SHARDS, most)
     }
 
-    /// With so many locks, a power of two.
+    /// Makes an index with this number of locks, a power of two.
     pub(super) fn with_shards(shards: usize, most: Option<usize>) -> Self {
         let shard = || Arc::new(CachePadded::new(Mutex::new(Shard::new())));
         GroupIndex {
@@ -292,14 +300,16 @@ impl<G> GroupIndex<G> {
         }
     }
 
-    /// By bits that the shard's index does not go by.
+    /// Returns the shard of a group. It is chosen by bits that the shard's index does not use.
     fn shard(&self, hash: KeyHash) -> &Arc<Lock<G>> {
         &self.shards[(hash.0 >> 48) as usize & (self.shards.len() - 1)]
     }
 
-    /// GROUP-2: `arm` is called under the group's lock, with a membership and whether there is only
-    /// room for it in the place of another member of the same group. `None`: there is no number
-    /// left, or no lock to be had ([`hold`]).
+    /// Adds a member to a group, which is created if needed (GROUP-2).
+    ///
+    /// `arm` is called under the group's lock. It gets a membership, and whether the group is full,
+    /// so that the entry must replace another member of the same group. Returns `None` if there is
+    /// no free number, or if the thread must not take the lock ([`hold`]).
     ///
     /// If `arm` panics, the membership must not be dropped before this call has ended.
     pub(super) fn enter<Q, R>(
@@ -317,6 +327,7 @@ impl<G> GroupIndex<G> {
         let number = match held.find(hash, name) {
             Some(number) => number,
             None => {
+                // The caller's name is copied only now, since most groups exist already.
                 let name = {
                     let _user_code = NoCalls::begin();
                     name.to_owned()
@@ -324,6 +335,7 @@ impl<G> GroupIndex<G> {
                 match held.open(hash, name) {
                     Ok(number) => number,
                     Err(name) => {
+                        // The name is user code, so it is dropped without the lock.
                         drop(held);
                         drop(name);
                         return None;
@@ -332,8 +344,9 @@ impl<G> GroupIndex<G> {
             }
         };
         let Some(group) = held.group_mut(number) else {
-            unreachable!("it was found, or opened, under this lock");
+            unreachable!("the group was found or added under this lock");
         };
+        // Counted before the new member enters.
         let is_full = group.members.count() >= self.most;
         let own = group.members.enter()?;
         let (entered, answer) = arm(
@@ -353,6 +366,8 @@ impl<G> GroupIndex<G> {
             }
             Entered::Refused(membership) => membership,
         };
+        // A replaced or refused member of this group leaves here, since its drop would take the
+        // lock that is held. The group itself may be empty again after a refusal.
         let mut emptied = None;
         if let Some(left) = &mut left
             && left.group == number
@@ -361,13 +376,14 @@ impl<G> GroupIndex<G> {
             emptied = held.leave(number, left.take_number());
         }
         drop(held);
-        // A member of another group leaves that one.
+        // A replaced member of another group leaves that group by its drop, which takes another
+        // lock.
         drop(left);
         dispose(emptied);
         Some(answer)
     }
 
-    /// Gives memory back that the groups do not need, one lock after the other.
+    /// Releases memory that the groups do not need, one lock after the other.
     pub(super) fn shrink_to_fit(&self) {
         for shard in &self.shards {
             if let Some(mut held) = hold(shard) {
@@ -376,7 +392,7 @@ impl<G> GroupIndex<G> {
         }
     }
 
-    /// How many members the group has.
+    /// Returns the number of members of a group.
     pub(super) fn count<Q>(&self, hash: KeyHash, name: &Q) -> usize
     where
         G: Borrow<Q>,
@@ -390,7 +406,7 @@ impl<G> GroupIndex<G> {
         group.map_or(0, |group| group.members.count())
     }
 
-    /// GROUP-3: all members, by stripe and slot.
+    /// Returns all members, sorted by stripe and slot (GROUP-3).
     pub(super) fn members<Q>(&self, hash: KeyHash, name: &Q) -> Vec<Member>
     where
         G: Borrow<Q>,
@@ -410,7 +426,7 @@ impl<G> GroupIndex<G> {
         members
     }
 
-    /// Members of one group leave it, under one hold of its lock.
+    /// Makes members of one group leave it under one hold of its lock.
     pub(super) fn leave_all(
         &self,
         hash: KeyHash,
@@ -451,7 +467,7 @@ mod tests {
     use super::*;
     use crate::shard::EntryId;
 
-    /// By itself a hash is as good as any.
+    /// Uses the group as its own hash.
     const fn hash(group: u32) -> KeyHash {
         KeyHash(group as u64)
     }
@@ -474,10 +490,10 @@ mod tests {
                 (Entered::Armed(member(number), None), Some(membership))
             }
         });
-        entered.expect("there are numbers")
+        entered.expect("there is a free number")
     }
 
-    /// Numbers that are, or were, in use: of groups in all shards.
+    /// Counts the numbers that are or were in use, in all shards.
     fn numbers(groups: &GroupIndex<u32>) -> u32 {
         let shards = groups.shards.iter();
         shards.map(|shard| shard.lock().groups.len()).sum()
@@ -493,14 +509,14 @@ mod tests {
             assert_eq!(groups.count(hash(group), &group), 0);
         }
         assert_eq!(numbers(&groups), 1);
-        // One that was refused, or whose arming panicked, leaves none behind.
+        // A refused member, or one whose arming panicked, leaves no group behind.
         let groups = GroupIndex::with_shards(1, Some(0));
         assert!(enter(&groups, 1, 0).is_none());
         let mut outlives = None;
         let panicked = contain(|| {
             groups.enter(hash(2), &2, |membership, _| -> (Entered<u32>, ()) {
                 outlives = Some(membership);
-                panic!("in the arming");
+                panic!("on purpose");
             })
         });
         assert!(panicked.is_err() && outlives.is_some());
@@ -525,7 +541,7 @@ mod tests {
             assert_eq!(numbers(&groups), stays as u32 + 1);
             assert_eq!(place.group_of(member(stays as u32)), Some(stays as u32));
             assert_eq!(gone.unwrap().group_of(gone_number), None);
-            // The lowest free number comes first.
+            // The lowest free number is given out first.
             let next = [20_000, 20_001].map(|group| enter(&groups, group, group));
             let expected = [0, 1, 2].into_iter().filter(|n| *n != stays as u32);
             assert!(

@@ -12,7 +12,7 @@ use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::{KEYS_PER_HOLD, by_stripe};
 
-/// So many entries are looked at under one hold of a lock.
+/// The number of entries that are visited under one hold of a lock.
 const PORTION: u32 = 256;
 
 impl<K, V, S, G> ExpiryMap<K, V, S, G>
@@ -22,16 +22,19 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// [`touch`](Self::touch) for many keys: answers per key, in the caller's order, all counted
-    /// from one reading of the clock. The keys are sorted by stripe, and the locks of several
-    /// stripes are held at a time, so that waits for memory overlap: for large maps about half of
-    /// the time of single touches, or less. Not atomic: each key is settled on its own, and others
-    /// may act in between. If a key's `Eq` panics, some of the keys have been touched, and the
-    /// others have not.
+    /// Calls [`touch`](Self::touch) for many keys. The results are in the order of the keys, and
+    /// all deadlines count from one reading of the clock.
+    ///
+    /// The keys are sorted by stripe, and the locks of several stripes are held at a time, so that
+    /// cache misses overlap. For large maps this takes about half the time of single touches, or
+    /// less.
+    ///
+    /// The call is not atomic: each key is touched on its own, and other calls may act in between.
+    /// If a key's `Eq` panics, some of the keys have been touched, and the others have not.
     ///
     /// # Blocking
     ///
-    /// Up to 16 locks are held for some microseconds, but never while waiting for another one.
+    /// Holds up to 16 locks for some microseconds, but never while it waits for another one.
     ///
     /// # Examples
     ///
@@ -64,6 +67,8 @@ where
         let mut answers = vec![Touch::NotFound; places.len()];
         let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
         self.engine.with_groups(&places, |group| {
+            // All keys are found before any entry is touched: an `Eq` that panics leaves the group
+            // of stripes unchanged.
             group.find_all(&mut slots);
             let mut slots = slots.iter();
             group.each(|stripe, place| {
@@ -83,17 +88,17 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// Removes the entries of which `keep` says no, and returns how many. They are not delivered.
-    /// Entries whose lifetime is over are left to their delivery.
+    /// Removes the entries for which `keep` returns false, and returns their number. They are not
+    /// delivered. Entries whose lifetime is over are left to their delivery.
     ///
-    /// `keep` runs under a lock, see [above](Self#user-code-under-a-lock), for up to 256 entries at
-    /// a time. If it panics, so does this call; what it had refused by then is removed.
+    /// `keep` runs [under a lock](Self#user-code-under-a-lock), for up to 256 entries at a time. If
+    /// it panics, the call panics, and the entries that it had refused by then are removed.
     ///
     /// # Complexity
     ///
-    /// Linear in the greatest number of entries there were at one time, until
-    /// [`shrink_to_fit`](Self::shrink_to_fit) is called. What is inserted during the call may or
-    /// may not be shown.
+    /// Linear in the greatest number of entries that existed at one time since the last
+    /// [`shrink_to_fit`](Self::shrink_to_fit). An entry that is inserted during the call may or may
+    /// not be visited.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
         let now = self.now();
@@ -102,12 +107,13 @@ where
         for stripe in self.engine.stripes_of(None) {
             let mut next = Some(0);
             while let Some(from) = next {
-                // The panic goes on when what was removed before it is gone.
+                // The panic continues after the entries that were removed before it are dropped.
                 let portion = catch_unwind(AssertUnwindSafe(|| {
                     self.engine.with(stripe, |stripe| {
                         stripe.sieve(
                             from,
                             PORTION,
+                            // An entry whose lifetime is over is left to its delivery.
                             |key, session, _| !session.lives(now) || keep(key, &mut session.value),
                             &mut garbage,
                         )
@@ -126,7 +132,7 @@ where
         removed
     }
 
-    /// Removes all entries, and returns how many. They are dropped without being delivered.
+    /// Removes all entries, and returns their number. They are dropped without being delivered.
     ///
     /// # Complexity
     ///
@@ -140,31 +146,30 @@ where
         count
     }
 
-    /// Gives back memory that a peak has left behind.
+    /// Releases memory that a peak has left behind.
     ///
-    /// A map keeps the place of an entry that is gone for the next one. So there is memory for the
-    /// greatest number of entries there were at one time, in each of its parts, and
-    /// [`retain`](Self::retain), [`clear`](Self::clear) and [`iter`](Self::iter) walk over as many
-    /// places, until this is called. Keys, values and groups that are gone need no call: they are
-    /// dropped at once.
+    /// A map keeps the slot of a removed entry for the next one. So until this is called, each
+    /// stripe keeps memory for the greatest number of entries that it held at one time, and
+    /// [`retain`](Self::retain), [`clear`](Self::clear) and [`iter`](Self::iter) visit as many
+    /// slots. Keys, values and groups need no such call: they are dropped at once.
     ///
-    /// Entries do not move. Each part keeps the places up to the last one that is in use, or that
-    /// has been used a billion times, in blocks of 4,096. New entries take the first free places
-    /// from then on. So if an old entry holds much memory, a later call, after that one has gone,
-    /// gives it back.
+    /// Entries do not move. Each stripe keeps the slots up to the last one that is in use, or that
+    /// has been used a billion times, in blocks of 4,096. New entries then take the first free
+    /// slots. So if an old entry keeps much memory allocated, call this again after that entry is
+    /// gone.
     ///
     /// # Blocking
     ///
-    /// Each part is locked for as long as its walk takes: about 0.3 ms with one million entries in 128
-    /// parts.
+    /// Locks each stripe while it visits its slots: about 0.3 ms with one million entries in 128
+    /// stripes.
     ///
     /// # Complexity
     ///
-    /// Linear in the number of places, as for [`retain`](Self::retain).
+    /// Linear in the number of slots, as for [`retain`](Self::retain).
     ///
     /// # Panics
     ///
-    /// If it is called by [user code under a lock](Self#user-code-under-a-lock).
+    /// Panics if it is called by [user code under a lock](Self#user-code-under-a-lock).
     ///
     /// # Examples
     ///
@@ -191,12 +196,13 @@ where
         G::shrink_to_fit(&self.engine.face.groups);
     }
 
-    /// Walks over clones of all entries, in no order. Portions are cloned under one stripe's lock
-    /// at a time, so entries that come or go meanwhile may or may not show.
+    /// Iterates over clones of all entries, in no particular order. Entries are cloned in portions,
+    /// each under one stripe's lock. An entry that is inserted or removed meanwhile may or may not
+    /// be included.
     ///
     /// # Complexity
     ///
-    /// As for [`retain`](Self::retain), over the whole walk.
+    /// As for [`retain`](Self::retain), over the whole iteration.
     #[must_use]
     pub fn iter(&self) -> Entries<'_, K, V, S, G>
     where
@@ -210,8 +216,8 @@ where
     }
 }
 
-/// What has been taken out counts in no group any more, before any of it is dropped: that is user
-/// code, and may take long or call the map.
+/// Takes removed entries out of their groups before any of them is dropped. A drop is user code,
+/// which may take long or call the map, and must not find the entries counted in their groups.
 fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut Session<V, T>>) {
     for session in taken {
         drop(std::mem::take(&mut session.tag));
@@ -233,7 +239,7 @@ where
     }
 }
 
-/// Walks over clones of a map's entries; see [`ExpiryMap::iter`].
+/// An iterator over clones of a map's entries; see [`ExpiryMap::iter`].
 pub struct Entries<'a, K, V, S = RandomState, G = NoGroups>
 where
     K: Clone + Send + 'static,
@@ -242,7 +248,7 @@ where
     G: Grouping,
 {
     map: &'a ExpiryMap<K, V, S, G>,
-    /// Stripe and slot to go on at.
+    /// The stripe and the slot to continue at.
     at: (usize, u32),
     portion: std::iter::Zip<std::vec::IntoIter<K>, std::vec::IntoIter<V>>,
 }
@@ -267,8 +273,8 @@ where
                 return None;
             }
             let now = self.map.now();
-            // Keys and values apart, and out here: should a clone panic under the lock, what was
-            // cloned before is dropped without it.
+            // Separate vectors, declared outside the lock: if a clone panics under the lock, the
+            // earlier clones are dropped without it.
             let (mut keys, mut values) = (Vec::new(), Vec::new());
             let on = shards.peek(stripe, |stripe| {
                 stripe.walk(from, PORTION, |key, session, _| {

@@ -1,33 +1,34 @@
-//! The members of one group, in a list that gets smaller again.
+//! The members of one group, in a list that can shrink again.
 //!
-//! Each member has a number, by which it leaves in constant time. Mostly the number is its position
-//! in the list. Numbers of those that left are linked to a list and given out again.
+//! Each member has a number, by which it leaves in constant time. In most cases the number is the
+//! member's position in the list. Free numbers are linked to a list and used again.
 //!
-//! The list gets smaller when less than a quarter of its memory is used. Numbers can't be changed
-//! then: they lie in entries, each under the lock of a stripe. So a member whose number is behind
-//! the new end is *displaced*: it takes a free position, and a sorted list says which. When the
-//! list has grown up to its number again, it goes home to that, and whoever comes takes its place.
+//! The list shrinks when less than a quarter of its memory is used. Numbers can't be changed then:
+//! they are stored in entries, each under the lock of a stripe. So a member whose number is behind
+//! the new end is *displaced*: it moves to a free position, and a sorted list maps its number to
+//! that position. When the list has grown up to its number again, the member moves back, and a new
+//! member takes its place.
 //!
-//! - **MEMBER-1** A place is held by one member, or free.
-//! - **MEMBER-2** A member whose number is not in `displaced` lies at the position of its number.
-//! - **MEMBER-3** The number of a displaced member is no position: it is behind the end.
+//! - **MEMBER-1** Each position is held by one member, or free.
+//! - **MEMBER-2** A member whose number is not in `displaced` is at the position of its number.
+//! - **MEMBER-3** The number of a displaced member is behind the end, so it is no position.
 //! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
 
 use crate::shard::EntryId;
 use crate::wheel::NO_ENTRY;
 
-/// Room for so many is kept in any case.
+/// The number of members for which memory is always kept.
 #[cfg(not(test))]
 const LEAST: usize = 64;
-/// Small, so that tests with few members cross it often.
+/// A small number, so that tests with few members cross it often.
 #[cfg(test)]
 const LEAST: usize = 4;
 
-/// In the stripe of a free place.
+/// Marks a free position, in the place of the stripe.
 const FREE: u32 = u32::MAX;
 
-/// Where an entry lies in the map.
+/// The location of an entry in the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Member {
     pub(super) stripe: u32,
@@ -39,13 +40,13 @@ pub(super) struct Members {
     /// The first free position.
     free: u32,
     count: usize,
-    /// Number and position, in the order of the numbers. The position of one that has left is
-    /// `NO_ENTRY`.
+    /// Number and position of each displaced member, sorted by number. The position is `NO_ENTRY`
+    /// when the member has left.
     displaced: Vec<(u32, u32)>,
 }
 
 impl Member {
-    /// A free position, and the next one.
+    /// Makes a free position that links to the next free one.
     fn free(next: u32) -> Self {
         Member {
             stripe: FREE,
@@ -53,7 +54,7 @@ impl Member {
         }
     }
 
-    /// Somebody who is just being armed.
+    /// Makes the placeholder of an entry that is being armed.
     fn coming() -> Self {
         Member {
             stripe: 0,
@@ -61,11 +62,12 @@ impl Member {
         }
     }
 
-    /// Whether this is an entry, and not one of the others.
+    /// Returns whether this is an armed entry, neither free nor a placeholder.
     fn is_there(&self) -> bool {
         self.id.generation != 0
     }
 
+    /// Returns whether a member holds this position.
     fn is_held(&self) -> bool {
         self.is_there() || self.stripe != FREE
     }
@@ -85,10 +87,12 @@ impl Members {
         self.count
     }
 
-    /// A number for one more, if there is one. Who it is, is [told](Self::tell) later.
+    /// Adds a member and returns its number, if there is a free number. [`tell`](Self::tell) names
+    /// the member later.
     pub(super) fn enter(&mut self) -> Option<u32> {
         let mut number = self.free;
         if number != NO_ENTRY {
+            // A free position is used again.
             let place = &mut self.places[number as usize];
             self.free = place.id.slot;
             *place = Member::coming();
@@ -100,7 +104,8 @@ impl Members {
             number = end;
             let mut comes = Member::coming();
             if let Some(at) = self.displaced_at(end) {
-                // MEMBER-3: that one goes home.
+                // MEMBER-3: the list has grown up to the number of a displaced member, which moves
+                // back. The new member gets the position that it leaves.
                 number = std::mem::replace(&mut self.displaced[at].1, NO_ENTRY);
                 std::mem::swap(&mut self.places[number as usize], &mut comes);
             }
@@ -110,6 +115,7 @@ impl Members {
         Some(number)
     }
 
+    /// Names the member that got `number`.
     pub(super) fn tell(&mut self, number: u32, member: Member) {
         let position = self.position(number);
         self.places[position as usize] = member;
@@ -119,7 +125,8 @@ impl Members {
         self.places.get(self.position(number) as usize)
     }
 
-    /// In constant time over all calls; for a displaced member a binary search is added.
+    /// Removes a member. This takes amortized constant time; a displaced member adds a binary
+    /// search.
     pub(super) fn leave(&mut self, number: u32) {
         let position = match self.displaced_at(number) {
             Some(at) => std::mem::replace(&mut self.displaced[at].1, NO_ENTRY),
@@ -129,19 +136,20 @@ impl Members {
         self.free = position;
         self.count -= 1;
         let room = self.places.capacity();
+        // MEMBER-4.
         if room > LEAST && 4 * self.count < room {
             self.shrink();
         }
     }
 
-    /// A copy of all that have been told.
+    /// Returns a copy of all members that were named.
     pub(super) fn to_vec(&self) -> Vec<Member> {
         let mut all = Vec::with_capacity(self.count);
         all.extend(self.places.iter().filter(|member| member.is_there()));
         all
     }
 
-    /// MEMBER-2.
+    /// Returns the position of the member `number` (MEMBER-2).
     fn position(&self, number: u32) -> u32 {
         match self.displaced_at(number) {
             Some(at) => self.displaced[at].1,
@@ -149,7 +157,7 @@ impl Members {
         }
     }
 
-    /// Where in `displaced` the member of this number is.
+    /// Returns the index of a displaced member in `displaced`.
     fn displaced_at(&self, number: u32) -> Option<usize> {
         if self.displaced.is_empty() {
             return None;
@@ -160,12 +168,12 @@ impl Members {
         found.ok().filter(|at| self.displaced[*at].1 != NO_ENTRY)
     }
 
-    /// Half of the new memory is free, so that half of the members have to leave before it gets
-    /// smaller again, or as many to come before it grows.
+    /// Halves the memory at least. Half of the new memory is free. So half of the members must
+    /// leave before it shrinks again, or as many must come before it grows.
     #[cold]
     #[inline(never)]
     fn shrink(&mut self) {
-        // Less than there are places, since those are more than half of their memory.
+        // Fewer than there are positions now, since those take more than half of their memory.
         let end = (2 * self.count).max(LEAST / 2);
         let mut free = 0;
         let mut moved_to = |places: &mut Vec<Member>, from: usize| {
@@ -175,13 +183,15 @@ impl Members {
             places.swap(from, free);
             free as u32
         };
+        // Displaced members that are behind the new end as well move once more.
         self.displaced.retain(|(_, position)| *position != NO_ENTRY);
         for (_, position) in &mut self.displaced {
             if *position as usize >= end {
                 *position = moved_to(&mut self.places, *position as usize);
             }
         }
-        // MEMBER-3: these numbers are before those that were displaced earlier.
+        // MEMBER-3: these numbers are less than those that were displaced earlier, so the list
+        // stays sorted.
         let mut displaced = Vec::with_capacity(self.count);
         for number in end..self.places.len() {
             if self.places[number].is_held() {
@@ -192,6 +202,7 @@ impl Members {
         self.displaced = displaced;
         self.places.truncate(end);
         self.places.shrink_to(end);
+        // The free list is built anew: it may contain positions that were cut off or taken.
         self.free = NO_ENTRY;
         for (position, place) in (0..).zip(&mut self.places) {
             if !place.is_held() {
@@ -218,26 +229,43 @@ mod tests {
     }
 
     impl Members {
-        /// The room that there is.
+        /// Returns the number of members that fit into the memory.
         pub(in crate::expiry) fn room(&self) -> usize {
             self.places.capacity() + self.displaced.capacity()
         }
 
         fn check(&self) {
             let held = self.places.iter().filter(|place| place.is_held());
-            assert_eq!(held.count(), self.count, "MEMBER-1");
+            assert_eq!(
+                held.count(),
+                self.count,
+                "MEMBER-1: every held position counts"
+            );
             let mut free = 0;
             let mut next = self.free;
             while next != NO_ENTRY {
-                assert!(!self.places[next as usize].is_held(), "MEMBER-1");
+                assert!(
+                    !self.places[next as usize].is_held(),
+                    "MEMBER-1: a free position is not held"
+                );
                 next = self.places[next as usize].id.slot;
                 free += 1;
             }
-            assert_eq!(self.count + free, self.places.len(), "MEMBER-1");
+            assert_eq!(
+                self.count + free,
+                self.places.len(),
+                "MEMBER-1: every position is held or free"
+            );
             for &(number, position) in &self.displaced {
                 if position != NO_ENTRY {
-                    assert!(self.places[position as usize].is_held(), "MEMBER-2");
-                    assert!(number as usize >= self.places.len(), "MEMBER-3");
+                    assert!(
+                        self.places[position as usize].is_held(),
+                        "MEMBER-2: a displaced member holds its position"
+                    );
+                    assert!(
+                        number as usize >= self.places.len(),
+                        "MEMBER-3: its number is no position"
+                    );
                 }
             }
             let room = self.places.capacity();
@@ -254,7 +282,7 @@ mod tests {
         }
     }
 
-    /// In waves that fill it and nearly empty it, each up to another size.
+    /// Fills and nearly empties the list in waves, each to another size.
     #[test]
     fn it_does_what_a_map_does_while_it_grows_and_shrinks() {
         for seed in 0..200 {
@@ -278,7 +306,7 @@ mod tests {
                         assert_eq!(
                             model.insert(number, member(next)),
                             None,
-                            "a number is one's"
+                            "no two members share a number"
                         );
                         next += 1;
                     } else {
@@ -302,7 +330,7 @@ mod tests {
         }
     }
 
-    /// One of those that have the highest numbers, and one that is just being armed.
+    /// Two members with the highest numbers are left; one of them is still being armed.
     #[test]
     fn who_is_left_is_found_by_the_number_it_had() {
         let mut members = Members::new();
@@ -323,7 +351,8 @@ mod tests {
         assert_eq!((members.count(), members.to_vec()), (0, Vec::new()));
     }
 
-    /// Churn between a tenth and all of a size costs no more than a few moves for each change.
+    /// Repeated growing and shrinking between a tenth and all of a size costs only a few moves per
+    /// change.
     #[test]
     fn coming_and_going_pays_for_a_smaller_list_once_in_a_while() {
         let mut members = Members::new();

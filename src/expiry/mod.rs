@@ -1,18 +1,18 @@
-//! The face whose payload is a value: an expiry map.
+//! The front end whose payload is a value: an expiry map.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | `ExpiryMap`; putting in, looking, taking out |
+//! | `mod.rs` | `ExpiryMap`, and the calls that insert, read, change and remove |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
 //! | `grouping.rs` | whether entries may belong to groups |
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
-//! | `builder.rs` | options |
+//! | `builder.rs` | the options |
 //! | `span.rs` | how long an entry lives |
-//! | `stream.rs` | the expired as a stream |
-//! | `face.rs` | the payload in the engine, and how it is delivered |
-//! | `answers.rs` | what calls answer, and what a shutdown leaves |
+//! | `stream.rs` | the expired entries as a stream |
+//! | `face.rs` | the payload in the engine, and its delivery |
+//! | `answers.rs` | the results of calls and of a shutdown |
 
 mod answers;
 mod builder;
@@ -52,56 +52,60 @@ use crate::tick::Time;
 use face::Session;
 use touch::luck;
 
-/// A concurrent map whose entries expire: each after a time without a touch, after a time since it
-/// was inserted, or after whichever comes first.
+/// A concurrent map whose entries expire: after a time without a touch, after a time since the
+/// insertion, or after whichever comes first.
 ///
-/// An expired entry, key and value, is delivered within a tick, whether anybody looks at the map
-/// or not: to a handler on the map's workers, or through a channel. Values lie in the map
-/// itself, without an allocation for each; a touch is one probe and one write.
+/// An expired entry, key and value, is delivered within a tick, whether any call looks at the map
+/// or not. It goes to a handler on the map's workers, or through a channel. The map stores values
+/// inline, without an allocation for each. A touch is one probe and one write.
 ///
-/// Clones are cheap and stand for the same map. When the last one is dropped, or after
-/// [`shutdown`](Self::shutdown), the map is closed: dropping it drops the entries that are left
-/// without delivering them.
+/// Clones are cheap and stand for the same map. The map is closed when the last clone is dropped or
+/// after [`shutdown`](Self::shutdown). Dropping the last clone drops the remaining entries without
+/// delivering them.
 ///
 /// # When is an entry gone?
 ///
-/// An entry is in the map until its delivery begins, at or after its deadline. Until then a touch
-/// saves it, also when it is due and waits for a worker: [`Touch::Touched`] means that it lives on.
-/// The end of its lifetime is never moved; from that moment on no call finds the entry, delivered
-/// or not, but for [`remove`](Self::remove) and what replaces it, which take it out. While the
-/// handler runs for a key, the key is free: what is inserted then is a new entry, which is
-/// delivered after that run at the earliest. A delivery needs a clone of the key; if that panics,
-/// the entry is dropped undelivered and counts as one that panicked.
+/// An entry is in the map until its delivery begins, at or after its deadline:
+///
+/// - Until then a touch saves the entry, even if it is due and waits for a worker.
+///   [`Touch::Touched`] means that it lives on.
+/// - A touch never moves the end of its lifetime. After that end no call finds the entry, delivered
+///   or not, except calls that take it out: [`remove`](Self::remove), for example, or an insertion
+///   that replaces it.
+/// - While the handler runs for a key, the key is free. An entry inserted then is a new one, and is
+///   delivered after that run at the earliest.
+/// - A delivery needs a clone of the key. If `Clone` panics, the entry is dropped undelivered and
+///   counts as a delivery that panicked.
 ///
 /// # User code under a lock
 ///
-/// A key's `Eq` and `Clone` run under the lock of one stripe of the map, and so do a value's
-/// `Clone` in [`get`](Self::get) and its siblings and the closures of [`with`](Self::with),
-/// [`update`](Self::update) and [`retain`](Self::retain). They should be short, and must not call
-/// this or any other map or scheduler of this crate: that panics with a message instead of
-/// deadlocking. Dropping what this crate has made, such as a [`CancelGuard`](crate::CancelGuard) or
-/// the last clone of a map, is no call. The thread does its work after releasing the lock, and
+/// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
+/// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
+/// [`update`](Self::update) and [`retain`](Self::retain). It should be short. It must not call any
+/// map or scheduler of this crate: such a call panics with a message instead of deadlocking.
+///
+/// Such code may drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the
+/// last clone of a map. The thread does the work of such a drop after it has released the lock, and
 /// before the call returns.
 ///
-/// If a key's or value's method or a closure panics, so does the call, and the map goes on; only
-/// what an `update` or a `retain` had done by then stays done. What such a closure captures is
-/// dropped under the lock, too. Everything else of the user's, `Hash`, drops of keys and values,
-/// and the handler, runs without a lock. [Groups](Self::insert_in) have locks of their own, and say
+/// If such code panics, the call panics and the map stays usable. Only the changes that an `update`
+/// or a `retain` made before the panic remain. The captures of such a closure are dropped under the
+/// lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values, and
+/// the handler. [Groups](Self::insert_in) have locks of their own, and their documentation says
 /// what runs under them.
 ///
 /// # Panic hooks
 ///
-/// If user code panics under a lock, a hook of `std::panic::set_hook` runs while the thread has
+/// If user code panics under a lock, a hook of `std::panic::set_hook` runs while the thread holds
 /// that lock. Calls of the map from that hook, and from drops that the panic causes under the lock,
-/// do nothing. An insertion is refused with [`InsertRefusal::UnderLock`]; all other calls answer as
-/// if the map were empty. [The crate's page](crate#panic-hooks) has the details.
+/// do nothing. An insertion is refused with [`InsertRefusal::UnderLock`]; all other calls act as if
+/// the map were empty. [The crate's page](crate#panic-hooks) has the details.
 ///
 /// # Blocking
 ///
-/// Each call takes the lock of one stripe for well under a microsecond, or of one after the other
-/// ([`touch_many`](Self::touch_many): of a few at a time); and
-/// for as long as user code takes that runs under it. None waits for a handler, but
-/// [`shutdown`](Self::shutdown).
+/// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time),
+/// for well under a microsecond plus the time of user code under it. Only
+/// [`shutdown`](Self::shutdown) waits for a handler.
 ///
 /// # Examples
 ///
@@ -131,7 +135,7 @@ where
     G: Grouping,
 {
     engine: Arc<Engine<Sessions<K, V, S, G>>>,
-    /// The handler's map has none: it must not keep the map open.
+    /// `None` in the map that the handler gets, which must not keep the map open.
     owner: Option<Arc<Owner<K, V, S, G>>>,
 }
 
@@ -160,8 +164,8 @@ where
     K: Clone + Send + 'static,
     V: Send + 'static,
 {
-    /// Options with their defaults. Without a time to idle and a time to live nothing expires but
-    /// what is inserted with an [`Expiry`] of its own.
+    /// Returns a builder with default options. Without a time to idle and a time to live, only
+    /// entries that are inserted with an [`Expiry`] of their own expire.
     pub fn builder() -> ExpiryMapBuilder<K, V> {
         ExpiryMapBuilder::new()
     }
@@ -174,7 +178,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// Closes the engine with its last clone.
+    /// Makes the first map of an engine. The engine closes with its last clone.
     fn owning(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
         ExpiryMap {
             owner: Some(Arc::new(Owner(Arc::clone(&engine)))),
@@ -182,7 +186,7 @@ where
         }
     }
 
-    /// A clone that does not keep the map open.
+    /// Makes a clone that does not keep the map open.
     pub(crate) fn of(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
         ExpiryMap {
             engine,
@@ -190,95 +194,95 @@ where
         }
     }
 
-    /// The present moment of the map's clock.
+    /// Returns the current time of the map's clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
     }
 
-    /// How long entries live that are inserted without an [`Expiry`] of their own.
+    /// Returns the expiry of entries that are inserted without an [`Expiry`] of their own.
     #[must_use]
     pub fn expiry(&self) -> Expiry {
         self.engine.face.expiry
     }
 
-    /// How far the map's life has come.
+    /// Returns the stage of the map's life.
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.engine.closing().state()
     }
 
-    /// How many entries there are, those included that are due and wait for their delivery.
+    /// Returns the number of entries, including those that are due and wait for their delivery.
     ///
     /// # Complexity
     ///
-    /// One lock per stripe, one after the other; while others insert and remove it is no snapshot.
+    /// Takes one lock per stripe, one after the other. No snapshot while others insert and remove.
     #[must_use]
     pub fn len(&self) -> usize {
         self.engine.pending()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether the map has no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
     }
 
-    /// Counters, queue depth and lateness. An insertion is one arming, *scheduled*; a delivery is
-    /// one that *ran*; a removal, one that was *cancelled*.
+    /// Returns counters, queue depth and lateness. An insertion counts as *scheduled*, a delivery
+    /// as *ran*, and a removal as *cancelled*.
     ///
     /// # Complexity
     ///
-    /// One lock per stripe, twice: some ten microseconds in all.
+    /// Takes one lock per stripe, twice: about ten microseconds in all.
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect_stats(&self.engine)
     }
 
-    /// Closes the map and deals with what is left as `mode` says: it comes back in the report, is
-    /// still delivered at its deadline, or at once, with [`Reason::Shutdown`]. The first
-    /// call does it; every later one returns an empty report at once, with
+    /// Closes the map and treats the remaining entries as `mode` says. They come back in the
+    /// report, or are delivered at their deadlines, or at once with [`Reason::Shutdown`]. Only the
+    /// first call does this. Every later call returns an empty report at once, with
     /// [`ExpiryReport::already_closed`] set.
     ///
     /// # Errors
     ///
-    /// From inside the map's own handler the end can't be waited for: the ticket in `Err` yields
+    /// From inside the map's own handler this can't wait for the end. The ticket in `Err` yields
     /// the report later.
     ///
     /// # Blocking
     ///
-    /// Until what `mode` asks for is done and running handlers have ended, but no longer than the
-    /// limits in `mode` and in the builder's `shutdown_limit`, both by the map's clock. With a full
-    /// channel that is until somebody receives.
+    /// Blocks until the work of `mode` is done and running handlers have ended. It waits no longer
+    /// than the limits in `mode` and in the builder's `shutdown_limit`, both by the map's clock. If
+    /// the channel is full, it waits for a receiver.
     ///
     /// # Panics
     ///
-    /// On a map that a test drives, whose driver has a call for it.
+    /// Panics on a map that a test drives. Use its driver's `shutdown`.
     pub fn shutdown(
         &self,
         mode: Shutdown,
     ) -> Result<ExpiryReport<K, V>, ReportTicket<ExpiryReport<K, V>>> {
         assert!(
             !self.engine.is_stepped(),
-            "a map that is driven by a test is shut down by its driver"
+            "a test drives this map; call `shutdown` of its driver"
         );
         let Some(server) = self.engine.server() else {
-            // Its threads are gone, which comes after its end.
+            // The threads are gone, so the map has ended.
             return Ok(ExpiryReport::default());
         };
         Engine::shut_down(&server, mode, ExpiryReport::of).map_err(ReportTicket::new)
     }
 
-    /// Like [`shutdown`](Self::shutdown), without waiting for it; see
+    /// Begins a [`shutdown`](Self::shutdown) without waiting for it; see
     /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
     ///
     /// # Panics
     ///
-    /// As [`shutdown`](Self::shutdown).
+    /// As for [`shutdown`](Self::shutdown).
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<ExpiryReport<K, V>> {
         assert!(
             !self.engine.is_stepped(),
-            "a map that is driven by a test is shut down by its driver"
+            "a test drives this map; call `shutdown` of its driver"
         );
         self.engine
             .server()
@@ -304,12 +308,12 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// Inserts an entry that lives as long as the builder says. What is there under this key, due
-    /// or not, is replaced in the same step: it comes back, and is not delivered.
+    /// Inserts an entry that lives as long as the builder says. An entry of the same key, due or
+    /// not, is replaced in the same step. Its value comes back, and it is not delivered.
     ///
     /// # Errors
     ///
-    /// Key and value come back: the map is [full](InsertRefusal::Full) or
+    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
     /// [closed](InsertRefusal::Closed).
     ///
     /// # Complexity
@@ -353,6 +357,7 @@ where
         self.put(key, value, expiry, false)
     }
 
+    /// Inserts an entry; `if_absent` refuses to replace one that lives.
     fn put(
         &self,
         key: K,
@@ -369,6 +374,8 @@ where
             stripe,
             &mut given,
             |stripe, (key, _)| {
+                // An entry whose lifetime is over counts as absent, even if it still waits for its
+                // delivery.
                 let slot = if if_absent {
                     stripe.find(hash, key)
                 } else {
@@ -379,6 +386,7 @@ where
                 stripe.admit(hash, key, if_absent && !is_over)
             },
             |stripe, admission, (key, session)| {
+                // The usual case, without the large answer of `arm`.
                 if admission.is_vacant() {
                     stripe.arm_vacant(hash, key, session, deadline, now);
                     return (None, None);
@@ -396,12 +404,12 @@ where
                 value: session.value,
                 refusal: InsertRefusal::of(refusal),
             }),
-            (Err(_), None) => unreachable!("what is refused is not taken"),
+            (Err(_), None) => unreachable!("a refused call takes nothing"),
         }
     }
 
-    /// Inserts an entry if there is none for the key, as [`insert`](Self::insert) does. One whose
-    /// lifetime is over is none: if it has not been delivered yet it is replaced.
+    /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
+    /// is over does not count: if it has not been delivered yet, it is replaced.
     ///
     /// # Errors
     ///
@@ -410,13 +418,12 @@ where
         self.put(key, value, self.expiry(), true)
     }
 
-    /// A clone of the value of `key`; if there is none, the one that `make` makes, which is
-    /// inserted. Of two calls at the same time both may make one; both get the one that was
-    /// inserted.
+    /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`
+    /// returns. If two calls do this at the same time, both may call `make`, and both return the
+    /// inserted value.
     ///
-    /// `make` runs without a lock and may call the map, for a value that is looked up elsewhere; a
-    /// value that was made in vain is dropped. The value's `Clone` runs under a lock if there is
-    /// one.
+    /// `make` runs without a lock and may call the map. If its value is not needed, it is dropped.
+    /// The value's `Clone` runs under a lock if the entry was there.
     ///
     /// # Errors
     ///
@@ -432,6 +439,7 @@ where
         if let Some(value) = self.get(&key) {
             return Ok(Found::Present(value));
         }
+        // Made and cloned once and without a lock, even if the loop repeats.
         let mut given = (key, make());
         let value = given.1.clone();
         loop {
@@ -449,13 +457,13 @@ where
             if let Some(value) = self.get(&error.key) {
                 return Ok(Found::Present(value));
             }
-            // It has gone again in between.
+            // The entry has gone again in between.
             given = (error.key, error.value);
         }
     }
 
-    /// The time that `key` has left, as the moment at which it expires unless it is touched.
-    /// [`Time::MAX`] if it never does.
+    /// Returns the time at which `key` expires unless it is touched; [`Time::MAX`] if it never
+    /// does.
     #[must_use]
     pub fn deadline<Q>(&self, key: &Q) -> Option<Time>
     where
@@ -465,7 +473,7 @@ where
         self.look(key, |_, deadline| deadline)
     }
 
-    /// Whether there is an entry for `key`.
+    /// Returns whether there is an entry for `key`.
     #[must_use]
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
@@ -475,7 +483,8 @@ where
         self.deadline(key).is_some()
     }
 
-    /// A clone of the value, which is no touch. The value's `Clone` runs under a lock.
+    /// Returns a clone of the value, without touching the entry. The value's `Clone` runs under a
+    /// lock.
     #[must_use]
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
@@ -486,8 +495,8 @@ where
         self.with(key, V::clone)
     }
 
-    /// What `look` makes of the value, which is no touch. `look` runs under a lock, see
-    /// [above](Self#user-code-under-a-lock).
+    /// Calls `look` with the value and returns its result, without touching the entry. `look` runs
+    /// [under a lock](Self#user-code-under-a-lock).
     pub fn with<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -496,6 +505,7 @@ where
         self.look(key, |value, _| look(value))
     }
 
+    /// Calls `look` with the value and the deadline of an entry that lives.
     fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V, Time) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -510,8 +520,8 @@ where
         })
     }
 
-    /// Lets `change` change the value, which is no touch. `change` runs under a lock, see
-    /// [above](Self#user-code-under-a-lock).
+    /// Calls `change` with the value and returns its result, without touching the entry. `change`
+    /// runs [under a lock](Self#user-code-under-a-lock).
     pub fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -526,11 +536,12 @@ where
         })
     }
 
-    /// Takes the entry out. It is not delivered any more, also when it is due and waits for it.
+    /// Removes the entry. It is not delivered any more, even if it is due and waits for its
+    /// delivery.
     ///
     /// # Complexity
     ///
-    /// Constant; the memory is free at once.
+    /// Constant. The memory is free at once.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn remove<Q>(&self, key: &Q) -> Removed<V>
     where
@@ -548,7 +559,7 @@ where
                 value: session.value,
                 deadline,
             },
-            Cancelling::Cancelled { .. } => unreachable!("a payload comes back"),
+            Cancelling::Cancelled { .. } => unreachable!("a cancelled entry returns its payload"),
             Cancelling::Running(_) => Removed::Expired,
             Cancelling::NotFound => Removed::NotFound,
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// How long an entry of an [`ExpiryMap`](crate::ExpiryMap) lives: for a time without a touch, for a
-/// time since it was inserted, or until whichever comes first.
+/// The rule for how long an entry of an [`ExpiryMap`](crate::ExpiryMap) lives: for a time without a
+/// touch, for a time since it was inserted, or until whichever comes first.
 ///
-/// In nanoseconds, so what is longer than 584 years is for good.
+/// Times are kept in nanoseconds, so a time above 584 years means forever.
 ///
 /// # Examples
 ///
@@ -20,10 +20,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expiry {
-    /// Nanoseconds; `u64::MAX` is for good.
+    /// In nanoseconds; `u64::MAX` means forever.
     idle: u64,
     lifetime: u64,
-    /// Percent.
+    /// In percent.
     jitter: u8,
 }
 
@@ -38,38 +38,40 @@ fn span(nanos: u64) -> Option<Duration> {
 }
 
 impl Expiry {
-    /// It does not expire.
+    /// The entry does not expire.
     pub const NEVER: Expiry = Expiry {
         idle: FOR_GOOD,
         lifetime: FOR_GOOD,
         jitter: 0,
     };
 
-    /// The same with this time to idle: how long after its last touch, or its insertion, it
-    /// expires. With zero it expires at once.
+    /// Returns the same rule with this time to idle: an entry expires this long after its last
+    /// touch, or its insertion. Zero means at once.
     #[must_use]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.idle = nanos(idle);
         self
     }
 
-    /// The same with this time to live: how long after its insertion it expires, touched or not.
+    /// Returns the same rule with this time to live: an entry expires this long after its
+    /// insertion, touched or not.
     #[must_use]
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.lifetime = nanos(lifetime);
         self
     }
 
-    /// The same with jitter: each entry's times are up to so many percent longer or shorter, by
-    /// chance, so that entries that were inserted at the same time don't all expire at once. An
-    /// entry keeps its own times through all its touches. More than 100 means 100.
+    /// Returns the same rule with jitter: each entry's times are up to `percent` percent longer or
+    /// shorter, at random. So entries that were inserted at the same time do not all expire at
+    /// once. An entry keeps its own times through all its touches. More than 100 means 100.
     #[must_use]
     pub fn jitter(mut self, percent: u8) -> Self {
         self.jitter = percent.min(100);
         self
     }
 
-    /// Nanoseconds to idle and to live, `u64::MAX` for good, for an entry with this luck.
+    /// Returns the times to idle and to live of an entry with this jitter seed, in nanoseconds;
+    /// `u64::MAX` means forever.
     pub(super) fn drawn(&self, luck: u64) -> (u64, u64) {
         if self.jitter == 0 {
             return (self.idle, self.lifetime);
@@ -80,25 +82,27 @@ impl Expiry {
         )
     }
 
+    /// Adds the jitter to one time.
     fn jittered(&self, nanos: u64, luck: u64) -> u64 {
         if nanos == FOR_GOOD {
             return nanos;
         }
         let most = u128::from(nanos) * u128::from(self.jitter) / 100;
+        // Bounded so that the product below fits into 128 bits.
         let most = most.min(u128::from(u64::MAX / 2));
-        // Evenly from 0 to twice that, which is then taken as from -most to +most.
+        // Drawn evenly from 0 to twice `most`, then shifted to the range from -most to +most.
         let drawn = ((2 * most + 1) * u128::from(luck)) >> u64::BITS;
         let jittered = u128::from(nanos) + drawn - most;
         u64::try_from(jittered).unwrap_or(FOR_GOOD)
     }
 
-    /// The time to idle, if there is one.
+    /// Returns the time to idle, if there is one.
     #[must_use]
     pub fn idle(&self) -> Option<Duration> {
         span(self.idle)
     }
 
-    /// The time to live, if there is one.
+    /// Returns the time to live, if there is one.
     #[must_use]
     pub fn lifetime(&self) -> Option<Duration> {
         span(self.lifetime)
@@ -106,7 +110,7 @@ impl Expiry {
 }
 
 impl Default for Expiry {
-    /// [`NEVER`](Self::NEVER).
+    /// Returns [`NEVER`](Self::NEVER).
     fn default() -> Self {
         Expiry::NEVER
     }

@@ -9,13 +9,13 @@ use futures_core::Stream;
 use super::Expired;
 use crate::outlet::Intake;
 
-/// The expired entries of an [`ExpiryMap`](crate::ExpiryMap), as they come. It ends when the map
-/// has ended and what was sent is received.
+/// A stream of the expired entries of an [`ExpiryMap`](crate::ExpiryMap). It ends when the map has
+/// ended and everything sent was received.
 ///
-/// From [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `stream`, and
+/// Made by [`build_stream`](crate::ExpiryMapBuilder::build_stream); needs the feature `stream`, and
 /// no particular runtime. A poll allocates nothing.
 ///
-/// When the stream is dropped, the map lives on. Entries that expire are dropped and counted; see
+/// When the stream is dropped, the map stays open. Entries that expire are dropped and counted; see
 /// [`on_receiver_lost`](crate::ExpiryMapBuilder::on_receiver_lost) and
 /// [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
 ///

@@ -1,4 +1,4 @@
-//! The calls that move a deadline.
+//! The calls that move the deadline of an entry.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -15,11 +15,11 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// Starts the time to idle of `key` anew.
+    /// Restarts the time to idle of `key`.
     ///
     /// # Complexity
     ///
-    /// Constant: one probe and one write; the wheel is not touched until the old deadline comes.
+    /// Constant: one probe and one write. The wheel is not touched until the old deadline comes.
     pub fn touch<Q>(&self, key: &Q) -> Touch
     where
         K: Borrow<Q>,
@@ -33,7 +33,7 @@ where
         })
     }
 
-    /// A clone of the value, if a touch finds it. The value's `Clone` runs under a lock.
+    /// Returns a clone of the value and touches the entry. The value's `Clone` runs under a lock.
     #[must_use]
     pub fn get_and_touch<Q>(&self, key: &Q) -> Option<V>
     where
@@ -49,13 +49,14 @@ where
             if !session.lives(now) {
                 return None;
             }
+            // Cloned before the touch: if `Clone` panics, nothing has changed.
             let value = session.value.clone();
             touch_slot(stripe, slot, now);
             Some(value)
         })
     }
 
-    /// Gives `key` another [`Expiry`]: its time to idle and its lifetime begin anew, now.
+    /// Gives `key` another [`Expiry`]. Its time to idle and its lifetime start now.
     pub fn set_expiry<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
         K: Borrow<Q>,
@@ -79,13 +80,13 @@ where
     }
 }
 
-/// What an entry's jitter goes by: differs from key to key and from time to time, and is the same
-/// again in a simulation.
+/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
+/// simulation repeats it.
 pub(super) fn luck(hash: KeyHash, now: Time) -> u64 {
     mix(hash.0 ^ now.as_nanos())
 }
 
-/// A touch of whatever is in `slot`.
+/// Touches the entry in `slot`.
 #[inline]
 pub(super) fn touch_slot<K, V, T>(
     stripe: &mut Stripe<K, Session<V, T>>,
@@ -94,7 +95,8 @@ pub(super) fn touch_slot<K, V, T>(
 ) -> Touch {
     match stripe.unclaimed(slot) {
         Some((session, before)) if session.lives(now) => {
-            // Who read the clock first may get the lock last; what the other one was told stands.
+            // The thread that read the clock first may get the lock last. The later deadline that
+            // was reported by the other thread stands.
             let deadline = session.deadline(now).max(before);
             move_slot(stripe, slot, deadline, before, now)
         }
@@ -102,6 +104,7 @@ pub(super) fn touch_slot<K, V, T>(
     }
 }
 
+/// Moves the entry in `slot` to `deadline`.
 #[inline]
 fn move_slot<K, V>(
     stripe: &mut Stripe<K, V>,

@@ -1,4 +1,4 @@
-//! What calls answer. Every answer is settled: it says what has happened, not what may happen.
+//! The results of calls. Every result is final: it says what has happened, not what may happen.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::error::ScheduleError;
 use crate::shard::{EntryId, Moving, Refusal, Sight, SightPhase};
 use crate::tick::Time;
 
-/// Names one arming of one scheduler: 16 bytes, `Copy`, opaque.
+/// The name of one arming of one scheduler: 16 bytes, `Copy`, opaque.
 ///
-/// An id whose arming has ended answers `NotFound` everywhere, also when its place is in use again,
-/// and so does the id of another scheduler. Moving a timer keeps its id; replacing it gives a new
-/// one, and each round of a repeating timer has one of its own.
+/// The id of an arming that has ended answers `NotFound` everywhere, even when its slot is in use
+/// again. So does the id of another scheduler. Moving a timer keeps its id. Replacing it gives a
+/// new id, and each round of a repeating timer has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerId {
     pub(crate) tag: u32,
@@ -24,114 +24,117 @@ const _: () = assert!(size_of::<TimerId>() == 16);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Scheduled {
-    /// Names this arming.
+    /// The id of this arming.
     pub id: TimerId,
-    /// When it is due.
+    /// When the timer is due.
     pub deadline: Time,
-    /// The deadline of the pending timer that this one took the place of. That one never runs.
+    /// The deadline of the pending timer that this one replaced. That timer never runs.
     pub replaced: Option<Time>,
-    /// The key is running: this one waits for its deadline and for the end of that run.
+    /// Whether the key is running. If so, this timer waits for its deadline and for the end of that
+    /// run.
     pub after_run: bool,
 }
 
-/// What `reschedule` did.
+/// The result of `reschedule`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum Reschedule {
-    /// It will run at the new time only. Of a repeating timer whose round runs: the next round.
+    /// The timer runs at the new time only. If a round of a repeating timer is running, this is
+    /// about the next round.
     Moved {
-        /// When it was due before: of a round to come, when an earlier move said, or else the round
-        /// that runs.
+        /// The deadline before the move. While a round runs, it is the time that an earlier move
+        /// set for the next round, or else the deadline of the running round.
         before: Time,
     },
-    /// It has started and nothing else is pending for the key.
+    /// The task has started, and nothing else is pending for the key.
     Running,
-    /// Nothing is known of it, and nothing was created.
+    /// Nothing is known of the key or id, and nothing was created.
     NotFound,
 }
 
-/// What `pull_in` did.
+/// The result of `pull_in`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
 pub enum PullIn {
-    /// It will run at the new, earlier time only. Of a repeating timer whose round runs: the next
-    /// round, at the new time at the latest.
+    /// The timer runs at the new, earlier time only. If a round of a repeating timer is running,
+    /// the next round runs at the new time at the latest.
     Moved {
-        /// When it was due before: of a round to come, when an earlier move said, or else the round
-        /// that runs.
+        /// The deadline before the move. While a round runs, it is the time that an earlier move
+        /// set for the next round, or else the deadline of the running round.
         before: Time,
     },
-    /// It is due no later than that already.
+    /// The timer is due no later than that already.
     Unchanged {
-        /// When it is due.
+        /// When the timer is due.
         deadline: Time,
     },
-    /// It has started and nothing else is pending for the key.
+    /// The task has started, and nothing else is pending for the key.
     Running,
-    /// Nothing is known of it, and nothing was created.
+    /// Nothing is known of the key or id, and nothing was created.
     NotFound,
 }
 
-/// What `cancel` did.
+/// The result of `cancel`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cancel {
-    /// It has not started and never will. Its task was dropped before the call returned.
+    /// The task has not started and never will. It was dropped before the call returned.
     Cancelled {
-        /// When it would have been due.
+        /// When the timer would have been due.
         deadline: Time,
-        /// An earlier arming of the key is running; what was cancelled is the one that waited for
-        /// that run's end. The run is told, see `Firing::is_cancelled`.
+        /// Whether an earlier arming of the key is running. If so, the cancelled timer waited for
+        /// the end of that run, and the run is notified; see `Firing::is_cancelled`.
         running: bool,
     },
-    /// It has started and nothing else is pending for the key. The run is told, and no further
-    /// round of a repeating timer follows it.
+    /// The task has started, and nothing else is pending for the key. The run is notified, and no
+    /// further round of a repeating timer follows it.
     Running,
-    /// Nothing is known of it.
+    /// Nothing is known of the key or id.
     NotFound,
 }
 
 impl Cancel {
-    /// Whether something was cancelled.
+    /// Returns whether a timer was cancelled.
     #[must_use]
     pub fn is_cancelled(self) -> bool {
         matches!(self, Cancel::Cancelled { .. })
     }
 }
 
-/// What is known of a timer, at one moment.
+/// The facts known of a timer at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TimerInfo {
-    /// Names the arming.
+    /// The id of the arming.
     pub id: TimerId,
-    /// When it is due, or was.
+    /// When the timer is due, or was due.
     pub deadline: Time,
-    /// How far it is.
+    /// The state of the timer.
     pub state: TimerState,
 }
 
 impl TimerInfo {
-    /// How long from `now` until the deadline; zero if it has passed.
+    /// Returns the time from `now` until the deadline; zero if the deadline has passed.
     #[must_use]
     pub fn remaining(&self, now: Time) -> Duration {
         self.deadline.since(now)
     }
 }
 
-/// How far a timer is.
+/// The state of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimerState {
-    /// Waits for its deadline.
+    /// The timer waits for its deadline.
     Pending,
-    /// Its deadline has passed, no worker has started it: it can still be moved or cancelled.
+    /// The deadline has passed and no worker has started the task. It can still be moved or
+    /// cancelled.
     Queued,
-    /// Its task has started and has not ended.
+    /// The task has started and has not ended.
     Running {
-        /// The arming of the key that was accepted meanwhile, and its deadline.
+        /// The arming of the key that was accepted during the run, and its deadline.
         next: Option<(TimerId, Time)>,
     },
 }
@@ -142,7 +145,7 @@ impl From<Moving> for Reschedule {
             Moving::Moved { before } => Reschedule::Moved { before },
             Moving::Running => Reschedule::Running,
             Moving::NotFound => Reschedule::NotFound,
-            Moving::Unchanged { .. } => unreachable!("only a pull-in leaves a timer unchanged"),
+            Moving::Unchanged { .. } => unreachable!("only `pull_in` leaves a timer unchanged"),
         }
     }
 }
@@ -175,7 +178,7 @@ impl TimerInfo {
     }
 }
 
-/// The error that gives the task back.
+/// Makes the error that returns the task.
 pub(super) fn refused<F>(refusal: Refusal, task: F) -> ScheduleError<F> {
     match refusal {
         Refusal::Closed => ScheduleError::Closed(task),

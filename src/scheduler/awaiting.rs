@@ -1,4 +1,4 @@
-//! Calls of a handle that are awaited instead of blocking.
+//! Calls of a handle that are awaited instead of blocking the thread.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -32,18 +32,18 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Like [`cancel_and_wait`](Self::cancel_and_wait), for a task: it cancels at once, and the
-    /// future is ready when the run in progress has ended. From this call on, and until the future
-    /// is ready or dropped, arming the key is refused while that run is in progress. It
-    /// needs no particular runtime.
+    /// returned future is ready when the run in progress has ended. Until the future is ready or
+    /// dropped, arming the key is refused while that run is in progress. It needs no particular
+    /// runtime.
     ///
-    /// Dropping the future gives up waiting; what is cancelled stays so. Put it into a timeout for
-    /// a limit.
+    /// Dropping the future ends the wait; cancelled timers stay cancelled. To set a limit, put the
+    /// future into a timeout.
     ///
     /// # Errors
     ///
-    /// The future's: [`WaitError::WouldDeadlock`] from inside the run that it would wait for; and
-    /// from inside any task that is a closure, where nobody can tell. A run that waits for itself
-    /// by way of another task is not noticed.
+    /// The future returns [`WaitError::WouldDeadlock`] from inside the run that it would wait for.
+    /// It also returns it from inside any task that is a closure, since a closure's run can't be
+    /// identified there. A run that waits for itself by way of another task is not detected.
     pub fn cancel_and_wait_async<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,
@@ -53,8 +53,8 @@ where
         let (cancelling, run) =
             EndOfRun::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
         let (answer, dropped) = Self::settled(cancelling);
-        // Before anything is awaited: the run may wait for what this drop lets go. If it panics,
-        // nobody waits.
+        // Dropped before the wait: the run may wait for something that this drop releases. If the
+        // drop panics, `run` is dropped and ends the wait.
         drop_pair(dropped);
         CancelAndWait { answer, run }
     }

@@ -1,4 +1,4 @@
-//! Calls for many keys: the clock is read once, the keys are sorted by stripe once, and one hold of
+//! Calls for many keys. The clock is read once, the keys are sorted by stripe once, and one hold of
 //! a lock serves up to 64 of them.
 
 use std::borrow::Borrow;
@@ -15,10 +15,11 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// [`reschedule`](Self::reschedule) for many keys: answers per key, in the caller's order, all
-    /// counted from one reading of the clock. Not atomic: each key is settled on its own, and
-    /// others may act in between. If a key's `Eq` panics, some of the keys have been moved, and the
-    /// others have not.
+    /// Calls [`reschedule`](Self::reschedule) for many keys. The results are in the order of the
+    /// keys, and all delays count from one reading of the clock.
+    ///
+    /// The call is not atomic: each key is moved on its own, and other calls may act in between. If
+    /// a key's `Eq` panics, some of the keys have been moved, and the others have not.
     ///
     /// # Examples
     ///
@@ -55,11 +56,13 @@ where
             self.hash_of(key)
         });
         let mut answers = vec![Reschedule::NotFound; places.len()];
-        // What is due at once is handed over key by key.
+        // A hold of the lock can hand over one timer that is due at once, so these go key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
         let mut slots = Vec::with_capacity(per_hold.min(places.len()));
         portions(&places, per_hold, |stripe, places| {
             self.engine().with(stripe, |stripe| {
+                // All keys are found before any timer is moved: an `Eq` that panics leaves the
+                // stripe unchanged.
                 find_all(stripe, places, &mut slots);
                 for (place, slot) in places.iter().zip(&slots) {
                     if let Some(slot) = *slot {
@@ -72,8 +75,8 @@ where
         answers
     }
 
-    /// [`cancel`](Self::cancel) for many keys: answers per key, in the caller's order. Not atomic,
-    /// like [`reschedule_many`](Self::reschedule_many).
+    /// Calls [`cancel`](Self::cancel) for many keys. The results are in the order of the keys. The
+    /// call is not atomic, like [`reschedule_many`](Self::reschedule_many).
     pub fn cancel_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Cancel>
     where
         K: Borrow<Q>,
@@ -96,6 +99,7 @@ where
                     }
                 }
             });
+            // Keys and tasks are user code, so they are dropped between two holds of a lock.
             drop_each(garbage.drain(..));
         });
         answers

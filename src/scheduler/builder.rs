@@ -1,4 +1,4 @@
-//! Options. Everything is checked in `build`, which names the offending value.
+//! The options of a scheduler. `build` checks everything and names the offending value.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -18,7 +18,7 @@ use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
 
-/// Options of a [`Scheduler`], with defaults that fit most.
+/// Options of a [`Scheduler`], with defaults that fit most uses.
 ///
 /// # Examples
 ///
@@ -63,7 +63,7 @@ impl<K> Builder<K> {
 impl<K, S> Builder<K, S> {
     engine_options!();
 
-    /// What hashes the keys.
+    /// Sets the hasher of the keys.
     pub fn hasher<S2>(self, hasher: S2) -> Builder<K, S2> {
         Builder {
             config: self.config,
@@ -74,8 +74,8 @@ impl<K, S> Builder<K, S> {
         }
     }
 
-    /// Is told of every task that panicked, on the thread that ran it. The panic is caught and
-    /// counted in any case, and the panic hook has printed it.
+    /// Sets a handler for tasks that panicked. It is called on the thread that ran the task. The
+    /// panic is caught and counted in any case, and the panic hook has printed it before.
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
@@ -89,11 +89,11 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Starts the threads.
+    /// Starts the threads and returns the scheduler.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = self.parts(clock, None)?;
@@ -101,15 +101,17 @@ where
         Ok(Scheduler::of(server))
     }
 
-    /// The parts of a scheduler without threads, and the hand of its clock.
+    /// Makes the parts of a scheduler without threads, and its clock.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
     ) -> Result<(Built<K, S>, ManualClock), BuildError> {
+        // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
+        // A manual clock that was given is shared with the test.
         let hand = self
             .config
             .clock
@@ -120,12 +122,13 @@ where
         Ok((built, hand))
     }
 
+    /// Validates the options and assembles the engine.
     fn parts(self, clock: Clock, seed: Option<u64>) -> Result<Built<K, S>, BuildError> {
         let config = self.config.validate(num_cpus::get())?;
         let face = Keyed {
             hasher: self.hasher,
             on_panic: self.on_panic,
-            // By one tick every start may be late, and by its wake-up.
+            // Every start may be late by one tick and by the wake-up of its ticker.
             least_grace: self.config.tick * 2,
             #[cfg(any(test, feature = "test-util"))]
             log: seed.map(|_| Mutex::new(Vec::new())),

@@ -1,4 +1,4 @@
-//! Calls on one arming instead of on a key.
+//! Calls on one arming instead of a key.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -9,7 +9,8 @@ use super::handle::Handle;
 use super::hasher::RandomState;
 use crate::tick::Time;
 
-/// Calls on one arming; see [`Handle::by_id`]. Cheaper than by key: nothing is hashed.
+/// Calls on one arming; see [`Handle::by_id`]. They are cheaper than by key, since nothing is
+/// hashed.
 pub struct ById<'a, K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -61,8 +62,8 @@ where
             .into()
     }
 
-    /// Like [`Handle::cancel`]. The id of an arming that waits for the end of its key's run means
-    /// that arming alone; the id of the run tells the run, and leaves the other alone.
+    /// Like [`Handle::cancel`]. The id of an arming that waits for the end of its key's run cancels
+    /// only that arming. The id of the run notifies the run, and does not touch the waiting arming.
     pub fn cancel(&self) -> Cancel {
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return Cancel::NotFound;
@@ -74,7 +75,8 @@ where
         )
     }
 
-    /// Like [`Handle::get`]. An arming that waits for the end of its key's run shows as pending.
+    /// Like [`Handle::get`]. An arming that waits for the end of its key's run is reported as
+    /// pending.
     #[must_use]
     pub fn get(&self) -> Option<TimerInfo> {
         let stripe = self.handle.stripe_of(self.id)?;
@@ -91,13 +93,13 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Acts on one arming instead of on a key.
+    /// Returns a view for calls on one arming instead of a key.
     #[must_use]
     pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
         ById { handle: self, id }
     }
 
-    /// Whether a run of ours is told to end; false when it has ended.
+    /// Returns whether a run of this scheduler was cancelled; false when it has ended.
     pub(super) fn is_run_cancelled(&self, run: TimerId) -> bool {
         let shards = self.engine().shards();
         shards.peek(run.stripe as usize, |stripe| stripe.is_cancelled(run.entry))

@@ -1,4 +1,4 @@
-//! The keyed face of the engine: a closure per key.
+//! The keyed front end of the engine: a closure per key.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::sync::Arc;
 use crate::sync::Mutex;
 use crate::tick::Time;
 
-/// A task that panicked, as [`Builder::on_panic`](crate::Builder::on_panic) tells it.
+/// A task that panicked, as [`Builder::on_panic`](crate::Builder::on_panic) receives it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TaskPanic<'a, K> {
     /// The key under which the task was scheduled.
     pub key: &'a K,
-    /// When it was due.
+    /// When the task was due.
     pub deadline: Time,
-    /// The panic's message.
+    /// The message of the panic.
     pub message: &'a str,
 }
 
 pub(crate) type OnPanic<K> = Box<dyn Fn(&TaskPanic<'_, K>) + Send + Sync>;
 
 #[cfg(any(test, feature = "test-util"))]
-/// A run, as the test kit tells it.
+/// A run, as the test kit records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fired<K> {
@@ -38,19 +38,19 @@ pub struct Fired<K> {
     pub key: K,
     /// The arming that ran.
     pub id: TimerId,
-    /// When it was due.
+    /// When the task was due.
     pub deadline: Time,
-    /// When it started.
+    /// When the task started.
     pub at: Time,
 }
 
-/// What the keyed face needs besides the engine.
+/// The state of the keyed front end besides the engine.
 pub(crate) struct Keyed<K, S> {
     pub(crate) hasher: S,
     pub(crate) on_panic: Option<OnPanic<K>>,
-    /// What is late by less than this is never missed.
+    /// A round that is late by less than this is never missed.
     pub(crate) least_grace: Duration,
-    /// In a scheduler that a test steps: what has run.
+    /// The runs so far, in a scheduler that a test steps.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) log: Option<Mutex<Vec<Fired<K>>>>,
 }
@@ -60,7 +60,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs user code. A task that may run again is in `after` afterwards, also if it panics.
+    /// Runs user code. A task that may run again is in `after` afterwards, even if it panics.
     fn run_staying(
         handle: &Handle<K, S>,
         fire: &Fire<'_, K>,
@@ -91,7 +91,7 @@ where
         task.run_staying(&firing, after);
     }
 
-    /// Tells `on_panic`, which is user code.
+    /// Calls `on_panic`, which is user code.
     pub(super) fn tell_panic(handle: &Handle<K, S>, key: &K, deadline: Time, message: &str) {
         if let Some(tell) = &handle.engine().face.on_panic {
             tell(&TaskPanic {
@@ -102,7 +102,7 @@ where
         }
     }
 
-    /// After a round: when the next one is due.
+    /// Decides after a round when the next one is due.
     #[inline(never)]
     fn go_on(
         handle: &Handle<K, S>,
@@ -110,7 +110,7 @@ where
         mut rounds: Box<dyn Rounds<K, S>>,
     ) -> Ended<Task<K, S>> {
         let ended = handle.now();
-        // A schedule function is user code; without its answer there is no further round.
+        // A schedule function is user code. Without its answer there is no further round.
         let asked = contain(|| rounds.rhythm().next(fire.deadline, ended));
         let panicked = asked.is_err();
         let next = asked.unwrap_or_else(|message| {
@@ -143,7 +143,7 @@ where
         task.start(deadline, now)
     }
 
-    /// Whatever it is, it runs once.
+    /// Runs the task once, even if it could run again.
     fn run(handle: &Handle<K, S>, fire: &Fire<'_, K>, task: Task<K, S>) {
         Self::run_staying(handle, fire, task, &mut After::MustEnd);
     }
@@ -154,7 +154,7 @@ where
         fire: &Fire<'_, K>,
         task: Task<K, S>,
     ) -> Ended<Task<K, S>> {
-        // Out here a panic does not take it along.
+        // Kept out here, so that a panic does not destroy the task that is in it.
         let mut after = After::Ends;
         let ended = contain(|| Self::run_staying(handle, fire, task, &mut after));
         let panicked = ended.is_err();
@@ -175,6 +175,7 @@ where
             },
             After::Stays(rounds) => {
                 let mut ended = Self::go_on(handle, fire, rounds);
+                // The round or its schedule function may have panicked.
                 ended.panicked |= panicked;
                 ended
             }

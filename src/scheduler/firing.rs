@@ -1,4 +1,4 @@
-//! What a task is told.
+//! The view that a task has of its run.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -47,39 +47,39 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The key under which the task was scheduled.
+    /// Returns the key under which the task was scheduled.
     #[must_use]
     pub fn key(&self) -> &K {
         self.key
     }
 
-    /// Names the arming that runs.
+    /// Returns the id of the arming that runs.
     #[must_use]
     pub fn id(&self) -> TimerId {
         self.id
     }
 
-    /// When it was due.
+    /// Returns when the task was due.
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// How long after its deadline it started.
+    /// Returns how long after its deadline the task started.
     #[must_use]
     pub fn lateness(&self) -> Duration {
         self.started.since(self.deadline)
     }
 
-    /// Whether somebody cancelled the key since this run started. A long task may look at it and
-    /// end early; of a repeating one no further round follows. Takes one stripe's lock for a
-    /// moment.
+    /// Returns whether the key was cancelled since this run started. A long task may check this and
+    /// end early. A repeating task that was cancelled gets no further round. Takes one stripe's
+    /// lock for a moment.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.handle.is_run_cancelled(self.id)
     }
 
-    /// The scheduler that runs the task.
+    /// Returns the scheduler that runs the task.
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         self.handle

@@ -1,4 +1,5 @@
-//! A guard that cancels on drop; opt-in, since most timers outlive the call that made them.
+//! A guard that cancels a timer when it is dropped. It is optional, since most timers outlive the
+//! call that made them.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -10,9 +11,9 @@ use crate::shard::{is_under_a_lock, when_unlocked};
 
 /// Cancels one arming when it is dropped; see [`Handle::cancel_on_drop`].
 ///
-/// It may be dropped anywhere. If it is dropped by user code that runs under a lock of this crate,
-/// for example in [`ExpiryMap::update`](crate::ExpiryMap::update), the thread cancels the arming as
-/// soon as that lock is released, before the call returns.
+/// A guard may be dropped anywhere. If user code drops it under a lock of this crate, for example
+/// in [`ExpiryMap::update`](crate::ExpiryMap::update), the thread cancels the arming after that
+/// lock is released and before the call returns.
 ///
 /// # Examples
 ///
@@ -47,9 +48,9 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// A guard that cancels the timer when it is dropped. Of a repeating timer that ends the whole
-    /// repetition before or during the round with this id, and does nothing any more afterwards: to
-    /// end one whenever it may be, cancel by key.
+    /// Returns a guard that cancels the timer when it is dropped. For a repeating timer, this ends
+    /// the repetition if the guard is dropped before the round with this id has ended. Later it
+    /// does nothing; to end a repetition at any time, cancel by key.
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard {
@@ -64,19 +65,20 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Lets the timer live on.
+    /// Keeps the timer and drops the guard.
     pub fn disarm(mut self) {
         self.id = None;
     }
 
-    /// Cancels now and says what that did.
+    /// Cancels the timer now and returns the result.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(mut self) -> Cancel {
         let Some(id) = self.id else {
             return Cancel::NotFound;
         };
         let answer = self.handle.by_id(id).cancel();
-        // Not before, and not under a lock: if that call panics or does nothing, the drop cancels.
+        // Disarmed only after the call, and not under a lock: if the call panics or does nothing,
+        // the drop has to cancel.
         if !is_under_a_lock() {
             self.id = None;
         }
@@ -93,6 +95,7 @@ where
         let Some(id) = self.id.take() else {
             return;
         };
+        // The usual case, without a clone of the handle.
         if !is_under_a_lock() {
             self.handle.by_id(id).cancel();
             return;

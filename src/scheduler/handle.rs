@@ -1,4 +1,4 @@
-//! The handle: every keyed call.
+//! The handle and its calls by key.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -21,33 +21,34 @@ use crate::tick::Time;
 
 /// Schedules, moves and cancels timers of one scheduler, from any thread.
 ///
-/// A handle is cheap to clone and does not keep the scheduler alive: after the scheduler was shut
-/// down or dropped, whatever would arm a timer answers [`ScheduleError::Closed`], and everything
-/// else that it is not found.
+/// A handle is cheap to clone and does not keep the scheduler alive. After the scheduler was shut
+/// down or dropped, calls that arm a timer return [`ScheduleError::Closed`], and all others find
+/// nothing.
 ///
 /// # Blocking
 ///
-/// Every call but [`cancel_and_wait`](Self::cancel_and_wait) takes the lock of one stripe for well
-/// under a microsecond, or of one after the other. No call waits for a task.
+/// Except for [`cancel_and_wait`](Self::cancel_and_wait) and its variants, no call waits for a
+/// task. A call takes one stripe's lock at a time, for well under a microsecond.
 ///
 /// # Panics
 ///
-/// A key's `Eq`, `Borrow` and `Clone` run under such a lock and must not call the scheduler: that
-/// panics with a message. They may drop schedulers, guards and futures of this crate; the thread
-/// does the work of such a drop as soon as it has released the lock. If `Eq`, `Borrow` or `Clone`
-/// panics, the call that needed it panics and has changed nothing. Tasks and keys are dropped
-/// without a lock and may call the scheduler; if such a drop panics, the call that dropped them
-/// panics when its work is done.
+/// A key's `Eq`, `Borrow` and `Clone` run under such a lock. They must not call the scheduler: such
+/// a call panics with a message. But they may drop schedulers, guards and futures of this crate;
+/// the thread does the work of such a drop after it has released the lock. If `Eq`, `Borrow` or
+/// `Clone` panics, the call that needed it panics and has changed nothing.
+///
+/// Tasks and keys are dropped without a lock and may call the scheduler. If such a drop panics, the
+/// call that dropped them panics after its work is done.
 ///
 /// # Panic hooks
 ///
-/// In a panic hook that runs while the thread has such a lock, calls do nothing and do not panic.
-/// [The crate's page](crate#panic-hooks) lists their answers.
+/// In a panic hook that runs while the thread holds such a lock, calls do nothing and do not panic.
+/// [The crate's page](crate#panic-hooks) lists what they return.
 ///
 /// # Ordering
 ///
-/// Calls for one key, from whatever threads, are settled one after the other. A task sees
-/// everything that happened before the call that scheduled it.
+/// Calls for one key, from any threads, take effect one after the other. A task sees everything
+/// that happened before the call that scheduled it.
 pub struct Handle<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -56,10 +57,10 @@ where
     engine: Arc<Engine<Keyed<K, S>>>,
 }
 
-/// Of a cancelled or replaced arming, to be dropped without a lock.
+/// The key and task of a cancelled or replaced arming. They must be dropped without a lock.
 pub(super) type Dropped<K, S> = (Option<K>, Option<Task<K, S>>);
 
-/// Which timers an arming may take the place of.
+/// Whether an arming may replace a pending timer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upsert {
     Always,
@@ -79,49 +80,49 @@ where
         &self.engine
     }
 
-    /// The present moment of the scheduler's clock.
+    /// Returns the current time of the scheduler's clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
     }
 
-    /// The moment of the scheduler's clock that corresponds to `instant`.
+    /// Converts `instant` to the time of the scheduler's clock.
     #[must_use]
     pub fn time_of(&self, instant: Instant) -> Time {
         self.engine.clock().time_of(instant)
     }
 
-    /// How far the scheduler's life has come.
+    /// Returns the stage of the scheduler's life.
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.engine.closing().state()
     }
 
-    /// How many timers are pending: not started and not cancelled, queued ones included. A
-    /// repeating timer is pending between its rounds.
+    /// Returns the number of timers that have not started and were not cancelled, including queued
+    /// ones. A repeating timer is pending between its rounds.
     ///
     /// # Complexity
     ///
-    /// One lock per stripe, one after the other; while others arm and cancel it is no snapshot.
+    /// Takes one lock per stripe, one after the other. No snapshot while others arm and cancel.
     #[must_use]
     pub fn len(&self) -> usize {
         self.engine.pending()
     }
 
-    /// Whether no timer is pending.
+    /// Returns whether no timer is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
     }
 
-    /// Cancels everything that is pending; running tasks go on. Returns how many were cancelled.
-    /// Repeating tasks that run are told, and have no further round; they are not in the number.
+    /// Cancels all pending timers and returns their number. Running tasks continue. A repeating
+    /// task that runs is notified and gets no further round; it is not included in the number.
     ///
     /// # Complexity
     ///
-    /// Linear in the greatest number of timers there were at one time, until
-    /// [`shrink_to_fit`](Self::shrink_to_fit) is called, in portions per stripe. What is armed
-    /// during the call may or may not be cancelled.
+    /// Linear in the greatest number of timers that existed at one time since the last
+    /// [`shrink_to_fit`](Self::shrink_to_fit), in portions per stripe. A timer that is armed during
+    /// the call may or may not be cancelled.
     pub fn cancel_all(&self) -> usize {
         let taken = self.engine.take_pending(false);
         let count = taken.len();
@@ -137,20 +138,20 @@ where
         }
     }
 
-    /// The stripe of an id of ours.
+    /// Returns the stripe of an id of this scheduler, or `None` for the id of another one.
     pub(super) fn stripe_of(&self, id: TimerId) -> Option<usize> {
         let stripe = id.stripe as usize;
         (id.tag == self.engine.tag() && stripe < self.engine.shards().stripes()).then_some(stripe)
     }
 
-    /// What a cancellation dropped is dropped here, without a lock.
+    /// Converts the result of a cancellation, and drops the key and the task without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         let (answer, dropped) = Self::settled(cancelling);
         drop_pair(dropped);
         answer
     }
 
-    /// The answer, and what is to be dropped without a lock.
+    /// Splits the result of a cancellation into the answer and what to drop without a lock.
     #[inline]
     pub(super) fn settled(cancelling: Cancelling<K, Task<K, S>>) -> (Cancel, Dropped<K, S>) {
         match cancelling {
@@ -182,16 +183,16 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs `task` once, at or after `delay` from now. What is pending under the same key is
-    /// replaced in the same step: it never runs.
+    /// Runs `task` once, at or after `delay` from now. A pending timer of the same key is replaced
+    /// in the same step and never runs.
     ///
-    /// Any delay is fine: zero runs as soon as a worker is free, without waiting for a tick, and
-    /// one that reaches [`Time::MAX`] never runs. If the key is running, the new task is kept and
-    /// runs after that, at its own deadline: [`Scheduled::after_run`].
+    /// Any delay is allowed. A delay of zero runs as soon as a worker is free, without waiting for
+    /// a tick. A delay that reaches [`Time::MAX`] never runs. If the key is running, the new task
+    /// runs after that run, at its own deadline: [`Scheduled::after_run`].
     ///
     /// # Errors
     ///
-    /// The task comes back in the error, the key is dropped: [`Full`](ScheduleError::Full) at
+    /// The error contains the task; the key is dropped. [`Full`](ScheduleError::Full) at
     /// `max_pending`, [`Closed`](ScheduleError::Closed) after shutdown,
     /// [`Closing`](ScheduleError::Closing) while `cancel_and_wait` waits for this key.
     ///
@@ -228,7 +229,7 @@ where
         self.arm(key, now + delay, now, Upsert::Always, task)
     }
 
-    /// Like [`schedule`](Self::schedule), for a moment of the scheduler's clock; one in the past is
+    /// Like [`schedule`](Self::schedule), at a time of the scheduler's clock. A time in the past is
     /// due at once.
     ///
     /// # Errors
@@ -241,9 +242,8 @@ where
         self.arm(key, at, self.now(), Upsert::Always, task)
     }
 
-    /// Like [`schedule`](Self::schedule), unless something is pending for the key. A key that runs
-    /// is free in this sense, unless an arming is kept for after the run, or a further round of a
-    /// repeating task is to follow.
+    /// Like [`schedule`](Self::schedule), unless a timer is pending for the key. A running key
+    /// counts as absent, unless it has a successor or its repeating task has a further round.
     ///
     /// # Errors
     ///
@@ -261,13 +261,12 @@ where
         self.arm(key, now + delay, now, Upsert::IfAbsent, task)
     }
 
-    /// Like [`schedule`](Self::schedule), for some moment between the ends of `window`, counted
-    /// from now. The moment is chosen so that timers with windows that overlap run at the same one,
-    /// which saves wake-ups: the wider the windows, the fewer. Never before the start of the
-    /// window, and late only as every timer may be. A window that ends before it starts is its
-    /// start alone; of a wide one the moment may well be late in it.
+    /// Like [`schedule`](Self::schedule), at some time in `window`, counted from now. The time is
+    /// chosen so that timers with overlapping windows run together, which saves wake-ups; the wider
+    /// the windows, the more. Use it for a cache refresh "in 30 s, or 5 s later", for example.
     ///
-    /// For whatever need not be exact: a cache refresh "in 30 s, or 5 s later".
+    /// The timer never runs before the window, and late only as any timer may be. In a wide window
+    /// the time may lie near the end. A window that ends before it starts counts as its start.
     ///
     /// # Errors
     ///
@@ -316,16 +315,17 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        // The box is made before the lock is taken, and is still the very closure if it is refused.
+        // The box is made outside the lock. A refused call returns the closure from the same box.
         let mut given = Some((key, Box::new(Once(task))));
         let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.0)),
-            (Err(_), None) => unreachable!("what is refused is not taken"),
+            (Err(_), None) => unreachable!("a refused call takes nothing"),
         }
     }
 
+    /// Arms a boxed task. `given` is taken only if the arming is accepted.
     pub(super) fn arm_boxed<T>(
         &self,
         given: &mut Option<(K, T)>,
@@ -335,7 +335,7 @@ where
         boxed: impl Fn(T) -> Task<K, S>,
     ) -> Result<Scheduled, Refusal> {
         let Some((key, _)) = given.as_ref() else {
-            unreachable!("called with a task");
+            unreachable!("the caller passes a task");
         };
         let (stripe, hash) = self.hash_of(key);
         let (mut replaced, mut after_run, mut garbage) = (None, false, (None, None));
@@ -344,6 +344,7 @@ where
             given,
             |stripe, (key, _)| stripe.admit(hash, key, upsert == Upsert::IfAbsent),
             |stripe, admission, (key, task)| {
+                // The usual case, without the large answer of `arm`.
                 if admission.is_vacant() {
                     return stripe.arm_vacant(hash, key, boxed(task), deadline, now);
                 }
@@ -366,17 +367,16 @@ where
         })
     }
 
-    /// Moves what is pending for `key` to `delay` from now. It keeps its task and its id. Never
-    /// arms anything.
+    /// Moves the pending timer of `key` to `delay` from now. The timer keeps its task and its id.
+    /// This never arms a timer.
     ///
-    /// A timer that was due and queued but has not started is moved, too: a touch wins over an
-    /// expiry whose task has not started. While a round of a repeating timer runs, this decides
-    /// when the next one is due; see [`repeat`](Self::repeat).
+    /// A timer that is due and queued but has not started is moved, too. While a round of a
+    /// repeating timer runs, this sets when the next round is due; see [`repeat`](Self::repeat).
     ///
     /// # Complexity
     ///
-    /// Constant. To a later time it is one probe and one write: the wheel is not touched until the
-    /// old time comes.
+    /// Constant. To a later time it takes one probe and one write: the wheel is not touched until
+    /// the old time comes.
     pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
     where
         K: Borrow<Q>,
@@ -386,7 +386,7 @@ where
         self.move_to(key, now + delay, now)
     }
 
-    /// Like [`reschedule`](Self::reschedule), to a moment of the scheduler's clock.
+    /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
     pub fn reschedule_at<Q>(&self, key: &Q, at: Time) -> Reschedule
     where
         K: Borrow<Q>,
@@ -408,8 +408,8 @@ where
             .into()
     }
 
-    /// Moves what is pending for `key` to `delay` from now if that is earlier than its deadline;
-    /// never delays anything.
+    /// Moves the pending timer of `key` to `delay` from now if that is earlier than its deadline.
+    /// This never delays a timer.
     pub fn pull_in<Q>(&self, key: &Q, delay: Duration) -> PullIn
     where
         K: Borrow<Q>,
@@ -424,15 +424,15 @@ where
             .into()
     }
 
-    /// Cancels what is pending for `key` and drops its task. [`Cancel::Cancelled`] means that it
-    /// has not started and never will, also when it was due and queued for a worker.
+    /// Cancels the pending timer of `key` and drops its task. [`Cancel::Cancelled`] means that the
+    /// task has not started and never will, even if it was due and queued for a worker.
     ///
-    /// A run in progress goes on, but is told ([`Firing::is_cancelled`]), and no further round of a
-    /// repeating task follows it.
+    /// A run in progress continues, but is notified ([`Firing::is_cancelled`]), and no further
+    /// round of a repeating task follows it.
     ///
     /// # Complexity
     ///
-    /// Constant; the memory is free at once. No clock is read.
+    /// Constant. The memory is free at once. No clock is read.
     pub fn cancel<Q>(&self, key: &Q) -> Cancel
     where
         K: Borrow<Q>,
@@ -460,17 +460,17 @@ where
     }
 
     /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is
-    /// refused with [`ScheduleError::Closing`], so when it returns nothing runs and nothing is
-    /// pending but what was armed after the run's end.
+    /// refused with [`ScheduleError::Closing`]. So when it returns, nothing runs for the key, and
+    /// only timers armed after the end of the run are pending.
     ///
     /// # Errors
     ///
-    /// [`WaitError::WouldDeadlock`] from inside a task of this scheduler, if there is a run to
-    /// wait for. The cancellation itself is done all the same.
+    /// [`WaitError::WouldDeadlock`] from inside a task of this scheduler, if there is a run to wait
+    /// for. The timer is cancelled all the same.
     ///
     /// # Blocking
     ///
-    /// For as long as the run takes.
+    /// Blocks until the run has ended.
     pub fn cancel_and_wait<Q>(&self, key: &Q) -> Result<Cancel, WaitError>
     where
         K: Borrow<Q>,
@@ -479,16 +479,16 @@ where
         self.cancel_and_wait_until(key, None)
     }
 
-    /// Like [`cancel_and_wait`](Self::cancel_and_wait), for at most `limit` of the scheduler's
-    /// clock. Also from inside a task.
+    /// Like [`cancel_and_wait`](Self::cancel_and_wait), but waits for at most `limit` by the
+    /// scheduler's clock. This may also be called from inside a task.
     ///
     /// # Errors
     ///
-    /// [`WaitError::TimedOut`]: the run goes on, and the key can be armed again.
+    /// [`WaitError::TimedOut`]: the run continues, and the key can be armed again.
     ///
     /// # Blocking
     ///
-    /// For as long as the run takes, and at most for `limit`.
+    /// Blocks until the run has ended, and at most for `limit`.
     pub fn cancel_and_wait_for<Q>(&self, key: &Q, limit: Duration) -> Result<Cancel, WaitError>
     where
         K: Borrow<Q>,
@@ -507,13 +507,13 @@ where
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
         if is_under_a_lock() {
-            // While the thread panics: nothing was looked for, and the task may run.
+            // The thread panics under a lock: no stripe was searched, and the task may be running.
             return Err(WaitError::WouldDeadlock);
         }
         let (answer, dropped) = Self::settled(cancelling);
-        // Before anything is waited for: the run may wait for what this drop lets go.
+        // Dropped before the wait: the run may wait for something that this drop releases.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
-            // Nobody is going to wait, so the key must not stay shut.
+            // Nobody is going to wait, so the key must not stay closed.
             if let Some(waiting) = &waiting {
                 self.engine.give_up(waiting);
             }
@@ -525,7 +525,7 @@ where
         }
     }
 
-    /// What is known of `key` at this moment.
+    /// Returns what is known of `key` at this moment.
     #[must_use]
     pub fn get<Q>(&self, key: &Q) -> Option<TimerInfo>
     where
@@ -539,7 +539,7 @@ where
             .map(|sight| TimerInfo::new(self.engine.tag(), stripe as u32, sight))
     }
 
-    /// Whether `key` is pending, queued or running.
+    /// Returns whether `key` is pending, queued or running.
     #[must_use]
     pub fn contains<Q>(&self, key: &Q) -> bool
     where

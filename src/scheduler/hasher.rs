@@ -1,11 +1,12 @@
-//! The default hasher, in types of our own so that it does not show in signatures what makes it.
+//! The default hasher. It is wrapped in types of this crate, so that signatures do not show which
+//! hasher it is.
 
 use std::hash::{BuildHasher, Hasher};
 
 /// The default hasher: ahash, with keys that differ from process to process.
 ///
-/// Any other `BuildHasher` can be given to the builder; a hash that leaves small integers as they
-/// are is fine, since every hash is folded before it is used.
+/// The builder accepts any other `BuildHasher`. A hash that leaves small integers as they are is
+/// fine, since every hash is finalized before it is used.
 ///
 /// # Examples
 ///
@@ -23,7 +24,7 @@ pub struct RandomState(ahash::RandomState);
 pub struct KeyHasher(ahash::AHasher);
 
 impl RandomState {
-    /// The same keys for the same seed, for simulations.
+    /// Makes the same keys from the same seed, for simulations.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn seeded(seed: u64) -> Self {
         let [a, b, c, d] = [1, 2, 3, 4].map(|n| crate::shard::mix(seed ^ n));

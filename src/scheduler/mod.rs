@@ -1,16 +1,16 @@
-//! The keyed face: a closure per key.
+//! The keyed front end: a closure per key.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | `Scheduler`, the owner |
-//! | `builder.rs` | options |
-//! | `handle.rs`, `batch.rs`, `pending.rs` | every keyed call |
-//! | `by_id.rs` | calls on one arming |
+//! | `mod.rs` | `Scheduler`, the owner of the threads |
+//! | `builder.rs` | the options |
+//! | `handle.rs`, `batch.rs`, `pending.rs` | the calls by key |
+//! | `by_id.rs` | the calls on one arming |
 //! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
-//! | `answers.rs`, `firing.rs`, `guard.rs` | what calls answer, what tasks are told, cancel on drop |
+//! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
-//! | `face.rs` | the payload, and how it is run |
-//! | `shutdown.rs`, `stats.rs` | reports |
+//! | `face.rs` | the payload, and how it runs |
+//! | `shutdown.rs`, `stats.rs` | the reports |
 
 mod answers;
 mod awaiting;
@@ -62,10 +62,13 @@ use crate::sync::Arc;
 
 /// Owns the threads of a keyed scheduler. Timers are scheduled through a [`Handle`].
 ///
-/// Dropping it closes the scheduler without waiting: what has not started counts as cancelled and
-/// is dropped, tasks that run go on to their end, and handles answer
-/// [`Closed`](crate::ScheduleError::Closed) from then on. That is fine in one of its own tasks,
-/// too. To wait, or to get the pending tasks back, use [`shutdown`](Self::shutdown).
+/// Dropping a scheduler closes it without waiting, also inside one of its own tasks:
+///
+/// - Pending timers count as cancelled and are dropped.
+/// - Running tasks continue to their end.
+/// - Handles answer [`Closed`](crate::ScheduleError::Closed) from then on.
+///
+/// To wait, or to get the pending tasks back, use [`shutdown`](Self::shutdown).
 ///
 /// # Examples
 ///
@@ -99,8 +102,7 @@ impl<K> Scheduler<K>
 where
     K: Clone + Send + 'static,
 {
-    /// Starts a scheduler with all options at their defaults, as `Scheduler::builder().build()`
-    /// does.
+    /// Starts a scheduler with default options, like `Scheduler::builder().build()`.
     ///
     /// # Errors
     ///
@@ -123,7 +125,7 @@ where
         Self::builder().build()
     }
 
-    /// Options with their defaults.
+    /// Returns a builder with default options.
     pub fn builder() -> Builder<K> {
         Builder::new()
     }
@@ -134,41 +136,44 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
+    /// Makes the owner of a started engine.
     pub(crate) fn of(server: Arc<Server<Keyed<K, S>>>) -> Self {
         let handle = Handle::new(Arc::clone(server.engine()));
         Scheduler { server, handle }
     }
 
-    /// A handle, for any thread.
+    /// Returns a handle, which any thread may use.
     #[must_use]
     pub fn handle(&self) -> Handle<K, S> {
         self.handle.clone()
     }
 
-    /// Closes the scheduler, deals with what is pending as `mode` says, and reports. The first call
-    /// does it; every later one, from whatever thread, returns an empty report at once, with
-    /// [`Report::already_closed`] set.
+    /// Closes the scheduler, treats pending timers as `mode` says, and returns a report. Only the
+    /// first call does this. Every later call, from any thread, returns an empty report at once,
+    /// with [`Report::already_closed`] set.
     ///
     /// # Errors
     ///
-    /// From inside one of its own tasks the end can't be waited for: the ticket in `Err` yields the
+    /// From inside one of its own tasks this can't wait for the end. The ticket in `Err` yields the
     /// report later.
     ///
     /// # Blocking
     ///
-    /// Until the work of `mode` is done, running tasks have ended and their keys are dropped. It
-    /// waits no longer than the limits in `mode` and in the builder's `shutdown_limit`, both by the
-    /// scheduler's clock. User code under a lock, such as a key's `Eq`, can delay it further.
+    /// Blocks until the work of `mode` is done, running tasks have ended and their keys are
+    /// dropped. It waits no longer than the limits in `mode` and in the builder's `shutdown_limit`,
+    /// both by the scheduler's clock. User code under a lock, such as a key's `Eq`, can delay it
+    /// further.
     pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }
 
-    /// Like [`shutdown`](Self::shutdown), without waiting for it: a thread of its own sees to it,
-    /// and the ticket yields the report, to a thread that waits for it or a task that
-    /// awaits it. From any thread, also from inside a task. It goes on when the ticket is dropped.
+    /// Begins a [`shutdown`](Self::shutdown) without waiting for it. Any thread may call this, also
+    /// from inside a task. The shutdown runs on a thread of its own. The returned ticket yields the
+    /// report to a thread that waits for it or a task that awaits it. Dropping the ticket does not
+    /// stop the shutdown.
     ///
-    /// The scheduler is closing when this returns. Should that thread not start, what has not
-    /// started is handed back at once, whatever `mode` says.
+    /// The scheduler is closing when this returns. If the thread does not start, all timers that
+    /// have not started are handed back at once, whatever `mode` says.
     ///
     /// # Examples
     ///

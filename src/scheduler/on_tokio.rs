@@ -30,8 +30,8 @@ where
     runtime: runtime::Handle,
 }
 
-/// A run of a future, as the future sees it: a [`Firing`] that can be kept. Clones stand for the
-/// same run.
+/// A run of a future, as the future sees it: like a [`Firing`], but it can be kept. Clones stand
+/// for the same run.
 pub struct AsyncFiring<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -49,29 +49,30 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// This handle for tasks that are futures, which run on `runtime`. Needs the feature `tokio`;
-    /// of the runtime neither the time driver nor the other one is needed.
+    /// Returns a handle that schedules futures, which run on `runtime`. Needs the feature `tokio`.
+    /// The runtime needs neither its time driver nor its I/O driver for this.
     ///
-    /// A key *runs* from the moment that its future is spawned until that is ready, dropped by its
-    /// runtime, or has panicked, and all promises hold for that run: two of one key never overlap,
-    /// `cancel_and_wait` waits for its end, shutdown waits for it and counts it. A run that is
-    /// cancelled goes on, but is told: [`AsyncFiring::cancelled`] is what to select on. Workers
-    /// only spawn, so that few of them serve any number of futures.
+    /// A key *runs* from the moment that its future is spawned until the future is ready, was
+    /// dropped by its runtime, or has panicked. That run is a run like any other:
     ///
-    /// Keys, ids and everything else are those of this handle: both schedule into the same
-    /// scheduler.
+    /// - Two runs of one key never overlap.
+    /// - `cancel_and_wait` waits for its end. A shutdown waits for it and counts it.
+    /// - A cancelled run continues, but is notified: select on [`AsyncFiring::cancelled`].
+    ///
+    /// The workers only spawn, so a few of them serve any number of futures. Keys and ids are those
+    /// of this handle: both handles schedule into the same scheduler.
     ///
     /// # Blocking
     ///
-    /// A runtime that nobody drives runs nothing. So on its own threads, and always on that of a
-    /// current-thread runtime, await the end of a run by
-    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a shutdown by
-    /// [`begin_shutdown`](crate::Scheduler::begin_shutdown): the calls that block wait for futures
-    /// that can't go on meanwhile. For the same reason a scheduler that a test steps does not wait
-    /// for them: let the runtime run between two steps.
+    /// A runtime runs nothing while nobody drives it. The blocking calls would wait for futures
+    /// that can't proceed meanwhile. So on the runtime's own threads, and always on the thread of a
+    /// current-thread runtime, await instead: the end of a run by
+    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), a shutdown by
+    /// [`begin_shutdown`](crate::Scheduler::begin_shutdown). For the same reason a scheduler that a
+    /// test steps does not wait for futures: let the runtime run between two steps.
     ///
-    /// A runtime that has been shut down drops the future unpolled: that is an end of its run like
-    /// any other, and it counts as one that *ran*.
+    /// A runtime that has been shut down drops the future without polling it. That ends the run,
+    /// which counts as one that *ran*.
     ///
     /// # Examples
     ///
@@ -108,8 +109,8 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Like [`Handle::schedule`]: spawns what `make` makes, once, at or after `delay` from now.
-    /// `make` itself runs on the runtime, too.
+    /// Like [`Handle::schedule`]: spawns the future that `make` returns, once, at or after `delay`
+    /// from now. `make` itself runs on the runtime, too.
     ///
     /// # Errors
     ///
@@ -165,6 +166,7 @@ where
         self.arm(key, now + delay, now, Upsert::IfAbsent, make)
     }
 
+    /// Boxes the closure and arms it.
     fn arm<F, R>(
         &self,
         key: K,
@@ -184,7 +186,7 @@ where
         match (answer, given) {
             (Ok(scheduled), _) => Ok(scheduled),
             (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.make)),
-            (Err(_), None) => unreachable!("what is refused is not taken"),
+            (Err(_), None) => unreachable!("a refused call takes nothing"),
         }
     }
 }
@@ -194,7 +196,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The handle for everything else.
+    /// Returns the handle for all other calls.
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         &self.handle
@@ -230,7 +232,7 @@ where
     }
 }
 
-/// Makes a future and has it run.
+/// Makes a future and spawns it on the runtime.
 struct Spawn<F> {
     make: F,
     runtime: runtime::Handle,
@@ -248,6 +250,7 @@ where
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
+        // The future may outlive this call, so it gets values of its own instead of references.
         let told = AsyncFiring {
             handle: firing.handle.clone(),
             key: firing.key.clone(),
@@ -256,6 +259,7 @@ where
             started: firing.started,
         };
         let for_future = told.clone();
+        // A task that another task's run has called does not own that run, and leaves it alone.
         let run = match after {
             After::Ends => {
                 let engine = firing.handle.engine();
@@ -266,6 +270,8 @@ where
             _ => None,
         };
         let Spawn { make, runtime } = *self;
+        // `make` is called inside the future, so that it runs on the runtime. The join handle is
+        // not needed: the dropped `Carry` completes the run.
         drop(runtime.spawn(Carry {
             future: Some(Box::pin(async move { make(for_future).await })),
             told,
@@ -280,13 +286,13 @@ where
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the future to its end.
+/// The spawned future: it polls the user's future and completes the run at its end.
 struct Carry<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Until it is ready, or dropped.
+    /// `None` when the future is ready or was dropped.
     future: Option<Boxed>,
     told: AsyncFiring<K, S>,
     run: Option<Detached<Keyed<K, S>>>,
@@ -297,7 +303,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Does a part of the run, which is user code.
+    /// Executes a part of the run, which is user code. A panic is reported and ends the run.
     fn proceed<R>(&mut self, part: impl FnOnce(&mut Option<Boxed>) -> R) -> Option<R> {
         let Carry { future, told, run } = self;
         let part = || {
@@ -324,8 +330,8 @@ where
     }
 }
 
-/// The future goes before the run is settled, in every case: who waits for the run's end finds it
-/// gone.
+/// Drops the future before the run is completed, in every case. So a thread or task that waits for
+/// the run's end finds the future gone.
 impl<K, S> Drop for Carry<K, S>
 where
     K: Clone + Send + 'static,
@@ -346,17 +352,18 @@ where
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let poll = |future: &mut Option<Boxed>| {
             let polled = (future.as_mut()).map_or(Poll::Ready(()), |f| f.as_mut().poll(context));
+            // Dropped here, where a panic of the drop counts as a panic of the run.
             if polled.is_ready() {
                 *future = None;
             }
             polled
         };
-        // After a panic there is nothing more to be done.
+        // After a panic there is nothing left to poll.
         self.get_mut().proceed(poll).unwrap_or(Poll::Ready(()))
     }
 }
 
-/// A key is moved, never pinned.
+/// The key is moved, never pinned.
 impl<K, S> Unpin for Carry<K, S>
 where
     K: Clone + Send + 'static,
@@ -369,38 +376,38 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The key under which the task was scheduled.
+    /// Returns the key under which the task was scheduled.
     #[must_use]
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Names the arming that runs.
+    /// Returns the id of the arming that runs.
     #[must_use]
     pub fn id(&self) -> TimerId {
         self.id
     }
 
-    /// When it was due.
+    /// Returns when the task was due.
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// How long after its deadline it was spawned.
+    /// Returns how long after its deadline the future was spawned.
     #[must_use]
     pub fn lateness(&self) -> Duration {
         self.started.since(self.deadline)
     }
 
-    /// Like [`Firing::is_cancelled`]. False when the run has ended.
+    /// Like [`Firing::is_cancelled`]. Returns false when the run has ended.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.handle.is_run_cancelled(self.id)
     }
 
-    /// Ready when somebody has cancelled the key since this run started, or when the run has ended:
-    /// what a run that may take long selects on, beside whatever it awaits.
+    /// Returns a future that is ready when the key has been cancelled since this run started, or
+    /// when the run has ended. A long run can select on it together with whatever it awaits.
     ///
     /// # Examples
     ///
@@ -434,7 +441,7 @@ where
         ))
     }
 
-    /// The scheduler that runs the task.
+    /// Returns the scheduler that runs the task.
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         &self.handle

@@ -1,4 +1,4 @@
-//! Inspection of all timers, in portions.
+//! Iteration over all timers, in portions.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -7,17 +7,17 @@ use super::answers::TimerInfo;
 use super::handle::Handle;
 use super::hasher::RandomState;
 
-/// So many slots are looked at under one hold of a lock.
+/// The number of slots that are read under one hold of a lock.
 const PORTION: usize = 256;
 
-/// Walks over a scheduler's timers; see [`Handle::pending`].
+/// An iterator over a scheduler's timers; see [`Handle::pending`].
 pub struct Pending<'a, K, S = RandomState>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
     handle: &'a Handle<K, S>,
-    /// Stripe and slot to go on at.
+    /// The stripe and the slot to continue at.
     at: (usize, u32),
     portion: std::vec::IntoIter<(K, TimerInfo)>,
 }
@@ -54,6 +54,7 @@ where
                 return Some(next);
             }
             let (stripe, from) = self.at;
+            // Every stripe has been read.
             if stripe >= engine.shards().stripes() {
                 return None;
             }
@@ -63,6 +64,7 @@ where
                 .peek(stripe, |stripe| stripe.look(from, PORTION, &mut seen));
             self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
             let tag = engine.tag();
+            // Converted without the lock.
             self.portion = seen
                 .into_iter()
                 .map(|(key, sight)| (key, TimerInfo::new(tag, stripe as u32, sight)))

@@ -1,4 +1,4 @@
-//! Memory that is given back after a peak.
+//! Releases memory after a peak.
 
 use std::hash::BuildHasher;
 
@@ -9,30 +9,30 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Gives back memory that a peak has left behind.
+    /// Releases memory that a peak has left behind.
     ///
-    /// A scheduler keeps the place of a timer that has ended for the next one. So there is memory
-    /// for the greatest number of timers there were at one time, in each stripe, and
-    /// [`pending`](Self::pending) and [`cancel_all`](Self::cancel_all) walk over as many places,
-    /// until this is called. Keys and tasks need no call: they are dropped when their timer ends.
+    /// A scheduler keeps the slot of an ended timer for the next one. So until this is called, each
+    /// stripe keeps memory for the greatest number of timers that it held at one time, and
+    /// [`pending`](Self::pending) and [`cancel_all`](Self::cancel_all) iterate over as many slots.
+    /// Keys and tasks need no such call: they are dropped when their timer ends.
     ///
-    /// Timers do not move. Each stripe keeps the places up to the last one that is in use, or that
-    /// has been used a billion times, in blocks of 4,096. New timers take the first free places
-    /// from then on. So if an old timer holds much memory, a later call, after that one has ended,
-    /// gives it back. An id that is out of date is still not found, whatever takes its place.
+    /// Timers do not move. Each stripe keeps the slots up to the last one that is in use, or that
+    /// has been used a billion times, in blocks of 4,096. New timers then take the first free
+    /// slots. So if an old timer keeps much memory allocated, call this again after that timer has
+    /// ended. An outdated id is still not found, whatever timer takes its slot.
     ///
     /// # Blocking
     ///
-    /// Each stripe is locked for as long as its walk takes: about 0.3 ms with one million timers in 128
-    /// stripes.
+    /// Locks each stripe while it iterates over its slots: about 0.3 ms with one million timers in
+    /// 128 stripes.
     ///
     /// # Complexity
     ///
-    /// Linear in the number of places, one stripe after the other.
+    /// Linear in the number of slots, one stripe after the other.
     ///
     /// # Panics
     ///
-    /// If it is called from a key's `Eq` or `Clone`, which run under a lock.
+    /// Panics if it is called from a key's `Eq` or `Clone`, which run under a lock.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! Shutdown as the user sees it; the order of its steps stands in `engine/closing.rs`.
+//! Shutdown as the user sees it. `engine/closing.rs` has the order of its steps.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -12,21 +12,21 @@ use crate::outlet::{Intake, outlet};
 use crate::sync::channel::TryRecvError;
 use crate::tick::Time;
 
-/// What a shutdown left.
+/// The result of a shutdown.
 #[non_exhaustive]
 pub struct Report<K, S = RandomState>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// What had not started, in no order.
+    /// The timers that had not started, in no particular order.
     pub handed_back: Vec<HandedBack<K, S>>,
-    /// How many threads were still in user code when the limit had passed: in a task, or in what
-    /// follows one (the drop of its key, the handler of its panic, a waker). If there was no such
-    /// thread, the number of threads in a foreign executor that was given a batch. These threads
-    /// end with that code.
+    /// The number of threads that were still in user code when the limit had passed: in a task, or
+    /// in code that follows one (the drop of its key, the handler of its panic, a waker). If there
+    /// was no such thread, the number of threads in a foreign executor that was given a batch.
+    /// These threads end when that code ends.
     pub still_running: usize,
-    /// Another call had begun the shutdown; it has the report.
+    /// Whether another call had begun the shutdown. That call gets the report.
     pub already_closed: bool,
 }
 
@@ -37,11 +37,11 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Its key.
+    /// The key of the timer.
     pub key: K,
-    /// When it was due.
+    /// When the timer was due.
     pub deadline: Time,
-    /// Its task; that of a repeating timer can go on by [`Task::run_round`].
+    /// The task. The task of a repeating timer can continue by [`Task::run_round`].
     pub task: Task<K, S>,
 }
 
@@ -55,27 +55,28 @@ impl<R: Default> ReportTicket<R> {
         ReportTicket(report)
     }
 
-    /// For who comes after the end: an empty report.
+    /// Makes the ticket for a call that comes after the end: it yields an empty report.
     pub(crate) fn done() -> Self {
         let (_, nothing) = outlet(1);
         ReportTicket(nothing)
     }
 
-    /// Waits for the report.
+    /// Waits for the report and returns it.
     ///
     /// # Blocking
     ///
-    /// As long as the shutdown takes. In the task that called for it, that is until its limit.
+    /// Blocks until the shutdown has ended. In the task that called for the shutdown, that is at
+    /// its limit.
     #[must_use]
     pub fn wait(self) -> R {
         self.0.recv().unwrap_or_default()
     }
 
-    /// The report if it is there, else the ticket again.
+    /// Returns the report if it is there.
     ///
     /// # Errors
     ///
-    /// The ticket, while the shutdown is under way.
+    /// Returns the ticket while the shutdown is in progress.
     pub fn try_wait(self) -> Result<R, Self> {
         match self.0.try_recv() {
             Ok(report) => Ok(report),
@@ -85,7 +86,8 @@ impl<R: Default> ReportTicket<R> {
     }
 }
 
-/// The report. Dropping the future changes nothing. Not to be polled again when it was ready.
+/// Yields the report. Dropping the future changes nothing. It must not be polled again after it was
+/// ready.
 impl<R: Default> Future for ReportTicket<R> {
     type Output = R;
 
@@ -99,7 +101,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The report of every call but the first.
+    /// Makes the report of every call except the first.
     fn default() -> Self {
         Report {
             handed_back: Vec::new(),
@@ -122,6 +124,7 @@ where
             handed_back: ending
                 .taken
                 .into_iter()
+                // A timer whose key could not be cloned has no key. It counts as cancelled.
                 .filter_map(|(key, deadline, task)| {
                     key.map(|key| HandedBack {
                         key,

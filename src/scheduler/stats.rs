@@ -7,7 +7,7 @@ use crate::engine::{Engine, Face};
 use crate::stats::{Counters, Lateness};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters and gauges of a scheduler, at one moment; see [`Handle::stats`].
+/// Counters and gauges of a scheduler at one moment; see [`Handle::stats`].
 ///
 /// The armings balance: `scheduled = ran + cancelled + replaced + handed_back + pending`. Each
 /// stripe is read under its lock, so the sum is exact even while the scheduler runs.
@@ -16,74 +16,75 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Stats {
     /// Counter: accepted armings.
     pub scheduled: u64,
-    /// Counter: started tasks, those that run or panicked included.
+    /// Counter: started tasks, including those that still run and those that panicked.
     pub ran: u64,
-    /// Counter: cancelled before they started, or dropped with the scheduler.
+    /// Counter: armings cancelled before they started, or dropped with the scheduler.
     pub cancelled: u64,
-    /// Counter: replaced by a later arming of the same key before they started.
+    /// Counter: armings replaced by a later arming of the same key before they started.
     pub replaced: u64,
-    /// Counter: handed back at shutdown.
+    /// Counter: armings handed back at shutdown.
     pub handed_back: u64,
     /// Counter: runs that panicked.
     pub panicked: u64,
-    /// Gauge: not started yet, queued ones included.
+    /// Gauge: armings not started yet, including queued ones.
     pub pending: u64,
-    /// Gauge: of those, the ones whose deadline has passed and that wait for a worker.
+    /// Gauge: pending armings whose deadline has passed and that wait for a worker.
     pub queued: u64,
-    /// Gauge: tasks that run.
+    /// Gauge: running tasks.
     pub running: u64,
     /// Gauge: threads of the pool.
     pub workers: u64,
-    /// Gauge: of those, the ones that wait for work.
+    /// Gauge: threads of the pool that wait for work.
     pub idle_workers: u64,
-    /// Counter: how often a ticker found tasks waiting and the pool at its greatest size, with
-    /// none of its tasks ending.
+    /// Counter: how often a ticker began to find tasks waiting while the pool was at its maximum
+    /// size.
     pub saturated: u64,
     /// Counter: workers that could not be started.
     pub failed_spawns: u64,
     /// Counter: batches that the executor given to the builder refused or dropped. Their timers
-    /// come again with the next tick.
+    /// expire again with the next tick.
     pub refused: u64,
-    /// Counter: how often a ticker held back what was due for the [`pace`](crate::Builder::pace),
-    /// until its next share. Counted once for all that waited for that share.
+    /// Counter: how often a ticker held due entries back until its next share of the
+    /// [`pace`](crate::Builder::pace). All entries that waited for one share count once.
     pub held_back: u64,
     /// Counter: entries of an [`ExpiryMap`](crate::ExpiryMap) that expired when its channel or
-    /// stream had no receiver any more, and were dropped. `ran` counts them, too. Entries that lay
-    /// in the channel when its last receiver was dropped are not counted here.
+    /// stream had no receiver any more, and were dropped. They also count as `ran`. Entries that
+    /// were in the channel when its last receiver was dropped are not counted here.
     pub unreceived: u64,
-    /// Counter: panics on a ticker thread, after each of which it went on. Always 0, unless there
-    /// is a bug in this crate.
+    /// Counter: panics on a ticker thread, which continues after each of them. Always 0, unless
+    /// this crate has a bug.
     pub ticker_panics: u64,
-    /// Per shard.
+    /// The numbers of each shard.
     pub shards: Vec<ShardStats>,
     lateness: Lateness,
 }
 
-/// What one shard contributes.
+/// The numbers of one shard.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ShardStats {
-    /// Gauge: timers not started yet.
+    /// Gauge: armings not started yet.
     pub pending: u64,
-    /// Gauge: of those, the ones that wait for a worker.
+    /// Gauge: pending armings that wait for a worker.
     pub queued: u64,
     /// Start minus deadline of every task that started.
     pub lateness: Lateness,
-    /// Of that, until it was queued: by the ticker, or by the call that found it due already.
+    /// The part of the lateness until the task was queued, by the ticker or by the call that found
+    /// it due.
     pub tick_lag: Lateness,
-    /// Of that, from then until a worker started it.
+    /// The part of the lateness from then until a worker started the task.
     pub queue_lag: Lateness,
 }
 
 impl Stats {
-    /// Whether every accepted arming is accounted for.
+    /// Returns whether every accepted arming is accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.scheduled
             == self.ran + self.cancelled + self.replaced + self.handed_back + self.pending
     }
 
-    /// Start minus deadline of every task that started, over all shards.
+    /// Returns start minus deadline of every task that started, over all shards.
     #[must_use]
     pub fn lateness(&self) -> Lateness {
         self.lateness
@@ -95,24 +96,26 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Counters, queue depth and lateness.
+    /// Returns counters, queue depth and lateness.
     ///
     /// # Complexity
     ///
-    /// One lock per stripe, twice: some ten microseconds in all. Counting itself costs the calls
-    /// nothing shared.
+    /// Takes one lock per stripe, twice: about ten microseconds in all. The counters are kept per
+    /// stripe, so other calls pay nothing shared for them.
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect(self.engine())
     }
 }
 
+/// Sums the counters of all stripes.
 pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
     let mut stats = Stats::default();
     let mut all = crate::stats::Latenesses::new();
     for shard in 0..engine.shards().shards() {
         let mut sum = Counters::default();
         for stripe in engine.stripes_of(Some(shard)) {
+            // All counters of a stripe are read under one hold of its lock, so that they balance.
             let (counters, running) = engine
                 .shards()
                 .peek(stripe, |stripe| (stripe.counters(), stripe.running()));

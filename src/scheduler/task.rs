@@ -9,26 +9,27 @@ use super::repeat::{Next, Rhythm};
 use crate::shard::Start;
 use crate::tick::Time;
 
-/// A boxed task, as reports hand it back.
+/// A boxed task, as reports return it.
 pub struct Task<K, S = RandomState>(Box<dyn Work<K, S>>)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
 
-/// What is in the box. Two kinds behind one pointer: a tag beside it would make the entry of every
-/// timer larger.
+/// The content of the box. The two kinds of tasks are behind one pointer, since a tag next to it
+/// would make the entry of every timer larger.
 pub(crate) trait Work<K, S>: Send
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// How it starts. Asked under the stripe's lock, so no user code.
+    /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
-    /// Runs. What may run again puts itself into `after` before: there a panic does not reach it.
+    /// Runs the task. A task that may run again first moves into `after`, where a panic does not
+    /// reach it.
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>);
 
-    /// Itself, if it may run again.
+    /// Returns the task itself if it may run again.
     fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>>;
 }
 
@@ -38,25 +39,27 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs a round. The rhythm knows the answer afterwards; or that there is none, if it panics.
+    /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
+    /// round panicked.
     fn round(&mut self, firing: &Firing<'_, K, S>);
 
+    /// Returns the cadence.
     fn rhythm(&mut self) -> &mut Rhythm;
 }
 
-/// What becomes of a run when the call that began it has returned.
+/// The state of a run when the call that began it has returned.
 pub(crate) enum After<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// It has ended, unless it says otherwise.
+    /// The run has ended, unless the task changes this.
     Ends,
-    /// It has ended, whatever it says: it is part of another one.
+    /// The run has ended, whatever the task says, since it is part of another run.
     MustEnd,
-    /// So has this one, and the task may run again.
+    /// The run has ended, and the task may run again.
     Stays(Box<dyn Rounds<K, S>>),
-    /// It goes on, and whoever has it now settles it.
+    /// The run continues. Whoever holds it now completes it.
     #[cfg(feature = "tokio")]
     Left,
 }
@@ -71,12 +74,12 @@ where
         *self = After::Stays(rounds);
         match self {
             After::Stays(rounds) => rounds.as_mut(),
-            _ => unreachable!("it was put there"),
+            _ => unreachable!("the line above put it there"),
         }
     }
 }
 
-/// Runs once.
+/// A task that runs once.
 pub(super) struct Once<F>(pub(super) F);
 
 impl<K, S, F> Work<K, S> for Once<F>
@@ -108,36 +111,37 @@ where
         Task(work)
     }
 
-    /// How it starts; under the stripe's lock.
+    /// Decides how the task starts. Called under the stripe's lock.
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
         self.0.start(deadline, now)
     }
 
-    /// Runs it. What may run again is in `after` afterwards, also if it panics.
+    /// Runs the task. A task that may run again is in `after` afterwards, even if it panics.
     pub(super) fn run_staying(self, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
         self.0.run(firing, after);
     }
 
-    /// Runs the task; for one that was handed back, from within a new one. Of a repeating task this
-    /// is one more round, whose answer is dropped with the task. A task that is a future is spawned
-    /// on its runtime, and the run around it does not wait for it.
+    /// Runs the task. Use it to run a task that was handed back from inside a new task. Of a
+    /// repeating task this runs one more round, and drops its answer with the task. A task that is
+    /// a future is spawned on its runtime, and the run around it does not wait for it.
     ///
     /// # Panics
     ///
-    /// If the task does.
+    /// Panics if the task does.
     pub fn run(self, firing: &Firing<'_, K, S>) {
-        // The run is that of the task around it, which ends as it likes.
+        // The run belongs to the task around this one, and ends when that task returns.
         self.0.run(firing, &mut After::MustEnd);
     }
 
-    /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), and
-    /// keeps it: what was handed back goes on under another scheduler, by its answer. It goes on
-    /// counting its rounds; what was missed under the other scheduler it is not told. `None` for a
-    /// task that runs once; it has not run.
+    /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), keeps
+    /// the task and returns its answer. With this, a task that was handed back can continue under
+    /// another scheduler. The task continues to count its rounds. It does not learn which rounds
+    /// were missed under the other scheduler. Returns `None` for a task that runs once, and does
+    /// not run it.
     ///
     /// # Panics
     ///
-    /// If the task does; it can run again then.
+    /// Panics if the task does. The task can run again afterwards.
     ///
     /// # Examples
     ///

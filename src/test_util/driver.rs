@@ -1,4 +1,4 @@
-//! Steps shards and workers of an engine of whatever face, on one thread and the manual clock.
+//! Steps the shards and workers of any engine, on one thread and with a manual clock.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,16 +10,17 @@ use crate::shard::mix;
 use crate::sync::Arc;
 use crate::tick::Time;
 
-/// What drives a stepped engine. Dropping it closes the engine.
+/// Drives a stepped engine. Dropping it closes the engine.
 pub(super) struct Driver<F: Face> {
     server: Arc<Server<F>>,
     hand: ManualClock,
     actors: RefCell<Actors>,
 }
 
+/// The parts of an engine that take steps.
 struct Actors {
     tickers: Vec<Seat>,
-    /// Until when each of them would sleep, by its last step.
+    /// Until when each ticker would sleep, according to its last step.
     asleep: Vec<Time>,
     workers: Vec<Worker>,
     random: u64,
@@ -60,10 +61,11 @@ impl<F: Face> Driver<F> {
         &self.hand
     }
 
-    /// Lets the time pass until `to`, stopping at every moment at which something is due.
+    /// Lets time pass until `to`. It stops at every time at which something is due.
     pub(super) fn advance_to(&self, to: Time) {
         self.settle();
         while let Some(next) = self.next_due(to) {
+            // Never backwards: a task may have set the clock ahead.
             self.hand.set(next.max(self.now()));
             self.settle();
         }
@@ -71,8 +73,9 @@ impl<F: Face> Driver<F> {
         self.settle();
     }
 
-    /// Settles; if `enough` then says no, lets the time pass until the next moment at which
-    /// something is due, and so on. False: nothing is pending that ever will be.
+    /// Takes steps until nothing is left to do, then asks `enough`. While the answer is no, lets
+    /// time pass until something is due, and repeats. Returns false if nothing pending will ever be
+    /// due.
     pub(super) fn advance_until(&self, mut enough: impl FnMut() -> bool) -> bool {
         loop {
             self.settle();
@@ -86,8 +89,8 @@ impl<F: Face> Driver<F> {
         }
     }
 
-    /// Lets each shard and each worker take steps in an order that the seed decides, until none of
-    /// them has anything to do.
+    /// Lets shards and workers take steps until none of them has anything to do. The seed decides
+    /// the order.
     pub(super) fn settle(&self) {
         let mut actors = self
             .actors
@@ -103,6 +106,7 @@ impl<F: Face> Driver<F> {
         let mut idle = vec![false; count];
         let mut idle_count = 0;
         while idle_count < count {
+            // The random actor, or the next one that may have something to do.
             *random = mix(*random);
             let mut at = (*random % count as u64) as usize;
             while idle[at] {
@@ -119,7 +123,7 @@ impl<F: Face> Driver<F> {
                 workers[at - tickers.len()].step(self.server.as_ref())
             };
             if worked {
-                // Whatever it did may be work for the others.
+                // The step may have made work for the others.
                 idle.fill(false);
                 idle_count = 0;
             } else {
@@ -129,12 +133,13 @@ impl<F: Face> Driver<F> {
         }
     }
 
-    /// The exact next moment at which a wheel has something to do, if it is not after `limit`.
+    /// Returns the exact next time at which a wheel has something to do, if it is not after
+    /// `limit`.
     fn next_due(&self, limit: Time) -> Option<Time> {
         let engine = self.server.engine();
         let shards = engine.shards();
-        // What the tickers go by may be early, after a cancellation, and is never late: mostly it
-        // answers without a look at every stripe.
+        // The published times may be early after a cancellation, but are never late. So in most
+        // cases they answer without a look at every stripe.
         let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
         if no_earlier.min().is_none_or(|time| time > limit) {
             return None;
@@ -144,14 +149,16 @@ impl<F: Face> Driver<F> {
             .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
             .min()?;
         if next <= self.now() {
-            // All is settled, so that is held back, and its ticker knows until when. For ever, if
-            // nobody claims what was handed to somebody else's threads.
+            // Nothing is left to do now, so this entry is held back, and its ticker knows until
+            // when. That is forever if nobody claims tickets that were handed to a foreign
+            // executor.
             next = self.actors.borrow().asleep.iter().copied().min()?;
         }
         (next <= limit && next != Time::MAX).then_some(next)
     }
 
-    /// Shuts down, letting the time pass where the mode waits for it. `None`: it was done before.
+    /// Shuts down, and lets time pass where the mode waits for it. Returns `None` if another call
+    /// has shut down before.
     pub(super) fn shut_down(&self, mode: Shutdown) -> Option<Ending<F::Key, F::Payload>> {
         self.settle();
         let engine = self.server.engine();
@@ -160,6 +167,7 @@ impl<F: Face> Driver<F> {
         }
         Some(engine.end(mode, self.now(), &mut |limit| {
             self.settle();
+            // Like `advance_to`, but only until nothing is pending or running.
             while !engine.closing().is_quiet() {
                 let Some(next) = self.next_due(limit) else {
                     self.hand.set(limit.max(self.now()));

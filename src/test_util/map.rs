@@ -16,7 +16,7 @@ use crate::sync::Arc;
 use crate::tick::Time;
 
 /// An [`ExpiryMap`] without threads; see the [module](super). Expired entries go to the map's
-/// handler, on the thread that drives it.
+/// handler, on the thread that drives the map.
 ///
 /// # Examples
 ///
@@ -48,7 +48,7 @@ where
     map: ExpiryMap<K, V, S, G>,
 }
 
-/// How a [`SteppedMap`] is built.
+/// The option that builds a [`SteppedMap`].
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
 where
     K: Clone + Send + 'static,
@@ -60,8 +60,8 @@ where
     /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
     /// [`RandomState`] hashes.
     ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
-    /// then that one is used.
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
+    /// that clock is used.
     ///
     /// # Errors
     ///
@@ -86,19 +86,20 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    /// The map, for any thread. It is closed when this driver is dropped.
+    /// Returns the map, which any thread may use. Dropping this driver closes it.
     #[must_use]
     pub fn map(&self) -> ExpiryMap<K, V, S, G> {
         self.map.clone()
     }
 
-    /// The moment that the clock shows.
+    /// Returns the time that the clock shows.
     #[must_use]
     pub fn now(&self) -> Time {
         self.driver.now()
     }
 
-    /// The hand of the clock. Moving it expires nothing by itself; [`settle`](Self::settle) does.
+    /// Returns the clock, to set it by hand. Setting it expires nothing by itself;
+    /// [`settle`](Self::settle) does.
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.driver.hand().clone()
@@ -108,27 +109,27 @@ where
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     pub fn advance(&self, by: Duration) {
         self.advance_to(self.now() + by);
     }
 
-    /// Lets the time pass until `to`, stopping at every moment at which something is due. A moment
-    /// that has passed changes nothing but settles.
+    /// Lets time pass until `to`, and stops at every time at which something is due. If `to` is in
+    /// the past, this only delivers what is due now.
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     pub fn advance_to(&self, to: Time) {
         self.driver.advance_to(to);
     }
 
-    /// Lets the time pass until something expires, and settles. False if nothing is left that ever
-    /// will.
+    /// Lets time pass until an entry expires, and delivers everything that is due then. Returns
+    /// false if no entry will ever expire.
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> bool {
         let ran = || self.map.stats().ran;
@@ -136,32 +137,32 @@ where
         self.driver.advance_until(|| ran() > before)
     }
 
-    /// Sets the clock to `to` without stopping in between, as if every thread had slept through,
-    /// and settles. Also backwards.
+    /// Sets the clock to `to` without stopping in between, as if every thread had slept meanwhile.
+    /// Then delivers everything that is due. `to` may be in the past.
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     pub fn jump_to(&self, to: Time) {
         self.driver.hand().set(to);
         self.driver.settle();
     }
 
-    /// Delivers everything that is due at this moment.
+    /// Delivers everything that is due now.
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     pub fn settle(&self) {
         self.driver.settle();
     }
 
-    /// Shuts down, letting the time pass where the mode waits for it. A second call returns an
-    /// empty report.
+    /// Shuts down, and lets time pass where the mode waits for it. A second call returns an empty
+    /// report.
     ///
     /// # Panics
     ///
-    /// From inside the map's handler.
+    /// Panics if it is called from inside the map's handler.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn shutdown(&self, mode: Shutdown) -> ExpiryReport<K, V> {
         ExpiryReport::of(self.driver.shut_down(mode))

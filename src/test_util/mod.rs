@@ -1,10 +1,10 @@
-//! A scheduler that a test drives from its own thread: no thread of its own, no waiting, and the
-//! same interleaving again with the same seed.
+//! A scheduler that a test drives from its own thread. It has no threads and never waits, and the
+//! same seed gives the same interleaving again.
 //!
-//! The API is that of production: the same [`Handle`], the same builder, with
+//! The API is that of production: the same [`Handle`], and the same builder with
 //! [`build_stepped`](crate::Builder::build_stepped) instead of `build`. Time passes only in
-//! [`advance`](Stepped::advance) and its siblings, and tasks run in there, on the calling thread.
-//! Each call returns when everything is settled: nothing due is left, nothing runs.
+//! [`advance`](Stepped::advance) and its siblings. Tasks run inside these calls, on the calling
+//! thread. Each call returns when nothing is due and nothing runs any more.
 //!
 //! # Examples
 //!
@@ -49,8 +49,8 @@ use crate::tick::Time;
 
 /// A scheduler without threads; see the [module](self).
 ///
-/// It is driven by one thread at a time and is not `Sync`; its handles are. Calling `advance` and
-/// its siblings from inside a task panics.
+/// One thread drives it at a time. It is not `Sync`, but its handles are. Calling `advance` and its
+/// siblings from inside a task panics.
 pub struct Stepped<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -60,7 +60,7 @@ where
     handle: Handle<K, S>,
 }
 
-/// How a [`Stepped`] is built.
+/// The option that builds a [`Stepped`].
 impl<K, S> Builder<K, S>
 where
     K: Clone + Send + 'static,
@@ -68,10 +68,10 @@ where
 {
     /// Builds a scheduler without threads, driven by the calling thread; see
     /// the [module](self). `seed` decides how shards and workers interleave, and how
-    /// [`RandomState`] hashes; a hasher of your own has to be the same in every run by itself.
+    /// [`RandomState`] hashes. A custom hasher has to give the same hashes in every run by itself.
     ///
-    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given:
-    /// then that one is used.
+    /// The clock starts at [`Time::ZERO`](crate::Time::ZERO), unless a manual clock was given. Then
+    /// that clock is used.
     ///
     /// # Errors
     ///
@@ -90,19 +90,20 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// A handle, for any thread.
+    /// Returns a handle, which any thread may use.
     #[must_use]
     pub fn handle(&self) -> Handle<K, S> {
         self.handle.clone()
     }
 
-    /// The moment that the clock shows.
+    /// Returns the time that the clock shows.
     #[must_use]
     pub fn now(&self) -> Time {
         self.driver.now()
     }
 
-    /// The hand of the clock. Moving it fires nothing by itself; [`settle`](Self::settle) does.
+    /// Returns the clock, to set it by hand. Setting it runs nothing by itself;
+    /// [`settle`](Self::settle) does.
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.driver.hand().clone()
@@ -114,25 +115,25 @@ where
         self.advance_to(self.now() + by)
     }
 
-    /// Lets the time pass until `to`, stopping at every moment at which something is due: each
-    /// timer runs at its own tick, what it schedules runs in its turn, and the result is in the
-    /// order of the runs. A moment that has passed changes nothing but settles.
+    /// Lets time pass until `to`, and stops at every time at which something is due. So each timer
+    /// runs at its own tick, and timers that it schedules run in their turn. Returns the runs in
+    /// their order. If `to` is in the past, this only runs what is due now.
     ///
     /// # Panics
     ///
-    /// From inside a task.
+    /// Panics if it is called from inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to(&self, to: Time) -> Vec<Fired<K>> {
         self.driver.advance_to(to);
         self.take_log()
     }
 
-    /// Lets the time pass until something runs, and settles. `None` if nothing is pending that
-    /// ever will.
+    /// Lets time pass until a task runs, and runs everything that is due then. Returns `None` if
+    /// nothing pending will ever run.
     ///
     /// # Panics
     ///
-    /// From inside a task.
+    /// Panics if it is called from inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> Option<Vec<Fired<K>>> {
         let mut fired = Vec::new();
@@ -144,42 +145,43 @@ where
             .then_some(fired)
     }
 
-    /// Sets the clock to `to` without stopping in between, as if every thread had slept through,
-    /// and settles. Also backwards.
+    /// Sets the clock to `to` without stopping in between, as if every thread had slept meanwhile.
+    /// Then runs everything that is due. `to` may be in the past.
     ///
     /// # Panics
     ///
-    /// From inside a task.
+    /// Panics if it is called from inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn jump_to(&self, to: Time) -> Vec<Fired<K>> {
         self.driver.hand().set(to);
         self.settle()
     }
 
-    /// Runs everything that is due at this moment, and returns what ran since the last call that
-    /// returned runs.
+    /// Runs everything that is due now, and returns the runs since the last call that returned
+    /// runs.
     ///
     /// # Panics
     ///
-    /// From inside a task.
+    /// Panics if it is called from inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn settle(&self) -> Vec<Fired<K>> {
         self.driver.settle();
         self.take_log()
     }
 
+    /// Takes the record of the runs so far.
     fn take_log(&self) -> Vec<Fired<K>> {
         let log = self.driver.server().engine().face.log.as_ref();
         log.map(|log| std::mem::take(&mut *log.lock()))
             .unwrap_or_default()
     }
 
-    /// Shuts down, letting the time pass where the mode waits for it. A second call returns an
-    /// empty report.
+    /// Shuts down, and lets time pass where the mode waits for it. A second call returns an empty
+    /// report.
     ///
     /// # Panics
     ///
-    /// From inside a task.
+    /// Panics if it is called from inside a task.
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn shutdown(&self, mode: Shutdown) -> Report<K, S> {
         Report::of(self.driver.shut_down(mode))

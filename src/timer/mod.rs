@@ -1,6 +1,6 @@
-//! The keyless face: one-shots with a handle, the `newTimeout` of Netty's `HashedWheelTimer`. No
-//! index, no hash: a thread's timers go into one stripe. `sleep.rs` has the same for tasks that
-//! await.
+//! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
+//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into one
+//! stripe. `sleep.rs` has the same for tasks that await.
 
 mod sleep;
 
@@ -24,9 +24,9 @@ use crate::tick::Time;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
 ///
-/// The same engine as [`Scheduler`](crate::Scheduler), with the same promises. Without a key there
-/// is nothing to hash and nothing to look up: starting and stopping a timer is cheaper, and finding
-/// one again is the caller's business.
+/// A `Timer` has the same engine as [`Scheduler`](crate::Scheduler), with the same promises.
+/// Without a key there is nothing to hash and nothing to look up, so starting and stopping a timer
+/// is cheaper. To find a timer again, the caller keeps its [`Timeout`].
 ///
 /// Dropping the `Timer` closes it without waiting, like dropping a scheduler.
 ///
@@ -47,22 +47,23 @@ use crate::tick::Time;
 /// ```
 pub struct Timer {
     server: Arc<Server<Keyless>>,
-    /// One per stripe: a timeout keeps the engine alive, and threads that start and stop timers on
-    /// different stripes would pass the one reference count to and fro.
+    /// One link per stripe. Each timeout keeps the engine alive. With a single reference count,
+    /// threads that start and stop timers on different stripes would contend for its cache line.
     links: Box<[Link]>,
 }
 
-/// Keeps the engine alive; with a count of its own, on a line of its own.
+/// Keeps the engine alive, with a reference count of its own on a cache line of its own.
 type Link = Arc<CachePadded<Arc<Engine<Keyless>>>>;
 
 type BoxedTask = Box<dyn FnOnce() + Send>;
 
-/// What is done when a timer is due.
+/// The action of a due timer.
 enum Due {
     Run(BoxedTask),
     Wake(sleep::WakeUp),
 }
 
+/// The front end of timers without keys.
 #[derive(Debug)]
 struct Keyless;
 
@@ -82,17 +83,19 @@ impl Face for Keyless {
 
     fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
 
-    /// Sleepers: the drop of a [`sleep::WakeUp`] wakes its task, and contains the waker's panic.
+    /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
+    /// panic.
     fn keep_back(&self, taken: &mut Vec<Taken<(), Due>>) {
         taken.retain(|(_, _, due)| matches!(due, Due::Run(_)));
     }
 }
 
 thread_local! {
-    /// Spreads threads over stripes.
+    /// A number per thread, which spreads threads over stripes.
     static THREAD_NUMBER: u32 = unique_number();
 }
 
+/// Returns the stripe that takes the timers of the current thread.
 fn stripe_of_thread(engine: &Engine<Keyless>) -> usize {
     let number = THREAD_NUMBER.with(|number| *number);
     number as usize % engine.shards().stripes()
@@ -121,11 +124,11 @@ pub struct TimerBuilder {
 impl TimerBuilder {
     engine_options!();
 
-    /// Starts the threads.
+    /// Starts the threads and returns the timer.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be, or why a thread did not start.
+    /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, seats) = Engine::assemble(
@@ -156,7 +159,7 @@ impl fmt::Debug for TimerBuilder {
 }
 
 impl Timer {
-    /// A timer with default options.
+    /// Starts a timer with default options.
     ///
     /// # Errors
     ///
@@ -165,7 +168,7 @@ impl Timer {
         Self::builder().build()
     }
 
-    /// Options with their defaults.
+    /// Returns a builder with default options.
     pub fn builder() -> TimerBuilder {
         TimerBuilder {
             config: Config::new(),
@@ -173,16 +176,16 @@ impl Timer {
         }
     }
 
-    /// Runs `task` once, at or after `delay` from now. Dropping the answer changes nothing.
+    /// Runs `task` once, at or after `delay` from now. Dropping the returned value changes nothing.
     ///
     /// # Errors
     ///
-    /// The task comes back in the error: [`Full`](ScheduleError::Full) at `max_pending`,
+    /// The error contains the task: [`Full`](ScheduleError::Full) at `max_pending`,
     /// [`Closed`](ScheduleError::Closed) after shutdown.
     ///
     /// # Blocking
     ///
-    /// One stripe's lock, for well under a microsecond.
+    /// Takes one stripe's lock for well under a microsecond.
     ///
     /// # Complexity
     ///
@@ -216,43 +219,43 @@ impl Timer {
             }
             (Err(Refusal::UnderLock), Some(task)) => Err(ScheduleError::UnderLock(*task)),
             (Err(_), Some(task)) => Err(ScheduleError::Closed(*task)),
-            (Err(_), None) => unreachable!("what is refused is not taken"),
+            (Err(_), None) => unreachable!("a refused call takes nothing"),
         }
     }
 
-    /// The present moment of the timer's clock.
+    /// Returns the current time of the timer's clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.server.engine().now()
     }
 
-    /// How far the timer's life has come.
+    /// Returns the stage of the timer's life.
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.server.engine().closing().state()
     }
 
-    /// Counters, queue depth and lateness.
+    /// Returns counters, queue depth and lateness.
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect_stats(self.server.engine())
     }
 
-    /// Closes the timer, deals with what is pending as `mode` says, and reports; see
+    /// Closes the timer, treats pending timers as `mode` says, and returns a report; see
     /// [`Scheduler::shutdown`](crate::Scheduler::shutdown).
     ///
     /// # Errors
     ///
-    /// From inside one of its own tasks: the ticket yields the report later.
+    /// From inside one of its own tasks: the ticket in `Err` yields the report later.
     ///
     /// # Blocking
     ///
-    /// As [`Scheduler::shutdown`](crate::Scheduler::shutdown).
+    /// As for [`Scheduler::shutdown`](crate::Scheduler::shutdown).
     pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
         Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
     }
 
-    /// Like [`shutdown`](Self::shutdown), without waiting for it; see
+    /// Begins a [`shutdown`](Self::shutdown) without waiting for it; see
     /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<TimerReport> {
         ReportTicket::new(Engine::begin_shutdown(&self.server, mode, TimerReport::of))
@@ -279,7 +282,8 @@ pub struct Timeout {
     link: Link,
     stripe: usize,
     id: EntryId,
-    /// Cancelled by way of this value: the place in the stripe may be in use again by now.
+    /// Whether this value cancelled the timer. The slot may be in use again since, so the stripe
+    /// may not know.
     cancelled: AtomicBool,
 }
 
@@ -288,15 +292,15 @@ impl Timeout {
     /// started and never will.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        // Dropped outside the lock.
+        // Dropped without the lock.
         let mut task = None;
         let answer = self.link.with(self.stripe, |stripe| {
             match stripe.cancel_id(self.id) {
                 Cancelling::Cancelled {
                     deadline, dropped, ..
                 } => {
-                    // Under the lock, like the look in `fate`: from here on the place can be used
-                    // again. Relaxed: the lock orders it.
+                    // Set under the lock, and read under it in `fate`: from here on another timer
+                    // may use the slot. Relaxed: the lock orders it.
                     self.cancelled.store(true, Ordering::Relaxed);
                     task = dropped.1;
                     Cancel::Cancelled {
@@ -308,7 +312,8 @@ impl Timeout {
                 Cancelling::NotFound => Cancel::NotFound,
             }
         });
-        // Also while the thread panics, when another panic would end the process.
+        // If the thread panics already, a panic of the task's drop would end the process; this
+        // catches it.
         drop_pair(((), task));
         answer
     }
@@ -323,21 +328,21 @@ impl Timeout {
             .into()
     }
 
-    /// Whether the task has started.
+    /// Returns whether the task has started.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.fate() == Fate::Expired
     }
 
-    /// Whether the task never started and never will: it was cancelled, handed back at shutdown,
-    /// or dropped with the timer.
+    /// Returns whether the task has not started and never will: it was cancelled, handed back at
+    /// shutdown, or dropped with the timer.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.fate() == Fate::Cancelled
     }
 
-    /// How long until the deadline, zero if it has passed and no worker has started the task;
-    /// `None` once it is expired or cancelled.
+    /// Returns the time until the deadline; zero if the deadline has passed and no worker has
+    /// started the task; `None` once the timer is expired or cancelled.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let sight = self
@@ -348,6 +353,7 @@ impl Timeout {
             .then(|| sight.deadline.since(self.link.now()))
     }
 
+    /// Decides what happened to the timer.
     fn fate(&self) -> Fate {
         let (cancelled, sight, end) = self.link.shards().peek(self.stripe, |stripe| {
             // Relaxed: the lock orders it.
@@ -358,20 +364,21 @@ impl Timeout {
             return Fate::Cancelled;
         }
         if is_under_a_lock() {
-            // While the thread panics: it was not looked for, and nothing is known.
+            // The thread panics under a lock: no stripe was searched, and nothing is known.
             return Fate::Pending;
         }
         match (sight.map(|sight| sight.phase), end) {
             (Some(SightPhase::Running { .. }), _) => Fate::Expired,
             (Some(_), _) => Fate::Pending,
             (None, Some(End::Cancelled | End::HandedBack)) => Fate::Cancelled,
-            // The place is in use again, so nothing was closed; and it was not cancelled by this
-            // value, the only one that could.
+            // The slot was used again, so the timer was not closed. Only this value could have
+            // cancelled the arming, and it did not. So the task has started.
             (None, Some(End::Ran) | None) => Fate::Expired,
         }
     }
 }
 
+/// What happened to a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Pending,
@@ -388,32 +395,33 @@ impl fmt::Debug for Timeout {
     }
 }
 
-/// What the shutdown of a [`Timer`] left.
+/// The result of the shutdown of a [`Timer`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TimerReport {
-    /// The timers that had not started, in no order. Sleeps are not among them: their tasks are
-    /// woken before the shutdown waits for running tasks. The counters count sleeps as handed back.
+    /// The timers that had not started, in no particular order. Sleeps are not included: their
+    /// tasks are woken before the shutdown waits for running tasks. The counters count sleeps as
+    /// handed back.
     pub handed_back: Vec<TimerHandedBack>,
-    /// How many threads were still in user code when the limit had passed: in a task, or in what
-    /// follows one (a waker). If there was no such thread, the number of threads in a foreign
-    /// executor that was given a batch. These threads end with that code.
+    /// The number of threads that were still in user code when the limit had passed: in a task, or
+    /// in code that follows one (a waker). If there was no such thread, the number of threads in a
+    /// foreign executor that was given a batch. These threads end when that code ends.
     pub still_running: usize,
-    /// Another call had begun the shutdown; it has the report.
+    /// Whether another call had begun the shutdown. That call gets the report.
     pub already_closed: bool,
 }
 
 /// A timer that did not run and was not cancelled.
 #[non_exhaustive]
 pub struct TimerHandedBack {
-    /// When it was due.
+    /// When the timer was due.
     pub deadline: Time,
-    /// Its task.
+    /// The task.
     pub task: Box<dyn FnOnce() + Send>,
 }
 
 impl Default for TimerReport {
-    /// The report of every call but the first.
+    /// Makes the report of every call except the first.
     fn default() -> Self {
         TimerReport {
             handed_back: Vec::new(),
@@ -434,7 +442,7 @@ impl TimerReport {
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
                     Due::Run(task) => Some(TimerHandedBack { deadline, task }),
-                    // `keep_back` has taken these out.
+                    // `keep_back` has removed these.
                     Due::Wake(_) => None,
                 })
                 .collect(),

@@ -1,13 +1,13 @@
-//! Sleeping on the wheel: the payload is the waker itself, and nothing is boxed.
+//! Sleeping on the wheel. The payload is the waker itself, so nothing is boxed.
 //!
-//! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its
-//! stripe's lock decides: a poll that finds the entry leaves its waker there, and whoever takes the
-//! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes. So the waker of
-//! the last poll is woken in every case, and a poll that does not find the entry is ready.
+//! A sleep is armed in the polling thread's stripe when it is first polled. From then on the lock
+//! of that stripe decides. A poll that finds the entry leaves its waker there. Whoever takes the
+//! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes the task. So the
+//! waker of the last poll is woken in every case, and a poll that does not find the entry is ready.
 //! **TIMER-1**
 //!
-//! Only the sleep itself cancels without waking. Wakers are the runtime's code: they are cloned,
-//! woken and dropped without a lock.
+//! Only the sleep itself cancels without waking. Wakers are code of their runtime, so they are
+//! cloned, woken and dropped without a lock.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -38,18 +38,18 @@ impl WakeUp {
 impl Drop for WakeUp {
     fn drop(&mut self) {
         if let Some(waker) = self.0.take() {
-            // The runtime's code.
+            // A waker is code of its runtime.
             let _ = contain(|| waker.wake());
         }
     }
 }
 
-/// A future that is ready at a moment; see [`Timer::sleep`].
+/// A future that is ready at a given time; see [`Timer::sleep`].
 ///
-/// Dropping it cancels its timer. If it is dropped by user code that runs under a lock of this
-/// crate, the thread cancels the timer as soon as the lock is released. A sleep can be
-/// [reset](Self::reset), also when it is over. The first poll arms it. Further polls neither
-/// allocate nor clone a waker, unless the task has moved.
+/// Dropping it cancels its timer. If user code drops it under a lock of this crate, the thread
+/// cancels the timer after the lock is released. A sleep can be [reset](Self::reset), even after
+/// its end. The first poll arms it. Further polls neither allocate nor clone a waker, unless the
+/// task has moved.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     link: Link,
@@ -57,14 +57,14 @@ pub struct Sleep {
     armed: Option<(usize, EntryId)>,
 }
 
-/// Why a sleep ended before its time.
+/// The reason why a sleep ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SleepError {
-    /// `max_pending` timers are pending. Passes when one of them ends. (Also when a stripe holds
-    /// four billion, its limit without a bound.)
+    /// `max_pending` timers are pending, or a stripe holds four billion timers. The error passes
+    /// when one of them ends.
     Full,
-    /// The timer is closed, for good.
+    /// The timer is closed. The error is permanent.
     Closed,
     /// The sleep was polled while the thread was panicking under a lock of this crate, see
     /// [panic hooks](crate#panic-hooks). The error passes when the panic has released the lock.
@@ -85,13 +85,13 @@ impl fmt::Display for SleepError {
 
 impl std::error::Error for SleepError {}
 
-/// Why [`Timer::timeout`] has no output.
+/// The reason why [`Timer::timeout`] has no output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimeoutError {
-    /// The time was over before the future was ready.
+    /// The limit was reached before the future was ready.
     Elapsed,
-    /// There was nothing to measure the time with, and the future was not ready at once.
+    /// The time could not be measured, and the future was not ready at once.
     Sleep(SleepError),
 }
 
@@ -114,19 +114,21 @@ impl std::error::Error for TimeoutError {
 }
 
 impl Timer {
-    /// A future that is ready at or after `delay` from now. It needs no particular runtime.
+    /// Returns a future that is ready at or after `delay` from now. It needs no particular runtime.
     ///
-    /// The time runs from this call on; nothing is armed before the first poll. Each sleep that is
-    /// polled counts as one pending timer. It wakes its task on the timer's workers; for very many
-    /// sleeps a timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
+    /// The delay counts from this call, but nothing is armed before the first poll. Each sleep that
+    /// was polled counts as one pending timer. The timer's workers wake the task. For very many
+    /// sleeps, a timer that is built [`inline`](super::TimerBuilder::inline) saves the hand-over.
     ///
     /// # Errors
     ///
-    /// The future's: [`Full`](SleepError::Full) at `max_pending`, [`Closed`](SleepError::Closed) if
-    /// the timer is shut down or dropped before the sleep is over. A shutdown wakes the sleeping
-    /// tasks before it waits for running ones. A sleep that is polled only after its deadline is
-    /// ready without an error, whatever became of the timer. With
-    /// [`Shutdown::Drain`](crate::Shutdown::Drain) the sleeps go on to their end.
+    /// The future returns [`Full`](SleepError::Full) at `max_pending`, and
+    /// [`Closed`](SleepError::Closed) if the timer is shut down or dropped before the sleep is
+    /// over.
+    ///
+    /// A shutdown wakes the sleeping tasks before it waits for running ones. With
+    /// [`Shutdown::Drain`](crate::Shutdown::Drain) the sleeps continue to their end. A sleep that
+    /// is polled only after its deadline is ready without an error, whatever happened to the timer.
     ///
     /// # Examples
     ///
@@ -147,7 +149,7 @@ impl Timer {
         self.sleep_until(self.now() + delay)
     }
 
-    /// Like [`sleep`](Self::sleep), until a moment of the timer's clock.
+    /// Like [`sleep`](Self::sleep), until a time of the timer's clock.
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
         let stripe = stripe_of_thread(self.server.engine());
         Sleep {
@@ -157,14 +159,15 @@ impl Timer {
         }
     }
 
-    /// The output of `future`, if it is ready within `limit` from now. If both are ready at the
-    /// same poll it is the output.
+    /// Returns the output of `future` if it is ready within `limit` from now. If both are ready at
+    /// the same poll, the output wins.
     ///
-    /// Cancel-safe: dropping it drops `future` and cancels the timer. So does its end by time.
+    /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
+    /// does reaching the limit.
     ///
     /// # Errors
     ///
-    /// The future's: [`TimeoutError`].
+    /// The returned future yields a [`TimeoutError`].
     ///
     /// # Examples
     ///
@@ -193,6 +196,7 @@ impl Timer {
         async move {
             let mut future = pin!(future);
             poll_fn(|context| {
+                // The future comes first, so that its output wins.
                 if let Poll::Ready(output) = future.as_mut().poll(context) {
                     return Poll::Ready(Ok(output));
                 }
@@ -206,26 +210,26 @@ impl Timer {
 }
 
 impl Sleep {
-    /// When it is over.
+    /// Returns when the sleep is over.
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// Whether its moment has come.
+    /// Returns whether the deadline has come.
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         self.link.now() >= self.deadline
     }
 
-    /// Lets it begin anew: it is over at `delay` from now. Constant, and for a later moment a
-    /// single write, so a connection that is idle too late can be told by one sleep that each
-    /// message resets.
+    /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
+    /// write for a later deadline. So one sleep that each message resets can report an idle
+    /// connection.
     pub fn reset(&mut self, delay: Duration) {
         self.reset_until(self.link.now() + delay);
     }
 
-    /// Like [`reset`](Self::reset), to a moment of the timer's clock.
+    /// Like [`reset`](Self::reset), to a time of the timer's clock.
     pub fn reset_until(&mut self, deadline: Time) {
         self.deadline = deadline;
         let Some((stripe, id)) = self.armed else {
@@ -236,8 +240,9 @@ impl Sleep {
             stripe.reschedule_id(id, deadline, now, false)
         });
         if !matches!(moved, Moving::Moved { .. }) {
-            // It has woken its task already: the next poll arms it. So it does when the thread
-            // panics under a lock, and the timer could not be looked for.
+            // The entry is gone and its task was woken, so the next poll arms the sleep again. But
+            // while the thread panics under a lock, no stripe was searched, and the entry has to go
+            // later.
             if is_under_a_lock() {
                 self.cancel();
             }
@@ -245,6 +250,7 @@ impl Sleep {
         }
     }
 
+    /// Arms the sleep with the waker of the current poll.
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
         let stripe = stripe_of_thread(engine);
@@ -257,6 +263,7 @@ impl Sleep {
                 stripe.arm_keyless(admission, (), Due::Wake(wake_up), self.deadline, now)
             },
         );
+        // A refused waker is dropped without waking: this poll reports the error itself.
         if let Some(mut unused) = given {
             drop(unused.0.take());
         }
@@ -271,7 +278,8 @@ impl Sleep {
         }
     }
 
-    /// Takes the timer back without waking anybody. Under a lock, as soon as that is released.
+    /// Cancels the timer without waking the task. Under a lock, this happens when the lock is
+    /// released.
     fn cancel(&mut self) {
         let Some((stripe, id)) = self.armed.take() else {
             return;
@@ -284,6 +292,7 @@ impl Sleep {
     }
 }
 
+/// Takes the entry out and drops its waker without waking the task.
 fn take_back(link: &Link, stripe: usize, id: EntryId) {
     let mut wake_up = None;
     link.with(stripe, |stripe| {
@@ -292,7 +301,8 @@ fn take_back(link: &Link, stripe: usize, id: EntryId) {
         }
     });
     if let Some(Due::Wake(mut wake_up)) = wake_up {
-        // Also while the thread panics, when another panic would end the process.
+        // If the thread panics already, a panic of the waker's drop would end the process; this
+        // catches it.
         drop_pair(((), wake_up.0.take()));
     }
 }
@@ -300,9 +310,10 @@ fn take_back(link: &Link, stripe: usize, id: EntryId) {
 impl Future for Sleep {
     type Output = Result<(), SleepError>;
 
-    /// Ready again at once if it is polled after its end.
+    /// Polls the sleep. After its end, every further poll is ready at once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let now = self.link.now();
+        // The clock decides first, so a poll after the deadline never reports an error.
         if now >= self.deadline {
             self.cancel();
             return Poll::Ready(Ok(()));
@@ -321,11 +332,12 @@ impl Future for Sleep {
             return Poll::Pending;
         }
         if is_under_a_lock() {
-            // It was not looked for: it may well be there.
+            // The thread panics under a lock: no stripe was searched, and the entry may be there.
             return Poll::Ready(Err(SleepError::UnderLock));
         }
         self.armed = None;
-        // It is over, maybe by a clock that was set back since; or the timer closed before.
+        // The entry is gone. Either the sleep is over, even if the clock was set back since, or the
+        // timer was closed.
         let is_over = self.is_elapsed() || self.link.closing().state() == Lifecycle::Running;
         Poll::Ready(if is_over {
             Ok(())

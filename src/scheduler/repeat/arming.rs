@@ -1,4 +1,4 @@
-//! `Handle::repeat`.
+//! The call that arms a repeating timer: `Handle::repeat`.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -19,40 +19,42 @@ where
     K: Hash + Eq + Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs `task` again and again, as `period` says, until it answers
-    /// [`Next::Stop`](crate::Next::Stop), the key is cancelled or armed anew, or the scheduler
-    /// ends. A task that returns nothing just goes on. What is pending under the same key is
-    /// replaced, as by [`schedule`](Self::schedule).
+    /// Runs `task` repeatedly, as `period` says. What is pending under the same key is replaced, as
+    /// by [`schedule`](Self::schedule). The repetition ends when:
     ///
-    /// Each round is an arming of its own: it is counted as one, has a [`TimerId`](crate::TimerId)
-    /// of its own (the answer names the first; [`get`](Self::get) tells the present one) and can be
-    /// moved or cancelled while it is pending. Rounds of one key never overlap; they run on
-    /// whichever worker is free.
+    /// - the task answers [`Next::Stop`](crate::Next::Stop); a task that returns nothing continues,
+    /// - the key is cancelled or armed anew,
+    /// - the scheduler ends.
     ///
-    /// Between two rounds every call does what it does to any pending timer. While a round runs:
+    /// Each round is an arming of its own. It counts as one, can be moved or cancelled while it is
+    /// pending, and has its own [`TimerId`](crate::TimerId): this call returns the first one, and
+    /// [`get`](Self::get) the present one. Rounds of one key never overlap. They run on any free
+    /// worker.
     ///
-    /// | call | what it does |
+    /// Between two rounds, every call acts as on any pending timer. While a round runs:
+    ///
+    /// | call | effect |
     /// |---|---|
-    /// | [`cancel`](Self::cancel), also by id | answers *running*, tells the run, and no round follows |
+    /// | [`cancel`](Self::cancel), also by id | answers *running* and notifies the run; no round follows |
     /// | [`cancel_all`](Self::cancel_all) | the same, for each repeating key that runs |
-    /// | [`reschedule`](Self::reschedule) | *moved*: the next round is due then, whatever this one answers; a fixed rate's grid begins anew there |
-    /// | [`pull_in`](Self::pull_in) | *moved*: the next round is due then, or earlier if this one's answer says so |
-    /// | [`schedule`](Self::schedule), `repeat` | kept for after the run, in place of the repetition, which is none of [`Scheduled::replaced`]; cancelled by its id before the run ends, it leaves the repetition as it was |
-    /// | [`schedule_if_absent`](Self::schedule_if_absent) | refused, [`Occupied`](ScheduleError::Occupied) |
-    /// | shutdown | the round ends and none follows: the task is dropped, and comes back only between two rounds |
+    /// | [`reschedule`](Self::reschedule) | answers *moved*: the next round is due at that time, whatever the running round answers; the grid of a fixed rate begins anew there |
+    /// | [`pull_in`](Self::pull_in) | answers *moved*: the next round is due at that time, or earlier if the running round's answer says so |
+    /// | [`schedule`](Self::schedule), `repeat` | the new timer runs after the round and replaces the repetition, which [`Scheduled::replaced`] does not report; if it is cancelled by its id before the round ends, the repetition continues |
+    /// | [`schedule_if_absent`](Self::schedule_if_absent) | refused with [`Occupied`](ScheduleError::Occupied) |
+    /// | shutdown | the round ends and none follows; the task is dropped, since it is handed back only between two rounds |
     ///
-    /// With `max_pending`, a repeating timer keeps its place while its rounds run, so that the next
-    /// one is never refused.
+    /// With `max_pending`, a repeating timer keeps its permit while its rounds run, so the next
+    /// round is never refused.
     ///
     /// # Errors
     ///
-    /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod); and
-    /// [`NoRound`](ScheduleError::NoRound) if the schedule function knows no first time. The task
-    /// comes back in the error, and nothing was changed; key and period are dropped.
+    /// As for [`schedule`](Self::schedule), and [`ZeroPeriod`](ScheduleError::ZeroPeriod), and
+    /// [`NoRound`](ScheduleError::NoRound) if the schedule function returns no first time. The
+    /// error contains the task, and nothing was changed. Key and period are dropped.
     ///
     /// # Panics
     ///
-    /// If the schedule function does when it is asked for the first time.
+    /// Panics if the schedule function panics when it is asked for the first time.
     ///
     /// # Complexity
     ///
@@ -92,10 +94,11 @@ where
         R: IntoNext + 'static,
     {
         let now = self.now();
-        // The engine's seed is in the hash already, so that what is stepped repeats.
+        // The hash depends on the engine's seed, so a stepped scheduler repeats its jitter.
         let (_, hash) = self.hash_of(&key);
         let random = mix(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().face.least_grace;
+        // Without a lock: a schedule function is user code.
         let (rhythm, deadline) = match Rhythm::begin(period, now, random, least_grace) {
             Ok(begun) => begun,
             Err(NoRhythm::Zero) => return Err(ScheduleError::ZeroPeriod(task)),
@@ -107,7 +110,7 @@ where
         });
         answer.map_err(|refusal| match given {
             Some((_key, repeat)) => refused(refusal, repeat.into_task()),
-            None => unreachable!("what is refused is not taken"),
+            None => unreachable!("a refused call takes nothing"),
         })
     }
 }

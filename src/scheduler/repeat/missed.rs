@@ -1,52 +1,53 @@
-//! What becomes of a round of a fixed rate that is late: a pure function of the grid, the deadline,
-//! the present, the policy and the grace.
+//! What happens to a late round of a fixed rate: a pure function of the grid, the deadline, the
+//! current time, the policy and the grace.
 //!
-//! The grid is `point`, `point + period`, and so on. Of a late round all points that have come by
-//! now are looked at together; the first of them is the round's own.
+//! The grid is `point`, `point + period`, and so on. For a late round, all points that have come by
+//! now are treated together. The first of them is the round's own.
 //!
 //! | policy | of ten points that have come | the next one after that |
 //! |---|---|---|
-//! | `Skip` | none runs, ten are left out | the first after now |
-//! | `Once` | the last one runs now, the nine before it are left out | the first after now |
-//! | `AtMost(3)` | the last three run now, one after the other, the seven before them are left out | the first after now |
+//! | `Skip` | none runs, ten are skipped | the first after now |
+//! | `Once` | the last one runs now, the nine before it are skipped | the first after now |
+//! | `AtMost(3)` | the last three run now, one after the other, the seven before are skipped | the first after now |
 //! | `All` | ten run now, one after the other | the first after now |
 //!
-//! Nothing has to be remembered between the runs that make up for something: each one leaves the
-//! points that are still to be run as the grid's next ones, and those are late again.
+//! Rounds that are made up need no state in between. Each of them leaves the points that are still
+//! to be run as the next points of the grid, and those are late again.
 
 use std::time::Duration;
 
 use crate::tick::Time;
 
-/// What becomes of rounds of a [fixed rate](super::Period::fixed_rate) that were missed: those that
-/// could not start within their [grace](super::Period::grace), since the process was suspended, the
-/// machine was busy, or a round before took too long.
+/// What happens to the missed rounds of a [fixed rate](super::Period::fixed_rate). A round is
+/// missed if it could not start within its [grace](super::Period::grace), because the process was
+/// suspended, the machine was busy, or an earlier round took too long.
 ///
-/// [`Round::missed`](super::Round::missed) of the next round that runs is the number of rounds that
-/// were left out for good. If some missed rounds are made up for, they are the latest ones. So the
-/// rounds that were left out were all due before the round that reports them.
+/// The next round that runs reports by [`Round::missed`](super::Round::missed) how many rounds were
+/// skipped for good. If some missed rounds are made up, those are the latest ones. So all skipped
+/// rounds were due before the round that reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {
-    /// No late round: the next one is the next point of the grid that lies ahead. After a pause of
-    /// ten periods it is told that ten were missed, and the period after the pause sees one round.
+    /// No missed round is made up. The next round is at the next point of the grid in the future.
+    /// After a pause of ten periods, one round runs in the next period and reports that ten were
+    /// missed.
     ///
-    /// On a machine that is always late by more than the grace every fourth round runs all the
-    /// same.
+    /// On a machine that is always late by more than the grace, no round would ever run. So after a
+    /// round was put off three times in a row, a late round runs all the same.
     #[default]
     Skip,
-    /// One late round at once, whatever the number of missed rounds. It is the latest of them.
+    /// One late round runs at once, whatever the number of missed rounds. It is the latest of them.
     Once,
-    /// At most this many late rounds, one after the other: the latest ones, each with its own
-    /// deadline. Those before them are left out. 0 is [`Skip`](Self::Skip), 1 is
+    /// At most this many late rounds run, one after the other. They are the latest ones, each with
+    /// its own deadline; earlier ones are skipped. 0 is [`Skip`](Self::Skip), 1 is
     /// [`Once`](Self::Once).
     AtMost(u64),
-    /// Every round is made up for, one after the other, until the grid is caught up with.
+    /// Every missed round is made up, one after the other, until the grid has caught up.
     All,
 }
 
 impl Missed {
-    /// How many of so many are run.
+    /// Returns how many of `due` missed rounds run.
     fn made(self, due: u64) -> u64 {
         match self {
             Missed::Skip => 0,
@@ -57,40 +58,43 @@ impl Missed {
     }
 }
 
-/// A round that has come to be claimed.
+/// A round whose ticket is being claimed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    /// Its point of the grid.
+    /// The round's point of the grid.
     pub(super) point: Time,
     /// The grid's period in nanoseconds; not zero.
     pub(super) period: u64,
-    /// When it was due: its point, moved by the jitter.
+    /// When the round was due: its point, moved by the jitter.
     pub(super) deadline: Time,
 }
 
-/// What becomes of it.
+/// The fate of a round that is being claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
-    /// The deadline with which a round starts now: that of the first point that is not left out.
-    /// Never later than now.
+    /// The deadline with which a round starts now, if one does. It belongs to the first point that
+    /// is not skipped, and is never later than now.
     pub(super) runs: Option<Time>,
-    /// So many rounds are left out for good.
+    /// The number of rounds that are skipped for good.
     pub(super) missed: u64,
-    /// The next point of the grid: that of the round after the one that starts now, or, if none
-    /// does, the first that lies ahead.
+    /// The next point of the grid. If a round starts now, it is the point after that round;
+    /// otherwise it is the first point in the future.
     pub(super) next: Time,
 }
 
+/// Decides which of the points that have come run, and how many are skipped.
 pub(super) fn plan(due: Due, now: Time, policy: Missed, grace: Duration) -> Plan {
     let late = now.since(due.deadline);
     let (missed, runs) = if late.is_zero() || late < grace {
+        // Not missed, so the round runs with its own deadline.
         (0, Some(due.deadline))
     } else {
-        // At least its own: by the jitter it may be late before its point has come.
+        // The round's own point always counts: with jitter a round may be late before its point.
         let passed = now.as_nanos().saturating_sub(due.point.as_nanos());
         let come = (passed / due.period).saturating_add(1);
         let made = policy.made(come);
         let missed = come - made;
+        // The jitter is kept, but a round must not start before its deadline.
         let deadline = after(due.deadline, due.period, missed).min(now);
         (missed, (made > 0).then_some(deadline))
     };
@@ -102,12 +106,13 @@ pub(super) fn plan(due: Due, now: Time, policy: Missed, grace: Duration) -> Plan
     }
 }
 
-/// The first point of the grid that is not before `no_earlier`.
+/// Returns the first point of the grid that is not before `no_earlier`.
 pub(super) fn first_from(point: Time, period: u64, no_earlier: Time) -> Time {
     let ahead = no_earlier.as_nanos().saturating_sub(point.as_nanos());
     after(point, period, ahead.div_ceil(period))
 }
 
+/// Returns the point that is `steps` periods after `point`.
 fn after(point: Time, period: u64, steps: u64) -> Time {
     point + Duration::from_nanos(period.saturating_mul(steps))
 }
@@ -146,11 +151,11 @@ mod tests {
                 let plan = plan(due(500), at(500 + late), policy, GRACE);
                 assert_eq!(plan, planned(Some(500), 0, 600), "{policy:?} {late}");
             }
-            // Early, when everything was made due.
+            // Early, because everything was made due.
             let early = plan(due(500), at(3), policy, GRACE);
             assert_eq!(early, planned(Some(500), 0, 600));
         }
-        // The least lateness that is none of less than the grace.
+        // The least lateness that counts as missed.
         assert_eq!(
             plan(due(500), at(600), Missed::Skip, GRACE),
             planned(None, 2, 700)
@@ -165,7 +170,7 @@ mod tests {
             plan(due(500), at(800), Missed::Skip, long),
             planned(None, 4, 900)
         );
-        // On time is never missed, without any grace, too.
+        // A round that starts on time is never missed, even without any grace.
         let none = Duration::ZERO;
         assert_eq!(
             plan(due(500), at(500), Missed::Skip, none),
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn c101_after_a_pause_of_ten_periods() {
-        // The round before was at 1,000, and the pause ends at 2,000 or within the period after.
+        // The round before was at 1,000. The pause ends at 2,000 or within the next period.
         for now in [2_000, 2_001, 2_050, 2_099] {
             for (policy, expected) in [
                 (Missed::Skip, planned(None, 10, 2_100)),
@@ -197,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Claims one round after the other at the same moment until the next one lies ahead.
+    /// Claims one round after the other at the same moment until the next one is in the future.
     fn catch_up(first: u64, now: u64, policy: Missed, grace: Duration) -> (u64, u64, Time) {
         let (mut runs, mut missed) = (0, 0);
         let mut point = at(first);
@@ -226,12 +231,21 @@ mod tests {
                         Missed::All,
                     ] {
                         let (runs, missed, next) = catch_up(1_000, now, policy, grace);
-                        assert_eq!(runs + missed, pause + 1, "REPEAT-3");
-                        assert_eq!(next, at(1_000 + (pause + 1) * P), "on the grid");
+                        assert_eq!(
+                            runs + missed,
+                            pause + 1,
+                            "REPEAT-3: every point ran or was skipped"
+                        );
+                        assert_eq!(
+                            next,
+                            at(1_000 + (pause + 1) * P),
+                            "the next point is on the grid"
+                        );
                         let late = pause * P + rest;
                         if late > 0 && Duration::from_nanos(late) >= grace {
                             let bound = policy.made(pause + 1);
-                            // What is late by less than the grace is not missed and runs besides.
+                            // Rounds that are late by less than the grace are not missed and run in
+                            // addition.
                             let in_time = u64::try_from(grace.as_nanos()).unwrap().div_ceil(P);
                             assert!(runs >= bound && runs <= bound + in_time);
                         }
@@ -278,8 +292,8 @@ mod tests {
             plan(early, at(460), Missed::Skip, grace),
             planned(Some(450), 0, 600)
         );
-        // A round that comes after its point stays ahead of it when it is made up for, and is never
-        // due later than it starts.
+        // A round whose jitter puts it after its point keeps that jitter when it is made up, but is
+        // never due later than it starts.
         let late = Due {
             point: at(500),
             period: P,

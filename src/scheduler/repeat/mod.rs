@@ -1,30 +1,31 @@
 //! Timers that repeat.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `arming.rs` | `Handle::repeat` |
-//! | `period.rs` | what is asked for |
-//! | `missed.rs` | what becomes of rounds that are late: a pure function |
+//! | `period.rs` | the period that a caller asks for |
+//! | `missed.rs` | what happens to late rounds: a pure function |
 //! | `rhythm.rs` | when the rounds of one key are due |
-//! | `round.rs` | what a round is told |
-//! | `next.rs` | what a round answers |
-//! | `task.rs` | the closure with its rhythm, as an entry's payload |
+//! | `round.rs` | a task's view of its round |
+//! | `next.rs` | the answer of a round |
+//! | `task.rs` | the closure with its cadence, as the payload of an entry |
 //!
-//! A round is an arming like any other. While it runs, the payload is with the worker that runs it;
-//! when it has ended, the payload is kept for after the run with the deadline of the next round, as
-//! an explicit `schedule` would be, and settling files it. So cancelling, moving and replacing a
-//! repeating key need no state of their own, but for one thing: before the round has ended there is
-//! nothing kept yet, and `Repeating` in `shard/stripe/repeating.rs` holds what calls said
-//! meanwhile.
+//! A round is an arming like any other. While it runs, the worker that runs it holds the payload.
+//! When it has ended, the payload becomes the successor of the run, with the deadline of the next
+//! round, as an explicit `schedule` would. Completing the run files it.
 //!
-//! - **REPEAT-1** The stripe never knows a period. What is late is decided at the claim, by the
-//!   payload, under the lock and by arithmetic alone: a round that is put off is moved, and has not
-//!   started.
-//! - **REPEAT-2** The rhythm knows the deadline that it asked for. If it is woken at another one,
-//!   somebody moved the timer: a grid begins anew there (or, if that lies in the past, where the
-//!   round runs), and such a round is never missed.
-//! - **REPEAT-3** Rounds that ran and rounds that were left out and told add up to the points of
-//!   the grid.
+//! So cancelling, moving and replacing a repeating key need no state of their own, with one
+//! exception: before the round has ended there is no successor yet. Until then, `Repeating` in
+//! `shard/stripe/repeating.rs` records what calls asked for.
+//!
+//! - **REPEAT-1** The stripe never knows a period. The payload decides at the claim what happens to
+//!   a late round, under the lock and by arithmetic alone. A round that is put off is moved, and
+//!   has not started.
+//! - **REPEAT-2** The cadence knows the deadline that it asked for. If it is woken at another one,
+//!   a call moved the timer. Then a grid begins anew at that deadline, or, if it is in the past,
+//!   where the round runs. Such a round is never missed.
+//! - **REPEAT-3** The rounds that ran and the rounds that were skipped and reported add up to the
+//!   points of the grid.
 
 mod arming;
 mod missed;

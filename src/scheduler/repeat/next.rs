@@ -1,31 +1,33 @@
-//! What a round answers.
+//! The answer of a round.
 
 use std::time::Duration;
 
 use crate::tick::Time;
 
-/// What a round answers: what comes after it.
+/// The answer of a round: what follows it.
 ///
-/// It counts only if nobody decided otherwise during the round: after a `cancel` or at shutdown no
-/// round follows, a `reschedule` or `pull_in` that answered *moved* says when the next one is due,
-/// and a timer that was armed for the key takes the place of the repetition.
+/// The answer counts only if no call decided otherwise during the round:
+///
+/// - After a `cancel` or at shutdown no round follows.
+/// - A `reschedule` or `pull_in` that answered *moved* sets when the next round is due.
+/// - A timer that was armed for the key replaces the repetition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "it says nothing unless the task returns it"]
 pub enum Next {
-    /// The next round, when the period says.
+    /// The next round follows when the period says.
     Again,
-    /// The next round so long after the end of this one; zero is at once. A fixed rate's grid
-    /// begins anew there.
+    /// The next round follows this long after the end of the present one; zero means at once. The
+    /// grid of a fixed rate begins anew there.
     After(Duration),
-    /// The next round at this moment of the scheduler's clock; one that has passed is at once. A
-    /// fixed rate's grid begins anew there.
+    /// The next round follows at this time of the scheduler's clock; a time in the past means at
+    /// once. The grid of a fixed rate begins anew there.
     At(Time),
-    /// No further round: the key is gone, unless a move was answered meanwhile.
+    /// No further round follows. The key is gone, unless a move was answered during the round.
     Stop,
 }
 
-/// What a repeating task may return: [`Next`], or `()` for [`Next::Again`], or a type of your own.
+/// What a repeating task may return: [`Next`], or `()` for [`Next::Again`], or a custom type.
 ///
 /// # Examples
 ///
@@ -46,7 +48,7 @@ pub enum Next {
 /// assert_eq!(Poll::Done.into_next(), Next::Stop);
 /// ```
 pub trait IntoNext {
-    /// What comes after the round. A panic in here is a panic of the round.
+    /// Returns what follows the round. A panic in here counts as a panic of the round.
     fn into_next(self) -> Next;
 }
 

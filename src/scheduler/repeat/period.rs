@@ -1,4 +1,5 @@
-//! What is asked for: when rounds are due, and what becomes of those that are late or panic.
+//! The period that a caller asks for: when rounds are due, and what happens to late rounds and
+//! after panics.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 use super::missed::Missed;
 use crate::tick::Time;
 
-/// When the rounds of a repeating timer are due; see [`Handle::repeat`](crate::Handle::repeat).
+/// The times at which the rounds of a repeating timer are due; see
+/// [`Handle::repeat`](crate::Handle::repeat).
 ///
 /// # Examples
 ///
@@ -42,36 +44,38 @@ pub(super) enum Kind {
     Schedule(Schedule),
 }
 
-/// What a [schedule function](Period::schedule) goes by.
+/// The input of a [schedule function](Period::schedule).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SoFar {
-    /// How many rounds have run.
+    /// The number of rounds that have run.
     pub rounds: u64,
-    /// When the last one was due; `None` when asked for the first one.
+    /// When the last round was due; `None` when the first time is asked for.
     pub deadline: Option<Time>,
-    /// The present: the end of the last round.
+    /// The current time: the end of the last round, or the time of the call.
     pub now: Time,
 }
 
-/// What follows a round that panicked. The panic is caught and counted in any case, and
-/// [`Builder::on_panic`](crate::Builder::on_panic) is told.
+/// What follows a round that panicked. In any case the panic is caught and counted, and
+/// [`Builder::on_panic`](crate::Builder::on_panic) is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AfterPanic {
-    /// The next round, as if it had answered [`Next::Again`](super::Next::Again).
+    /// The next round follows, as if the round had answered [`Next::Again`](super::Next::Again).
     #[default]
     Continue,
-    /// No further round: the key is gone, unless a move was answered meanwhile.
+    /// No further round follows. The key is gone, unless a move was answered during the round.
     Stop,
-    /// The next round comes no earlier than after `first`, counted from the end of the one that
-    /// panicked; after each further one in a row twice as much, up to `most`. A fixed rate stays on
-    /// its grid, and what is left out by this does not count as missed. A round that does not panic
-    /// ends it.
+    /// The next round comes no earlier than `first` after the end of the round that panicked. Each
+    /// further panic in a row doubles this delay, up to `most`. A round that does not panic resets
+    /// it.
+    ///
+    /// A fixed rate stays on its grid. Rounds that are skipped because of the delay do not count as
+    /// missed.
     BackOff {
-        /// After the first panic.
+        /// The delay after the first panic.
         first: Duration,
-        /// Never longer than this.
+        /// The greatest delay.
         most: Duration,
     },
 }
@@ -89,32 +93,35 @@ impl Period {
         }
     }
 
-    /// Rounds on a grid: each is due one period after the point of the one before, however long
-    /// that took to start and to run. So there is no drift. The first is due one period from the
-    /// call.
+    /// Makes a period with rounds on a grid. Each round is due one period after the point of the
+    /// round before, however long that one took to start and to run, so there is no drift. The
+    /// first round is due one period after the call.
     ///
-    /// A period of zero is refused by [`Handle::repeat`](crate::Handle::repeat).
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses a period of zero.
     pub fn fixed_rate(period: Duration) -> Self {
         Period::of(Kind::Rate(period))
     }
 
-    /// Each round is due so long after the end of the one before; the first, so long after the
-    /// call. There is no grid, so nothing is ever missed: a round that is late runs late.
+    /// Makes a period whose rounds are due `delay` after the end of the round before. The first
+    /// round is due `delay` after the call. There is no grid, so no round is ever missed: a late
+    /// round runs late.
     ///
-    /// A delay of zero is refused by [`Handle::repeat`](crate::Handle::repeat).
+    /// [`Handle::repeat`](crate::Handle::repeat) refuses a delay of zero.
     pub fn fixed_delay(delay: Duration) -> Self {
         Period::of(Kind::Delay(delay))
     }
 
-    /// Each round is due when `next` says; after `None` there is none, and the key is gone. It is
-    /// called once in [`Handle::repeat`](crate::Handle::repeat) (unless
-    /// [`first_after`](Self::first_after) says when the first round is due) and after each round
-    /// that answers [`Next::Again`](super::Next::Again) or panics and goes on, without a lock, on
-    /// the thread that ran it.
+    /// Makes a period whose rounds are due when `next` says. After `None` no round follows, and the
+    /// key is gone. The function runs without a lock. It is called:
     ///
-    /// A time that has passed is due at once. Nothing is ever missed: the function sees the present
-    /// and may leave out what it likes. If it panics, the round counts as panicked and there is no
-    /// further one. What was answered to a `reschedule` during the round holds in any case.
+    /// - once in [`Handle::repeat`](crate::Handle::repeat), unless
+    ///   [`first_after`](Self::first_after) says when the first round is due,
+    /// - after each round that answers [`Next::Again`](super::Next::Again), or that panics and is
+    ///   to be followed by another, on the thread that ran the round.
+    ///
+    /// A time in the past is due at once. No round is ever missed: the function gets the current
+    /// time and may skip what it likes. If the function panics, the round counts as panicked and no
+    /// round follows. A `reschedule` that was answered during the round holds in any case.
     ///
     /// # Examples
     ///
@@ -139,46 +146,48 @@ impl Period {
         Period::of(Kind::Schedule(Box::new(next)))
     }
 
-    /// The first round is due so long after the call, whatever the period. Zero runs as soon as a
-    /// worker is free.
+    /// Sets the first round to be due `delay` after the call, whatever the period. Zero runs as
+    /// soon as a worker is free.
     pub fn first_after(mut self, delay: Duration) -> Self {
         self.first = Some(delay);
         self
     }
 
-    /// The first round is due at a random moment within one period from the call, or from
-    /// [`first_after`](Self::first_after): what was started together does not beat together for
-    /// ever. A fixed rate's grid begins there. Means nothing for a schedule function.
+    /// Sets the first round to be due at a random time within one period after the call, or after
+    /// [`first_after`](Self::first_after). So timers that were started together do not run together
+    /// forever. The grid of a fixed rate begins there. This has no effect on a schedule function.
     pub fn random_phase(mut self) -> Self {
         self.random_phase = true;
         self
     }
 
-    /// Each round that the period asks for is due up to `most` earlier or later, at random, than it
-    /// would be otherwise; one that the task or somebody else moved is not. A fixed
-    /// rate keeps its grid: this never adds up. More than half a period of a fixed rate counts as
-    /// half a period, more than the delay of a fixed delay as the delay, and jitter makes no round
-    /// due before the end of the one before it, or before the call.
+    /// Moves each round at random, up to `most` earlier or later than the period asks for. A round
+    /// that the task or a call moved is not affected. A fixed rate keeps its grid, so the
+    /// deviations never add up.
+    ///
+    /// - For a fixed rate, more than half a period counts as half a period.
+    /// - For a fixed delay, more than the delay counts as the delay.
+    /// - Jitter makes no round due before the end of the round before, or before the call.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
     }
 
-    /// What becomes of rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
+    /// Sets what happens to rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
     pub fn missed(mut self, policy: Missed) -> Self {
         self.missed = policy;
         self
     }
 
-    /// A round of a fixed rate that starts late by less than this is not missed; one period by
-    /// default, so that a round is missed when the next one is due, too. Less than two ticks of the
-    /// scheduler count as two ticks: by as much as one every start is late.
+    /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default
+    /// is one period, so that a round is missed when the next one is due, too. Less than two ticks
+    /// of the scheduler count as two ticks, since every start may be late by one tick.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// What follows a round that panicked; [`AfterPanic::Continue`] by default.
+    /// Sets what follows a round that panicked; [`AfterPanic::Continue`] by default.
     pub fn on_panic(mut self, policy: AfterPanic) -> Self {
         self.after_panic = policy;
         self

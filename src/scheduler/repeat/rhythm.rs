@@ -1,4 +1,4 @@
-//! When the rounds of one key are due. No clock in here, no lock and no engine: the times are
+//! Computes when the rounds of one key are due. It has no clock, no lock and no engine: times are
 //! arguments.
 
 use std::time::Duration;
@@ -9,23 +9,24 @@ use super::period::{AfterPanic, Kind, Period, Schedule, SoFar};
 use crate::shard::{Start, mix};
 use crate::tick::Time;
 
-/// So often in a row a round is put off. On a machine that is always late by more than the grace it
-/// would never run otherwise.
+/// How often in a row a round may be put off. Without a limit, a machine that is always late by
+/// more than the grace would never run a round.
 const PUT_OFF_AT_MOST: u32 = 3;
 
-/// Why there is no rhythm.
+/// The reason why a period yields no cadence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoRhythm {
-    /// A period of zero.
+    /// The period or delay is zero.
     Zero,
-    /// The schedule function knows no first time.
+    /// The schedule function returns no first time.
     NoRound,
 }
 
+/// The times of one repeating timer: its grid or delay, and what happened so far.
 pub(crate) struct Rhythm {
     beat: Beat,
-    /// The deadline that was asked for. One that wakes at another was moved; after `None` the task
-    /// itself moved it.
+    /// The deadline that the cadence asked for. If a round is woken at another one, a call moved
+    /// it; if this is `None`, the task itself moved it.
     expected: Option<Time>,
     jitter: u64,
     policy: Missed,
@@ -34,20 +35,21 @@ pub(crate) struct Rhythm {
     random: Random,
     /// How often in a row the next round was put off.
     put_off: u32,
-    /// Left out and not told yet.
+    /// Rounds that were skipped and are not reported yet.
     missed: u64,
-    /// How many have run.
+    /// The number of rounds that have run.
     rounds: u64,
-    /// How many panicked in a row.
+    /// The number of rounds in a row that panicked.
     panics: u32,
-    /// Of the round that ran last; `None` if it panicked.
+    /// The answer of the round that ran last; `None` if it panicked.
     answer: Option<Next>,
 }
 
+/// The rule for the next time.
 enum Beat {
     Rate {
         period: u64,
-        /// The first point of the grid that is not done with.
+        /// The first point of the grid that is not handled yet.
         point: Time,
     },
     Delay(Duration),
@@ -55,7 +57,8 @@ enum Beat {
 }
 
 impl Rhythm {
-    /// The rhythm and the first deadline. Calls a schedule function, so this is user code.
+    /// Makes the cadence and the first deadline. This calls a schedule function, which is user
+    /// code.
     pub(super) fn begin(
         asked: Period,
         now: Time,
@@ -68,9 +71,11 @@ impl Rhythm {
             Kind::Rate(length) | Kind::Delay(length) => Some(*length),
             Kind::Schedule(_) => None,
         };
+        // Refused also with `first_after`: all later rounds would be due at once.
         if length == Some(Duration::ZERO) {
             return Err(NoRhythm::Zero);
         }
+        // A random phase counts from `first_after`, or from the call; then the period is not added.
         let mut first = match (asked.first, &mut kind) {
             (Some(first), _) => now + first,
             (None, Kind::Rate(_) | Kind::Delay(_)) if asked.random_phase => now,
@@ -87,6 +92,7 @@ impl Rhythm {
         if let Some(length) = length.filter(|_| asked.random_phase) {
             first = first + Duration::from_nanos(random.below(nanos(length)));
         }
+        // With more jitter a round could come before the round before it.
         let jitter = nanos(asked.jitter).min(match &kind {
             Kind::Rate(period) => nanos(*period) / 2,
             Kind::Delay(delay) => nanos(*delay),
@@ -117,13 +123,16 @@ impl Rhythm {
         Ok((rhythm, deadline))
     }
 
-    /// How the round that was due at `deadline` starts. Under a lock: arithmetic alone (REPEAT-1).
+    /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
+    /// arithmetic alone (REPEAT-1).
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
+        // Without a grid no round is missed.
         let Beat::Rate { period, point } = &mut self.beat else {
             return Start::Round(deadline);
         };
         if self.expected != Some(deadline) {
-            // REPEAT-2. What was moved into the past begins where it runs.
+            // REPEAT-2: the round was moved. If it was moved into the past, the grid begins where
+            // it runs.
             let late = now.since(deadline) >= self.grace;
             let begins = if late { now } else { deadline };
             *point = begins + Duration::from_nanos(*period);
@@ -135,6 +144,7 @@ impl Rhythm {
             period: *period,
             deadline,
         };
+        // Put off too often in a row: run the latest round instead of skipping it.
         let policy = match self.policy {
             Missed::Skip | Missed::AtMost(0) if self.put_off >= PUT_OFF_AT_MOST => Missed::Once,
             policy => policy,
@@ -150,27 +160,29 @@ impl Rhythm {
         Start::PutOff(self.expect(plan.next, now))
     }
 
-    /// A round starts: its number, and how many were left out before it.
+    /// Begins a round. Returns its number, and how many rounds were skipped before it.
     pub(super) fn begin_round(&mut self) -> (u64, u64) {
         self.answer = None;
         self.rounds = self.rounds.saturating_add(1);
         (self.rounds, std::mem::take(&mut self.missed))
     }
 
-    /// The round has ended well.
+    /// Ends a round that did not panic.
     pub(super) fn end_round(&mut self, answer: Next) {
         self.answer = Some(answer);
     }
 
-    /// What the round answered; `None` if it panicked.
+    /// Takes the answer of the last round; `None` if it panicked.
     pub(crate) fn take_answer(&mut self) -> Option<Next> {
         self.answer.take()
     }
 
-    /// After the round that was due at `deadline` and ended at `ended`: when the next one is due,
-    /// if there is one. Calls a schedule function, so this is user code.
+    /// Returns when the next round is due, if there is one, after the round that was due at
+    /// `deadline` and ended at `ended`. This calls a schedule function, which is user code.
     pub(crate) fn next(&mut self, deadline: Time, ended: Time) -> Option<Time> {
+        // REPEAT-2: if the task sets the next time itself, the grid begins anew there.
         self.expected = None;
+        // Set by a back-off only.
         let mut no_earlier = Time::ZERO;
         match (self.take_answer(), self.after_panic) {
             (Some(answer), _) => {
@@ -185,11 +197,14 @@ impl Rhythm {
             (None, AfterPanic::Continue) => {}
             (None, AfterPanic::Stop) => return None,
             (None, AfterPanic::BackOff { first, most }) => {
+                // After 32 panics in a row the shift overflows; then the factor stays at its
+                // maximum.
                 let times = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
                 no_earlier = ended + first.saturating_mul(times).min(most);
                 self.panics = self.panics.saturating_add(1);
             }
         }
+        // A fixed rate skips points instead of leaving its grid.
         let time = match &mut self.beat {
             Beat::Rate { period, point } => {
                 *point = first_from(*point, *period, no_earlier);
@@ -208,8 +223,8 @@ impl Rhythm {
         Some(self.expect(time, ended))
     }
 
-    /// The deadline of the round that is due at `time`, give or take the jitter, which brings it no
-    /// nearer than `now`.
+    /// Returns the deadline of the round that is due at `time`, with jitter. The jitter moves it no
+    /// earlier than `now`.
     fn expect(&mut self, time: Time, now: Time) -> Time {
         let mut deadline = time;
         if self.jitter > 0 && time != Time::MAX {
@@ -225,11 +240,11 @@ impl Rhythm {
     }
 }
 
-/// Repeats with its seed, which comes from the engine's.
+/// A random number generator. It is seeded from the engine's seed, so it repeats with that seed.
 struct Random(u64);
 
 impl Random {
-    /// Any number below `bound`.
+    /// Returns a number below `bound`.
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = mix(self.0);
         ((u128::from(self.0) * u128::from(bound)) >> u64::BITS) as u64
@@ -258,7 +273,7 @@ mod tests {
         }
     }
 
-    /// A round that starts on time and takes so long. The next deadline.
+    /// Runs a round that starts on time and takes `takes` nanoseconds. Returns the next deadline.
     fn round(
         rhythm: &mut Rhythm,
         deadline: Time,
@@ -311,7 +326,7 @@ mod tests {
             assert!((at(1_000)..at(1_100)).contains(&first));
             let period = Period::fixed_delay(P).random_phase().first_after(3 * P);
             let (_, later) = Rhythm::begin(period, at(1_000), seed, FINE).ok().unwrap();
-            assert_eq!(later, first + 3 * P, "the same seed, the same phase");
+            assert_eq!(later, first + 3 * P, "the same seed gives the same phase");
             seen.push(first);
         }
         seen.sort_unstable();
@@ -346,7 +361,8 @@ mod tests {
         }
         assert_eq!((earliest, latest), (-20, 20));
         assert!(sum.abs() < 2_000, "{sum}");
-        // Half a period at most, and never before the end of the round before.
+        // The jitter is half a period at most, and no round is due before the end of the round
+        // before.
         let (mut rhythm, mut due) = begin(Period::fixed_rate(P).jitter(Duration::MAX), 0);
         for beat in 1..500 {
             let off = due.as_nanos().abs_diff(beat * 100);
@@ -362,12 +378,12 @@ mod tests {
         let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
         let due = round(&mut rhythm, first, 1, Some(Next::Again)).unwrap();
         assert_eq!(due, at(200));
-        // Moved to 333, and as late as any.
+        // Moved to 333, and only a little late.
         assert_eq!(rhythm.start(at(333), at(340)), Start::Round(at(333)));
         assert_eq!(rhythm.begin_round(), (2, 0));
         rhythm.end_round(Next::Again);
         assert_eq!(rhythm.next(at(333), at(341)), Some(at(433)));
-        // Moved to 350, and woken very late: it is not missed, and begins anew.
+        // Moved to 350 and woken very late: the round is not missed, and the grid begins anew.
         let moved = rhythm.start(at(350), at(9_000));
         assert_eq!(moved, Start::Round(at(350)));
         assert_eq!(rhythm.begin_round(), (3, 0));
@@ -381,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_task_moves_its_next_round() {
-        // When it starts, and when the one after it is due.
+        // Each row has the answer, the deadline, the start, and the deadline after that.
         for (next, expected, starts, then) in [
             (Next::After(3 * P), 405, 405, 505),
             (Next::After(3 * P), 405, 450, 505),
@@ -406,7 +422,7 @@ mod tests {
         let (mut rhythm, mut due) = begin(Period::fixed_rate(P), 0);
         let (mut runs, mut points, mut told) = (0, 0, 0);
         for _ in 0..40 {
-            // Two and a half periods late, every time.
+            // Each start is two and a half periods late.
             let now = due + 250 * FINE;
             match rhythm.start(due, now) {
                 Start::PutOff(next) => {
@@ -420,11 +436,15 @@ mod tests {
                     due = rhythm.next(due, now).unwrap();
                     points = due.as_nanos() / 100 - 1;
                 }
-                Start::Once => unreachable!("it repeats"),
+                Start::Once => unreachable!("a repeating timer does not start once"),
             }
         }
         assert_eq!(runs, 10);
-        assert_eq!(runs + told, points, "REPEAT-3");
+        assert_eq!(
+            runs + told,
+            points,
+            "REPEAT-3: every point ran or was skipped"
+        );
     }
 
     #[test]
@@ -434,7 +454,7 @@ mod tests {
             most: 700 * FINE,
         };
         let (mut rhythm, mut due) = begin(Period::fixed_rate(P).on_panic(back_off), 0);
-        // Counted from the end, and then to the next point of the grid.
+        // The delay counts from the end of the round; then comes the next point of the grid.
         for next in [300, 700, 1_400, 2_200, 3_000] {
             due = round(&mut rhythm, due, 10, None).unwrap();
             assert_eq!(due, at(next));
@@ -442,7 +462,7 @@ mod tests {
         due = round(&mut rhythm, due, 10, Some(Next::Again)).unwrap();
         assert_eq!(due, at(3_100));
         due = round(&mut rhythm, due, 10, None).unwrap();
-        assert_eq!(due, at(3_300), "it begins anew");
+        assert_eq!(due, at(3_300), "a round without a panic resets the delay");
 
         let (mut rhythm, first) = begin(Period::fixed_delay(P).on_panic(back_off), 0);
         assert_eq!(round(&mut rhythm, first, 10, None), Some(at(260)));
@@ -464,7 +484,11 @@ mod tests {
     fn the_numeric_end_saturates() {
         let period = Period::fixed_rate(P).jitter(10 * FINE);
         let (mut rhythm, first) = begin(period, u64::MAX - 3);
-        assert_eq!(first, Time::MAX, "never");
+        assert_eq!(
+            first,
+            Time::MAX,
+            "a deadline at the end of the clock never comes"
+        );
         let late = rhythm.start(at(u64::MAX - 1), Time::MAX);
         assert_eq!(late, Start::Round(at(u64::MAX - 1)));
         rhythm.begin_round();

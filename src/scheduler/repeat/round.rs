@@ -1,4 +1,4 @@
-//! What a round is told.
+//! A task's view of its round.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -7,13 +7,14 @@ use std::ops::Deref;
 use super::super::firing::Firing;
 use super::super::hasher::RandomState;
 
-/// A round of a repeating task, as the task sees it: the [`Firing`] of a run, to which it
-/// dereferences, and how far the repetition is.
+/// A round of a repeating task, as the task sees it. It dereferences to the [`Firing`] of the run
+/// and adds the progress of the repetition.
 ///
 /// # Examples
 ///
 /// ```
-/// /// use tourbillon::{Next, Period, Scheduler};
+/// use std::time::Duration;
+/// use tourbillon::{Next, Period, Scheduler};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
@@ -41,22 +42,23 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's handle.
+    /// Returns the run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's
+    /// handle.
     #[must_use]
     pub fn firing(&self) -> &'a Firing<'a, K, S> {
         self.firing
     }
 
-    /// Which round this is of those that ran; the first is 1.
+    /// Returns the number of this round among those that ran; the first is 1.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number of rounds of a fixed rate that were left out for good since the round before, or
-    /// since the first point of the grid; see [`Missed`](super::Missed). All of them were due
-    /// before this round's own [deadline](Firing::deadline). Rounds that are made up for are not
-    /// counted. The number is 0 for fixed delays and schedule functions.
+    /// Returns the number of rounds of a fixed rate that were skipped for good since the round
+    /// before, or since the first point of the grid; see [`Missed`](super::Missed). All of them
+    /// were due before this round's own [deadline](Firing::deadline). Rounds that are made up are
+    /// not counted. The number is 0 for fixed delays and schedule functions.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed

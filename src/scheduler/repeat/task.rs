@@ -1,4 +1,5 @@
-//! The closure with its rhythm, as an entry's payload: one box, like that of a task that runs once.
+//! The closure with its cadence, as the payload of an entry: one box, like that of a task that runs
+//! once.
 
 use std::hash::BuildHasher;
 use std::marker::PhantomData;
@@ -59,6 +60,7 @@ where
     R: IntoNext + 'static,
 {
     fn round(&mut self, firing: &Firing<'_, K, S>) {
+        // This also clears the last answer: after a panic there must be none.
         let (number, missed) = self.rhythm.begin_round();
         let round = Round {
             firing,
