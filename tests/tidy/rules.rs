@@ -346,9 +346,16 @@ pub(crate) fn table(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for layer in LAYERS {
         for name in layer.beside {
-            if layer_of(name).is_none_or(|other| other.layer != layer.layer) {
+            let other = layer_of(name);
+            if other.is_none_or(|other| other.layer != layer.layer) {
                 found.push(format!(
                     "LAYERS: `{name}` does not stand beside `{}`",
+                    layer.module
+                ));
+            }
+            if other.is_some_and(|other| other.beside.contains(&layer.module)) {
+                found.push(format!(
+                    "LAYERS: `{name}` and `{}` must not use each other",
                     layer.module
                 ));
             }
