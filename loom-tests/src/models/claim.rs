@@ -1,5 +1,5 @@
 //! Claim versus cancel versus touch on one entry. All of it happens under one mutex, and
-//! `shard/stripe/enumerate` goes through its transitions; this looks that the callers respect it:
+//! `shard/stripe/tests/enumerate` goes through its transitions; this looks that the callers respect it:
 //! an answer is the truth, whoever comes when.
 //!
 //! Teeth:

@@ -6,23 +6,17 @@
 
 mod answers;
 mod arming;
-#[cfg(all(test, not(loom)))]
-mod claims;
 mod due;
 mod ending;
-#[cfg(all(test, not(loom)))]
-mod enumerate;
-#[cfg(all(test, not(loom)))]
-mod idle;
 mod index;
 mod moving;
 mod payload;
 mod repeating;
 mod shrinking;
 mod staging;
-mod waiting;
 #[cfg(all(test, not(loom)))]
-mod worn;
+mod tests;
+mod waiting;
 
 pub(crate) use answers::{
     Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Start, Stays, Taken,

@@ -1,11 +1,11 @@
 //! The stripe and the model beside it: every step is done to both, and the answers are compared.
 
-use super::super::super::permits::PermitPool;
-use super::super::{
-    Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, RunEvent, Start, Stripe,
-};
 use super::{Op, SHORT, START};
 use crate::shard::Waiter;
+use crate::shard::permits::PermitPool;
+use crate::shard::stripe::{
+    Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Refusal, RunEvent, Start, Stripe,
+};
 use crate::sync::{Arc, Parker};
 use crate::tick::{TickSize, Time};
 use crate::wheel::Budget;

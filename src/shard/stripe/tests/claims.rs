@@ -1,6 +1,6 @@
 //! Claims by a clock that was read too early, and runs between their end and their settling.
 
-use super::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe};
+use crate::shard::stripe::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe};
 use crate::tick::{TickSize, Time};
 
 const fn at(nanos: u64) -> Time {

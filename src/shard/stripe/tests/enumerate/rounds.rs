@@ -1,8 +1,8 @@
 //! What repeats, and what came with it: rounds that end, and calls that mean the next one.
 
-use super::super::{Claimed, Moving, SightPhase, Start, Stays};
 use super::SHORT;
 use super::pair::{Ended, HASH, Known, Pair, Repeats, State, at};
+use crate::shard::stripe::{Claimed, Moving, SightPhase, Start, Stays};
 
 impl Pair {
     pub(super) fn pull_in(&mut self, key: usize, delay: u64) -> bool {

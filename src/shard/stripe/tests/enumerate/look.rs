@@ -1,10 +1,10 @@
 //! Looks at a stripe from the inside, and its end.
 
-use super::super::super::entry::{End, Phase, Slot};
-use super::super::super::permits::LocalPermits;
-use super::super::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase, Stays};
 use super::SOON;
 use super::pair::{Ended, HASH, Pair, State, at};
+use crate::shard::entry::{End, Phase, Slot};
+use crate::shard::permits::LocalPermits;
+use crate::shard::stripe::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase, Stays};
 
 impl Pair {
     /// What follows every hold of the lock, and a look at everything.

@@ -1,6 +1,6 @@
 //! A stripe that has nothing to do: for long, or but for touches.
 
-use super::{KeyHash, Stripe};
+use crate::shard::stripe::{KeyHash, Stripe};
 use crate::tick::{TickSize, Time};
 use crate::wheel::{Budget, CoreProgress, Place};
 use std::time::Duration;

@@ -1,8 +1,10 @@
 //! Slots whose generations are used up. It takes weeks to get there, so the tests set the
 //! generation.
 
-use super::super::entry::End;
-use super::{Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe, WORN};
+use crate::shard::entry::End;
+use crate::shard::stripe::{
+    Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe, WORN,
+};
 use crate::tick::{TickSize, Time};
 
 const NOW: Time = Time::from_nanos(1_000);

@@ -1,0 +1,6 @@
+//! Tests of a whole stripe.
+
+mod claims;
+mod enumerate;
+mod idle;
+mod worn;
