@@ -83,12 +83,6 @@ const KNOTS: &[circles::Knot] = &[(
 /// What a file outside of `src/sync` may name all the same: file, path, reason.
 const FACADE_EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// Files whose orderings need no comment each, with the reason.
-const ORDERING_EXCEPTIONS: &[(&str, &str)] = &[(
-    "src/sync/stand_in.rs",
-    "only the checker runs it, and its orderings are weak on purpose, which its head explains",
-)];
-
 /// Public enums that callers may match without a wildcard: file, name, why it never grows.
 const EXHAUSTIVE_ENUMS: &[(&str, &str, &str)] = &[];
 

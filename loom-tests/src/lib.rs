@@ -1,6 +1,7 @@
 //! Models of the protocols, checked with loom on the real source files.
 //!
-//! The files of the crate are compiled once more in here, with loom's types behind `crate::sync`.
+//! The files of the crate are compiled once more in here. Their `crate::sync` is this package's own,
+//! with loom's types.
 //! `build.rs` sets `cfg(loom)` for this package, so `cargo test --workspace` runs the models and
 //! needs no flags. crossbeam is no dependency of this package: a file that bypasses the facade does
 //! not compile.
@@ -37,8 +38,6 @@ mod outlet;
 mod shard;
 #[path = "../../src/stats.rs"]
 mod stats;
-#[path = "../../src/sync/mod.rs"]
-mod sync;
 #[path = "../../src/tick.rs"]
 mod tick;
 #[path = "../../src/waker.rs"]
@@ -49,3 +48,4 @@ mod wheel;
 mod leases;
 mod models;
 mod rig;
+mod sync;

@@ -1,55 +1,68 @@
-//! The one place that names `std::sync`, `std::thread`, crossbeam or a checker.
+//! The one place that names `std::sync`, `std::thread` and crossbeam.
 //!
-//! Everything above takes its atomics, locks, parkers, deques and thread-locals from here, so that
-//! the models in `loom-tests` compile the very files that ship, with loom's types underneath.
+//! Everything above takes its atomics, locks, parkers, deques and thread-locals from here. The models
+//! in `loom-tests` compile the very files that ship with another module of this name: its items have
+//! the same names, and loom's types underneath.
 //!
 //! - [`Mutex`] ignores poison: a panic under a stripe's lock can only come from a key's `Eq` or
 //!   `Clone`, or from what looks at a value, and each is called before anything is changed for its
 //!   entry, but for the value itself.
 //! - [`Parker`] holds one token; an unpark before the park is not lost.
-//! - The deque and the injector are crossbeam's. For the checker they are stand-ins that are weaker
-//!   than the real ones; see `stand_in.rs`.
-//! - Reference counts are std's even under the checker: no protocol here depends on them.
+//! - The deque and the injector are crossbeam's. Those of the models are weaker than these.
 
-#[cfg(not(loom))]
-mod real;
-#[cfg(loom)]
-mod stand_in;
-#[cfg(not(loom))]
+mod process;
 mod thread_state;
 
-#[cfg(not(loom))]
-pub(crate) use real::*;
-#[cfg(loom)]
-pub(crate) use stand_in::*;
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
 
-pub(crate) use std::sync::{Arc, OnceLock, Weak};
+pub(crate) use crossbeam_utils::CachePadded;
+pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
+pub(crate) use process::{Origin, unique_number};
+pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+pub(crate) use std::thread_local;
 
-/// The process in which something was made.
-///
-/// A fork copies the memory of a process and only the thread that forks. A lock that another thread
-/// held at that moment stays locked in the copy, and sockets are shared with the original. What must
-/// not be used in a copy keeps its origin and looks at it before it takes a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Origin(u32);
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+}
 
-impl Origin {
-    /// The process that calls.
-    pub(crate) fn here() -> Self {
-        Origin(std::process::id())
+pub(crate) mod deque {
+    pub(crate) use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+}
+
+pub(crate) mod channel {
+    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded};
+}
+
+pub(crate) mod thread {
+    pub(crate) use super::thread_state::{own_number, waits};
+    pub(crate) use std::thread::{Builder, panicking};
+}
+
+/// A lock that ignores poison.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Mutex(std::sync::Mutex::new(value))
     }
 
-    /// Whether the process that calls is a forked copy. One system call. A copy of a copy may get the
-    /// number of an original that has ended; nothing safe can tell those two apart.
-    pub(crate) fn is_elsewhere(self) -> bool {
-        std::process::id() != self.0
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
-/// A number that no other call of this process gets, within 4 billion of them.
-pub(crate) fn unique_number() -> u32 {
-    // std's atomic even under the checker, which has no statics: nothing is ordered by it.
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    // Relaxed: only the numbers must differ.
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+/// Parks for at most `limit`; returns early when unparked, and possibly for no reason.
+pub(crate) fn park_for(parker: &Parker, limit: Duration) {
+    parker.park_timeout(limit);
 }

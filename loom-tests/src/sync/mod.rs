@@ -1,0 +1,146 @@
+//! The same names as in `src/sync`, for the checker: loom's types, and stand-ins for crossbeam's
+//! deque, injector, parker and bounded channel.
+//!
+//! The stand-ins promise less than crossbeam's, so a protocol that is right on the stand-ins is right
+//! on crossbeam's. Reference counts are those of std: no protocol depends on them.
+
+pub(crate) mod channel;
+pub(crate) mod deque;
+#[path = "../../../src/sync/process.rs"]
+mod process;
+
+use std::time::Duration;
+
+pub(crate) use loom::sync::MutexGuard;
+pub(crate) use process::{Origin, unique_number};
+pub(crate) use std::sync::{Arc, OnceLock, Weak};
+
+pub(crate) mod atomic {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+}
+
+pub(crate) mod thread {
+    pub(crate) use loom::thread::yield_now;
+    /// Only ever asked by the thread that is running.
+    pub(crate) use std::thread::panicking;
+
+    /// Models give the numbers: a thread with this one waits, and all others run.
+    pub(crate) const WAITING: u64 = 7;
+
+    /// A worker's own loop never waits but in the pool.
+    pub(crate) fn own_number() -> Option<u64> {
+        Some(1)
+    }
+
+    pub(crate) fn waits(number: u64) -> Option<bool> {
+        Some(number == WAITING)
+    }
+}
+
+/// loom's macro with the syntax of std's: it does not know `const { .. }`.
+macro_rules! checked_thread_local {
+    (static $name:ident: $type:ty = const $init:block;) => {
+        loom::thread_local! { static $name: $type = $init; }
+    };
+}
+pub(crate) use checked_thread_local as thread_local;
+
+/// A lock that ignores poison.
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Mutex(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        match self.0.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    /// Loom's does not poison.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Mutex::new(T::default())
+    }
+}
+
+/// No padding: the checker has no caches.
+#[derive(Debug, Default)]
+pub(crate) struct CachePadded<T>(T);
+
+impl<T> CachePadded<T> {
+    pub(crate) fn new(value: T) -> Self {
+        CachePadded(value)
+    }
+}
+
+impl<T> std::ops::Deref for CachePadded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> std::ops::DerefMut for CachePadded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+#[derive(Debug)]
+struct Token {
+    set: loom::sync::Mutex<bool>,
+    arrived: loom::sync::Condvar,
+}
+
+/// One token, one owner.
+#[derive(Debug)]
+pub(crate) struct Parker(Unparker);
+
+/// Sets the token of a [`Parker`].
+#[derive(Clone, Debug)]
+pub(crate) struct Unparker(Arc<Token>);
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        Parker(Unparker(Arc::new(Token {
+            set: loom::sync::Mutex::new(false),
+            arrived: loom::sync::Condvar::new(),
+        })))
+    }
+
+    pub(crate) fn unparker(&self) -> &Unparker {
+        &self.0
+    }
+
+    pub(crate) fn park(&self) {
+        let token = &self.0.0;
+        let mut set = token.set.lock().unwrap();
+        while !*set {
+            set = token.arrived.wait(set).unwrap();
+        }
+        *set = false;
+    }
+}
+
+impl Unparker {
+    pub(crate) fn unpark(&self) {
+        *self.0.set.lock().unwrap() = true;
+        self.0.arrived.notify_one();
+    }
+}
+
+/// A timeout is only another waker, and no protocol may need one: the checker parks for good.
+pub(crate) fn park_for(parker: &Parker, _limit: Duration) {
+    parker.park();
+}
