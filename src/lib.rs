@@ -75,19 +75,9 @@
 //!
 //! # Levels
 //!
-//! Each wheel has six levels of 64 slots. At the default tick of 1 ms:
-//!
-//! | level | slot | range |
-//! |---|---|---|
-//! | 0 | 1 ms | 64 ms |
-//! | 1 | 64 ms | 4.1 s |
-//! | 2 | 4.1 s | 4.4 min |
-//! | 3 | 4.4 min | 4.7 h |
-//! | 4 | 4.7 h | 12 days |
-//! | 5 | 12 days | 2.2 years |
-//!
-//! Whatever is farther waits beyond the top and is filed when its turn comes. A timer moves down as
-//! its deadline comes nearer, so it is exact to the tick at any range.
+//! Each wheel has six levels of 64 slots; the docs of [`wheel`](wheel#levels) have a table of them.
+//! With the default tick of 1 ms they reach 2.2 years. A timer that is due later waits in a list,
+//! and moves down as its deadline comes nearer, so it is exact to the tick at any range.
 //!
 //! # Panic hooks
 //!

@@ -13,15 +13,7 @@
 //!  far       6 2 0                                   beyond level 5
 //! ```
 //!
-//! | level | a slot is (ticks) | the level spans (ticks) | at 1 ms: a slot | the level |
-//! |---|---|---|---|---|
-//! | 0 | 1 | 64 | 1 ms | 64 ms |
-//! | 1 | 64 | 4,096 | 64 ms | 4.1 s |
-//! | 2 | 4,096 | 262,144 | 4.1 s | 4.4 min |
-//! | 3 | 262,144 | 16,777,216 | 4.4 min | 4.7 h |
-//! | 4 | 16,777,216 | 1,073,741,824 | 4.7 h | 12.4 days |
-//! | 5 | 1,073,741,824 | 68,719,476,736 | 12.4 days | 2.2 years |
-//! | far | - | all the rest | - | 584 million years |
+//! The docs of the [module](super#levels) have a table of the levels.
 //!
 //! An entry lies in the level of the highest digit in which its due tick differs from `now`, in
 //! the slot of that digit (so every slot of a lower level comes before every slot of a higher one,
