@@ -1,4 +1,4 @@
-//! Cancelling: rows 70 to 83 of the conformance table. What concerns a run in progress is in
+//! Cancelling: rows `c070` to `c083` of `docs/conformance.md`. What concerns a run in progress is in
 //! `cancel_running.rs`.
 
 #[path = "kit/drops.rs"]

@@ -1,4 +1,4 @@
-//! Cancelling what runs: rows 84 to 89 of the conformance table. Most of it on real threads.
+//! Cancelling what runs: rows `c084` to `c089` of `docs/conformance.md`. Most of it on real threads.
 
 #[path = "kit/drops.rs"]
 mod drops;

@@ -251,7 +251,7 @@ fn an_entry_that_never_expires_is_no_work() {
     assert!(take(&gone).is_empty());
 }
 
-// === rows of the conformance table ===
+// === rows of docs/conformance.md ===
 
 #[test]
 fn c148_a_touch_that_moves_nothing_is_unchanged() {

@@ -1,5 +1,5 @@
-//! Keys: upsert, use from inside a task, query. With `moves.rs`, rows 44 to 69 of the conformance
-//! table.
+//! Keys: upsert, use from inside a task, query. With `moves.rs`, rows `c044` to `c069` of
+//! `docs/conformance.md`.
 
 #[path = "kit/drops.rs"]
 mod drops;

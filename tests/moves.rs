@@ -1,4 +1,4 @@
-//! Moving: reschedule and pull in. With `keys.rs`, rows 44 to 69 of the conformance table.
+//! Moving: reschedule and pull in. With `keys.rs`, rows `c044` to `c069` of `docs/conformance.md`.
 
 #[path = "kit/steps.rs"]
 mod steps;

@@ -1,12 +1,13 @@
 //! A test of the tree itself: the rules that no compiler and no lint holds.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/labels.rs"]
+mod labels;
 #[path = "tidy/rows.rs"]
 mod rows;
 #[path = "tidy/rules.rs"]
@@ -99,10 +100,19 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[(
     "the_replay_of_the_large_log_is_the_offline_computation",
 )];
 
-/// The rows of the tables that wait for their test. It only ever gets shorter.
-const OPEN_ROWS: &[rows::Row] = &[];
+/// The folders whose tests hold rows of `docs/conformance.md`. One that does not exist has none.
+const TESTED: &[&str] = &[
+    "src",
+    "tests",
+    "loom-tests/src",
+    "leases/src",
+    "leases/tests",
+];
 
-const NOT_APPLICABLE: &str = "tests/conformance/not_applicable.txt";
+/// The folders whose files define and cite labels of invariants.
+const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
+
+const DESIGN: &str = "DESIGN.md";
 
 /// All Rust files below these folders of the repository, sorted by path.
 fn sources(folders: &[&str]) -> Vec<Source> {
@@ -133,6 +143,17 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
             found.push(Source::new(&path, &text));
         }
     }
+}
+
+/// Whether it is a file of this test, whose samples break the rules.
+fn is_sample(source: &Source) -> bool {
+    source.path.starts_with("tests/tidy")
+}
+
+/// The text of a file that is no Rust source.
+fn document(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+        .expect("the document can be read")
 }
 
 #[track_caller]
@@ -210,19 +231,42 @@ fn the_tables_of_this_test_are_up_to_date() {
 }
 
 #[test]
-fn every_row_of_the_tables_has_an_answer() {
+fn every_row_of_the_tables_has_a_test_or_a_reason() {
     let mut held = Vec::new();
-    for source in sources(&["src", "tests", "loom-tests/src"]) {
-        // Not the samples of this test.
-        if !source.path.starts_with("tests/tidy") {
-            held.extend(rows::held(&source));
-        }
+    for source in sources(TESTED).iter().filter(|source| !is_sample(source)) {
+        held.extend(rows::held(source));
     }
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join(NOT_APPLICABLE);
-    let listed = match fs::read_to_string(list).map(|text| rows::listed(&text)) {
-        Ok(Ok(listed)) => listed,
-        Ok(Err(wrong)) => panic!("{NOT_APPLICABLE}: {wrong}"),
-        Err(_) => BTreeMap::new(),
-    };
-    none(&rows::complaints(&held, &listed, OPEN_ROWS));
+    let documented =
+        rows::documented(&document(rows::DOCUMENT)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    none(&rows::complaints(&held, &documented));
+}
+
+#[test]
+fn every_label_is_defined_once() {
+    let mut found = labels::labels(DESIGN, &document(DESIGN));
+    for source in sources(LABELLED).iter().filter(|source| !is_sample(source)) {
+        found.extend(labels::labels(&source.path, &source.text));
+    }
+    assert!(!found.is_empty(), "there are no labels in {LABELLED:?}");
+    none(&labels::complaints(&found));
+}
+
+#[test]
+fn labels_name_their_place() {
+    // Not in `benches`, whose workloads are called `W1` and so on.
+    let folders = [
+        "src",
+        "leases",
+        "tests",
+        "loom-tests",
+        "fork-tests",
+        "examples",
+        "xtask",
+    ];
+    let sources = sources(&folders);
+    let complaints = sources
+        .iter()
+        .filter(|source| !is_sample(source))
+        .flat_map(labels::short);
+    none(&complaints.collect::<Vec<_>>());
 }

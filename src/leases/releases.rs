@@ -96,7 +96,7 @@ impl Inner {
             (route, release.until, release)
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
-        // What is in a lane has an armed pass (L3), and none can be armed under a lock.
+        // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
         when_unlocked(move || inner.line.put(&inner, routed));
     }
 

@@ -1,10 +1,11 @@
-//! Which rows of the two tables are held by a test, listed as not applying, or open.
+//! Which rows of the tables in `docs/conformance.md` are held by a test, and which do not apply.
 //!
-//! A test holds the rows at the head of its name: `fn c044_..` those of the conformance table,
-//! `fn r07_..` those of the lessons of leases, also several: `fn c158_r25_..`. Of the conformance
-//! table a test also holds those in comments that begin with rows (`// c046 c047`). What does not
-//! apply stands in a list, one line per row: `66: reason` and `R07: reason`, or `43 later: reason`
-//! for the half of a row that comes with another feature; the other half may have its test.
+//! A line of a table begins with its row: `| c044 | behaviour | seen in |`. A row that does not
+//! apply says `**Does not apply:** reason` at the end of a cell.
+//!
+//! A test holds the rows at the head of its name: `fn c044_..` and `fn r07_..`, also several, as in
+//! `fn c158_r25_..`. Rows of the first table can also stand at the beginning of a comment
+//! (`// c046 c047`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,21 +13,24 @@ use std::ops::RangeInclusive;
 
 use crate::source::Source;
 
-/// A row of a table. Shown as at the head of a name.
+/// A row of a table, shown as in the document and in the names of tests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Row {
-    /// Of the conformance table.
+    /// A row of the tables of behaviours.
     Conformance(u16),
-    /// Of the lessons of leases.
+    /// A row of the lessons of leases.
     Leases(u16),
 }
 
 use Row::{Conformance, Leases};
 
+/// Where the tables are.
+pub(crate) const DOCUMENT: &str = "docs/conformance.md";
+
 /// Makes a row of a number.
 type Table = fn(u16) -> Row;
 
-/// All rows of the tables, which this crate has to answer for.
+/// The rows that the document has to have.
 const CONFORMANCE: RangeInclusive<u16> = 1..=170;
 const LEASES: RangeInclusive<u16> = 1..=30;
 
@@ -43,13 +47,17 @@ impl fmt::Display for Row {
     }
 }
 
-/// A row that stands in the list.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub(crate) later: bool,
+/// Whether a row of the document applies. If not, it needs no test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Applies {
+    Yes,
+    No,
 }
 
-/// `c044` or `r07` at the head of a word or name; the rest follows.
+/// The words before the reason of a row that does not apply.
+const EXEMPT: &str = "**Does not apply:**";
+
+/// Reads `c044` or `r07` at the head of a word or name, and returns the rest as well.
 fn row(text: &str) -> Option<(Row, &str)> {
     let tables: [(char, usize, Table); 2] = [('c', 3, Conformance), ('r', 2, Leases)];
     tables.into_iter().find_map(|(letter, length, table)| {
@@ -62,11 +70,13 @@ fn row(text: &str) -> Option<(Row, &str)> {
     })
 }
 
-/// The rows that a file's tests hold, with the place of each.
+/// The rows that the tests of a file hold, each with its place.
 pub(crate) fn held(source: &Source) -> Vec<(Row, String)> {
     let mut found = Vec::new();
-    // Below src a comment counts only in a module for tests.
-    let tests_only = !source.path.starts_with("src/");
+    // In the sources of a crate a comment counts only in a module for tests.
+    let tests_only = !["src/", "leases/src/"]
+        .iter()
+        .any(|folder| source.path.starts_with(folder));
     for function in source.functions().iter().filter(|f| f.is_test()) {
         let mut name = function.name.as_str();
         while let Some((row, rest)) = row(name) {
@@ -87,90 +97,79 @@ pub(crate) fn held(source: &Source) -> Vec<(Row, String)> {
     found
 }
 
-/// Reads the list of rows that do not apply.
-pub(crate) fn listed(text: &str) -> Result<BTreeMap<Row, Listed>, String> {
+/// Reads the tables of the document.
+pub(crate) fn documented(text: &str) -> Result<BTreeMap<Row, Applies>, String> {
     let mut found = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {
-        if line.trim().is_empty() || line.starts_with('#') {
+        let Some((row, cells)) = line.strip_prefix("| ").and_then(row) else {
             continue;
-        }
-        let fail = |what: &str| format!("line {}: {what}: {line}", at + 1);
-        let (head, reason) = line
-            .split_once(':')
-            .ok_or_else(|| fail("not `NNN: reason`"))?;
-        let (number, later) = match head.strip_suffix(" later") {
-            Some(number) => (number, true),
-            None => (head, false),
         };
-        let (number, table): (_, Table) = match number.strip_prefix('R') {
-            Some(number) => (number, Leases),
-            None => (number, Conformance),
+        let fail = |what: &str| format!("line {}: row {row} {what}", at + 1);
+        // What lies between the bars: nothing before the first and behind the last one.
+        let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+        let (["", behaviour @ .., _, ""], false) = (&cells[..], cells.len() < 4) else {
+            return Err(fail("is no line of a table"));
         };
-        let number = number
-            .parse()
-            .map_err(|_| fail("not the number of a row"))?;
-        if reason.split_whitespace().count() < 3 {
-            return Err(fail("that is no reason"));
+        if behaviour.iter().any(|cell| cell.is_empty()) {
+            return Err(fail("has an empty cell"));
         }
-        if found.insert(table(number), Listed { later }).is_some() {
-            return Err(fail("the row stands in the list already"));
+        let reasons: Vec<&str> = behaviour
+            .iter()
+            .filter_map(|cell| Some(cell.split_once(EXEMPT)?.1))
+            .collect();
+        let applies = match reasons[..] {
+            [] => Applies::Yes,
+            [reason] if reason.split_whitespace().count() >= 3 => Applies::No,
+            _ => return Err(fail("needs one reason why it does not apply")),
+        };
+        let last = found.last_key_value().map(|(last, _)| *last);
+        if last.is_some_and(|last| last >= row) {
+            return Err(fail("is not in order, or stands there twice"));
         }
+        found.insert(row, applies);
     }
     Ok(found)
 }
 
-/// Every row is held by a test, listed, or open, and not two of these.
+/// Every row is documented, and either has a test or does not apply.
 pub(crate) fn complaints(
     held: &[(Row, String)],
-    listed: &BTreeMap<Row, Listed>,
-    open: &[Row],
+    documented: &BTreeMap<Row, Applies>,
 ) -> Vec<String> {
     let mut found = Vec::new();
     let places = |row: Row| {
         let places = held.iter().filter(move |(held, _)| *held == row);
         places.map(|(_, place)| place.as_str()).collect::<Vec<_>>()
     };
-    let named: BTreeSet<Row> = held.iter().map(|(row, _)| *row).collect();
     let known: BTreeSet<Row> = wanted().collect();
-    for row in named.difference(&known) {
-        found.push(format!("row {row} is unknown: {:?}", places(*row)));
+    let present: BTreeSet<Row> = documented.keys().copied().collect();
+    for row in known.difference(&present) {
+        found.push(format!("row {row} is missing in {DOCUMENT}"));
     }
-    for (row, entry) in listed {
-        if !known.contains(row) {
-            found.push(format!("row {row} of the list is unknown"));
-        }
-        if named.contains(row) && !entry.later {
-            found.push(format!(
-                "row {row} is listed as not applying and has a test: {:?}",
+    for row in present.difference(&known) {
+        found.push(format!(
+            "row {row} of {DOCUMENT} is unknown to tests/tidy/rows.rs"
+        ));
+    }
+    let named: BTreeSet<Row> = held.iter().map(|(row, _)| *row).collect();
+    for row in named.difference(&present) {
+        found.push(format!(
+            "row {row} is not in {DOCUMENT}: {:?}",
+            places(*row)
+        ));
+    }
+    for (row, applies) in documented {
+        match (applies, named.contains(row)) {
+            (Applies::Yes, false) => found.push(format!(
+                "row {row} has no test (`fn {row}_..`, or a comment for a row of the first table); \
+                 write one, or say in {DOCUMENT} why the row does not apply"
+            )),
+            (Applies::No, true) => found.push(format!(
+                "row {row} does not apply according to {DOCUMENT}, and has a test: {:?}",
                 places(*row)
-            ));
+            )),
+            _ => {}
         }
-    }
-    let answered = |row: &Row| named.contains(row) || listed.contains_key(row);
-    let missing: Vec<String> = wanted()
-        .filter(|row| !answered(row) && !open.contains(row))
-        .map(|row| row.to_string())
-        .collect();
-    if !missing.is_empty() {
-        found.push(format!(
-            "rows [{}] have no test (`fn c044_..` or `// c044`, `fn r07_..`) and do not stand in \
-             tests/conformance/not_applicable.txt",
-            missing.join(", ")
-        ));
-    }
-    let left: Vec<Row> = wanted()
-        .filter(|row| open.contains(row) && !answered(row))
-        .collect();
-    if left != open {
-        let closed: Vec<String> = open
-            .iter()
-            .filter(|row| !left.contains(row))
-            .map(Row::to_string)
-            .collect();
-        found.push(format!(
-            "OPEN_ROWS: [{}] are open no more (or it is not sorted); make it {left:?}",
-            closed.join(", ")
-        ));
     }
     found
 }
@@ -223,90 +222,97 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_read() {
-        let text = "# Head.\n\n66: there is no ordered iteration\n43 later: the periodic half of it\n\
-                    R07: there are no threads\n7: there is no reason\n";
-        let list = listed(text).unwrap();
-        assert_eq!(list[&Conformance(66)], Listed { later: false });
-        assert_eq!(list[&Conformance(43)], Listed { later: true });
-        assert_eq!(list[&Leases(7)], Listed { later: false });
-        for wrong in [
-            "66",
-            "66: no",
-            "R07: no",
-            "x: there is no reason",
-            "Rx: there is no reason",
-            "66 soon: there is no reason",
-            "66: there is no reason\n66: there is no reason",
-            "R7: there is no reason\nR07: there is no reason",
+    fn the_tables_are_read() {
+        let text = "# Head\n\n| row | behaviour | seen in |\n|---|---|---|\n\
+                    | c065 | Iteration shows all timers. | Agrona |\n\
+                    | c066 | In order. **Does not apply:** there is no order. | |\n\
+                    | r07 | Its thread was dead. | Dropping the guard ends it. | #1 |\n\
+                    Row c001 of the text. c002 | too |\n";
+        let expected = [
+            (Conformance(65), Applies::Yes),
+            (Conformance(66), Applies::No),
+            (Leases(7), Applies::Yes),
+        ];
+        assert_eq!(documented(text), Ok(BTreeMap::from(expected)));
+        for (wrong, why) in [
+            ("| c001", "no line"),
+            ("| c001 | |", "no line"),
+            ("| c001 | it runs |", "no line"),
+            ("| c001 | it runs | Netty", "no line"),
+            ("| c001 | | Netty |", "empty cell"),
+            ("| r01 | it was lost | | Netty |", "empty cell"),
+            ("| c001 | **Does not apply:** no. | |", "reason"),
+            ("| c002 | it runs | |\n| c001 | it runs | |", "order"),
+            ("| c001 | it runs | |\n| c001 | it runs | |", "twice"),
+            ("| r01 | it runs | |\n| c001 | it runs | |", "order"),
         ] {
-            assert!(listed(wrong).is_err(), "{wrong}");
+            let error = documented(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
         }
     }
 
-    fn all_but(except: &[Row]) -> Vec<(Row, String)> {
+    /// A test for every row except these.
+    fn held_but(except: &[Row]) -> Vec<(Row, String)> {
         wanted()
             .filter(|row| !except.contains(row))
             .map(|row| (row, "tests/x.rs:1".to_owned()))
             .collect()
     }
 
+    /// A document with every row, of which these do not apply.
+    fn all_but(exempt: &[Row]) -> BTreeMap<Row, Applies> {
+        wanted()
+            .map(|row| match exempt.contains(&row) {
+                true => (row, Applies::No),
+                false => (row, Applies::Yes),
+            })
+            .collect()
+    }
+
     /// The one complaint.
-    fn complaint(held: &[(Row, String)], list: &str, open: &[Row]) -> String {
-        let found = complaints(held, &listed(list).unwrap(), open);
+    fn complaint(held: &[(Row, String)], documented: &BTreeMap<Row, Applies>) -> String {
+        let found = complaints(held, documented);
         assert_eq!(found.len(), 1, "{found:?}");
         found.into_iter().next().unwrap()
     }
 
     #[test]
-    fn every_row_has_one_answer() {
-        let text = "66: there is no ordered iteration\n43 later: the periodic half of it";
-        let list = listed(text).unwrap();
-        let (c007, c043, c066) = (Conformance(7), Conformance(43), Conformance(66));
-        assert_eq!(complaints(&all_but(&[c066, c007]), &list, &[c007]), [""; 0]);
-        assert_eq!(complaints(&all_but(&[c066, c043]), &list, &[]), [""; 0]);
-
-        let no_answer = complaint(&all_but(&[c066, c007, Conformance(170)]), text, &[]);
-        assert!(no_answer.contains("[c007, c170]"), "{no_answer}");
-        let two_answers = complaint(&all_but(&[]), text, &[]);
-        assert!(two_answers.contains("row c066"), "{two_answers}");
-        let mut unknown = all_but(&[c066]);
-        unknown.push((Conformance(171), "tests/x.rs:9".to_owned()));
-        assert!(complaint(&unknown, text, &[]).contains("row c171"));
-        unknown.pop();
-        unknown.push((Conformance(95), "tests/x.rs:9".to_owned()));
-        assert_eq!(complaints(&unknown, &list, &[]), [""; 0]);
-        let foreign = "66: there is no ordered iteration\n300: there is no such row";
-        assert!(complaint(&all_but(&[c066]), foreign, &[]).contains("row c300"));
+    fn every_row_has_a_test_or_a_reason() {
+        for row in [Conformance(66), Conformance(170), Leases(7), Leases(30)] {
+            assert_eq!(complaints(&held_but(&[row]), &all_but(&[row])), [""; 0]);
+            let neither = complaint(&held_but(&[row]), &all_but(&[]));
+            assert!(
+                neither.contains(&format!("row {row} has no test")),
+                "{neither}"
+            );
+            let both = complaint(&held_but(&[]), &all_but(&[row]));
+            assert!(
+                both.contains(&format!("row {row} does not apply")),
+                "{both}"
+            );
+        }
+        let mut twice = held_but(&[]);
+        twice.push((Conformance(95), "tests/x.rs:9".to_owned()));
+        assert_eq!(complaints(&twice, &all_but(&[])), [""; 0]);
     }
 
     #[test]
-    fn every_lesson_has_one_answer() {
-        let missing = complaint(&all_but(&[Leases(7), Leases(30)]), "", &[]);
-        assert!(missing.contains("[r07, r30]"), "{missing}");
-        let list = "R07: there are no threads";
-        assert!(complaints(&all_but(&[Leases(7)]), &listed(list).unwrap(), &[]).is_empty());
-        // Nor is a row of one table that of the other.
-        let other = complaint(&all_but(&[Conformance(7), Leases(7)]), list, &[]);
-        assert!(other.contains("[c007]"), "{other}");
-        let two_answers = complaint(&all_but(&[]), list, &[]);
-        assert!(two_answers.contains("row r07"), "{two_answers}");
-        let mut unknown = all_but(&[]);
-        unknown.push((Leases(31), "tests/x.rs:9".to_owned()));
-        assert!(complaint(&unknown, "", &[]).contains("row r31"));
-        let foreign = complaint(&all_but(&[]), "R31: there is no such row", &[]);
-        assert!(foreign.contains("row r31"));
-    }
-
-    #[test]
-    fn an_open_row_that_has_its_test_is_open_no_more() {
-        let (c007, c008, r08) = (Conformance(7), Conformance(8), Leases(8));
-        let shrink = complaint(&all_but(&[c008]), "", &[c007, c008]);
-        assert!(shrink.contains("[c007] are open no more"), "{shrink}");
-        assert!(shrink.ends_with("[Conformance(8)]"), "{shrink}");
-        complaint(&all_but(&[c007, c008]), "", &[c008, c007]);
-        complaint(&all_but(&[]), "", &[Conformance(95)]);
-        complaint(&all_but(&[]), "", &[r08]);
-        assert!(complaints(&all_but(&[c008, r08]), &BTreeMap::new(), &[c008, r08]).is_empty());
+    fn the_document_has_every_row_and_no_other() {
+        for row in [Conformance(1), Conformance(170), Leases(30)] {
+            let mut document = all_but(&[]);
+            document.remove(&row);
+            let found = complaints(&held_but(&[row]), &document);
+            assert_eq!(found, [format!("row {row} is missing in {DOCUMENT}")]);
+        }
+        for row in [Conformance(171), Leases(31)] {
+            let mut held = held_but(&[]);
+            held.push((row, "tests/x.rs:9".to_owned()));
+            let named = complaint(&held, &all_but(&[]));
+            assert!(named.contains(&format!("row {row} is not in")), "{named}");
+            let mut document = all_but(&[]);
+            document.insert(row, Applies::No);
+            let listed = complaint(&held_but(&[]), &document);
+            assert!(listed.contains(&format!("row {row} of")), "{listed}");
+        }
     }
 }

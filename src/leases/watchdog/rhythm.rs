@@ -104,7 +104,7 @@ mod tests {
             let until = sent + lease - margin(lease);
             let mut now = next(sent, lease, u64::MAX);
             let first = retry(now, until, lease, 1, u64::MAX);
-            // Before the next regular one would be, which row 157 asks for.
+            // Before the next regular one would be, which row c157 asks for.
             assert!(first.since(now) < interval(lease) / 2);
             let mut attempts = 0;
             while now < until {
