@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
-use crate::engine::{Detached, Ended, Engine, Face, Fire, Parts, Place, Seat, Server, Step};
+use crate::engine::{Detached, Ended, Engine, Fire, Frontend, Parts, Place, Seat, Server, Step};
 use crate::executor::Worker;
 use crate::job::contain;
 use crate::outlet::Outlet;
@@ -85,7 +85,7 @@ impl Ledger {
     }
 }
 
-impl Face for Ledger {
+impl Frontend for Ledger {
     type Key = u32;
     type Payload = usize;
     type Access = Arc<Engine<Ledger>>;
@@ -95,7 +95,7 @@ impl Face for Ledger {
     }
 
     fn run(engine: &Arc<Engine<Ledger>>, fire: &Fire<'_, u32>, task: usize) {
-        let ledger = &engine.face;
+        let ledger = &engine.frontend;
         ledger.early.fetch_or(fire.started < fire.deadline, Relaxed);
         ledger.ran[task].fetch_add(1, Relaxed);
         if let Some(outlet) = &ledger.delivery {
@@ -131,7 +131,7 @@ impl Face for Ledger {
         let left = task == LEAVING;
         if left {
             let run = Detached::new(engine, fire.stripe, fire.id);
-            let mut runs = engine.face.left.lock().expect("nobody panics");
+            let mut runs = engine.frontend.left.lock().expect("nobody panics");
             runs.push((run, fire.stripe, fire.id));
         }
         Ended {
@@ -148,7 +148,7 @@ impl Face for Ledger {
     }
 
     fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {
-        engine.face.panicked.store(true, Relaxed);
+        engine.frontend.panicked.store(true, Relaxed);
     }
 }
 
@@ -248,7 +248,7 @@ impl Rig {
     }
 
     pub(crate) fn ledger(&self) -> &Ledger {
-        &self.engine().face
+        &self.engine().frontend
     }
 
     // === what producers do ===

@@ -23,7 +23,7 @@
 //! afterwards. So either the check sees the count, or the stripe finds the registration.
 //! **CLOSE-4**
 
-use super::{Engine, Face};
+use super::{Engine, Frontend};
 use crate::shard::Taken;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Parker, Unparker};
@@ -170,7 +170,7 @@ impl Closing {
 /// The number of armings taken out under one hold of a lock.
 const TAKEN_PER_HOLD: usize = 256;
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Does steps 2 to 6 for the caller that began at `begun`. The limit of a drain counts from
     /// `begun`. `wait` waits until the engine is quiet or the given moment has come.
     pub(crate) fn wind_down(
@@ -192,7 +192,7 @@ impl<F: Face> Engine<F> {
         }
         // Step 4. Sleeping tasks are woken before step 5, which may wait long for a running task.
         let mut taken = self.take_pending(true);
-        self.face.keep_back(&mut taken);
+        self.frontend.keep_back(&mut taken);
         // Step 5. Nothing is pending any more, so a batch that is handed over from here on stands
         // for nothing (USER-3), and the wait also covers user code outside of runs.
         for shard in 0..self.shards().shards() {

@@ -5,19 +5,19 @@
 //! completes it when it is dropped: at the end of the future, after a panic, or when the runtime
 //! discards the future.
 
-use super::{Engine, Face, inside};
+use super::{Engine, Frontend, inside};
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 
 /// Owns a run and completes it on drop.
-pub(crate) struct Detached<F: Face> {
+pub(crate) struct Detached<F: Frontend> {
     engine: Arc<Engine<F>>,
     stripe: u32,
     id: EntryId,
     panicked: bool,
 }
 
-impl<F: Face> Detached<F> {
+impl<F: Frontend> Detached<F> {
     /// Takes over a run that its worker will not complete.
     pub(crate) fn new(engine: &Arc<Engine<F>>, stripe: u32, id: EntryId) -> Self {
         Detached {
@@ -41,7 +41,7 @@ impl<F: Face> Detached<F> {
     }
 }
 
-impl<F: Face> Drop for Detached<F> {
+impl<F: Frontend> Drop for Detached<F> {
     fn drop(&mut self) {
         let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
         // The drop may happen under a lock of another engine, and completing a run takes a lock.
@@ -50,7 +50,7 @@ impl<F: Face> Drop for Detached<F> {
     }
 }
 
-impl<F: Face> std::fmt::Debug for Detached<F> {
+impl<F: Frontend> std::fmt::Debug for Detached<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Detached")
             .field("stripe", &self.stripe)

@@ -23,7 +23,7 @@
 //! then it sleeps again.
 
 use super::pace::Share;
-use super::{Engine, Face, Place, Server};
+use super::{Engine, Frontend, Place, Server};
 use crate::executor::{Feeder, Growth, GrowthWatch, PoolCrew, Worker};
 use crate::shard::{Collected, Ticker};
 use crate::sync::atomic::Ordering;
@@ -100,7 +100,7 @@ impl Seat {
     }
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Takes one step of the ticker in `seat`. `start_workers` starts the given number of workers.
     pub(crate) fn ticker_step(
         &self,

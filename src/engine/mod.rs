@@ -55,7 +55,7 @@ use std::time::Duration;
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
 
 /// A front end of the engine: it defines the payload and how the payload runs.
-pub(crate) trait Face: Send + Sync + Sized + 'static {
+pub(crate) trait Frontend: Send + Sync + Sized + 'static {
     /// The key of a timer; `()` where timers have no key.
     type Key: Clone + Send + 'static;
     /// The payload, stored inline in the entry.
@@ -141,7 +141,7 @@ pub(crate) enum Place {
 }
 
 /// The state that handles, tickers and workers share.
-pub(crate) struct Engine<F: Face> {
+pub(crate) struct Engine<F: Frontend> {
     /// Distinguishes the ids of this engine from those of others.
     tag: u32,
     clock: Clock,
@@ -159,7 +159,7 @@ pub(crate) struct Engine<F: Face> {
     faults: Faults,
     #[cfg(not(loom))]
     threads: Threads,
-    pub(crate) face: F,
+    pub(crate) frontend: F,
 }
 
 /// Counters of faults that should not occur.
@@ -186,9 +186,9 @@ pub(crate) struct Parts {
     pub(crate) stepped: bool,
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Builds the engine and the state of its tickers. Nothing runs yet.
-    pub(crate) fn assemble(parts: Parts, face: F) -> (Arc<Server<F>>, Vec<Seat>) {
+    pub(crate) fn assemble(parts: Parts, frontend: F) -> (Arc<Server<F>>, Vec<Seat>) {
         let Parts {
             config,
             clock,
@@ -257,7 +257,7 @@ impl<F: Face> Engine<F> {
             faults: Faults::default(),
             #[cfg(not(loom))]
             threads: Threads::new(),
-            face,
+            frontend,
         });
         let server = Server::new(&engine);
         // The cell was created empty a few lines above, so this cannot fail.
@@ -359,7 +359,7 @@ impl<F: Face> Engine<F> {
             // quiet from then on.
             let _user_code = F::ENDS.then(|| self.after_run(stripe));
             if self.closing.stripe_emptied() {
-                let _ = contain(|| self.face.ended());
+                let _ = contain(|| self.frontend.ended());
             }
         }
     }
@@ -497,7 +497,7 @@ fn random_seed() -> u64 {
     ahash::RandomState::new().hash_one(unique_number())
 }
 
-impl<F: Face> std::fmt::Debug for Engine<F> {
+impl<F: Frontend> std::fmt::Debug for Engine<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
             .field("tag", &self.tag)

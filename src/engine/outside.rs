@@ -1,17 +1,17 @@
 //! Guards for user code that belongs to no run. `shard/user_code.rs` says what that is and holds
 //! the protocol between these threads and a shutdown.
 
-use super::{Engine, Face};
+use super::{Engine, Frontend};
 use crate::shard::{Outside, OutsideCounts};
 
 /// Makes a shutdown wait for this thread while the guard lives.
-pub(super) struct InUserCode<'a, F: Face> {
+pub(super) struct InUserCode<'a, F: Frontend> {
     engine: &'a Engine<F>,
     stripe: usize,
     what: Outside,
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Counts this thread as being in user code that follows a run of this stripe. Must be called
     /// under the stripe's lock, in the hold that ends the run (USER-1). The guard must be dropped
     /// without the lock.
@@ -47,7 +47,7 @@ impl<F: Face> Engine<F> {
     }
 }
 
-impl<F: Face> Drop for InUserCode<'_, F> {
+impl<F: Frontend> Drop for InUserCode<'_, F> {
     fn drop(&mut self) {
         let shard = self.engine.shards().shard_of(self.stripe);
         if shard.user_code.leave(self.what) {

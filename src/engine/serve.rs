@@ -11,7 +11,7 @@
 //! gone.
 
 use super::outside::InUserCode;
-use super::{Engine, Face, inside};
+use super::{Engine, Frontend, inside};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::{Claimed, EntryId, Settled, Stays, when_unlocked};
 use crate::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Ended<P> {
 }
 
 /// The engine as the executor sees it: the other side of a ticket.
-pub(crate) struct Server<F: Face> {
+pub(crate) struct Server<F: Frontend> {
     engine: Arc<Engine<F>>,
     access: F::Access,
 }
@@ -62,11 +62,11 @@ struct Done {
 
 /// A claim, and a guard if user code follows that belongs to no run.
 type Claiming<'a, F> = (
-    Claimed<<F as Face>::Key, <F as Face>::Payload>,
+    Claimed<<F as Frontend>::Key, <F as Frontend>::Payload>,
     Option<InUserCode<'a, F>>,
 );
 
-impl<F: Face> Server<F> {
+impl<F: Frontend> Server<F> {
     pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
         Arc::new(Server {
             access: F::access(engine),
@@ -197,7 +197,7 @@ impl<F: Face> Server<F> {
 
 /// Serves front ends that take batches. A batch is claimed right before it runs, like a single run.
 /// All tickets of one stripe are claimed under one hold of the lock.
-impl<F: Face> Server<F> {
+impl<F: Frontend> Server<F> {
     /// Serves batches of at most `limit` tickets until `more` has none.
     fn serve_batches(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>, limit: usize) {
         let mut next = Some(first);
@@ -311,7 +311,7 @@ impl<F: Face> Server<F> {
     }
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Completes a run that has ended.
     pub(super) fn settle(&self, stripe: u32, id: EntryId, panicked: bool) {
         let now = self.now();
@@ -342,7 +342,7 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
     list.chunk_by(move |one, next| stripe(one) == stripe(next))
 }
 
-impl<F: Face> Claim for Server<F> {
+impl<F: Frontend> Claim for Server<F> {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
         // Covers all user code of this call: tasks, panic handlers and drops.
         let _inside = inside::Inside::enter(self.engine.tag());
@@ -380,7 +380,7 @@ impl<F: Face> Claim for Server<F> {
     }
 }
 
-impl<F: Face> std::fmt::Debug for Server<F> {
+impl<F: Frontend> std::fmt::Debug for Server<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("engine", &self.engine)

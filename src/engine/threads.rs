@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
+use super::{Ending, Engine, Frontend, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::job::{contain, drop_each};
 use crate::outlet::{Intake, outlet};
@@ -33,7 +33,7 @@ struct Started {
 
 /// Builds the report of a front end. It gets `None` for every caller except the first one that
 /// shuts down.
-type MakeReport<F, R> = fn(Option<Ending<<F as Face>::Key, <F as Face>::Payload>>) -> R;
+type MakeReport<F, R> = fn(Option<Ending<<F as Frontend>::Key, <F as Frontend>::Payload>>) -> R;
 
 impl Threads {
     pub(super) fn new() -> Self {
@@ -41,7 +41,7 @@ impl Threads {
     }
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Starts the tickers and the first workers. After an error nothing runs.
     pub(crate) fn start(server: &Arc<Server<F>>, seats: Vec<Seat>) -> io::Result<()> {
         let engine = server.engine();

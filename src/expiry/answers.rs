@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::face::Session;
+use super::frontend::Session;
 use crate::engine::Ending;
 use crate::error::UNDER_LOCK;
 use crate::shard::Refusal;

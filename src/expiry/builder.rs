@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::face::{Delivery, Expired, OnReceiverLost, ReceiverLost, Sessions};
+use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, ReceiverLost};
 use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
 use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
@@ -179,7 +179,7 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
     }
 }
 
-type Built<K, V, S, G> = (Arc<Server<Sessions<K, V, S, G>>>, Vec<Seat>);
+type Built<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<Seat>);
 
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
 where
@@ -341,7 +341,7 @@ where
                 stepped: seed.is_some(),
                 seed,
             },
-            Sessions {
+            MapFrontend {
                 hasher: self.hasher,
                 expiry: self.expiry,
                 delivery,

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
 
-use super::face::Session;
+use super::frontend::Session;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::members::Member;
 use super::touch::{luck, touch_slot};
@@ -327,14 +327,14 @@ where
     }
 
     fn groups(&self) -> &GroupIndex<G> {
-        &self.engine.face.groups
+        &self.engine.frontend.groups
     }
 
     fn group_hash<Q>(&self, group: &Q) -> KeyHash
     where
         Q: Hash + ?Sized,
     {
-        let hash = self.engine.face.hasher.hash_one(group);
+        let hash = self.engine.frontend.hasher.hash_one(group);
         self.engine.shards().fold(hash)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::face::Session;
+use super::frontend::Session;
 use super::touch::touch_slot;
 use super::{ExpiryMap, Grouping, NoGroups, Touch};
 use crate::job::drop_each;
@@ -193,7 +193,7 @@ where
     /// ```
     pub fn shrink_to_fit(&self) {
         self.engine.shrink_to_fit();
-        G::shrink_to_fit(&self.engine.face.groups);
+        G::shrink_to_fit(&self.engine.frontend.groups);
     }
 
     /// Iterates over clones of all entries, in no particular order. Entries are cloned in portions,

@@ -11,12 +11,12 @@
 //! | `builder.rs` | the options |
 //! | `span.rs` | how long an entry lives |
 //! | `stream.rs` | the expired entries as a stream |
-//! | `face.rs` | the payload in the engine, and its delivery |
+//! | `frontend.rs` | the payload in the engine, and its delivery |
 //! | `answers.rs` | the results of calls and of a shutdown |
 
 mod answers;
 mod builder;
-mod face;
+mod frontend;
 mod grouped;
 mod grouping;
 mod groups;
@@ -31,14 +31,14 @@ pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
 };
 pub use builder::ExpiryMapBuilder;
-pub use face::{Expired, Reason, ReceiverLost};
+pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouping::{Grouping, Groups, NoGroups};
 pub use many::Entries;
 pub use span::Expiry;
 #[cfg(feature = "stream")]
 pub use stream::Expirations;
 
-pub(crate) use face::Sessions;
+pub(crate) use frontend::MapFrontend;
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -49,7 +49,7 @@ use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
 use crate::shard::{Arming, Cancelling, KeyHash};
 use crate::sync::Arc;
 use crate::tick::Time;
-use face::Session;
+use frontend::Session;
 use touch::luck;
 
 /// A concurrent map whose entries expire: after a time without a touch, after a time since the
@@ -134,13 +134,13 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    engine: Arc<Engine<Sessions<K, V, S, G>>>,
+    engine: Arc<Engine<MapFrontend<K, V, S, G>>>,
     /// `None` in the map that the handler gets, which must not keep the map open.
     owner: Option<Arc<Owner<K, V, S, G>>>,
 }
 
 /// Closes the map when the last clone is dropped.
-struct Owner<K, V, S, G>(Arc<Engine<Sessions<K, V, S, G>>>)
+struct Owner<K, V, S, G>(Arc<Engine<MapFrontend<K, V, S, G>>>)
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
@@ -179,7 +179,7 @@ where
     G: Grouping,
 {
     /// Makes the first map of an engine. The engine closes with its last clone.
-    fn owning(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
+    fn owning(engine: Arc<Engine<MapFrontend<K, V, S, G>>>) -> Self {
         ExpiryMap {
             owner: Some(Arc::new(Owner(Arc::clone(&engine)))),
             engine,
@@ -187,7 +187,7 @@ where
     }
 
     /// Makes a clone that does not keep the map open.
-    pub(crate) fn of(engine: Arc<Engine<Sessions<K, V, S, G>>>) -> Self {
+    pub(crate) fn of(engine: Arc<Engine<MapFrontend<K, V, S, G>>>) -> Self {
         ExpiryMap {
             engine,
             owner: None,
@@ -203,7 +203,7 @@ where
     /// Returns the expiry of entries that are inserted without an [`Expiry`] of their own.
     #[must_use]
     pub fn expiry(&self) -> Expiry {
-        self.engine.face.expiry
+        self.engine.frontend.expiry
     }
 
     /// Returns the stage of the map's life.
@@ -296,7 +296,7 @@ where
         Q: Hash + ?Sized,
     {
         let shards = self.engine.shards();
-        let hash = shards.fold(self.engine.face.hasher.hash_one(key));
+        let hash = shards.fold(self.engine.frontend.hasher.hash_one(key));
         (shards.stripe_of(hash), hash)
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use super::face::Session;
+use super::frontend::Session;
 use super::{Expiry, ExpiryMap, Grouping, Touch};
 use crate::shard::{KeyHash, Stripe, mix};
 use crate::tick::Time;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::answers::Cancel;
-use super::face::Keyed;
+use super::frontend::SchedulerFrontend;
 use super::handle::Handle;
 use super::hasher::RandomState;
 use crate::engine::EndOfRun;
@@ -23,7 +23,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     answer: Cancel,
-    run: EndOfRun<Keyed<K, S>>,
+    run: EndOfRun<SchedulerFrontend<K, S>>,
 }
 
 impl<K, S> Handle<K, S>

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::Scheduler;
-use super::face::{Keyed, OnPanic, TaskPanic};
+use super::frontend::{OnPanic, SchedulerFrontend, TaskPanic};
 use super::hasher::RandomState;
 use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
@@ -82,7 +82,7 @@ impl<K, S> Builder<K, S> {
     }
 }
 
-type Built<K, S> = (Arc<Server<Keyed<K, S>>>, Vec<Seat>);
+type Built<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<Seat>);
 
 impl<K, S> Builder<K, S>
 where
@@ -125,7 +125,7 @@ where
     /// Validates the options and assembles the engine.
     fn parts(self, clock: Clock, seed: Option<u64>) -> Result<Built<K, S>, BuildError> {
         let config = self.config.validate(num_cpus::get())?;
-        let face = Keyed {
+        let frontend = SchedulerFrontend {
             hasher: self.hasher,
             on_panic: self.on_panic,
             // Every start may be late by one tick and by the wake-up of its ticker.
@@ -141,7 +141,7 @@ where
                 stepped: seed.is_some(),
                 seed,
             },
-            face,
+            frontend,
         ))
     }
 }

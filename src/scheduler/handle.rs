@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use super::answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, refused};
-use super::face::Keyed;
 use super::firing::Firing;
+use super::frontend::SchedulerFrontend;
 use super::hasher::RandomState;
 use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
@@ -54,7 +54,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    engine: Arc<Engine<Keyed<K, S>>>,
+    engine: Arc<Engine<SchedulerFrontend<K, S>>>,
 }
 
 /// The key and task of a cancelled or replaced arming. They must be dropped without a lock.
@@ -72,11 +72,11 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(crate) fn new(engine: Arc<Engine<Keyed<K, S>>>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine<SchedulerFrontend<K, S>>>) -> Self {
         Handle { engine }
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine<Keyed<K, S>>> {
+    pub(crate) fn engine(&self) -> &Arc<Engine<SchedulerFrontend<K, S>>> {
         &self.engine
     }
 
@@ -172,7 +172,7 @@ where
     where
         Q: Hash + ?Sized,
     {
-        let hash = self.engine.face.hasher.hash_one(key);
+        let hash = self.engine.frontend.hasher.hash_one(key);
         let hash = self.engine.shards().fold(hash);
         (self.engine.shards().stripe_of(hash), hash)
     }

@@ -9,7 +9,7 @@
 //! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
-//! | `face.rs` | the payload, and how it runs |
+//! | `frontend.rs` | the payload, and how it runs |
 //! | `shutdown.rs`, `stats.rs` | the reports |
 
 mod answers;
@@ -17,8 +17,8 @@ mod awaiting;
 mod batch;
 mod builder;
 mod by_id;
-mod face;
 mod firing;
+mod frontend;
 mod guard;
 mod handle;
 mod hasher;
@@ -35,10 +35,10 @@ pub use answers::{Cancel, PullIn, Reschedule, Scheduled, TimerId, TimerInfo, Tim
 pub use awaiting::CancelAndWait;
 pub use builder::Builder;
 pub use by_id::ById;
-#[cfg(any(test, feature = "test-util"))]
-pub use face::Fired;
-pub use face::TaskPanic;
 pub use firing::Firing;
+#[cfg(any(test, feature = "test-util"))]
+pub use frontend::Fired;
+pub use frontend::TaskPanic;
 pub use guard::CancelGuard;
 pub use handle::Handle;
 pub use hasher::{KeyHasher, RandomState};
@@ -50,7 +50,7 @@ pub use shutdown::{HandedBack, Report, ReportTicket};
 pub use stats::{ShardStats, Stats};
 pub use task::Task;
 
-pub(crate) use face::{Keyed, OnPanic};
+pub(crate) use frontend::{OnPanic, SchedulerFrontend};
 pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;
@@ -94,7 +94,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    server: Arc<Server<Keyed<K, S>>>,
+    server: Arc<Server<SchedulerFrontend<K, S>>>,
     handle: Handle<K, S>,
 }
 
@@ -137,7 +137,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Makes the owner of a started engine.
-    pub(crate) fn of(server: Arc<Server<Keyed<K, S>>>) -> Self {
+    pub(crate) fn of(server: Arc<Server<SchedulerFrontend<K, S>>>) -> Self {
         let handle = Handle::new(Arc::clone(server.engine()));
         Scheduler { server, handle }
     }

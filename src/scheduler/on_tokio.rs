@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::runtime;
 
 use super::answers::{Scheduled, TimerId, refused};
-use super::face::Keyed;
 use super::firing::Firing;
+use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::task::{After, Rounds, Task, Work};
@@ -205,7 +205,7 @@ where
 
 /// The future of [`AsyncFiring::cancelled`].
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Cancelled<K, S = RandomState>(CancellationOfRun<Keyed<K, S>>)
+pub struct Cancelled<K, S = RandomState>(CancellationOfRun<SchedulerFrontend<K, S>>)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
@@ -295,7 +295,7 @@ where
     /// `None` when the future is ready or was dropped.
     future: Option<Boxed>,
     told: AsyncFiring<K, S>,
-    run: Option<Detached<Keyed<K, S>>>,
+    run: Option<Detached<SchedulerFrontend<K, S>>>,
 }
 
 impl<K, S> Carry<K, S>
@@ -315,7 +315,7 @@ where
                     deadline,
                     ..
                 } = told;
-                let _ = contain(|| Keyed::tell_panic(handle, key, *deadline, message));
+                let _ = contain(|| SchedulerFrontend::tell_panic(handle, key, *deadline, message));
             }
             ended.ok()
         };

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 
 use super::handle::Handle;
-use crate::engine::{Engine, Face};
+use crate::engine::{Engine, Frontend};
 use crate::stats::{Counters, Lateness};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,7 +109,7 @@ where
 }
 
 /// Sums the counters of all stripes.
-pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
+pub(crate) fn collect<F: Frontend>(engine: &Engine<F>) -> Stats {
     let mut stats = Stats::default();
     let mut all = crate::stats::Latenesses::new();
     for shard in 0..engine.shards().shards() {
@@ -144,7 +144,7 @@ pub(crate) fn collect<F: Face>(engine: &Engine<F>) -> Stats {
     stats.workers = engine.pool().workers() as u64;
     stats.idle_workers = engine.pool().sleeping() as u64;
     stats.held_back = engine.held_back();
-    stats.unreceived = engine.face.unreceived();
+    stats.unreceived = engine.frontend.unreceived();
     let faults = engine.faults();
     // Relaxed: counts.
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

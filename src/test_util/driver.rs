@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::clock::ManualClock;
-use crate::engine::{Ending, Engine, Face, Seat, Server, Shutdown, Step};
+use crate::engine::{Ending, Engine, Frontend, Seat, Server, Shutdown, Step};
 use crate::executor::Worker;
 use crate::shard::mix;
 use crate::sync::Arc;
 use crate::tick::Time;
 
 /// Drives a stepped engine. Dropping it closes the engine.
-pub(super) struct Driver<F: Face> {
+pub(super) struct Driver<F: Frontend> {
     server: Arc<Server<F>>,
     hand: ManualClock,
     actors: RefCell<Actors>,
@@ -26,7 +26,7 @@ struct Actors {
     random: u64,
 }
 
-impl<F: Face> Driver<F> {
+impl<F: Frontend> Driver<F> {
     pub(super) fn new(
         server: Arc<Server<F>>,
         tickers: Vec<Seat>,
@@ -181,13 +181,13 @@ impl<F: Face> Driver<F> {
     }
 }
 
-impl<F: Face> Drop for Driver<F> {
+impl<F: Frontend> Drop for Driver<F> {
     fn drop(&mut self) {
         Engine::abandon_anywhere(self.server.engine());
     }
 }
 
-impl<F: Face> fmt::Debug for Driver<F> {
+impl<F: Frontend> fmt::Debug for Driver<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver")
             .field("now", &self.now())

@@ -9,7 +9,7 @@ use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
 use crate::expiry::{
-    Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Grouping, NoGroups, Sessions,
+    Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Grouping, MapFrontend, NoGroups,
 };
 use crate::scheduler::RandomState;
 use crate::sync::Arc;
@@ -44,7 +44,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     G: Grouping,
 {
-    driver: Driver<Sessions<K, V, S, G>>,
+    driver: Driver<MapFrontend<K, V, S, G>>,
     map: ExpiryMap<K, V, S, G>,
 }
 

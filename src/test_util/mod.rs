@@ -43,7 +43,7 @@ use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
 pub use crate::scheduler::Fired;
-use crate::scheduler::{Builder, Handle, Keyed, RandomState, Report};
+use crate::scheduler::{Builder, Handle, RandomState, Report, SchedulerFrontend};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -56,7 +56,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    driver: Driver<Keyed<K, S>>,
+    driver: Driver<SchedulerFrontend<K, S>>,
     handle: Handle<K, S>,
 }
 
@@ -171,7 +171,7 @@ where
 
     /// Takes the record of the runs so far.
     fn take_log(&self) -> Vec<Fired<K>> {
-        let log = self.driver.server().engine().face.log.as_ref();
+        let log = self.driver.server().engine().frontend.log.as_ref();
         log.map(|log| std::mem::take(&mut *log.lock()))
             .unwrap_or_default()
     }

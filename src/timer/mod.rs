@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::engine::{Ending, Engine, Face, Fire, Lifecycle, Parts, Place, Server, Shutdown};
+use crate::engine::{Ending, Engine, Fire, Frontend, Lifecycle, Parts, Place, Server, Shutdown};
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_pair;
 use crate::options::engine_options;
@@ -67,7 +67,7 @@ enum Due {
 #[derive(Debug)]
 struct Keyless;
 
-impl Face for Keyless {
+impl Frontend for Keyless {
     type Key = ();
     type Payload = Due;
     type Access = ();

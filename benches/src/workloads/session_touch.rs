@@ -8,7 +8,7 @@ use std::io;
 use super::{By, Children, IDLE, Metric, ONE_AND_TWO_THREADS, Workload, fill_sessions, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::Sessions;
+use crate::systems::MapFrontend;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S1",
@@ -22,7 +22,7 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Session,
 };
 
-pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
     let system = S::new(IDLE);
     let keys = child.keys;
     child.filled(|| fill_sessions(&system, keys))?;

@@ -13,7 +13,7 @@ use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes
 use crate::child::{Child, Measured};
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::rng::Rng;
-use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::systems::{Handles, SchedulerFrontend, System, Tasks};
 use crate::wire::Request;
 
 pub(super) const BY_HANDLE: Workload = Workload {
@@ -44,7 +44,7 @@ pub(super) const BY_KEY: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve_keyed<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {

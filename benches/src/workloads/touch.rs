@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, fill, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::systems::{SchedulerFrontend, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",
@@ -26,7 +26,7 @@ pub(super) const ABOUT: Workload = Workload {
 
 const IDLE: Duration = minutes(30);
 
-pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| fill(&system, keys, |_| IDLE))?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Face, Fire, Seat, Server, Step};
+use crate::engine::{Engine, Fire, Frontend, Seat, Server, Step};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
@@ -30,7 +30,7 @@ struct Crowd {
 
 type Tag = Option<Membership<u32>>;
 
-impl Face for Crowd {
+impl Frontend for Crowd {
     type Key = u32;
     type Payload = Tag;
     type Access = Arc<Engine<Crowd>>;
@@ -41,7 +41,7 @@ impl Face for Crowd {
 
     fn run(engine: &Arc<Engine<Crowd>>, _: &Fire<'_, u32>, tag: Tag) {
         drop(tag);
-        engine.face.delivered.fetch_add(1, Relaxed);
+        engine.frontend.delivered.fetch_add(1, Relaxed);
     }
 
     fn panicked(_: &Arc<Engine<Crowd>>, _: &Fire<'_, u32>, message: &str) {
@@ -68,11 +68,11 @@ impl Map {
     }
 
     fn groups(&self) -> &GroupIndex<u32> {
-        &self.engine().face.groups
+        &self.engine().frontend.groups
     }
 
     fn delivered(&self) -> usize {
-        self.engine().face.delivered.load(Relaxed)
+        self.engine().frontend.delivered.load(Relaxed)
     }
 
     /// Whether something was replaced.

@@ -23,7 +23,7 @@ pub(crate) use task::EndOfRun;
 
 use std::task::Waker;
 
-use super::{Engine, Face, inside};
+use super::{Engine, Frontend, inside};
 use crate::error::WaitError;
 use crate::shard::{Cancelling, EntryId, RunEvent, Stripe, Waiter};
 use crate::waker::leave;
@@ -39,7 +39,7 @@ struct Registration {
 
 impl Registration {
     /// Leaves the task's waker in the registration. False: the event has occurred.
-    fn leave<F: Face>(&self, engine: &Engine<F>, waker: &Waker) -> bool {
+    fn leave<F: Frontend>(&self, engine: &Engine<F>, waker: &Waker) -> bool {
         leave(waker, |show| {
             engine.with(self.stripe, |stripe| {
                 let waiter = stripe.waiter(self.run, self.event, self.number);
@@ -51,7 +51,7 @@ impl Registration {
     }
 
     /// Takes the waiter back. False: the event has occurred.
-    fn withdraw<F: Face>(&self, engine: &Engine<F>) -> bool {
+    fn withdraw<F: Frontend>(&self, engine: &Engine<F>) -> bool {
         // Dropped without the lock.
         let waiter = engine.with(self.stripe, |stripe| {
             stripe.unregister(self.run, self.event, self.number)
@@ -63,7 +63,7 @@ impl Registration {
 /// A wait for the end of a run, or the error if the caller must not wait.
 type WaitForEnd = Result<Registration, WaitError>;
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Cancels, and registers with the run that is in progress, if there is one. `waiter` returns
     /// `None` if the caller must not wait for that run.
     fn cancel_and_register(

@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::super::{Engine, Face, inside};
+use super::super::{Engine, Frontend, inside};
 #[cfg(feature = "tokio")]
 use super::Registration;
 use super::WaitForEnd;
@@ -16,13 +16,13 @@ use crate::shard::{EntryId, RunEvent};
 use crate::sync::Arc;
 
 /// The end of a run that was cancelled. Dropping it gives up the wait.
-pub(crate) struct EndOfRun<F: Face> {
+pub(crate) struct EndOfRun<F: Frontend> {
     engine: Arc<Engine<F>>,
     /// `None`: the run has ended.
     wait: Option<WaitForEnd>,
 }
 
-impl<F: Face> EndOfRun<F> {
+impl<F: Frontend> EndOfRun<F> {
     /// Cancels, and registers with the run that is in progress, if there is one.
     pub(crate) fn cancel(
         engine: &Arc<Engine<F>>,
@@ -47,7 +47,7 @@ impl<F: Face> EndOfRun<F> {
     }
 }
 
-impl<F: Face> Future for EndOfRun<F> {
+impl<F: Frontend> Future for EndOfRun<F> {
     type Output = Result<(), WaitError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -69,7 +69,7 @@ impl<F: Face> Future for EndOfRun<F> {
     }
 }
 
-impl<F: Face> Drop for EndOfRun<F> {
+impl<F: Frontend> Drop for EndOfRun<F> {
     fn drop(&mut self) {
         if let Some(Ok(registration)) = self.wait.take() {
             let engine = Arc::clone(&self.engine);
@@ -82,7 +82,7 @@ impl<F: Face> Drop for EndOfRun<F> {
 
 /// The cancellation of a run, or its end. Dropping it gives up the wait.
 #[cfg(feature = "tokio")]
-pub(crate) struct CancellationOfRun<F: Face> {
+pub(crate) struct CancellationOfRun<F: Frontend> {
     engine: Arc<Engine<F>>,
     stripe: usize,
     run: EntryId,
@@ -91,7 +91,7 @@ pub(crate) struct CancellationOfRun<F: Face> {
 }
 
 #[cfg(feature = "tokio")]
-impl<F: Face> CancellationOfRun<F> {
+impl<F: Frontend> CancellationOfRun<F> {
     pub(crate) fn new(engine: &Arc<Engine<F>>, stripe: u32, run: EntryId) -> Self {
         CancellationOfRun {
             engine: Arc::clone(engine),
@@ -103,7 +103,7 @@ impl<F: Face> CancellationOfRun<F> {
 }
 
 #[cfg(feature = "tokio")]
-impl<F: Face> Future for CancellationOfRun<F> {
+impl<F: Frontend> Future for CancellationOfRun<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -139,7 +139,7 @@ impl<F: Face> Future for CancellationOfRun<F> {
 }
 
 #[cfg(feature = "tokio")]
-impl<F: Face> Drop for CancellationOfRun<F> {
+impl<F: Frontend> Drop for CancellationOfRun<F> {
     fn drop(&mut self) {
         if let Some(registration) = self.registration.take() {
             let engine = Arc::clone(&self.engine);

@@ -2,7 +2,7 @@
 //!
 //! The token of its parker makes an unpark before the park count.
 
-use super::super::{Engine, Face};
+use super::super::{Engine, Frontend};
 use super::WaitForEnd;
 use crate::error::WaitError;
 use crate::shard::{Cancelling, Stripe, Waiter};
@@ -17,7 +17,7 @@ pub(crate) struct BlockingWait {
     until: Option<Time>,
 }
 
-impl<F: Face> Engine<F> {
+impl<F: Frontend> Engine<F> {
     /// Cancels, and registers the thread with the run that is in progress, if there is one.
     pub(crate) fn cancel_to_wait(
         &self,

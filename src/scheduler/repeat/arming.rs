@@ -97,7 +97,7 @@ where
         // The hash depends on the engine's seed, so a stepped scheduler repeats its jitter.
         let (_, hash) = self.hash_of(&key);
         let random = mix(hash.0 ^ now.as_nanos());
-        let least_grace = self.engine().face.least_grace;
+        let least_grace = self.engine().frontend.least_grace;
         // Without a lock: a schedule function is user code.
         let (rhythm, deadline) = match Rhythm::begin(period, now, random, least_grace) {
             Ok(begun) => begun,

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, Grouping};
-use crate::engine::{Batched, Engine, Face, Fire};
+use crate::engine::{Batched, Engine, Fire, Frontend};
 use crate::job::{contain, drop_pair};
 use crate::outlet::{Outlet, Unsent};
 use crate::scheduler::{OnPanic, TaskPanic};
@@ -154,7 +154,7 @@ where
 pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>;
 
 /// The state of this front end besides the engine.
-pub(crate) struct Sessions<K, V, S, G>
+pub(crate) struct MapFrontend<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
@@ -170,7 +170,7 @@ where
     pub(super) groups: G::Index,
 }
 
-impl<K, V, S, G> Face for Sessions<K, V, S, G>
+impl<K, V, S, G> Frontend for MapFrontend<K, V, S, G>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
@@ -198,7 +198,7 @@ where
             }
         };
         let expired = session.expire(key, fire.deadline, fire.started);
-        match &map.engine.face.delivery {
+        match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
             Delivery::Outlet(outlet) => {
@@ -210,14 +210,14 @@ where
     }
 
     fn batch(map: &ExpiryMap<K, V, S, G>) -> Option<NonZeroUsize> {
-        match &map.engine.face.delivery {
+        match &map.engine.frontend.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
             Delivery::Handler(_) | Delivery::Outlet(_) => None,
         }
     }
 
     fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, Session<V, G::Tag>>>) {
-        let Delivery::Batches(_, handle) = &map.engine.face.delivery else {
+        let Delivery::Batches(_, handle) = &map.engine.frontend.delivery else {
             unreachable!("only a front end with a batch limit gets batches");
         };
         let expired = batch
@@ -227,7 +227,7 @@ where
     }
 
     fn panicked(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, message: &str) {
-        if let Some(tell) = &map.engine.face.on_panic {
+        if let Some(tell) = &map.engine.frontend.on_panic {
             tell(&TaskPanic {
                 key: fire.key,
                 deadline: fire.deadline,
@@ -261,15 +261,15 @@ where
     G: Grouping,
 {
     let Unsent { item, is_first } = unsent;
-    let face = &map.engine.face;
+    let frontend = &map.engine.frontend;
     // Closing comes before the callback, which must find the map closed. It drops the other
     // entries, and a panic of these drops must not keep the callback from running.
     let closed = contain(|| {
-        if face.when_receiver_lost == ReceiverLost::Close {
+        if frontend.when_receiver_lost == ReceiverLost::Close {
             map.engine.abandon();
         }
     });
-    if let Some(tell) = face.on_receiver_lost.as_ref().filter(|_| is_first) {
+    if let Some(tell) = frontend.on_receiver_lost.as_ref().filter(|_| is_first) {
         let _ = contain(|| tell(&item));
     }
     // Dropped separately: two panics at once would end the process.

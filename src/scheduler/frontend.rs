@@ -7,7 +7,7 @@ use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
 use super::task::{After, Rounds, Task};
-use crate::engine::{Ended, Engine, Face, Fire};
+use crate::engine::{Ended, Engine, Fire, Frontend};
 use crate::job::contain;
 use crate::shard::{Start, Stays};
 use crate::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Fired<K> {
 }
 
 /// The state of the keyed front end besides the engine.
-pub(crate) struct Keyed<K, S> {
+pub(crate) struct SchedulerFrontend<K, S> {
     pub(crate) hasher: S,
     pub(crate) on_panic: Option<OnPanic<K>>,
     /// A round that is late by less than this is never missed.
@@ -55,7 +55,7 @@ pub(crate) struct Keyed<K, S> {
     pub(crate) log: Option<Mutex<Vec<Fired<K>>>>,
 }
 
-impl<K, S> Keyed<K, S>
+impl<K, S> SchedulerFrontend<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
@@ -73,7 +73,7 @@ where
             entry: fire.id,
         };
         #[cfg(any(test, feature = "test-util"))]
-        if let Some(log) = &handle.engine().face.log {
+        if let Some(log) = &handle.engine().frontend.log {
             log.lock().push(Fired {
                 key: fire.key.clone(),
                 id,
@@ -93,7 +93,7 @@ where
 
     /// Calls `on_panic`, which is user code.
     pub(super) fn tell_panic(handle: &Handle<K, S>, key: &K, deadline: Time, message: &str) {
-        if let Some(tell) = &handle.engine().face.on_panic {
+        if let Some(tell) = &handle.engine().frontend.on_panic {
             tell(&TaskPanic {
                 key,
                 deadline,
@@ -126,7 +126,7 @@ where
     }
 }
 
-impl<K, S> Face for Keyed<K, S>
+impl<K, S> Frontend for SchedulerFrontend<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
