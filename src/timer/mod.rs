@@ -46,38 +46,38 @@ use crate::tick::Time;
 /// # }
 /// ```
 pub struct Timer {
-    server: Arc<Server<Keyless>>,
+    server: Arc<Server<TimerFrontend>>,
     /// One link per stripe. Each timeout keeps the engine alive. With a single reference count,
     /// threads that start and stop timers on different stripes would contend for its cache line.
     links: Box<[Link]>,
 }
 
 /// Keeps the engine alive, with a reference count of its own on a cache line of its own.
-type Link = Arc<CachePadded<Arc<Engine<Keyless>>>>;
+type Link = Arc<CachePadded<Arc<Engine<TimerFrontend>>>>;
 
 type BoxedTask = Box<dyn FnOnce() + Send>;
 
 /// The action of a due timer.
-enum Due {
+enum TimerAction {
     Run(BoxedTask),
     Wake(sleep::WakeUp),
 }
 
 /// The front end of timers without keys.
 #[derive(Debug)]
-struct Keyless;
+struct TimerFrontend;
 
-impl Frontend for Keyless {
+impl Frontend for TimerFrontend {
     type Key = ();
-    type Payload = Due;
+    type Payload = TimerAction;
     type Access = ();
 
     fn access(_: &Arc<Engine<Self>>) {}
 
-    fn run((): &(), _: &Fire<'_, ()>, due: Due) {
+    fn run((): &(), _: &Fire<'_, ()>, due: TimerAction) {
         match due {
-            Due::Run(task) => task(),
-            Due::Wake(wake_up) => wake_up.wake(),
+            TimerAction::Run(task) => task(),
+            TimerAction::Wake(wake_up) => wake_up.wake(),
         }
     }
 
@@ -85,8 +85,8 @@ impl Frontend for Keyless {
 
     /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
     /// panic.
-    fn keep_back(&self, taken: &mut Vec<Taken<(), Due>>) {
-        taken.retain(|(_, _, due)| matches!(due, Due::Run(_)));
+    fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>) {
+        taken.retain(|(_, _, due)| matches!(due, TimerAction::Run(_)));
     }
 }
 
@@ -96,7 +96,7 @@ thread_local! {
 }
 
 /// Returns the stripe that takes the timers of the current thread.
-fn stripe_of_thread(engine: &Engine<Keyless>) -> usize {
+fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
     let number = THREAD_NUMBER.with(|number| *number);
     number as usize % engine.shards().stripes()
 }
@@ -139,7 +139,7 @@ impl TimerBuilder {
                 seed: None,
                 stepped: false,
             },
-            Keyless,
+            TimerFrontend,
         );
         Engine::start(&server, seats).map_err(BuildError::Spawn)?;
         let link = || Arc::new(CachePadded::new(Arc::clone(server.engine())));
@@ -204,7 +204,7 @@ impl Timer {
             &mut given,
             |stripe, _| stripe.admit_keyless(),
             |stripe, admission, task| {
-                stripe.arm_keyless(admission, (), Due::Run(task), deadline, now)
+                stripe.arm_keyless(admission, (), TimerAction::Run(task), deadline, now)
             },
         );
         match (answer, given) {
@@ -432,7 +432,7 @@ impl Default for TimerReport {
 }
 
 impl TimerReport {
-    fn of(ending: Option<Ending<(), Due>>) -> Self {
+    fn of(ending: Option<Ending<(), TimerAction>>) -> Self {
         let Some(ending) = ending else {
             return TimerReport::default();
         };
@@ -441,9 +441,9 @@ impl TimerReport {
                 .taken
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
-                    Due::Run(task) => Some(TimerHandedBack { deadline, task }),
+                    TimerAction::Run(task) => Some(TimerHandedBack { deadline, task }),
                     // `keep_back` has removed these.
-                    Due::Wake(_) => None,
+                    TimerAction::Wake(_) => None,
                 })
                 .collect(),
             still_running: ending.still_running,

@@ -15,7 +15,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Due, Link, Timer, stripe_of_thread};
+use super::{Link, Timer, TimerAction, stripe_of_thread};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{contain, drop_pair};
@@ -260,7 +260,13 @@ impl Sleep {
             &mut given,
             |stripe, _| stripe.admit_keyless(),
             |stripe, admission, wake_up| {
-                stripe.arm_keyless(admission, (), Due::Wake(wake_up), self.deadline, now)
+                stripe.arm_keyless(
+                    admission,
+                    (),
+                    TimerAction::Wake(wake_up),
+                    self.deadline,
+                    now,
+                )
             },
         );
         // A refused waker is dropped without waking: this poll reports the error itself.
@@ -300,7 +306,7 @@ fn take_back(link: &Link, stripe: usize, id: EntryId) {
             wake_up = dropped.1;
         }
     });
-    if let Some(Due::Wake(mut wake_up)) = wake_up {
+    if let Some(TimerAction::Wake(mut wake_up)) = wake_up {
         // If the thread panics already, a panic of the waker's drop would end the process; this
         // catches it.
         drop_pair(((), wake_up.0.take()));
@@ -323,7 +329,7 @@ impl Future for Sleep {
         };
         let waits = leave(context.waker(), |show| {
             self.link.with(stripe, |stripe| {
-                if let Some(Due::Wake(WakeUp(Some(left)))) = stripe.unclaimed_of(id) {
+                if let Some(TimerAction::Wake(WakeUp(Some(left)))) = stripe.unclaimed_of(id) {
                     show(left);
                 }
             });
