@@ -39,7 +39,7 @@ impl Admission {
 
 /// The permission to arm a timer without a key. It is valid while the lock is held.
 #[derive(Debug)]
-pub(crate) struct Keyless(pub(super) ());
+pub(crate) struct KeylessAdmission(pub(super) ());
 
 /// State of the key that was admitted: absent, armed in this slot, or running with this index.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
-use super::answers::{Admission, Arming, Keyless, Refusal, Target};
+use super::answers::{Admission, Arming, KeylessAdmission, Refusal, Target};
 use super::{EntryId, Gate, Kept, KeyHash, Stripe};
 use crate::tick::Time;
 use crate::wheel::Place;
@@ -92,7 +92,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
     #[inline]
-    pub(crate) fn admit_keyless(&mut self) -> Result<Keyless, Refusal> {
+    pub(crate) fn admit_keyless(&mut self) -> Result<KeylessAdmission, Refusal> {
         if self.gate != Gate::Open {
             return Err(self.refusal());
         }
@@ -104,14 +104,14 @@ impl<K, V> Stripe<K, V> {
         {
             return Err(Refusal::NoPermit);
         }
-        Ok(Keyless(()))
+        Ok(KeylessAdmission(()))
     }
 
     /// Arms a timer without a key, which is not in the index.
     #[inline]
     pub(crate) fn arm_keyless(
         &mut self,
-        _admission: Keyless,
+        _admission: KeylessAdmission,
         key: K,
         value: V,
         deadline: Time,
