@@ -42,7 +42,7 @@ use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, contain};
 use crate::shard::batch::{self, Group};
-use crate::shard::{Aftermath, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
+use crate::shard::{DeferredActions, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -325,8 +325,9 @@ impl<F: Frontend> Engine<F> {
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> R,
     ) -> R {
-        self.shards
-            .with(stripe, operate, |after| self.act(stripe, after))
+        self.shards.with(stripe, operate, |deferred| {
+            self.run_deferred(stripe, deferred)
+        })
     }
 
     /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
@@ -336,25 +337,25 @@ impl<F: Frontend> Engine<F> {
         places: &[batch::Place<'k, Q>],
         serve: impl FnMut(&mut Group<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
     ) {
-        let act = |stripe, after: Aftermath| self.act(stripe, after);
-        self.shards.with_groups(places, serve, act);
+        let run_deferred = |stripe, deferred: DeferredActions| self.run_deferred(stripe, deferred);
+        self.shards.with_groups(places, serve, run_deferred);
     }
 
     /// Does the deferred actions of one operation. Called without a lock.
     #[inline(never)]
-    fn act(&self, stripe: usize, after: Aftermath) {
-        if let Some(slot) = after.ticket {
+    fn run_deferred(&self, stripe: usize, deferred: DeferredActions) {
+        if let Some(slot) = deferred.ticket {
             self.inject(Ticket {
                 stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
                 slot,
             });
         }
         #[cfg(feature = "tokio")]
-        for (_, waiter) in after.told {
+        for (_, waiter) in deferred.to_notify {
             // A task's waker is code of its runtime.
             let _ = contain(|| waiter.wake());
         }
-        if after.emptied {
+        if deferred.emptied {
             // USER-1: counted before the stripe reports itself empty, since the engine may look
             // quiet from then on.
             let _user_code = F::ENDS.then(|| self.after_run(stripe));

@@ -8,7 +8,7 @@
 use std::borrow::Borrow;
 use std::hint::black_box;
 
-use super::{Aftermath, KeyHash, NoCalls, Shards, Stripe};
+use super::{DeferredActions, KeyHash, NoCalls, Shards, Stripe};
 use crate::sync::MutexGuard;
 
 /// Greatest number of keys that are served under one hold of a lock.
@@ -182,7 +182,7 @@ impl<K, V> Shards<K, V> {
         &self,
         places: &[Place<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
-        mut act: impl FnMut(usize, Aftermath),
+        mut act: impl FnMut(usize, DeferredActions),
     ) {
         let mut left = Vec::new();
         // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
@@ -221,19 +221,19 @@ impl<K, V> Shards<K, V> {
             // All lookups of the group happen in this call, while all of its locks are held.
             serve(&mut Group(&mut held));
             for Held { number, stripe, .. } in &mut held {
-                if stripe.has_aftermath() {
+                if stripe.has_deferred() {
                     left.push((*number, self.publish_due(*number, stripe)));
                 }
             }
             // Due moments were stored under the locks; bells are rung without them (STRIPE-4).
             held.clear();
-            for (number, after) in &left {
-                self.ring(*number, after);
+            for (number, deferred) in &left {
+                self.ring(*number, deferred);
             }
             // Only now, because this runs the deferred drops, which may take long.
             drop(flag.take());
-            for (number, after) in left.drain(..) {
-                act(number, after);
+            for (number, deferred) in left.drain(..) {
+                act(number, deferred);
             }
         }
     }

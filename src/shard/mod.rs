@@ -22,7 +22,7 @@
 //! - **STRIPE-3** `next_due` is written under the stripe's lock only. A thread that files an
 //!   earlier entry lowers it; only the ticker raises it.
 //! - **STRIPE-4** After the lock is released, the caller performs the deferred actions in the
-//!   [`Aftermath`]: it rings the doorbell and hands a ticket over. Keys and values are dropped
+//!   [`DeferredActions`]: it rings the doorbell and hands a ticket over. Keys and values are dropped
 //!   after that, too.
 
 mod backlog;
@@ -43,8 +43,8 @@ pub(crate) use entry::End;
 use fold::Fold;
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Aftermath, Arming, Cancelling, Claimed, EntryId, Index, KeyHash, Moving, Refusal, RunEvent,
-    Settled, Sight, SightPhase, Start, Stays, Stripe, Taken,
+    Arming, Cancelling, Claimed, DeferredActions, EntryId, Index, KeyHash, Moving, Refusal,
+    RunEvent, Settled, Sight, SightPhase, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, refuse, when_unlocked};
@@ -238,19 +238,19 @@ impl<K, V> Shards<K, V> {
     }
 
     /// Runs `operate` under the stripe's lock, then publishes the due moment and rings the
-    /// doorbell. The remaining actions of the [`Aftermath`] (a ticket, "emptied") are passed to
+    /// doorbell. The remaining actions of the [`DeferredActions`] (a ticket, "emptied") are passed to
     /// `act`, which is called only if there are any.
     #[inline]
     pub(crate) fn with<R>(
         &self,
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<K, V>) -> R,
-        act: impl FnOnce(Aftermath),
+        act: impl FnOnce(DeferredActions),
     ) -> R {
         let mut locked = Locked::new(self, stripe);
         // The answer is returned as it is from here on and never moved: it may be large.
         let answer = operate(&mut locked.0);
-        if locked.0.has_aftermath() {
+        if locked.0.has_deferred() {
             // Most operations leave nothing to do, so only the test is inlined into every call.
             act(self.publish(stripe, locked));
         }
@@ -259,35 +259,35 @@ impl<K, V> Shards<K, V> {
 
     /// Publishes the due moment, releases the lock and rings the doorbell.
     #[inline(never)]
-    fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> Aftermath {
+    fn publish(&self, stripe: usize, mut locked: Locked<'_, K, V>) -> DeferredActions {
         if locked.1.is_inert() {
             // No ticker serves this stripe, so nobody needs to be notified.
-            return Aftermath::default();
+            return DeferredActions::default();
         }
-        let after = self.publish_due(stripe, &mut locked.0);
+        let deferred = self.publish_due(stripe, &mut locked.0);
         let Locked(guard, no_calls) = locked;
         drop(guard);
-        self.ring(stripe, &after);
+        self.ring(stripe, &deferred);
         // Last, because this runs the deferred drops, which may take long.
         drop(no_calls);
-        after
+        deferred
     }
 
     /// Takes the deferred actions and stores the due moment. The caller holds the lock.
-    fn publish_due(&self, number: usize, stripe: &mut Stripe<K, V>) -> Aftermath {
-        let after = stripe.take_aftermath();
-        if let Some(due) = after.lowered {
+    fn publish_due(&self, number: usize, stripe: &mut Stripe<K, V>) -> DeferredActions {
+        let deferred = stripe.take_deferred();
+        if let Some(due) = deferred.lowered {
             let next_due = &self.shard_of(number).next_due[number / self.shards.len()];
             // Relaxed: the lock orders the writes (STRIPE-3); the doorbell orders the ticker's
             // read.
             next_due.store(due.as_nanos(), Ordering::Relaxed);
         }
-        after
+        deferred
     }
 
     /// Rings the doorbell if the due moment became earlier. The caller holds no lock.
-    fn ring(&self, stripe: usize, after: &Aftermath) {
-        if let Some(due) = after.lowered {
+    fn ring(&self, stripe: usize, deferred: &DeferredActions) {
+        if let Some(due) = deferred.lowered {
             self.shard_of(stripe).bell.ring_for(due);
         }
     }

@@ -13,7 +13,7 @@ impl<K, V> Stripe<K, V> {
         let was_open = self.gate == Gate::Open;
         self.gate = Gate::Closed;
         // A stripe that is empty already must report it, too.
-        self.left = true;
+        self.has_deferred = true;
         was_open
     }
 

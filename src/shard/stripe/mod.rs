@@ -103,7 +103,7 @@ enum Gate {
 
 /// Deferred actions of an operation. The caller performs them after unlocking.
 #[derive(Debug, Default)]
-pub(crate) struct Aftermath {
+pub(crate) struct DeferredActions {
     /// The new next due moment of the stripe, if it became earlier.
     pub(crate) lowered: Option<Time>,
     /// The slot of an entry that is due at once. Its ticket must be handed to the executor.
@@ -112,7 +112,7 @@ pub(crate) struct Aftermath {
     pub(crate) emptied: bool,
     /// Tasks to wake because their run was cancelled.
     #[cfg(feature = "tokio")]
-    pub(crate) told: Vec<(u64, Waiter)>,
+    pub(crate) to_notify: Vec<(u64, Waiter)>,
 }
 
 /// One stripe. The fields that every call reads come first, in the order of their use. Each cache
@@ -125,8 +125,8 @@ pub(crate) struct Stripe<K, V> {
     /// The next due moment that the ticker sees for this stripe. It is never later than the real
     /// one.
     published: Time,
-    /// Whether there may be deferred actions in `after`, or an emptied stripe to report.
-    left: bool,
+    /// Whether there may be deferred actions in `deferred`, or an emptied stripe to report.
+    has_deferred: bool,
     gate: Gate,
     /// Whether it was reported that the closed stripe is empty.
     emptied: bool,
@@ -141,7 +141,7 @@ pub(crate) struct Stripe<K, V> {
     /// The last number that was given to a waiting thread or task.
     waiters_seen: u64,
     lateness: Option<Box<Latenesses>>,
-    after: Aftermath,
+    deferred: DeferredActions,
     permits: LocalPermits,
     floors: Floors,
 }
@@ -167,8 +167,8 @@ impl<K, V> Stripe<K, V> {
             counters: Counters::default(),
             lateness: None,
             published: Time::MAX,
-            after: Aftermath::default(),
-            left: false,
+            deferred: DeferredActions::default(),
+            has_deferred: false,
             gate: Gate::Open,
             emptied: false,
             paced: false,
@@ -195,25 +195,25 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Returns whether there may be deferred actions to take with
-    /// [`take_aftermath`](Self::take_aftermath).
+    /// [`take_deferred`](Self::take_aftermath).
     #[inline]
-    pub(crate) fn has_aftermath(&self) -> bool {
-        self.left
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.has_deferred
     }
 
     /// Takes the deferred actions of all operations since the last call.
-    pub(crate) fn take_aftermath(&mut self) -> Aftermath {
+    pub(crate) fn take_deferred(&mut self) -> DeferredActions {
         // Any operation on a closed stripe may be the last one, so it is checked after each.
-        self.left = self.gate == Gate::Closed;
+        self.has_deferred = self.gate == Gate::Closed;
         if self.gate == Gate::Closed
             && !self.emptied
             && self.counters.pending == 0
             && self.runs.is_empty()
         {
             self.emptied = true;
-            self.after.emptied = true;
+            self.deferred.emptied = true;
         }
-        std::mem::take(&mut self.after)
+        std::mem::take(&mut self.deferred)
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -171,7 +171,7 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is queued");
         };
-        if !armed.ticket && (self.paced || self.after.ticket.is_some()) {
+        if !armed.ticket && (self.paced || self.deferred.ticket.is_some()) {
             // One hold of the lock hands over at most one ticket. The other due entries of a batch
             // go through the ticker, and with a pace all of them do. Only a ticket that is under
             // way already may be used once more.
@@ -183,8 +183,8 @@ impl<K, V> Stripe<K, V> {
         self.counters.queued += 1;
         if !armed.ticket {
             armed.ticket = true;
-            self.after.ticket = Some(slot);
-            self.left = true;
+            self.deferred.ticket = Some(slot);
+            self.has_deferred = true;
         }
     }
 
@@ -227,8 +227,8 @@ impl<K, V> Stripe<K, V> {
     pub(super) fn publish(&mut self, next: Time) {
         if next < self.published {
             self.published = next;
-            self.after.lowered = Some(next);
-            self.left = true;
+            self.deferred.lowered = Some(next);
+            self.has_deferred = true;
         }
     }
 
@@ -414,8 +414,8 @@ impl<K, V> Stripe<K, V> {
         run.cancelled = true;
         #[cfg(feature = "tokio")]
         if !run.watchers.is_empty() {
-            self.after.told.append(&mut run.watchers);
-            self.left = true;
+            self.deferred.to_notify.append(&mut run.watchers);
+            self.has_deferred = true;
         }
     }
 

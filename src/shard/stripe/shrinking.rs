@@ -111,7 +111,7 @@ mod tests {
         let mut stripe = stripe();
         let due = |stripe: &mut Stripe<u32, ()>, key| {
             let id = arm(stripe, key, NOW);
-            assert_eq!(stripe.take_aftermath().ticket, Some(id.slot));
+            assert_eq!(stripe.take_deferred().ticket, Some(id.slot));
             id
         };
         let [runs, queued, gone] = [1, 2, 3].map(|key| due(&mut stripe, key));
@@ -195,7 +195,7 @@ mod tests {
     fn a_run_that_leaves_a_worn_slot_gets_an_id_that_is_new() {
         let mut stripe = stripe();
         let worn = arm(&mut stripe, 1, NOW);
-        let ticket = stripe.take_aftermath().ticket.unwrap();
+        let ticket = stripe.take_deferred().ticket.unwrap();
         stripe.wear_out(worn.slot, WORN);
         let cut = arm(&mut stripe, 2, LATER);
         cancel(&mut stripe, cut);

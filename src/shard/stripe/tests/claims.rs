@@ -14,7 +14,7 @@ fn queued() -> (Stripe<u32, char>, u32) {
     let hash = KeyHash(7);
     let admission = stripe.admit(hash, &7, false).unwrap();
     stripe.arm(admission, hash, 7, 'a', at(10), at(10));
-    let ticket = stripe.take_aftermath().ticket.unwrap();
+    let ticket = stripe.take_deferred().ticket.unwrap();
     (stripe, ticket)
 }
 

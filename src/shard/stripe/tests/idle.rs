@@ -20,7 +20,7 @@ fn c042_the_first_arming_after_an_idle_hour_lies_on_the_lowest_level() {
             let deadline = now + tick * 5;
             stripe.arm(admission, hash, key, (), deadline, now);
             // Due at its own tick and not at an earlier one, at which it would cascade.
-            assert_eq!(stripe.take_aftermath().lowered, Some(deadline));
+            assert_eq!(stripe.take_deferred().lowered, Some(deadline));
             assert_eq!(stripe.next_due(), deadline);
             stripe.cancel(hash, &key);
             // The ticker finds nothing to do, and has no further moment to wake at.
@@ -81,7 +81,7 @@ fn c148_a_touch_leaves_an_entry_where_it_is() {
         let before: Vec<_> = (0..100).map(|slot| lies(&stripe, slot)).collect();
         assert!(before.iter().any(|(place, _)| *place == Place::STAGED));
         assert!(before.iter().any(|(place, _)| *place != Place::STAGED));
-        stripe.take_aftermath();
+        stripe.take_deferred();
         let due = stripe.next_due();
         for touch in 1..50 {
             let now = Time::ZERO + ms * touch;
@@ -90,7 +90,7 @@ fn c148_a_touch_leaves_an_entry_where_it_is() {
                 assert_eq!(lies(&stripe, slot), before[slot as usize]);
             }
         }
-        assert_eq!(stripe.take_aftermath().lowered, None);
+        assert_eq!(stripe.take_deferred().lowered, None);
         assert_eq!(stripe.next_due(), due);
     }
 }

@@ -33,7 +33,7 @@ fn armed(stripe: &mut Stripe<u32, char>, generation: u32, at: Time) -> EntryId {
 }
 
 fn claim(stripe: &mut Stripe<u32, char>) -> (EntryId, char) {
-    let ticket = stripe.take_aftermath().ticket.unwrap();
+    let ticket = stripe.take_deferred().ticket.unwrap();
     match stripe.claim(ticket, NOW) {
         Claimed::Run { id, value, .. } => (id, value),
         other => panic!("{other:?}"),
@@ -85,7 +85,7 @@ fn a_replacement_that_finds_no_generation_takes_another_slot() {
 fn a_queued_timer_is_replaced_into_another_slot() {
     let mut stripe = stripe();
     let old = armed(&mut stripe, u32::MAX, NOW);
-    let ticket = stripe.take_aftermath().ticket;
+    let ticket = stripe.take_deferred().ticket;
     assert_eq!(ticket, Some(old.slot));
     let new = arm(&mut stripe, 1, 'b', NOW).id;
     assert_ne!(new.slot, old.slot);
@@ -130,7 +130,7 @@ fn a_run_moves_out_of_a_worn_slot() {
 fn a_repetition_that_finds_no_generation_ends() {
     let mut stripe = stripe();
     let slot = arm(&mut stripe, 1, 'a', NOW).id.slot;
-    let ticket = stripe.take_aftermath().ticket.unwrap();
+    let ticket = stripe.take_deferred().ticket.unwrap();
     let claimed = stripe.claim_as(ticket, NOW, |_, due, _| Start::Round(due));
     let Claimed::Run { id, value, .. } = claimed else {
         panic!("{claimed:?}");

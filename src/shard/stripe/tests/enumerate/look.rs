@@ -4,19 +4,21 @@ use super::SOON;
 use super::pair::{Ended, HASH, Pair, State, at};
 use crate::shard::entry::{End, Phase, Slot};
 use crate::shard::permits::LocalPermits;
-use crate::shard::stripe::{Aftermath, Cancelling, Claimed, Moving, Refusal, SightPhase, Stays};
+use crate::shard::stripe::{
+    Cancelling, Claimed, DeferredActions, Moving, Refusal, SightPhase, Stays,
+};
 
 impl Pair {
     /// Performs the deferred actions, as after every hold of the lock, and checks everything.
     pub(super) fn after(&mut self) {
-        let Aftermath {
+        let DeferredActions {
             lowered,
             ticket,
             emptied,
             // No task watches a run in these tests.
             #[cfg(feature = "tokio")]
                 told: _,
-        } = self.stripe.take_aftermath();
+        } = self.stripe.take_deferred();
         assert!(!emptied, "the stripe is open");
         if let Some(lowered) = lowered {
             assert!(lowered < self.seen);
@@ -155,7 +157,7 @@ impl Pair {
                 assert!(matches!(self.stripe.cancel_id(id), Cancelling::NotFound));
             }
         }
-        self.after();
+        self.deferred();
         assert!(self.stripe.close());
         assert_eq!(
             self.stripe.admit(HASH, &0, false).err(),
@@ -181,7 +183,7 @@ impl Pair {
             }
         }
         assert!(taken.is_empty());
-        let mut reports = u32::from(self.stripe.take_aftermath().emptied);
+        let mut reports = u32::from(self.stripe.take_deferred().emptied);
         for slot in std::mem::take(&mut self.tickets) {
             let claimed = self.stripe.claim(slot, at(self.now));
             assert!(matches!(claimed, Claimed::Nothing));
@@ -203,8 +205,8 @@ impl Pair {
                 self.stripe.settle(arming.id, false, at(self.now));
             }
         }
-        reports += u32::from(self.stripe.take_aftermath().emptied);
-        reports += u32::from(self.stripe.take_aftermath().emptied);
+        reports += u32::from(self.stripe.take_deferred().emptied);
+        reports += u32::from(self.stripe.take_deferred().emptied);
         assert_eq!(reports, 1, "reported exactly once");
         let all = (0..self.stripe.table.len()).all(|slot| self.stripe.table.is_listed_free(slot));
         assert!(all, "ENTRY-2: every slot can be used again");

@@ -217,7 +217,7 @@ impl Pair {
             assert!(before.id.generation < id.generation, "ENTRY-3");
             self.end(before, Ended::Replaced);
         }
-        self.after();
+        self.deferred();
         true
     }
 
@@ -232,7 +232,7 @@ impl Pair {
     fn shrink(&mut self) -> bool {
         let before = self.stripe.table.len();
         self.stripe.shrink_to_fit();
-        self.after();
+        self.deferred();
         self.stripe.table.len() != before
     }
 
@@ -257,7 +257,7 @@ impl Pair {
                 let before = repeats.next.replace((deadline, false));
                 let before = at(before.map_or(arming.deadline, |(before, _)| before));
                 assert_eq!(answer, Moving::Moved { before });
-                self.after();
+                self.deferred();
                 return true;
             }
             State::Running { kept: None, .. } => {
@@ -274,14 +274,14 @@ impl Pair {
         };
         let before = at(std::mem::replace(&mut moved.deadline, deadline));
         assert_eq!(answer, Moving::Moved { before });
-        self.after();
+        self.deferred();
         true
     }
 
     fn cancel(&mut self, key: usize) -> bool {
         let answer = self.stripe.cancel(HASH, &key);
         let changed = self.cancelled(key, answer);
-        self.after();
+        self.deferred();
         changed
     }
 
@@ -350,7 +350,7 @@ impl Pair {
         let registered = self.stripe.register(arming.id, RunEvent::End, thread);
         *waiter = registered.ok();
         assert!(waiter.is_some());
-        self.after();
+        self.deferred();
         true
     }
 
@@ -363,7 +363,7 @@ impl Pair {
         };
         let waiter = (self.stripe).unregister(arming.id, RunEvent::End, number);
         assert!(waiter.is_some());
-        self.after();
+        self.deferred();
         true
     }
 
@@ -384,7 +384,7 @@ impl Pair {
             }
         }
         self.tickets.extend(tickets);
-        self.after();
+        self.deferred();
         true
     }
 
@@ -433,7 +433,7 @@ impl Pair {
             }
             (claimed, queued) => panic!("{claimed:?} of {queued:?}"),
         }
-        self.after();
+        self.deferred();
         true
     }
 
@@ -450,7 +450,7 @@ impl Pair {
                 *queued = false;
             }
         }
-        self.after();
+        self.deferred();
         true
     }
 
@@ -476,7 +476,7 @@ impl Pair {
                 queued: arming.deadline <= self.now,
             },
         };
-        self.after();
+        self.deferred();
         true
     }
 }

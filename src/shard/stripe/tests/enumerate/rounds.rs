@@ -31,7 +31,7 @@ impl Pair {
                     *next = Some((deadline, true));
                     let before = at(arming.deadline);
                     assert_eq!(answer, Moving::Moved { before });
-                    self.after();
+                    self.deferred();
                     return true;
                 }
             },
@@ -48,7 +48,7 @@ impl Pair {
         *pulled = deadline;
         let before = at(before);
         assert_eq!(answer, Moving::Moved { before });
-        self.after();
+        self.deferred();
         true
     }
 
@@ -84,7 +84,7 @@ impl Pair {
             self.end(arming, Ended::Cancelled);
         }
         assert!(taken.is_empty());
-        self.after();
+        self.deferred();
         changed
     }
 
@@ -107,7 +107,7 @@ impl Pair {
                 arming.deadline = later;
             }
         }
-        self.after();
+        self.deferred();
         true
     }
 
@@ -158,7 +158,7 @@ impl Pair {
                 self.repeating.push(true);
             }
         }
-        self.after();
+        self.deferred();
         true
     }
 }
