@@ -170,8 +170,8 @@ impl TimerInfo {
             state: match sight.phase {
                 SightPhase::Pending => TimerState::Pending,
                 SightPhase::Queued => TimerState::Queued,
-                SightPhase::Running { kept } => TimerState::Running {
-                    next: kept.map(|(entry, deadline)| (id(entry), deadline)),
+                SightPhase::Running { successor } => TimerState::Running {
+                    next: successor.map(|(entry, deadline)| (id(entry), deadline)),
                 },
             },
         }

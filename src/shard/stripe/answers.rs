@@ -97,7 +97,7 @@ pub(crate) struct Sight {
 pub(crate) enum SightPhase {
     Pending,
     Queued,
-    Running { kept: Option<(EntryId, Time)> },
+    Running { successor: Option<(EntryId, Time)> },
 }
 
 /// Result of a claim.

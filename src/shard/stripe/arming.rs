@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
 use super::answers::{Admission, Arming, KeylessAdmission, Refusal, Target};
-use super::{EntryId, Gate, Kept, KeyHash, Stripe};
+use super::{EntryId, Gate, KeyHash, Stripe, Successor};
 use crate::tick::Time;
 use crate::wheel::Place;
 
@@ -59,7 +59,7 @@ impl<K, V> Stripe<K, V> {
                 if !run.waiters.is_empty() {
                     return Err(Refusal::Closing);
                 }
-                if if_absent && (run.kept.is_some() || run.goes_on()) {
+                if if_absent && (run.successor.is_some() || run.goes_on()) {
                     return Err(Refusal::Occupied);
                 }
                 // A successor needs a new generation, and cannot move to another slot during the
@@ -69,7 +69,7 @@ impl<K, V> Stripe<K, V> {
                 }
                 // A replaced successor passes its permit on, and so does a run that repeats
                 // (ROUND-1).
-                run.kept.is_none() && !run.holds_permit()
+                run.successor.is_none() && !run.holds_permit()
             }
         };
         if needs_permit
@@ -244,7 +244,7 @@ impl<K, V> Stripe<K, V> {
         // the run or the successor.
         busy.newest += 1;
         let generation = busy.newest;
-        let before = self.runs[at].kept.replace(Kept {
+        let before = self.runs[at].successor.replace(Successor {
             is_round: false,
             generation,
             deadline,
@@ -261,10 +261,10 @@ impl<K, V> Stripe<K, V> {
         }
         Arming {
             id: EntryId { slot, generation },
-            replaced: before.as_ref().map(|kept| kept.deadline),
+            replaced: before.as_ref().map(|successor| successor.deadline),
             after_run: true,
             // The slot has a key already, which equals this one.
-            dropped: (Some(key), before.map(|kept| kept.value)),
+            dropped: (Some(key), before.map(|successor| successor.value)),
         }
     }
 

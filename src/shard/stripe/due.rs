@@ -163,7 +163,7 @@ impl<K, V> Stripe<K, V> {
             waiters: Vec::new(),
             #[cfg(feature = "tokio")]
             watchers: Vec::new(),
-            kept: None,
+            successor: None,
             repeating,
         });
         Claimed::Run {
@@ -234,12 +234,16 @@ impl<K, V> Stripe<K, V> {
         if run.holds_permit() {
             self.put_permit_back();
         }
-        let key = match run.kept {
-            Some(kept) => {
-                self.table
-                    .resume(id.slot, kept.value, kept.deadline, kept.generation);
+        let key = match run.successor {
+            Some(successor) => {
+                self.table.resume(
+                    id.slot,
+                    successor.value,
+                    successor.deadline,
+                    successor.generation,
+                );
                 // The entry stays in the index, and keeps its key.
-                self.file(id.slot, kept.deadline, now);
+                self.file(id.slot, successor.deadline, now);
                 None
             }
             None => {

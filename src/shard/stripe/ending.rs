@@ -76,12 +76,12 @@ impl<K, V> Stripe<K, V> {
                 let (deadline, key, value) = self.take_out(slot, end);
                 (Some(key), deadline, value)
             } else if let Some(at) = run
-                && let Some(kept) = self.runs[at].kept.take()
+                && let Some(successor) = self.runs[at].successor.take()
             {
                 // A cancelled successor needs no key.
                 let key = self.table.key(slot).filter(|_| handed_back);
                 let key = key.and_then(|key| contain(|| key.clone()).ok());
-                (key, kept.deadline, kept.value)
+                (key, successor.deadline, successor.value)
             } else {
                 continue;
             };
@@ -92,7 +92,7 @@ impl<K, V> Stripe<K, V> {
             }
             // A run that may repeat gets the permit back (ROUND-1).
             match run {
-                Some(at) => self.kept_is_gone(at),
+                Some(at) => self.successor_removed(at),
                 None => self.no_longer_pending(),
             }
             out.push(taken);

@@ -77,13 +77,13 @@ struct Run<V> {
     #[cfg(feature = "tokio")]
     watchers: Vec<(u64, Waiter)>,
     /// The successor of the run, if there is one.
-    kept: Option<Kept<V>>,
+    successor: Option<Successor<V>>,
     /// State of a payload that may run again, until its next round is decided.
     repeating: Option<Repeating>,
 }
 
 /// An arming that was accepted during a run and starts after it: the successor of that run.
-struct Kept<V> {
+struct Successor<V> {
     /// Whether this is the next round of the payload that runs, and not an arming of its own.
     is_round: bool,
     generation: u32,
@@ -286,8 +286,8 @@ impl<K, V> Stripe<K, V> {
         }
         match sight.phase {
             SightPhase::Running {
-                kept: Some((kept, deadline)),
-            } if kept == id => Some(Sight {
+                successor: Some((successor, deadline)),
+            } if successor == id => Some(Sight {
                 id,
                 deadline,
                 phase: SightPhase::Pending,
@@ -317,12 +317,12 @@ impl<K, V> Stripe<K, V> {
                     id: run.id,
                     deadline: run.deadline,
                     phase: SightPhase::Running {
-                        kept: run.kept.as_ref().map(|kept| {
+                        successor: run.successor.as_ref().map(|successor| {
                             let id = EntryId {
                                 slot,
-                                generation: kept.generation,
+                                generation: successor.generation,
                             };
-                            (id, kept.deadline)
+                            (id, successor.deadline)
                         }),
                     },
                 })

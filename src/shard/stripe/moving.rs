@@ -291,7 +291,7 @@ impl<K, V> Stripe<K, V> {
             None => Moving::NotFound,
             // The successor is another arming, unless it is the next round of this one.
             Some(Sight {
-                phase: SightPhase::Running { kept: Some(_) },
+                phase: SightPhase::Running { successor: Some(_) },
                 ..
             }) if !self.keeps_a_round(id.slot) => Moving::Running,
             Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
@@ -318,15 +318,15 @@ impl<K, V> Stripe<K, V> {
         let Some(at) = self.run_at(slot) else {
             return Moving::NotFound;
         };
-        let Some(kept) = &mut self.runs[at].kept else {
+        let Some(successor) = &mut self.runs[at].successor else {
             return self.move_next_round(at, deadline, only_earlier);
         };
-        let before = kept.deadline;
+        let before = successor.deadline;
         if only_earlier && deadline >= before {
             return Moving::Unchanged { deadline: before };
         }
         // A successor is filed when its run ends, so nothing else has to move.
-        kept.deadline = deadline;
+        successor.deadline = deadline;
         Moving::Moved { before }
     }
 
@@ -366,7 +366,7 @@ impl<K, V> Stripe<K, V> {
                 // The run has ended except for its completion, so the cancellation ends the
                 // repetition.
                 if self.keeps_a_round(id.slot) {
-                    return self.cancel_kept(id.slot, true);
+                    return self.cancel_successor(id.slot, true);
                 }
                 if let Some(at) = self.run_at(id.slot) {
                     self.tell(at);
@@ -375,7 +375,7 @@ impl<K, V> Stripe<K, V> {
             }
             // The id of a successor means the successor alone, so the run in progress is not
             // marked.
-            Some(_) => self.cancel_kept(id.slot, false),
+            Some(_) => self.cancel_successor(id.slot, false),
         }
     }
 
@@ -405,7 +405,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Cancels the successor of a run, and marks the run as cancelled.
     pub(crate) fn cancel_running(&mut self, slot: u32) -> Cancelling<K, V> {
-        self.cancel_kept(slot, true)
+        self.cancel_successor(slot, true)
     }
 
     /// Marks a run as cancelled, and has its watchers woken after unlocking.
@@ -422,7 +422,7 @@ impl<K, V> Stripe<K, V> {
     /// Cancels the successor of the run in `slot`, and marks the run as cancelled if `tell_the_run`
     /// is set.
     #[inline(never)]
-    fn cancel_kept(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
+    fn cancel_successor(&mut self, slot: u32, tell_the_run: bool) -> Cancelling<K, V> {
         let Some(at) = self.run_at(slot) else {
             return Cancelling::NotFound;
         };
@@ -431,14 +431,14 @@ impl<K, V> Stripe<K, V> {
         }
         let run = &mut self.runs[at];
         let id = run.id;
-        match run.kept.take() {
-            Some(kept) => {
+        match run.successor.take() {
+            Some(successor) => {
                 self.counters.cancelled += 1;
-                self.kept_is_gone(at);
+                self.successor_removed(at);
                 Cancelling::Cancelled {
-                    deadline: kept.deadline,
+                    deadline: successor.deadline,
                     run: Some(id),
-                    dropped: (None, Some(kept.value)),
+                    dropped: (None, Some(successor.value)),
                 }
             }
             None => Cancelling::Running(id),

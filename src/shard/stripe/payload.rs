@@ -14,8 +14,8 @@ impl<K, V> Stripe<K, V> {
         if let Some(armed) = self.table.armed(slot) {
             return Some((&armed.value, armed.deadline));
         }
-        let kept = self.runs[self.run_at(slot)?].kept.as_ref()?;
-        Some((&kept.value, kept.deadline))
+        let successor = self.runs[self.run_at(slot)?].successor.as_ref()?;
+        Some((&successor.value, successor.deadline))
     }
 
     /// Returns the pending payload in `slot` for changes, and its deadline.
@@ -26,8 +26,8 @@ impl<K, V> Stripe<K, V> {
             return Some((&mut armed.value, armed.deadline));
         }
         let at = self.run_at(slot)?;
-        let kept = self.runs[at].kept.as_mut()?;
-        Some((&mut kept.value, kept.deadline))
+        let successor = self.runs[at].successor.as_mut()?;
+        Some((&mut successor.value, successor.deadline))
     }
 
     /// Returns the payload of the arming `id` if it is Pending or Queued.
@@ -53,7 +53,7 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn id_of_unclaimed(&self, slot: u32) -> Option<EntryId> {
         let generation = match self.table.armed(slot) {
             Some(armed) => armed.generation,
-            None => self.runs[self.run_at(slot)?].kept.as_ref()?.generation,
+            None => self.runs[self.run_at(slot)?].successor.as_ref()?.generation,
         };
         Some(EntryId { slot, generation })
     }
@@ -73,10 +73,10 @@ impl<K, V> Stripe<K, V> {
         let key = self.table.key(slot);
         // The clone is user code, so it comes before anything is changed.
         let key = key.and_then(|key| contain(|| key.clone()).ok());
-        let kept = self.runs[at].kept.take()?;
+        let successor = self.runs[at].successor.take()?;
         self.counters.cancelled += 1;
-        self.kept_is_gone(at);
-        Some((key, kept.value))
+        self.successor_removed(at);
+        Some((key, successor.value))
     }
 
     /// Calls `show` for each pending payload in up to `limit` slots, from slot `from` on. Returns
@@ -123,15 +123,15 @@ impl<K, V> Stripe<K, V> {
             let Some(at) = self.run_at(slot) else {
                 continue;
             };
-            if let Some(kept) = self.runs[at].kept.as_mut()
+            if let Some(successor) = self.runs[at].successor.as_mut()
                 && let Some(key) = self.table.key(slot)
-                && !keep(key, &mut kept.value, kept.deadline)
-                && let Some(kept) = self.runs[at].kept.take()
+                && !keep(key, &mut successor.value, successor.deadline)
+                && let Some(successor) = self.runs[at].successor.take()
             {
                 self.counters.cancelled += 1;
-                self.kept_is_gone(at);
+                self.successor_removed(at);
                 // The key stays with the run.
-                out.push((None, Some(kept.value)));
+                out.push((None, Some(successor.value)));
             }
         }
         (end < self.table.len()).then_some(end)

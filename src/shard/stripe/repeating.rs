@@ -11,7 +11,7 @@
 //! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
 use super::answers::{Moving, Stays};
-use super::{EntryId, Gate, Kept, Run, Stripe};
+use super::{EntryId, Gate, Run, Stripe, Successor};
 use crate::tick::Time;
 
 /// State of a run whose payload may run again. It is small, because every run has room for it.
@@ -71,7 +71,7 @@ impl<V> Run<V> {
 
     /// Returns whether a further round may follow.
     pub(super) fn goes_on(&self) -> bool {
-        self.repeating.is_some() && !self.cancelled && self.kept.is_none()
+        self.repeating.is_some() && !self.cancelled && self.successor.is_none()
     }
 
     /// Makes this the last round of a payload that repeats.
@@ -103,7 +103,7 @@ impl<K, V> Stripe<K, V> {
             return Some(stays.value);
         };
         // The successor keeps the permit.
-        run.kept = Some(Kept {
+        run.successor = Some(Successor {
             is_round: true,
             generation: newest + 1,
             deadline,
@@ -121,8 +121,10 @@ impl<K, V> Stripe<K, V> {
     /// Returns whether the next round of the run in `slot` is armed already, so that only the
     /// completion of the run is missing.
     pub(super) fn keeps_a_round(&self, slot: u32) -> bool {
-        let kept = self.run_at(slot).and_then(|at| self.runs[at].kept.as_ref());
-        kept.is_some_and(|kept| kept.is_round)
+        let successor = self
+            .run_at(slot)
+            .and_then(|at| self.runs[at].successor.as_ref());
+        successor.is_some_and(|successor| successor.is_round)
     }
 
     /// Moves the next round of a run that has no successor. A run that does not repeat can't be
@@ -159,7 +161,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Counts the successor of the run `at` as no longer pending.
-    pub(super) fn kept_is_gone(&mut self, at: usize) {
+    pub(super) fn successor_removed(&mut self, at: usize) {
         match &mut self.runs[at].repeating {
             // ROUND-1.
             Some(repeating) => {

@@ -71,8 +71,8 @@ impl Staging {
     /// Lowers the deadline at a place to `deadline`, if that is earlier (STAGE-2).
     #[inline]
     pub(super) fn lower(&mut self, position: u32, deadline: Time) {
-        let kept = &mut self.places[position as usize].deadline;
-        *kept = deadline.min(*kept);
+        let successor = &mut self.places[position as usize].deadline;
+        *successor = deadline.min(*successor);
     }
 
     /// Returns the earliest staged deadline, or [`Time::MAX`].

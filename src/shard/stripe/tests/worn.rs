@@ -109,13 +109,13 @@ fn a_run_moves_out_of_a_worn_slot() {
     assert!(stripe.get_id(old).is_none());
 
     // Arming during the run, and the run's end.
-    let kept = arm(&mut stripe, 1, 'b', NOW);
-    assert!(kept.after_run);
-    assert_eq!(kept.id.slot, run.slot);
+    let successor = arm(&mut stripe, 1, 'b', NOW);
+    assert!(successor.after_run);
+    assert_eq!(successor.id.slot, run.slot);
     let settled = stripe.settle(run, false, NOW);
     assert!(settled.key.is_none(), "the key goes on");
     let (again, value) = claim(&mut stripe);
-    assert_eq!((again, value), (kept.id, 'b'));
+    assert_eq!((again, value), (successor.id, 'b'));
     assert_eq!(stripe.settle(again, false, NOW).key, Some(1));
     assert!(stripe.get(hash(1), &1).is_none());
 

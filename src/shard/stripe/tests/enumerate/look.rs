@@ -110,12 +110,16 @@ impl Pair {
                     (arming, SightPhase::Pending)
                 }
                 State::Running {
-                    arming, told, kept, ..
+                    arming,
+                    told,
+                    successor,
+                    ..
                 } => {
                     assert_eq!(self.stripe.is_cancelled(arming.id), told);
                     assert!(self.stripe.is_running(arming.id));
-                    let kept = kept.map(|kept| (kept.id, at(kept.deadline)));
-                    (arming, SightPhase::Running { kept })
+                    let successor =
+                        successor.map(|successor| (successor.id, at(successor.deadline)));
+                    (arming, SightPhase::Running { successor })
                 }
             };
             let sight = sight.expect("the key is in use");
@@ -169,7 +173,7 @@ impl Pair {
             let pending = match &mut self.keys[key] {
                 State::Absent => None,
                 State::Armed { arming, .. } => Some(*arming),
-                State::Running { kept, .. } => kept.take(),
+                State::Running { successor, .. } => successor.take(),
             };
             let number = pending.map(|arming| arming.number);
             let found = taken.iter().position(|taken| taken.0 == Some(key));

@@ -28,7 +28,7 @@ pub(super) enum State {
     Running {
         arming: Known,
         told: bool,
-        kept: Option<Known>,
+        successor: Option<Known>,
         /// The number of the waiter.
         waiter: Option<u64>,
         /// Set while a further round may follow.
@@ -99,7 +99,7 @@ impl Pair {
             .iter()
             .filter(|key| match key {
                 State::Armed { .. } => true,
-                State::Running { kept, .. } => kept.is_some(),
+                State::Running { successor, .. } => successor.is_some(),
                 State::Absent => false,
             })
             .count()
@@ -113,7 +113,7 @@ impl Pair {
                 key,
                 State::Running {
                     repeats: Some(_),
-                    kept: None,
+                    successor: None,
                     ..
                 }
             )
@@ -156,7 +156,9 @@ impl Pair {
             State::Running {
                 waiter: Some(_), ..
             } => Some(Refusal::Closing),
-            State::Running { kept: Some(_), .. } => if_absent.then_some(Refusal::Occupied),
+            State::Running {
+                successor: Some(_), ..
+            } => if_absent.then_some(Refusal::Occupied),
             State::Running {
                 repeats: Some(_),
                 told,
@@ -192,9 +194,9 @@ impl Pair {
             deadline,
         };
         let before = match &mut self.keys[key] {
-            State::Running { kept, .. } => {
+            State::Running { successor, .. } => {
                 assert!(after_run);
-                kept.replace(arming)
+                successor.replace(arming)
             }
             other => {
                 assert!(!after_run);
@@ -248,7 +250,7 @@ impl Pair {
                 return false;
             }
             State::Running {
-                kept: None,
+                successor: None,
                 told: false,
                 repeats: Some(repeats),
                 arming,
@@ -260,7 +262,9 @@ impl Pair {
                 self.deferred();
                 return true;
             }
-            State::Running { kept: None, .. } => {
+            State::Running {
+                successor: None, ..
+            } => {
                 assert_eq!(answer, Moving::Running);
                 return false;
             }
@@ -269,7 +273,8 @@ impl Pair {
                 arming
             }
             State::Running {
-                kept: Some(arming), ..
+                successor: Some(arming),
+                ..
             } => arming,
         };
         let before = at(std::mem::replace(&mut moved.deadline, deadline));
@@ -295,22 +300,22 @@ impl Pair {
             State::Running {
                 arming,
                 told,
-                kept,
+                successor,
                 waiter,
                 repeats,
             } => {
                 self.keys[key] = State::Running {
                     arming,
                     told: true,
-                    kept: None,
+                    successor: None,
                     waiter,
                     repeats,
                 };
-                if kept.is_none() {
+                if successor.is_none() {
                     assert!(matches!(answer, Cancelling::Running(id) if id == arming.id));
                     return !told;
                 }
-                (kept, true)
+                (successor, true)
             }
         };
         match (answer, expected) {
@@ -426,7 +431,7 @@ impl Pair {
                 self.keys[key] = State::Running {
                     arming,
                     told: false,
-                    kept: None,
+                    successor: None,
                     waiter: None,
                     repeats: self.repeating[value].then(Repeats::default),
                 };
@@ -458,7 +463,7 @@ impl Pair {
         self.end_round(key, Some(self.now + SHORT));
         let State::Running {
             arming,
-            kept,
+            successor,
             waiter,
             ..
         } = self.keys[key]
@@ -466,10 +471,10 @@ impl Pair {
             return false;
         };
         let settled = self.stripe.settle(arming.id, false, at(self.now));
-        assert_eq!(settled.key, kept.is_none().then_some(key));
+        assert_eq!(settled.key, successor.is_none().then_some(key));
         let woken: Vec<u64> = settled.waiters.iter().map(|(number, _)| *number).collect();
         assert_eq!(woken, Vec::from_iter(waiter));
-        self.keys[key] = match kept {
+        self.keys[key] = match successor {
             None => State::Absent,
             Some(arming) => State::Armed {
                 arming,

@@ -17,10 +17,11 @@ impl Pair {
             }
             State::Armed { arming, .. }
             | State::Running {
-                kept: Some(arming), ..
+                successor: Some(arming),
+                ..
             } => (arming.deadline, &mut arming.deadline),
             State::Running {
-                kept: None,
+                successor: None,
                 told: false,
                 repeats: Some(repeats),
                 arming,
@@ -35,7 +36,9 @@ impl Pair {
                     return true;
                 }
             },
-            State::Running { kept: None, .. } => {
+            State::Running {
+                successor: None, ..
+            } => {
                 assert_eq!(answer, Moving::Running);
                 return false;
             }
@@ -61,14 +64,14 @@ impl Pair {
                 State::Absent => None,
                 State::Armed { arming, .. } => Some(*arming),
                 State::Running {
-                    kept,
+                    successor,
                     told,
                     repeats,
                     ..
                 } => {
                     changed |= repeats.is_some() && !*told;
                     *told |= repeats.is_some();
-                    kept.take()
+                    successor.take()
                 }
             };
             if let State::Armed { .. } = self.keys[key] {
@@ -116,7 +119,7 @@ impl Pair {
         let State::Running {
             arming,
             told,
-            kept,
+            successor,
             repeats,
             ..
         } = &mut self.keys[key]
@@ -137,19 +140,19 @@ impl Pair {
             next: asked.map(at),
         };
         let left = self.stripe.arm_next_round(arming.id, stays);
-        match wanted.filter(|_| !*told && kept.is_none()) {
+        match wanted.filter(|_| !*told && successor.is_none()) {
             None => assert_eq!(left, Some(number), "it comes out"),
             Some(deadline) => {
                 assert_eq!(left, None);
                 let sight = self.stripe.get(HASH, &key).map(|sight| sight.phase);
                 let Some(SightPhase::Running {
-                    kept: Some((id, _)),
+                    successor: Some((id, _)),
                 }) = sight
                 else {
                     panic!("it is kept, not {sight:?}");
                 };
                 assert!(id.slot == arming.id.slot && id.generation > arming.id.generation);
-                *kept = Some(Known {
+                *successor = Some(Known {
                     number,
                     id,
                     deadline,
