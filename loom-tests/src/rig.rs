@@ -17,7 +17,7 @@ use crate::executor::Worker;
 use crate::job::contain;
 use crate::outlet::Outlet;
 use crate::shard::{
-    Arming, Cancelling, EntryId, KeyHash, Moving, Refusal, Sight, Start, Stays, Taken,
+    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Stays, Taken,
 };
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
@@ -297,7 +297,7 @@ impl Rig {
             .with(self.stripe_of(key), |stripe| stripe.cancel(hash(key), &key))
     }
 
-    pub(crate) fn get(&self, key: u32) -> Option<Sight> {
+    pub(crate) fn get(&self, key: u32) -> Option<EntryInfo> {
         (self.engine().shards()).peek(self.stripe_of(key), |stripe| stripe.get(hash(key), &key))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ScheduleError;
-use crate::shard::{EntryId, Moving, Refusal, Sight, SightPhase};
+use crate::shard::{EntryId, EntryInfo, EntryPhase, Moving, Refusal};
 use crate::tick::Time;
 
 /// The name of one arming of one scheduler: 16 bytes, `Copy`, opaque.
@@ -162,15 +162,15 @@ impl From<Moving> for PullIn {
 }
 
 impl TimerInfo {
-    pub(crate) fn new(tag: u32, stripe: u32, sight: Sight) -> Self {
+    pub(crate) fn new(tag: u32, stripe: u32, entry_info: EntryInfo) -> Self {
         let id = |entry| TimerId { tag, stripe, entry };
         TimerInfo {
-            id: id(sight.id),
-            deadline: sight.deadline,
-            state: match sight.phase {
-                SightPhase::Pending => TimerState::Pending,
-                SightPhase::Queued => TimerState::Queued,
-                SightPhase::Running { successor } => TimerState::Running {
+            id: id(entry_info.id),
+            deadline: entry_info.deadline,
+            state: match entry_info.phase {
+                EntryPhase::Pending => TimerState::Pending,
+                EntryPhase::Queued => TimerState::Queued,
+                EntryPhase::Running { successor } => TimerState::Running {
                     next: successor.map(|(entry, deadline)| (id(entry), deadline)),
                 },
             },

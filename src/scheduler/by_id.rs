@@ -84,7 +84,7 @@ where
             .engine()
             .shards()
             .peek(stripe, |stripe| stripe.get_id(self.id.entry))
-            .map(|sight| TimerInfo::new(self.id.tag, self.id.stripe, sight))
+            .map(|entry_info| TimerInfo::new(self.id.tag, self.id.stripe, entry_info))
     }
 }
 

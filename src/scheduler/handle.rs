@@ -536,7 +536,7 @@ where
         self.engine
             .shards()
             .peek(stripe, |stripe| stripe.get(hash, key))
-            .map(|sight| TimerInfo::new(self.engine.tag(), stripe as u32, sight))
+            .map(|entry_info| TimerInfo::new(self.engine.tag(), stripe as u32, entry_info))
     }
 
     /// Returns whether `key` is pending, queued or running.

@@ -67,7 +67,7 @@ where
             // Converted without the lock.
             self.portion = seen
                 .into_iter()
-                .map(|(key, sight)| (key, TimerInfo::new(tag, stripe as u32, sight)))
+                .map(|(key, entry_info)| (key, TimerInfo::new(tag, stripe as u32, entry_info)))
                 .collect::<Vec<_>>()
                 .into_iter();
         }

@@ -17,7 +17,7 @@ use crate::job::drop_pair;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
-use crate::shard::{Cancelling, End, EntryId, Refusal, SightPhase, is_under_a_lock};
+use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_a_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded, thread_local, unique_number};
 use crate::tick::Time;
@@ -345,17 +345,17 @@ impl Timeout {
     /// started the task; `None` once the timer is expired or cancelled.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let sight = self
+        let entry_info = self
             .link
             .shards()
             .peek(self.stripe, |stripe| stripe.get_id(self.id))?;
-        (!matches!(sight.phase, SightPhase::Running { .. }))
-            .then(|| sight.deadline.since(self.link.now()))
+        (!matches!(entry_info.phase, EntryPhase::Running { .. }))
+            .then(|| entry_info.deadline.since(self.link.now()))
     }
 
     /// Decides what happened to the timer.
     fn fate(&self) -> Fate {
-        let (cancelled, sight, end) = self.link.shards().peek(self.stripe, |stripe| {
+        let (cancelled, entry_info, end) = self.link.shards().peek(self.stripe, |stripe| {
             // Relaxed: the lock orders it.
             let cancelled = self.cancelled.load(Ordering::Relaxed);
             (cancelled, stripe.get_id(self.id), stripe.end_of(self.id))
@@ -367,8 +367,8 @@ impl Timeout {
             // The thread panics under a lock: no stripe was searched, and nothing is known.
             return Fate::Pending;
         }
-        match (sight.map(|sight| sight.phase), end) {
-            (Some(SightPhase::Running { .. }), _) => Fate::Expired,
+        match (entry_info.map(|entry_info| entry_info.phase), end) {
+            (Some(EntryPhase::Running { .. }), _) => Fate::Expired,
             (Some(_), _) => Fate::Pending,
             (None, Some(End::Cancelled | End::HandedBack)) => Fate::Cancelled,
             // The slot was used again, so the timer was not closed. Only this value could have

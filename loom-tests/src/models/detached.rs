@@ -78,7 +78,10 @@ fn what_is_armed_meanwhile_waits_for_the_end_of_a_run_that_left() {
             rig.ledger().ran(LEAVING),
             usize::from(armed.replaced.is_none())
         );
-        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(at(FAR)));
+        assert_eq!(
+            rig.get(0).map(|entry_info| entry_info.deadline),
+            Some(at(FAR))
+        );
         assert_eq!(rig.balance().pending, 1);
     });
 }

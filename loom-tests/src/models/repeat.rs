@@ -71,7 +71,10 @@ fn what_is_moved_is_due_then() {
             panic!("it repeats, so it can always be moved: {moved:?}");
         };
         assert!(before == at(DUE) || before == next());
-        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(at(FAR)));
+        assert_eq!(
+            rig.get(0).map(|entry_info| entry_info.deadline),
+            Some(at(FAR))
+        );
         assert_eq!((rig.balance().pending, rig.unclaimed()), (1, 0));
     });
 }
@@ -87,7 +90,10 @@ fn nobody_takes_its_permit() {
         let other = rig.arm(1, 1, at(FAR)).err();
         worker.join().unwrap();
         assert_eq!(other, Some(Refusal::NoPermit));
-        assert_eq!(rig.get(0).map(|sight| sight.deadline), Some(next()));
+        assert_eq!(
+            rig.get(0).map(|entry_info| entry_info.deadline),
+            Some(next())
+        );
         assert_eq!(rig.balance().pending, 1);
         // It is free when the repetition ends.
         assert!(matches!(rig.cancel(0), Cancelling::Cancelled { .. }));

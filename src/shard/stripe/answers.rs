@@ -86,15 +86,15 @@ pub(crate) enum Cancelling<K, V> {
 
 /// Entry info: id, deadline and phase of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct EntryInfo {
     pub(crate) id: EntryId,
     pub(crate) deadline: Time,
-    pub(crate) phase: SightPhase,
+    pub(crate) phase: EntryPhase,
 }
 
 /// Phase of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SightPhase {
+pub(crate) enum EntryPhase {
     Pending,
     Queued,
     Running { successor: Option<(EntryId, Time)> },

@@ -2,7 +2,7 @@
 
 use super::super::entry::{End, Phase};
 use super::answers::Taken;
-use super::{Gate, Sight, Stripe};
+use super::{EntryInfo, Gate, Stripe};
 use crate::job::contain;
 use crate::tick::{Tick, Time};
 use crate::wheel::Place;
@@ -102,16 +102,16 @@ impl<K, V> Stripe<K, V> {
 
     /// Copies the entry info of up to `limit` slots, from slot `from` on. Returns the slot to
     /// continue with, or `None` when all slots were visited.
-    pub(crate) fn look(&self, from: u32, limit: usize, out: &mut Vec<(K, Sight)>) -> Option<u32>
+    pub(crate) fn look(&self, from: u32, limit: usize, out: &mut Vec<(K, EntryInfo)>) -> Option<u32>
     where
         K: Clone,
     {
         let end = from.saturating_add(u32::try_from(limit).unwrap_or(u32::MAX));
         for slot in from..end.min(self.table.len()) {
-            if let Some(sight) = self.sight(slot)
+            if let Some(entry_info) = self.entry_info(slot)
                 && let Some(key) = self.table.key(slot)
             {
-                out.push((key.clone(), sight));
+                out.push((key.clone(), entry_info));
             }
         }
         (end < self.table.len()).then_some(end)

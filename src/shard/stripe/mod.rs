@@ -20,7 +20,8 @@ mod tests;
 mod waiting;
 
 pub(crate) use answers::{
-    Arming, Cancelling, Claimed, Moving, Refusal, Settled, Sight, SightPhase, Start, Stays, Taken,
+    Arming, Cancelling, Claimed, EntryInfo, EntryPhase, Moving, Refusal, Settled, Start, Stays,
+    Taken,
 };
 
 use std::borrow::Borrow;
@@ -269,54 +270,54 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Returns the entry info of `key`.
-    pub(crate) fn get<Q>(&self, hash: KeyHash, key: &Q) -> Option<Sight>
+    pub(crate) fn get<Q>(&self, hash: KeyHash, key: &Q) -> Option<EntryInfo>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(hash, key).and_then(|slot| self.sight(slot))
+        self.find(hash, key).and_then(|slot| self.entry_info(slot))
     }
 
     /// Returns the entry info of an id. A successor is shown as Pending, and the run itself as
     /// Running.
-    pub(crate) fn get_id(&self, id: EntryId) -> Option<Sight> {
-        let sight = self.sight(id.slot)?;
-        if sight.id == id {
-            return Some(sight);
+    pub(crate) fn get_id(&self, id: EntryId) -> Option<EntryInfo> {
+        let entry_info = self.entry_info(id.slot)?;
+        if entry_info.id == id {
+            return Some(entry_info);
         }
-        match sight.phase {
-            SightPhase::Running {
+        match entry_info.phase {
+            EntryPhase::Running {
                 successor: Some((successor, deadline)),
-            } if successor == id => Some(Sight {
+            } if successor == id => Some(EntryInfo {
                 id,
                 deadline,
-                phase: SightPhase::Pending,
+                phase: EntryPhase::Pending,
             }),
             _ => None,
         }
     }
 
     /// Returns the entry info of a slot in use.
-    fn sight(&self, slot: u32) -> Option<Sight> {
+    fn entry_info(&self, slot: u32) -> Option<EntryInfo> {
         match self.table.slot(slot)? {
-            Slot::Armed(armed) => Some(Sight {
+            Slot::Armed(armed) => Some(EntryInfo {
                 id: EntryId {
                     slot,
                     generation: armed.generation,
                 },
                 deadline: armed.deadline,
                 phase: match armed.phase {
-                    Phase::Pending => SightPhase::Pending,
-                    Phase::Queued => SightPhase::Queued,
+                    Phase::Pending => EntryPhase::Pending,
+                    Phase::Queued => EntryPhase::Queued,
                 },
             }),
             Slot::Running(_) => {
                 // The slot keeps only the key of a Running entry; the rest is in the list of runs.
                 let run = &self.runs[self.run_at(slot)?];
-                Some(Sight {
+                Some(EntryInfo {
                     id: run.id,
                     deadline: run.deadline,
-                    phase: SightPhase::Running {
+                    phase: EntryPhase::Running {
                         successor: run.successor.as_ref().map(|successor| {
                             let id = EntryId {
                                 slot,

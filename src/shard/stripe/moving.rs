@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::super::entry::{End, Phase, Slot};
 use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
-use super::{EntryId, KeyHash, Sight, SightPhase, Stripe, micros};
+use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Stripe, micros};
 use crate::tick::{Tick, Time};
 use crate::wheel::{Entries, Place};
 
@@ -290,8 +290,8 @@ impl<K, V> Stripe<K, V> {
         match self.get_id(id) {
             None => Moving::NotFound,
             // The successor is another arming, unless it is the next round of this one.
-            Some(Sight {
-                phase: SightPhase::Running { successor: Some(_) },
+            Some(EntryInfo {
+                phase: EntryPhase::Running { successor: Some(_) },
                 ..
             }) if !self.keeps_a_round(id.slot) => Moving::Running,
             Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
@@ -359,8 +359,8 @@ impl<K, V> Stripe<K, V> {
     fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
             None => Cancelling::NotFound,
-            Some(Sight {
-                phase: SightPhase::Running { .. },
+            Some(EntryInfo {
+                phase: EntryPhase::Running { .. },
                 ..
             }) => {
                 // The run has ended except for its completion, so the cancellation ends the

@@ -78,7 +78,10 @@ mod tests {
                 let moved = stripe.reschedule_id(*id, LATER, NOW, false);
                 assert_eq!(moved, Moving::NotFound);
             }
-            assert_eq!(stripe.get_id(left).map(|sight| sight.id), Some(left));
+            assert_eq!(
+                stripe.get_id(left).map(|entry_info| entry_info.id),
+                Some(left)
+            );
             cancel(&mut stripe, left);
             stripe.shrink_to_fit();
             assert_eq!((stripe.table.len(), stripe.table.room()), (0, 0));

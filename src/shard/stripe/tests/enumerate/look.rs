@@ -5,7 +5,7 @@ use super::pair::{Ended, HASH, Pair, State, at};
 use crate::shard::entry::{End, Phase, Slot};
 use crate::shard::permits::LocalPermits;
 use crate::shard::stripe::{
-    Cancelling, Claimed, DeferredActions, Moving, Refusal, SightPhase, Stays,
+    Cancelling, Claimed, DeferredActions, EntryPhase, Moving, Refusal, Stays,
 };
 
 impl Pair {
@@ -93,21 +93,21 @@ impl Pair {
 
     fn look_at_keys(&self) {
         for (key, state) in self.keys.iter().enumerate() {
-            let sight = self.stripe.get(HASH, &key);
+            let entry_info = self.stripe.get(HASH, &key);
             let (arming, phase) = match *state {
                 State::Absent => {
-                    assert!(sight.is_none(), "{sight:?}");
+                    assert!(entry_info.is_none(), "{entry_info:?}");
                     continue;
                 }
                 State::Armed {
                     arming,
                     queued: true,
-                } => (arming, SightPhase::Queued),
+                } => (arming, EntryPhase::Queued),
                 State::Armed { arming, .. } => {
                     // A timer whose ticket was given back expires with the next tick.
                     let due = arming.deadline.max(self.now + 1);
                     assert!(self.seen <= at(due), "the due moment is published");
-                    (arming, SightPhase::Pending)
+                    (arming, EntryPhase::Pending)
                 }
                 State::Running {
                     arming,
@@ -119,26 +119,29 @@ impl Pair {
                     assert!(self.stripe.is_running(arming.id));
                     let successor =
                         successor.map(|successor| (successor.id, at(successor.deadline)));
-                    (arming, SightPhase::Running { successor })
+                    (arming, EntryPhase::Running { successor })
                 }
             };
-            let sight = sight.expect("the key is in use");
-            assert_eq!((sight.id, sight.phase), (arming.id, phase));
-            assert_eq!(sight.deadline, at(arming.deadline));
+            let entry_info = entry_info.expect("the key is in use");
+            assert_eq!((entry_info.id, entry_info.phase), (arming.id, phase));
+            assert_eq!(entry_info.deadline, at(arming.deadline));
         }
     }
 
     /// Checks that an id means its arming and no other one, whatever its slot is used for now.
     fn look_at_ids(&self) {
         for (id, how) in &self.ends {
-            let sight = self.stripe.get_id(*id);
+            let entry_info = self.stripe.get_id(*id);
             let running = self.stripe.is_running(*id);
             let there = match how {
                 Ended::Not => true,
                 Ended::Ran => running,
                 _ => false,
             };
-            assert_eq!(sight.map(|sight| sight.id), there.then_some(*id));
+            assert_eq!(
+                entry_info.map(|entry_info| entry_info.id),
+                there.then_some(*id)
+            );
             let ended = match how {
                 Ended::Ran if !running => Some(End::Ran),
                 Ended::Cancelled => Some(End::Cancelled),

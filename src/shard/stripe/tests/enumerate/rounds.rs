@@ -2,7 +2,7 @@
 
 use super::SHORT;
 use super::pair::{Ended, HASH, Known, Pair, Repeats, State, at};
-use crate::shard::stripe::{Claimed, Moving, SightPhase, Start, Stays};
+use crate::shard::stripe::{Claimed, EntryPhase, Moving, Start, Stays};
 
 impl Pair {
     pub(super) fn pull_in(&mut self, key: usize, delay: u64) -> bool {
@@ -144,12 +144,15 @@ impl Pair {
             None => assert_eq!(left, Some(number), "it comes out"),
             Some(deadline) => {
                 assert_eq!(left, None);
-                let sight = self.stripe.get(HASH, &key).map(|sight| sight.phase);
-                let Some(SightPhase::Running {
+                let entry_info = self
+                    .stripe
+                    .get(HASH, &key)
+                    .map(|entry_info| entry_info.phase);
+                let Some(EntryPhase::Running {
                     successor: Some((id, _)),
-                }) = sight
+                }) = entry_info
                 else {
-                    panic!("it is kept, not {sight:?}");
+                    panic!("it is kept, not {entry_info:?}");
                 };
                 assert!(id.slot == arming.id.slot && id.generation > arming.id.generation);
                 *successor = Some(Known {
