@@ -27,7 +27,7 @@ pub(crate) trait Claim: Send + Sync + 'static {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
 
     /// Prefetches the entries of all `tickets` into the cache of this processor. It claims nothing.
-    fn look_ahead(&self, tickets: &[Ticket]) {
+    fn prefetch_claims(&self, tickets: &[Ticket]) {
         let _ = tickets;
     }
 

@@ -361,12 +361,12 @@ impl<F: Frontend> Claim for Server<F> {
         }
     }
 
-    fn look_ahead(&self, tickets: &[Ticket]) {
+    fn prefetch_claims(&self, tickets: &[Ticket]) {
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe as usize;
             let engine = &self.engine;
             engine.with(stripe, |stripe| {
-                stripe.look_ahead(same.iter().map(|ticket| ticket.slot));
+                stripe.prefetch_claims(same.iter().map(|ticket| ticket.slot));
             });
         }
     }

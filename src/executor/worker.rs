@@ -113,7 +113,7 @@ impl Worker {
             return false;
         };
         if stolen {
-            look_ahead(claim, ticket, &seat.local);
+            prefetch_claims(claim, ticket, &seat.local);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
             // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
             // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
@@ -186,7 +186,7 @@ impl Worker {
 /// Prefetches the entries of a stolen batch. The tickets go out of the deque and back into it, in
 /// the same order. Only the deque may keep a ticket while a task runs, because other workers must
 /// find it there.
-fn look_ahead<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ticket>) {
+fn prefetch_claims<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ticket>) {
     if local.len() + 1 < LOOK_AHEAD_FROM {
         return;
     }
@@ -202,7 +202,7 @@ fn look_ahead<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ticket>
     for ticket in &batch[1..len] {
         local.push(*ticket);
     }
-    claim.look_ahead(&batch[..len]);
+    claim.prefetch_claims(&batch[..len]);
 }
 
 impl Drop for Worker {

@@ -133,7 +133,7 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
         let mut seen = 0;
         for held in &*self.0 {
             for place in held.places {
-                seen += held.stripe.glance(place.hash);
+                seen += held.stripe.prefetch(place.hash);
             }
         }
         // Keeps the compiler from removing the reads of the first pass.

@@ -56,11 +56,11 @@ impl<K, V> Stripe<K, V> {
 
     /// Prefetches the data that the claims and completions of these slots will read. The reads do
     /// not depend on each other, so their cache misses overlap.
-    pub(crate) fn look_ahead(&self, slots: impl Iterator<Item = u32>) {
+    pub(crate) fn prefetch_claims(&self, slots: impl Iterator<Item = u32>) {
         let mut seen = 0;
         for slot in slots {
             if let Some(armed) = self.table.armed(slot) {
-                seen += self.index.glance(armed.hash);
+                seen += self.index.prefetch(armed.hash);
             }
         }
         // Keeps the compiler from removing the reads.

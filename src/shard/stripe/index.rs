@@ -135,7 +135,7 @@ impl Index {
 
     /// Reads the row in which a line with these bits usually is.
     #[inline]
-    pub(super) fn glance(&self, bits: u32) -> u32 {
+    pub(super) fn prefetch(&self, bits: u32) -> u32 {
         let at = home(bits, self.rows.len());
         self.rows.get(at).map_or(0, |row| row.used)
     }

@@ -252,8 +252,8 @@ impl<K, V> Stripe<K, V> {
     /// Reads the row of the index that [`find`](Self::find) usually reads first, to bring it into
     /// the cache.
     #[inline]
-    pub(crate) fn glance(&self, hash: KeyHash) -> u32 {
-        self.index.glance(hash.bits())
+    pub(crate) fn prefetch(&self, hash: KeyHash) -> u32 {
+        self.index.prefetch(hash.bits())
     }
 
     /// Returns the index of the run in `slot`, if the slot is Running.
