@@ -44,11 +44,11 @@ impl<K, V> Stripe<K, V> {
             Target::Armed(slot) => {
                 // A replacement needs a new generation. Without one it needs another slot
                 // (ENTRY-3).
-                let worn = self
+                let exhausted = self
                     .table
                     .armed(*slot)
                     .is_some_and(|armed| armed.generation == u32::MAX);
-                if worn && !self.table.has_room() {
+                if exhausted && !self.table.has_room() {
                     return Err(Refusal::NoSlot);
                 }
                 false

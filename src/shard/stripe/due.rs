@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::super::entry::{End, Phase, Slot, Table};
 use super::answers::{Claimed, Settled, Start};
 use super::repeating::Repeating;
-use super::{EntryId, Run, Stripe, WORN, micros};
+use super::{EXHAUSTED, EntryId, Run, Stripe, micros};
 use crate::stats::Latenesses;
 use crate::tick::{Tick, Time};
 use crate::wheel::{Budget, CoreProgress};
@@ -151,7 +151,7 @@ impl<K, V> Stripe<K, V> {
         };
         self.record(now, was_due, tick_lag);
         // No ticket refers to the slot now, so this is the moment at which it can be exchanged.
-        let slot = self.spare_a_worn_slot(slot, generation);
+        let slot = self.replace_exhausted_slot(slot, generation);
         let id = EntryId {
             slot,
             generation: self.newest(slot),
@@ -198,8 +198,8 @@ impl<K, V> Stripe<K, V> {
     /// ENTRY-3: moves a run out of a slot whose generations are half used. A key that arms itself
     /// in every run would otherwise exhaust the generations of its slot, without the slot ever
     /// being free. This is done while no ticket refers to the slot.
-    fn spare_a_worn_slot(&mut self, slot: u32, generation: u32) -> u32 {
-        if generation < WORN {
+    fn replace_exhausted_slot(&mut self, slot: u32, generation: u32) -> u32 {
+        if generation < EXHAUSTED {
             return slot;
         }
         let Some(Slot::Running(busy)) = self.table.slot(slot) else {

@@ -148,7 +148,7 @@ pub(crate) struct Stripe<K, V> {
 }
 
 /// The generation from which on a slot is exchanged at the next claim.
-const WORN: u32 = 1 << 31;
+const EXHAUSTED: u32 = 1 << 31;
 
 impl<K, V> Stripe<K, V> {
     /// Creates an empty stripe. `origin` shifts the moments at which its wheel cascades.

@@ -20,7 +20,7 @@ impl<K, V> Stripe<K, V> {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::{Cancelling, Claimed, EntryId, KeyHash, Moving, Stripe, WORN};
+    use super::super::{Cancelling, Claimed, EXHAUSTED, EntryId, KeyHash, Moving, Stripe};
     use crate::tick::{TickSize, Time};
     use crate::wheel::Budget;
 
@@ -174,7 +174,7 @@ mod tests {
     /// ENTRY-3, ENTRY-6: later slots must not begin at a generation that is nearly exhausted.
     #[test]
     fn a_slot_that_is_old_or_used_up_stays() {
-        for generation in [1 << 30, WORN, u32::MAX] {
+        for generation in [1 << 30, EXHAUSTED, u32::MAX] {
             let mut stripe = stripe();
             let first = arm(&mut stripe, 0, LATER);
             let old = arm(&mut stripe, 1, LATER);
@@ -195,11 +195,11 @@ mod tests {
     /// A run moves from a slot that is nearly exhausted to a new one, which may have existed
     /// before.
     #[test]
-    fn a_run_that_leaves_a_worn_slot_gets_an_id_that_is_new() {
+    fn a_run_that_leaves_an_exhausted_slot_gets_an_id_that_is_new() {
         let mut stripe = stripe();
-        let worn = arm(&mut stripe, 1, NOW);
+        let exhausted = arm(&mut stripe, 1, NOW);
         let ticket = stripe.take_deferred().ticket.unwrap();
-        stripe.wear_out(worn.slot, WORN);
+        stripe.wear_out(exhausted.slot, EXHAUSTED);
         let cut = arm(&mut stripe, 2, LATER);
         cancel(&mut stripe, cut);
         stripe.shrink_to_fit();
@@ -207,12 +207,12 @@ mod tests {
             panic!("it was due");
         };
         assert_eq!(id.slot, cut.slot);
-        assert!(id.generation > cut.generation && id.generation < WORN);
+        assert!(id.generation > cut.generation && id.generation < EXHAUSTED);
         assert!(stripe.get_id(cut).is_none());
         // The old slot is retired, and stays so.
         stripe.settle(id, false, NOW);
         stripe.shrink_to_fit();
-        assert_eq!(stripe.table.len(), worn.slot + 1);
-        assert_ne!(arm(&mut stripe, 3, LATER).slot, worn.slot);
+        assert_eq!(stripe.table.len(), exhausted.slot + 1);
+        assert_ne!(arm(&mut stripe, 3, LATER).slot, exhausted.slot);
     }
 }

@@ -2,5 +2,5 @@
 
 mod claims;
 mod enumerate;
+mod exhausted;
 mod idle;
-mod worn;

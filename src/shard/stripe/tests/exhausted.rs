@@ -3,7 +3,7 @@
 
 use crate::shard::entry::End;
 use crate::shard::stripe::{
-    Arming, Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe, WORN,
+    Arming, Cancelling, Claimed, EXHAUSTED, EntryId, KeyHash, Moving, Start, Stays, Stripe,
 };
 use crate::tick::{TickSize, Time};
 
@@ -97,13 +97,13 @@ fn a_queued_timer_is_replaced_into_another_slot() {
 }
 
 #[test]
-fn a_run_moves_out_of_a_worn_slot() {
+fn a_run_moves_out_of_an_exhausted_slot() {
     let mut stripe = stripe();
-    let old = armed(&mut stripe, WORN, NOW);
+    let old = armed(&mut stripe, EXHAUSTED, NOW);
     let (run, value) = claim(&mut stripe);
     assert_eq!(value, 'a');
     assert_ne!(run.slot, old.slot, "it has the generations of another slot");
-    assert!(run.generation < WORN);
+    assert!(run.generation < EXHAUSTED);
     assert!(stripe.is_running(run));
     assert_eq!(stripe.get(hash(1), &1).unwrap().id, run);
     assert!(stripe.get_id(old).is_none());
@@ -147,9 +147,9 @@ fn a_repetition_that_finds_no_generation_ends() {
 }
 
 #[test]
-fn just_before_it_is_worn_a_slot_is_an_ordinary_one() {
+fn just_before_it_is_exhausted_a_slot_is_an_ordinary_one() {
     let mut stripe = stripe();
-    let old = armed(&mut stripe, WORN - 1, NOW);
+    let old = armed(&mut stripe, EXHAUSTED - 1, NOW);
     let (run, _) = claim(&mut stripe);
     assert_eq!(run, old);
     stripe.settle(run, false, NOW);
