@@ -24,7 +24,7 @@
 
 use super::pace::Share;
 use super::{Engine, Frontend, Place, Server};
-use crate::executor::{Feeder, Growth, GrowthWatch, PoolCrew, Worker};
+use crate::executor::{Growth, GrowthWatch, PoolCrew, TickerQueue, Worker};
 use crate::shard::{Collected, Ticker};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, Parker};
@@ -61,7 +61,7 @@ enum Looked {
 pub(crate) struct Seat {
     ticker: Ticker,
     parker: Parker,
-    feeder: Feeder,
+    ticker_queue: TickerQueue,
     /// The worker that this ticker acts as, with inline execution.
     inline: Option<Worker>,
     growth: GrowthWatch,
@@ -75,14 +75,14 @@ impl Seat {
     pub(super) fn new(
         ticker: Ticker,
         parker: Parker,
-        feeder: Feeder,
+        ticker_queue: TickerQueue,
         inline: Option<Worker>,
         limit: Duration,
     ) -> Self {
         Seat {
             ticker,
             parker,
-            feeder,
+            ticker_queue,
             inline,
             growth: GrowthWatch::new(limit),
             share: Share::default(),
@@ -206,9 +206,9 @@ impl<F: Frontend> Engine<F> {
             }
             Place::Pool | Place::Inline => {
                 for ticket in seat.ticker.tickets.drain(..) {
-                    seat.feeder.push(ticket);
+                    seat.ticker_queue.push(ticket);
                 }
-                seat.feeder.announce();
+                seat.ticker_queue.announce();
             }
         }
     }

@@ -214,18 +214,18 @@ impl<F: Frontend> Engine<F> {
             Place::Inline => (config.shards, config.shards),
             Place::Foreign(_) => (0, 0),
         };
-        let (pool, feeders) = Pool::new(PoolConfig {
+        let (pool, ticker_queues) = Pool::new(PoolConfig {
             workers,
             max_workers,
-            feeders: config.shards,
+            ticker_queues: config.shards,
             injector_bound: config.injector,
             quiet: config.quiet,
         });
-        let seats = feeders
+        let seats = ticker_queues
             .into_iter()
             .zip(parkers)
             .enumerate()
-            .map(|(number, (feeder, parker))| {
+            .map(|(number, (ticker_queue, parker))| {
                 // The tickers take their worker slots here, so with inline execution no slot is
                 // left for threads of the pool.
                 let inline = matches!(place, Place::Inline)
@@ -235,7 +235,7 @@ impl<F: Frontend> Engine<F> {
                 Seat::new(
                     Ticker::new(number, stripes),
                     parker,
-                    feeder,
+                    ticker_queue,
                     inline,
                     GROWTH_LIMIT,
                 )

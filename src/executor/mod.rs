@@ -29,5 +29,5 @@ mod worker;
 pub(crate) use crew::PoolCrew;
 pub use foreign::{Executor, Job};
 pub(crate) use growth::{Growth, GrowthWatch};
-pub(crate) use pool::{Feeder, Pool, PoolConfig};
+pub(crate) use pool::{Pool, PoolConfig, TickerQueue};
 pub(crate) use worker::Worker;

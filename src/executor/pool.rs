@@ -18,7 +18,7 @@ pub(crate) struct PoolConfig {
     /// Number of all worker slots. Workers in the other slots leave after `quiet`.
     pub(crate) max_workers: usize,
     /// Number of tickers that hand tickets to the pool.
-    pub(crate) feeders: usize,
+    pub(crate) ticker_queues: usize,
     /// Bound on the tickets in the injector.
     pub(crate) injector_bound: usize,
     /// Time without a ticket after which an extra worker leaves.
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Creates a pool with all worker slots free, and the owners' ends of the tickers' deques.
-    pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<Feeder>) {
+    pub(crate) fn new(config: PoolConfig) -> (Arc<Pool>, Vec<TickerQueue>) {
         assert!(
             config.workers > 0 || config.max_workers == 0,
             "a pool needs a worker that stays, unless a foreign executor runs all tasks"
@@ -61,7 +61,9 @@ impl Pool {
             })
             .collect();
         // First in, first out: tickets are served in the order of expiry.
-        let fed: Vec<Deque<Ticket>> = (0..config.feeders).map(|_| Deque::new_fifo()).collect();
+        let fed: Vec<Deque<Ticket>> = (0..config.ticker_queues)
+            .map(|_| Deque::new_fifo())
+            .collect();
         let pool = Arc::new(Pool {
             config,
             stopped: AtomicBool::new(false),
@@ -87,14 +89,14 @@ impl Pool {
             sightings: Mutex::new(Sightings::default()),
             free: Mutex::new(seats.into_iter().map(Some).collect()),
         });
-        let feeders = fed
+        let ticker_queues = fed
             .into_iter()
-            .map(|deque| Feeder {
+            .map(|deque| TickerQueue {
                 deque,
                 pool: Arc::clone(&pool),
             })
             .collect();
-        (pool, feeders)
+        (pool, ticker_queues)
     }
 
     /// Hands a ticket to the worker that comes first, and wakes one. Returns the ticket if the
@@ -124,12 +126,12 @@ impl Pool {
 
     /// Returns the number of tickers that hand tickets to the pool.
     pub(super) fn tickers(&self) -> usize {
-        self.config.feeders
+        self.config.ticker_queues
     }
 
     /// Returns whether there are fewer workers that stay than tickers. Extra workers do not count.
     pub(super) fn has_fewer_workers_than_tickers(&self) -> bool {
-        self.config.workers < self.config.feeders
+        self.config.workers < self.config.ticker_queues
     }
 
     /// Frees a worker slot, and leaves the tickets in its deque to other workers.
@@ -255,12 +257,12 @@ impl Pool {
 }
 
 /// The owner's end of a ticker's deque: the cheapest way into the pool.
-pub(crate) struct Feeder {
+pub(crate) struct TickerQueue {
     deque: Deque<Ticket>,
     pool: Arc<Pool>,
 }
 
-impl Feeder {
+impl TickerQueue {
     /// Adds a ticket. No worker is woken for it before `announce`.
     pub(crate) fn push(&self, ticket: Ticket) {
         self.deque.push(ticket);
@@ -286,7 +288,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-impl std::fmt::Debug for Feeder {
+impl std::fmt::Debug for TickerQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Feeder").finish_non_exhaustive()
     }

@@ -32,7 +32,7 @@ const INJECTOR_BATCH: usize = 8;
 /// All queues of a pool.
 pub(super) struct Queues {
     /// Stealers of the tickers' deques.
-    feeders: Box<[Stealer<Ticket>]>,
+    ticker_queues: Box<[Stealer<Ticket>]>,
     /// Stealers of the workers' deques, by worker slot.
     locals: Box<[Stealer<Ticket>]>,
     /// How many of `locals` can hold tickets: one more than the highest worker slot ever used. Most
@@ -57,12 +57,12 @@ impl Found {
 
 impl Queues {
     pub(super) fn new(
-        feeders: Box<[Stealer<Ticket>]>,
+        ticker_queues: Box<[Stealer<Ticket>]>,
         locals: Box<[Stealer<Ticket>]>,
         injector_bound: usize,
     ) -> Self {
         Queues {
-            feeders,
+            ticker_queues,
             locals,
             used: AtomicUsize::new(0),
             injector: Injector::new(),
@@ -112,8 +112,8 @@ impl Queues {
             let stolen = false;
             return Some(Found { ticket, stolen });
         }
-        for feeder in rotated(&self.feeders, start) {
-            if let Some(ticket) = insist(|| feeder.steal_batch_and_pop(local)) {
+        for ticker_queue in rotated(&self.ticker_queues, start) {
+            if let Some(ticket) = insist(|| ticker_queue.steal_batch_and_pop(local)) {
                 return Some(Found::stolen(ticket));
             }
         }
@@ -138,7 +138,10 @@ impl Queues {
     /// ticket that was pushed before the fence of its producer.
     pub(super) fn any(&self) -> bool {
         !self.injector.is_empty()
-            || self.feeders.iter().any(|feeder| !feeder.is_empty())
+            || self
+                .ticker_queues
+                .iter()
+                .any(|ticker_queue| !ticker_queue.is_empty())
             || self.locals().iter().any(|local| !local.is_empty())
     }
 
@@ -151,9 +154,9 @@ impl Queues {
 
     /// Returns approximately how many tickets wait.
     pub(super) fn len(&self) -> usize {
-        let feeders = self.feeders.iter().map(Stealer::len).sum::<usize>();
+        let ticker_queues = self.ticker_queues.iter().map(Stealer::len).sum::<usize>();
         let locals = self.locals().iter().map(Stealer::len).sum::<usize>();
-        self.injector.len() + feeders + locals
+        self.injector.len() + ticker_queues + locals
     }
 }
 
@@ -185,15 +188,15 @@ mod tests {
 
     struct Parts {
         queues: Queues,
-        feeders: Vec<Deque<Ticket>>,
+        ticker_queues: Vec<Deque<Ticket>>,
         locals: Vec<Deque<Ticket>>,
     }
 
-    fn parts(feeders: usize, locals: usize, bound: usize) -> Parts {
-        let feeders: Vec<_> = (0..feeders).map(|_| Deque::new_fifo()).collect();
+    fn parts(ticker_queues: usize, locals: usize, bound: usize) -> Parts {
+        let ticker_queues: Vec<_> = (0..ticker_queues).map(|_| Deque::new_fifo()).collect();
         let locals: Vec<_> = (0..locals).map(|_| Deque::new_fifo()).collect();
         let queues = Queues::new(
-            feeders.iter().map(Deque::stealer).collect(),
+            ticker_queues.iter().map(Deque::stealer).collect(),
             locals.iter().map(Deque::stealer).collect(),
             bound,
         );
@@ -202,7 +205,7 @@ mod tests {
         }
         Parts {
             queues,
-            feeders,
+            ticker_queues,
             locals,
         }
     }
@@ -212,8 +215,8 @@ mod tests {
         let p = parts(2, 2, 10);
         p.locals[1].push(ticket(5));
         p.queues.inject(ticket(4)).unwrap();
-        p.feeders[1].push(ticket(3));
-        p.feeders[0].push(ticket(2));
+        p.ticker_queues[1].push(ticket(3));
+        p.ticker_queues[0].push(ticket(2));
         p.locals[0].push(ticket(1));
         let mut order = Vec::new();
         while let Some(found) = p.queues.find(0, &p.locals[0], false, 0) {
@@ -226,8 +229,8 @@ mod tests {
     #[test]
     fn the_start_decides_which_ticker_comes_first() {
         let p = parts(3, 1, 10);
-        for (slot, feeder) in (0..).zip(&p.feeders) {
-            feeder.push(ticket(slot));
+        for (slot, ticker_queue) in (0..).zip(&p.ticker_queues) {
+            ticker_queue.push(ticket(slot));
         }
         let first = p.queues.find(0, &p.locals[0], false, 4).unwrap();
         assert_eq!(first.ticket.slot, 1);
@@ -251,7 +254,7 @@ mod tests {
     fn only_what_comes_from_elsewhere_counts_as_stolen() {
         let p = parts(1, 1, 10);
         for slot in 0..4 {
-            p.feeders[0].push(ticket(slot));
+            p.ticker_queues[0].push(ticket(slot));
         }
         assert!(p.queues.find(0, &p.locals[0], false, 0).unwrap().stolen);
         assert!(!p.locals[0].is_empty(), "the steal moved a batch");

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::growth::{Crew, Look};
-use super::{Feeder, Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, Worker};
+use super::{Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, TickerQueue, Worker};
 use crate::clock::{Clock, ManualClock};
 use crate::job::{Claim, Ticket};
 use crate::sync::{Arc, Mutex};
@@ -22,11 +22,11 @@ fn ticket(slot: usize) -> Ticket {
     }
 }
 
-fn pool(workers: usize, max_workers: usize, feeders: usize) -> (Arc<Pool>, Vec<Feeder>) {
+fn pool(workers: usize, max_workers: usize, ticker_queues: usize) -> (Arc<Pool>, Vec<TickerQueue>) {
     Pool::new(PoolConfig {
         workers,
         max_workers,
-        feeders,
+        ticker_queues,
         injector_bound: 1_000,
         quiet: QUIET,
     })
@@ -132,12 +132,12 @@ fn no_seat_is_given_out_after_stop() {
 
 #[test]
 fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
-    let (pool, feeders) = pool(1, 1, 1);
+    let (pool, ticker_queues) = pool(1, 1, 1);
     let notes = Notes::default();
     let mut worker = pool.seat().unwrap();
     assert!(!worker.step(&notes));
     for slot in 0..200 {
-        feeders[0].push(ticket(slot));
+        ticker_queues[0].push(ticket(slot));
     }
     assert_eq!(pool.queued_hint(), 200);
     let mut all = Vec::new();
@@ -153,11 +153,11 @@ fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
 
 #[test]
 fn the_injector_is_not_starved_by_a_busy_ticker() {
-    let (pool, feeders) = pool(1, 1, 1);
+    let (pool, ticker_queues) = pool(1, 1, 1);
     let notes = Notes::default();
     let mut worker = pool.seat().unwrap();
     for slot in 0..1_000 {
-        feeders[0].push(ticket(slot));
+        ticker_queues[0].push(ticket(slot));
     }
     pool.inject(ticket(5_000)).unwrap();
     let mut before = 0;
@@ -177,7 +177,7 @@ fn the_injector_refuses_when_full() {
     let (pool, _) = Pool::new(PoolConfig {
         workers: 1,
         max_workers: 1,
-        feeders: 0,
+        ticker_queues: 0,
         injector_bound: 2,
         quiet: QUIET,
     });
@@ -190,16 +190,16 @@ fn the_injector_refuses_when_full() {
 fn c114_what_a_worker_leaves_behind_is_found_by_others() {
     // With room in the injector, and without.
     for injector_bound in [100, 0] {
-        let (pool, feeders) = Pool::new(PoolConfig {
+        let (pool, ticker_queues) = Pool::new(PoolConfig {
             workers: 2,
             max_workers: 2,
-            feeders: 1,
+            ticker_queues: 1,
             injector_bound,
             quiet: QUIET,
         });
         let notes = Notes::default();
         for slot in 0..10 {
-            feeders[0].push(ticket(slot));
+            ticker_queues[0].push(ticket(slot));
         }
         let mut first = pool.seat().unwrap();
         let mut second = pool.seat().unwrap();
@@ -218,7 +218,7 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
 
 #[test]
 fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
-    let (pool, feeders) = pool(1, 2, 1);
+    let (pool, ticker_queues) = pool(1, 2, 1);
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
@@ -227,15 +227,15 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     until(|| pool.sleeping() == 2);
     hand.advance(QUIET - Duration::from_nanos(1));
     // Woken for work, the worker that stays serves it, because the lowest number comes first.
-    feeders[0].push(ticket(1));
-    assert!(feeders[0].announce());
+    ticker_queues[0].push(ticket(1));
+    assert!(ticker_queues[0].announce());
     until(|| pool.claims() == 1 && pool.sleeping() == 2);
     hand.advance(Duration::from_nanos(1));
     leaves.join().unwrap();
     assert_eq!((pool.workers(), pool.sleeping()), (1, 1));
     hand.advance(QUIET * 9);
-    feeders[0].push(ticket(2));
-    feeders[0].announce();
+    ticker_queues[0].push(ticket(2));
+    ticker_queues[0].announce();
     until(|| pool.claims() == 2 && pool.sleeping() == 1);
     // The slot is free for the next worker.
     assert_eq!(pool.seat().unwrap().number(), 1);
@@ -246,7 +246,7 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
 
 #[test]
 fn work_makes_an_extra_worker_stay_longer() {
-    let (pool, feeders) = pool(1, 2, 1);
+    let (pool, ticker_queues) = pool(1, 2, 1);
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
@@ -254,13 +254,13 @@ fn work_makes_an_extra_worker_stay_longer() {
     let extra = spawn(pool.seat().unwrap(), &notes, &clock);
     until(|| pool.sleeping() == 1);
     hand.advance(QUIET / 2);
-    feeders[0].push(ticket(1));
-    assert!(feeders[0].announce());
+    ticker_queues[0].push(ticket(1));
+    assert!(ticker_queues[0].announce());
     until(|| pool.claims() == 1 && pool.sleeping() == 1);
     // Its quiet period began again, so it has not left.
     hand.advance(QUIET / 2);
-    feeders[0].push(ticket(2));
-    feeders[0].announce();
+    ticker_queues[0].push(ticket(2));
+    ticker_queues[0].announce();
     until(|| pool.claims() == 2 && pool.sleeping() == 1);
     hand.advance(QUIET);
     extra.join().unwrap();
@@ -269,7 +269,7 @@ fn work_makes_an_extra_worker_stay_longer() {
 
 #[test]
 fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
-    let (pool, feeders) = pool(10, 10, 1);
+    let (pool, ticker_queues) = pool(10, 10, 1);
     let clock = Clock::manual(&ManualClock::new());
     // No task ends before all ten have started.
     let gate = Arc::new(Gate {
@@ -281,9 +281,9 @@ fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
         .collect();
     until(|| pool.sleeping() == 10);
     for slot in 0..10 {
-        feeders[0].push(ticket(slot));
+        ticker_queues[0].push(ticket(slot));
     }
-    feeders[0].announce();
+    ticker_queues[0].announce();
     until(|| pool.claims() == 10);
     pool.stop();
     for worker in workers {
@@ -299,7 +299,7 @@ fn crew(pool: &Pool) -> PoolCrew<'_, impl Fn() -> usize> {
 #[test]
 fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let limit = Duration::from_millis(2);
-    let (pool, feeders) = pool(2, 16, 1);
+    let (pool, ticker_queues) = pool(2, 16, 1);
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let gate = Arc::new(Gate::default());
@@ -307,9 +307,9 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
         .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
         .collect();
     for slot in 0..12 {
-        feeders[0].push(ticket(slot));
+        ticker_queues[0].push(ticket(slot));
     }
-    feeders[0].announce();
+    ticker_queues[0].announce();
     let mut watch = GrowthWatch::new(limit);
     let mut rounds = 0;
     while gate.started.load(Ordering::SeqCst) < 12 {
@@ -405,16 +405,16 @@ fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds(
 #[test]
 fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     const BLOCKED: usize = 70;
-    let (pool, feeders) = pool(BLOCKED, BLOCKED + 40, 1);
+    let (pool, ticker_queues) = pool(BLOCKED, BLOCKED + 40, 1);
     let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
     let threads: Vec<_> = (0..BLOCKED)
         .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
         .collect();
     for slot in 0..BLOCKED {
-        feeders[0].push(ticket(slot));
+        ticker_queues[0].push(ticket(slot));
     }
-    feeders[0].announce();
+    ticker_queues[0].announce();
     until(|| gate.started.load(Ordering::SeqCst) == BLOCKED);
     // Three checks cover all threads, so all of them are blocked.
     let look = || crew(&pool).look();
@@ -464,7 +464,7 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
             unreachable!("the pool gives nothing back");
         }
     }
-    let (pool, feeders) = pool(3, 4, 2);
+    let (pool, ticker_queues) = pool(3, 4, 2);
     let clock = Clock::system();
     let all = Arc::new(Marks {
         marks: (0..3 * EACH).map(|_| AtomicUsize::new(0)).collect(),
@@ -474,18 +474,18 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
         .map(|_| spawn(pool.seat().unwrap(), &all, &clock))
         .collect();
     let tickers: Vec<_> = (0..)
-        .zip(feeders)
-        .map(|(number, feeder)| {
+        .zip(ticker_queues)
+        .map(|(number, ticker_queue)| {
             thread::spawn(move || {
                 for slot in 0..EACH {
-                    feeder.push(ticket(number * EACH + slot));
+                    ticker_queue.push(ticket(number * EACH + slot));
                     // Batches of one up to thirteen, so that workers sleep in between.
                     if slot % 13 == 0 || slot % 31 == 0 {
-                        feeder.announce();
+                        ticker_queue.announce();
                         thread::yield_now();
                     }
                 }
-                feeder.announce();
+                ticker_queue.announce();
             })
         })
         .collect();
@@ -509,10 +509,10 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
 }
 
 /// The ticker's number is the ticket's number divided by ten thousand.
-fn fed_with_many(feeders: &[Feeder]) {
-    for (number, feeder) in feeders.iter().enumerate() {
+fn fed_with_many(ticker_queues: &[TickerQueue]) {
+    for (number, ticker_queue) in ticker_queues.iter().enumerate() {
         for slot in 0..3_000 {
-            feeder.push(ticket(10_000 * number + slot));
+            ticker_queue.push(ticket(10_000 * number + slot));
         }
     }
 }
@@ -528,8 +528,8 @@ fn served_from(worker: &mut Worker, notes: &Notes) -> usize {
 
 #[test]
 fn workers_that_get_on_keep_to_their_own_tickers() {
-    let (pool, feeders) = pool(3, 3, 3);
-    fed_with_many(&feeders);
+    let (pool, ticker_queues) = pool(3, 3, 3);
+    fed_with_many(&ticker_queues);
     let notes = Notes::default();
     let mut workers: Vec<_> = (0..3).map(|_| pool.seat().unwrap()).collect();
     for _ in 0..24 {
@@ -543,8 +543,8 @@ fn workers_that_get_on_keep_to_their_own_tickers() {
 #[test]
 fn a_ticker_whose_worker_claims_nothing_is_not_the_last_for_everybody() {
     for workers in [1, 3] {
-        let (pool, feeders) = pool(workers, workers, 3);
-        fed_with_many(&feeders);
+        let (pool, ticker_queues) = pool(workers, workers, 3);
+        fed_with_many(&ticker_queues);
         let notes = Notes::default();
         let mut worker = pool.seat().unwrap();
         let order: Vec<usize> = (0..24).map(|_| served_from(&mut worker, &notes)).collect();

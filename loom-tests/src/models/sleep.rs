@@ -23,7 +23,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::executor::{Feeder, Pool, PoolConfig, Worker};
+use crate::executor::{Pool, PoolConfig, TickerQueue, Worker};
 use crate::job::{Claim, Ticket};
 use crate::sync::Arc;
 
@@ -91,15 +91,15 @@ fn ticket(slot: u32) -> Ticket {
     Ticket { stripe: 0, slot }
 }
 
-fn pool(workers: usize, extra: usize) -> (Arc<Pool>, Feeder) {
-    let (pool, mut feeders) = Pool::new(PoolConfig {
+fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
+    let (pool, mut ticker_queues) = Pool::new(PoolConfig {
         workers,
         max_workers: workers + extra,
-        feeders: 1,
+        ticker_queues: 1,
         injector_bound: 4,
         quiet: QUIET,
     });
-    (pool, feeders.pop().unwrap())
+    (pool, ticker_queues.pop().unwrap())
 }
 
 fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>, clock: &ManualClock) -> JoinHandle<()> {
@@ -117,11 +117,11 @@ fn join(workers: [JoinHandle<()>; 2]) {
 #[test]
 fn c114_one_worker_loses_no_ticket() {
     check(3, || {
-        let (pool, feeder) = pool(1, 0);
+        let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 1);
         let worker = spawn(&pool, &ledger, &ManualClock::new());
-        feeder.push(ticket(0));
-        feeder.announce();
+        ticker_queue.push(ticket(0));
+        ticker_queue.announce();
         worker.join().unwrap();
         assert_eq!((ledger.served(), pool.claims()), (1, 1));
         assert_eq!((pool.workers(), pool.sleeping()), (0, 0));
@@ -131,13 +131,13 @@ fn c114_one_worker_loses_no_ticket() {
 #[test]
 fn c114_one_worker_serves_two_producers() {
     check(2, || {
-        let (pool, feeder) = pool(1, 0);
+        let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 2);
         let worker = spawn(&pool, &ledger, &ManualClock::new());
         let injecting = Arc::clone(&pool);
         let producer = thread::spawn(move || injecting.inject(ticket(0)).unwrap());
-        feeder.push(ticket(1));
-        feeder.announce();
+        ticker_queue.push(ticket(1));
+        ticker_queue.announce();
         producer.join().unwrap();
         worker.join().unwrap();
         assert_eq!((ledger.served(), pool.queued_hint()), (2, 0));
@@ -147,12 +147,12 @@ fn c114_one_worker_serves_two_producers() {
 #[test]
 fn c114_two_workers_lose_no_ticket() {
     check(2, || {
-        let (pool, feeder) = pool(2, 0);
+        let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
         let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
-        feeder.push(ticket(0));
-        feeder.announce();
+        ticker_queue.push(ticket(0));
+        ticker_queue.announce();
         join(workers);
         assert_eq!(ledger.served(), 1);
     });
@@ -161,13 +161,13 @@ fn c114_two_workers_lose_no_ticket() {
 #[test]
 fn c107_two_workers_share_one_batch() {
     check(2, || {
-        let (pool, feeder) = pool(2, 0);
+        let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::together(&pool, 2);
         let clock = ManualClock::new();
         let other = spawn(&pool, &ledger, &clock);
         // Not announced: whoever steals both has to tell the other one.
-        feeder.push(ticket(0));
-        feeder.push(ticket(1));
+        ticker_queue.push(ticket(0));
+        ticker_queue.push(ticket(1));
         pool.seat().unwrap().run(&*ledger, &Clock::manual(&clock));
         other.join().unwrap();
         assert_eq!(ledger.served(), 2);
@@ -178,7 +178,7 @@ fn c107_two_workers_share_one_batch() {
 #[test]
 fn c107_three_workers_share_one_batch() {
     check(1, || {
-        let (pool, feeder) = pool(3, 0);
+        let (pool, ticker_queue) = pool(3, 0);
         let ledger = Ledger::together(&pool, 3);
         let clock = ManualClock::new();
         let others = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
@@ -187,7 +187,7 @@ fn c107_three_workers_share_one_batch() {
             thread::yield_now();
         }
         for slot in 0..3 {
-            feeder.push(ticket(slot));
+            ticker_queue.push(ticket(slot));
         }
         pool.seat().unwrap().run(&*ledger, &Clock::manual(&clock));
         join(others);
@@ -198,12 +198,12 @@ fn c107_three_workers_share_one_batch() {
 #[test]
 fn c107_two_wakes_wake_two_workers() {
     check(2, || {
-        let (pool, feeder) = pool(2, 0);
+        let (pool, ticker_queue) = pool(2, 0);
         let ledger = Ledger::together(&pool, 2);
         let clock = ManualClock::new();
         let workers = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
-        feeder.push(ticket(0));
-        feeder.announce();
+        ticker_queue.push(ticket(0));
+        ticker_queue.announce();
         pool.inject(ticket(1)).unwrap();
         join(workers);
         assert_eq!(ledger.served(), 2);
@@ -226,11 +226,11 @@ fn stop_wakes_who_sleeps() {
 #[test]
 fn c114_what_was_pushed_before_stop_is_served() {
     check(3, || {
-        let (pool, feeder) = pool(1, 0);
+        let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 9);
         let worker = spawn(&pool, &ledger, &ManualClock::new());
         // Not announced: stop is wake-up enough.
-        feeder.push(ticket(0));
+        ticker_queue.push(ticket(0));
         pool.stop();
         worker.join().unwrap();
         assert_eq!(ledger.served(), 1, "pushed before stop");
@@ -240,15 +240,15 @@ fn c114_what_was_pushed_before_stop_is_served() {
 #[test]
 fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
     check(3, || {
-        let (pool, feeder) = pool(1, 1);
+        let (pool, ticker_queue) = pool(1, 1);
         let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
         // The one that stays is busy until later.
         let busy = pool.seat().unwrap();
         let extra = spawn(&pool, &ledger, &clock);
         clock.advance(QUIET);
-        feeder.push(ticket(0));
-        let woken = feeder.announce();
+        ticker_queue.push(ticket(0));
+        let woken = ticker_queue.announce();
         extra.join().unwrap();
         if woken {
             assert_eq!(ledger.served(), 1, "woken and gone");
