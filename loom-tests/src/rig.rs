@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
-use crate::engine::{Detached, Ended, Engine, Fire, Frontend, Parts, Place, Seat, Server, Step};
+use crate::engine::{
+    Detached, Ended, Engine, Fire, Frontend, Parts, Place, Server, Step, TickerState,
+};
 use crate::executor::Worker;
 use crate::job::contain;
 use crate::outlet::Outlet;
@@ -222,25 +224,25 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// With one shard, whose ticker's seat comes along.
-    pub(crate) fn new(size: &Size) -> (Rig, Seat) {
+    pub(crate) fn new(size: &Size) -> (Rig, TickerState) {
         Self::with(size, None)
     }
 
     /// One whose tasks go into a channel.
-    pub(crate) fn delivering(size: &Size, outlet: Outlet<usize>) -> (Rig, Seat) {
+    pub(crate) fn delivering(size: &Size, outlet: Outlet<usize>) -> (Rig, TickerState) {
         Self::with(size, Some(outlet))
     }
 
-    fn with(size: &Size, delivery: Option<Outlet<usize>>) -> (Rig, Seat) {
+    fn with(size: &Size, delivery: Option<Outlet<usize>>) -> (Rig, TickerState) {
         let (parts, hand) = size.parts();
         let ledger = Ledger {
             stop_after: size.stop_after,
             delivery,
             ..Ledger::default()
         };
-        let (server, mut seats) = Engine::assemble(parts, ledger);
-        let seat = seats.pop().expect("one shard");
-        (Rig { server, hand }, seat)
+        let (server, mut ticker_states) = Engine::assemble(parts, ledger);
+        let ticker_state = ticker_states.pop().expect("one shard");
+        (Rig { server, hand }, ticker_state)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine<Ledger>> {
@@ -305,7 +307,7 @@ impl Rig {
 
     /// A worker that sits down.
     pub(crate) fn worker(&self) -> Worker {
-        self.engine().pool().seat().expect("a free seat")
+        self.engine().pool().take_slot().expect("a free seat")
     }
 
     /// A worker's thread, until the engine is stopped.
@@ -319,20 +321,23 @@ impl Rig {
     }
 
     /// A ticker's thread, until the engine is stopped or until `done` says so.
-    pub(crate) fn tick(&self, seat: &mut Seat, done: impl Fn() -> bool) {
+    pub(crate) fn tick(&self, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
         while !done() {
-            match self.step(seat) {
+            match self.step(ticker_state) {
                 Step::Worked => {}
                 Step::SleepUntil(at) => {
-                    self.engine().clock().park_until(seat.parker(), Some(at));
+                    self.engine()
+                        .clock()
+                        .park_until(ticker_state.parker(), Some(at));
                 }
                 Step::Stop => return,
             }
         }
     }
 
-    fn step(&self, seat: &mut Seat) -> Step {
-        self.engine().ticker_step(&self.server, seat, &mut |_| {})
+    fn step(&self, ticker_state: &mut TickerState) -> Step {
+        self.engine()
+            .ticker_step(&self.server, ticker_state, &mut |_| {})
     }
 
     /// When the ticker is to look at its stripes again.

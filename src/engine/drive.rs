@@ -58,7 +58,7 @@ enum Looked {
 
 /// The state that one ticker owns.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct TickerState {
     ticker: Ticker,
     parker: Parker,
     ticker_queue: TickerQueue,
@@ -71,7 +71,7 @@ pub(crate) struct Seat {
     saturated: bool,
 }
 
-impl Seat {
+impl TickerState {
     pub(super) fn new(
         ticker: Ticker,
         parker: Parker,
@@ -79,7 +79,7 @@ impl Seat {
         inline: Option<Worker>,
         limit: Duration,
     ) -> Self {
-        Seat {
+        TickerState {
             ticker,
             parker,
             ticker_queue,
@@ -101,14 +101,14 @@ impl Seat {
 }
 
 impl<F: Frontend> Engine<F> {
-    /// Takes one step of the ticker in `seat`. `start_workers` starts the given number of workers.
+    /// Takes one step of the ticker in `ticker_state`. `start_workers` starts the given number of workers.
     pub(crate) fn ticker_step(
         &self,
         server: &Arc<Server<F>>,
-        seat: &mut Seat,
+        ticker_state: &mut TickerState,
         start_workers: &mut dyn FnMut(usize),
     ) -> Step {
-        let shard = self.shards().shard(seat.ticker.shard());
+        let shard = self.shards().shard(ticker_state.ticker.shard());
         shard.bell.awake();
         if self.closing().is_stopped() {
             return Step::Stop;
@@ -117,17 +117,17 @@ impl<F: Frontend> Engine<F> {
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
         // that rings. Due entries wait in the wheel meanwhile, where they can be moved or
         // cancelled.
-        seat.stalled = if seat.stalled {
+        ticker_state.stalled = if ticker_state.stalled {
             !shard.backlog.recovered()
         } else {
             shard.backlog.room() == 0
         };
         let mut held_until = None;
-        if !seat.stalled {
-            match self.collect(seat, now, shard.backlog.room()) {
+        if !ticker_state.stalled {
+            match self.collect(ticker_state, now, shard.backlog.room()) {
                 Looked::Batch => {
-                    self.hand_over(seat);
-                    self.serve_inline(server, seat);
+                    self.hand_over(ticker_state);
+                    self.serve_inline(server, ticker_state);
                     return Step::Worked;
                 }
                 Looked::HeldUntil(begin) if begin <= now => return Step::Worked,
@@ -137,18 +137,22 @@ impl<F: Frontend> Engine<F> {
         }
         // Tickets that were due when they were armed do not come from a wheel: the call injected
         // them.
-        if self.serve_inline(server, seat) || self.submit_injected() {
+        if self.serve_inline(server, ticker_state) || self.submit_injected() {
             return Step::Worked;
         }
         let waiting = shard.backlog.unclaimed() > 0;
-        let look_again = self.watch(seat, now, waiting, start_workers);
+        let look_again = self.watch(ticker_state, now, waiting, start_workers);
         // A share that begins later delays the held stripes only; see the file head.
         let least_due = || match held_until {
             None => shard.least_due(),
-            Some(begin) => seat.ticker.least_due(self.shards(), begin),
+            Some(begin) => ticker_state.ticker.least_due(self.shards(), begin),
         };
         // Due entries can't wake a stalled ticker. The claim that reaches half of the bound does.
-        let due = if seat.stalled { Time::MAX } else { least_due() };
+        let due = if ticker_state.stalled {
+            Time::MAX
+        } else {
+            least_due()
+        };
         let at = due.min(look_again);
         shard.bell.promise(at);
         // A producer that published before the promise saw an awake ticker and did not ring. So
@@ -157,7 +161,7 @@ impl<F: Frontend> Engine<F> {
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
             || (!matches!(self.place, Place::Pool) && self.pool().has_tickets())
-            || if seat.stalled {
+            || if ticker_state.stalled {
                 shard.backlog.recovered()
             } else {
                 least_due() < at
@@ -172,43 +176,50 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Collects one batch from one stripe, or returns what there is to wait for.
-    fn collect(&self, seat: &mut Seat, now: Time, room: usize) -> Looked {
+    fn collect(&self, ticker_state: &mut TickerState, now: Time, room: usize) -> Looked {
         let Some(pace) = &self.pace else {
             let mut all = usize::MAX;
-            return match seat.ticker.collect(self.shards(), now, room, &mut all) {
+            return match ticker_state
+                .ticker
+                .collect(self.shards(), now, room, &mut all)
+            {
                 Collected::Batch => Looked::Batch,
                 Collected::Held | Collected::Nothing => Looked::Nothing,
             };
         };
-        let allowed = pace.allowed(&mut seat.share, now);
+        let allowed = pace.allowed(&mut ticker_state.share, now);
         let mut left = allowed;
-        let collected = seat.ticker.collect(self.shards(), now, room, &mut left);
-        seat.share.take(allowed - left);
+        let collected = ticker_state
+            .ticker
+            .collect(self.shards(), now, room, &mut left);
+        ticker_state.share.take(allowed - left);
         match collected {
             Collected::Batch => Looked::Batch,
-            Collected::Held => Looked::HeldUntil(pace.reserve(&mut seat.share, || self.now())),
+            Collected::Held => {
+                Looked::HeldUntil(pace.reserve(&mut ticker_state.share, || self.now()))
+            }
             Collected::Nothing => Looked::Nothing,
         }
     }
 
     /// Hands the collected batch to the executor.
-    fn hand_over(&self, seat: &mut Seat) {
-        if seat.ticker.tickets.is_empty() {
+    fn hand_over(&self, ticker_state: &mut TickerState) {
+        if ticker_state.ticker.tickets.is_empty() {
             return;
         }
-        let shard = self.shards().shard(seat.ticker.shard());
+        let shard = self.shards().shard(ticker_state.ticker.shard());
         // Counted before the hand-over, so that the count is never below the truth.
-        shard.backlog.issue(seat.ticker.tickets.len());
+        shard.backlog.issue(ticker_state.ticker.tickets.len());
         match &self.place {
             Place::Foreign(executor) => {
-                let batch = seat.ticker.tickets.drain(..).collect();
+                let batch = ticker_state.ticker.tickets.drain(..).collect();
                 self.submit(executor.as_ref(), batch);
             }
             Place::Pool | Place::Inline => {
-                for ticket in seat.ticker.tickets.drain(..) {
-                    seat.ticker_queue.push(ticket);
+                for ticket in ticker_state.ticker.tickets.drain(..) {
+                    ticker_state.ticker_queue.push(ticket);
                 }
-                seat.ticker_queue.announce();
+                ticker_state.ticker_queue.announce();
             }
         }
     }
@@ -229,8 +240,8 @@ impl<F: Frontend> Engine<F> {
 
     /// Runs some tasks on the ticker's own thread with inline execution. Returns whether there were
     /// any.
-    fn serve_inline(&self, server: &Arc<Server<F>>, seat: &mut Seat) -> bool {
-        let Some(worker) = &mut seat.inline else {
+    fn serve_inline(&self, server: &Arc<Server<F>>, ticker_state: &mut TickerState) -> bool {
+        let Some(worker) = &mut ticker_state.inline else {
             return false;
         };
         // Bounded, since tasks may keep arming others that are due at once.
@@ -243,7 +254,7 @@ impl<F: Frontend> Engine<F> {
     /// Lets the pool grow if tickets wait. Returns until when the ticker may sleep.
     fn watch(
         &self,
-        seat: &mut Seat,
+        ticker_state: &mut TickerState,
         now: Time,
         waiting: bool,
         start_workers: &mut dyn FnMut(usize),
@@ -254,13 +265,13 @@ impl<F: Frontend> Engine<F> {
         let pool = self.pool();
         let free = pool.free_seats();
         let mut crew = PoolCrew::new(pool, || self.shards().unclaimed());
-        let growth = seat.growth.look(now, waiting, &mut crew);
+        let growth = ticker_state.growth.look(now, waiting, &mut crew);
         let saturated = waiting && free == 0 && growth != Growth::Calm;
-        if saturated && !seat.saturated {
+        if saturated && !ticker_state.saturated {
             // Relaxed: a count.
             self.faults().saturated.fetch_add(1, Ordering::Relaxed);
         }
-        seat.saturated = saturated;
+        ticker_state.saturated = saturated;
         let look_again = match growth {
             Growth::Calm => Time::MAX,
             Growth::LookAgain(at) => at,

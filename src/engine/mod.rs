@@ -29,7 +29,7 @@ pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
-pub(crate) use drive::{Seat, Step};
+pub(crate) use drive::{Step, TickerState};
 pub(crate) use serve::{Batched, Ended, Fire, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
@@ -188,7 +188,7 @@ pub(crate) struct Parts {
 
 impl<F: Frontend> Engine<F> {
     /// Builds the engine and the state of its tickers. Nothing runs yet.
-    pub(crate) fn assemble(parts: Parts, frontend: F) -> (Arc<Server<F>>, Vec<Seat>) {
+    pub(crate) fn assemble(parts: Parts, frontend: F) -> (Arc<Server<F>>, Vec<TickerState>) {
         let Parts {
             config,
             clock,
@@ -221,7 +221,7 @@ impl<F: Frontend> Engine<F> {
             injector_bound: config.injector,
             quiet: config.quiet,
         });
-        let seats = ticker_queues
+        let ticker_states = ticker_queues
             .into_iter()
             .zip(parkers)
             .enumerate()
@@ -229,10 +229,10 @@ impl<F: Frontend> Engine<F> {
                 // The tickers take their worker slots here, so with inline execution no slot is
                 // left for threads of the pool.
                 let inline = matches!(place, Place::Inline)
-                    .then(|| pool.seat())
+                    .then(|| pool.take_slot())
                     .flatten();
                 let stripes = shards.stripes_of(number);
-                Seat::new(
+                TickerState::new(
                     Ticker::new(number, stripes),
                     parker,
                     ticker_queue,
@@ -262,7 +262,7 @@ impl<F: Frontend> Engine<F> {
         let server = Server::new(&engine);
         // The cell was created empty a few lines above, so this cannot fail.
         let _ = engine.server.set(Arc::downgrade(&server));
-        (server, seats)
+        (server, ticker_states)
     }
 
     pub(crate) fn tag(&self) -> u32 {

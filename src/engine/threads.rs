@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Ending, Engine, Frontend, Seat, Server, Shutdown, Step};
+use super::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
 use crate::executor::Worker;
 use crate::job::{contain, drop_each};
 use crate::outlet::{Intake, outlet};
@@ -43,7 +43,10 @@ impl Threads {
 
 impl<F: Frontend> Engine<F> {
     /// Starts the tickers and the first workers. After an error nothing runs.
-    pub(crate) fn start(server: &Arc<Server<F>>, seats: Vec<Seat>) -> io::Result<()> {
+    pub(crate) fn start(
+        server: &Arc<Server<F>>,
+        ticker_states: Vec<TickerState>,
+    ) -> io::Result<()> {
         let engine = server.engine();
         let (tickers, tickers_gone) = bounded(0);
         let (workers, workers_gone) = bounded(0);
@@ -53,9 +56,9 @@ impl<F: Frontend> Engine<F> {
             tickers_gone,
             workers_gone,
         });
-        let started = seats
+        let started = ticker_states
             .into_iter()
-            .try_for_each(|seat| Self::start_ticker(server, seat))
+            .try_for_each(|ticker_state| Self::start_ticker(server, ticker_state))
             .and_then(|()| (0..engine.workers()).try_for_each(|_| Self::start_worker(server)));
         if started.is_err() {
             engine.stop();
@@ -64,15 +67,15 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Starts the thread of one ticker.
-    fn start_ticker(server: &Arc<Server<F>>, mut seat: Seat) -> io::Result<()> {
+    fn start_ticker(server: &Arc<Server<F>>, mut ticker_state: TickerState) -> io::Result<()> {
         let alive = server.engine().alive(|started| &started.tickers);
         let server = Arc::clone(server);
         thread::Builder::new()
-            .name(format!("tb-tick-{}", seat.shard()))
+            .name(format!("tb-tick-{}", ticker_state.shard()))
             .spawn(move || {
                 let engine = server.engine();
                 supervise(&engine.faults().ticker, || {
-                    Self::tick(&server, &mut seat);
+                    Self::tick(&server, &mut ticker_state);
                 });
                 drop(alive);
             })
@@ -80,10 +83,10 @@ impl<F: Frontend> Engine<F> {
     }
 
     /// Runs the loop of a ticker until the engine stops.
-    fn tick(server: &Arc<Server<F>>, seat: &mut Seat) {
+    fn tick(server: &Arc<Server<F>>, ticker_state: &mut TickerState) {
         let engine = server.engine();
         loop {
-            let step = engine.ticker_step(server, seat, &mut |count| {
+            let step = engine.ticker_step(server, ticker_state, &mut |count| {
                 for _ in 0..count {
                     if Self::start_worker(server).is_err() {
                         // Relaxed: a count.
@@ -94,7 +97,7 @@ impl<F: Frontend> Engine<F> {
             });
             match step {
                 Step::Worked => {}
-                Step::SleepUntil(at) => engine.clock().park_until(seat.parker(), Some(at)),
+                Step::SleepUntil(at) => engine.clock().park_until(ticker_state.parker(), Some(at)),
                 Step::Stop => break,
             }
         }
@@ -109,7 +112,7 @@ impl<F: Frontend> Engine<F> {
         let Some(alive) = engine.alive(|started| &started.workers) else {
             return Ok(());
         };
-        let Some(worker) = engine.pool().seat() else {
+        let Some(worker) = engine.pool().take_slot() else {
             return Ok(());
         };
         let server = Arc::clone(server);

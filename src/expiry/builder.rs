@@ -12,7 +12,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, Parts, Place, Seat, Server};
+use crate::engine::{Engine, Parts, Place, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::outlet::{Intake, outlet};
@@ -179,7 +179,7 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
     }
 }
 
-type Built<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<Seat>);
+type Built<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<TickerState>);
 
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
 where
@@ -295,8 +295,8 @@ where
     /// Starts the threads of a map with this delivery.
     fn start(self, delivery: Delivery<K, V, S, G>) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
-        let (server, seats) = self.parts(clock, delivery, None)?;
-        Engine::start(&server, seats).map_err(BuildError::Spawn)?;
+        let (server, ticker_states) = self.parts(clock, delivery, None)?;
+        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
     }
 

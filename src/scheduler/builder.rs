@@ -11,7 +11,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, Parts, Place, Seat, Server};
+use crate::engine::{Engine, Parts, Place, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::sync::Arc;
@@ -82,7 +82,7 @@ impl<K, S> Builder<K, S> {
     }
 }
 
-type Built<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<Seat>);
+type Built<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<TickerState>);
 
 impl<K, S> Builder<K, S>
 where
@@ -96,8 +96,8 @@ where
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
-        let (server, seats) = self.parts(clock, None)?;
-        Engine::start(&server, seats).map_err(BuildError::Spawn)?;
+        let (server, ticker_states) = self.parts(clock, None)?;
+        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(Scheduler::of(server))
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::clock::ManualClock;
-use crate::engine::{Ending, Engine, Frontend, Seat, Server, Shutdown, Step};
+use crate::engine::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
 use crate::executor::Worker;
 use crate::shard::mix;
 use crate::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Driver<F: Frontend> {
 
 /// The parts of an engine that take steps.
 struct Actors {
-    tickers: Vec<Seat>,
+    tickers: Vec<TickerState>,
     /// Until when each ticker would sleep, according to its last step.
     asleep: Vec<Time>,
     workers: Vec<Worker>,
@@ -29,13 +29,13 @@ struct Actors {
 impl<F: Frontend> Driver<F> {
     pub(super) fn new(
         server: Arc<Server<F>>,
-        tickers: Vec<Seat>,
+        tickers: Vec<TickerState>,
         hand: ManualClock,
         seed: u64,
     ) -> Self {
         let pool = server.engine().pool();
         let workers = (0..server.engine().workers())
-            .map_while(|_| pool.seat())
+            .map_while(|_| pool.take_slot())
             .collect();
         Driver {
             hand,

@@ -71,10 +71,10 @@ where
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
     ) -> Result<SteppedMap<K, V, S, G>, BuildError> {
-        let ((server, seats), hand) = self.stepped_parts(seed, handler)?;
+        let ((server, ticker_states), hand) = self.stepped_parts(seed, handler)?;
         Ok(SteppedMap {
             map: ExpiryMap::of(Arc::clone(server.engine())),
-            driver: Driver::new(server, seats, hand, seed),
+            driver: Driver::new(server, ticker_states, hand, seed),
         })
     }
 }

@@ -77,10 +77,10 @@ where
     ///
     /// As for [`build`](Self::build).
     pub fn build_stepped(self, seed: u64) -> Result<Stepped<K, S>, BuildError> {
-        let ((server, seats), hand) = self.stepped_parts(seed)?;
+        let ((server, ticker_states), hand) = self.stepped_parts(seed)?;
         Ok(Stepped {
             handle: Handle::new(Arc::clone(server.engine())),
-            driver: Driver::new(server, seats, hand, seed),
+            driver: Driver::new(server, ticker_states, hand, seed),
         })
     }
 }

@@ -131,7 +131,7 @@ impl TimerBuilder {
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
-        let (server, seats) = Engine::assemble(
+        let (server, ticker_states) = Engine::assemble(
             Parts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
@@ -141,7 +141,7 @@ impl TimerBuilder {
             },
             TimerFrontend,
         );
-        Engine::start(&server, seats).map_err(BuildError::Spawn)?;
+        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         let link = || Arc::new(CachePadded::new(Arc::clone(server.engine())));
         let links = (0..server.engine().shards().stripes())
             .map(|_| link())

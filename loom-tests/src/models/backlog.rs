@@ -13,15 +13,15 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::Seat;
+use crate::engine::TickerState;
 use crate::rig::{Rig, START, Size, at};
 use crate::tick::Time;
 
 const DUE: u64 = START + 1;
 
 /// As many tickets out as the bound allows, and one more timer due.
-fn at_the_bound(bound: usize, workers: usize) -> (Rig, Seat) {
-    let (rig, mut seat) = Rig::new(&Size {
+fn at_the_bound(bound: usize, workers: usize) -> (Rig, TickerState) {
+    let (rig, mut ticker_state) = Rig::new(&Size {
         backlog: bound,
         workers,
         ..Size::default()
@@ -30,13 +30,13 @@ fn at_the_bound(bound: usize, workers: usize) -> (Rig, Seat) {
         rig.arm(task as u32, task, at(DUE)).unwrap();
     }
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == bound);
-    (rig, seat)
+    rig.tick(&mut ticker_state, || rig.queued() == bound);
+    (rig, ticker_state)
 }
 
 /// The ticker goes on until it has collected the last timer. Never above the bound.
-fn collect_the_rest(rig: &Rig, seat: &mut Seat, bound: usize) {
-    rig.tick(seat, || {
+fn collect_the_rest(rig: &Rig, ticker_state: &mut TickerState, bound: usize) {
+    rig.tick(ticker_state, || {
         assert!(rig.unclaimed() <= bound);
         rig.least_due() == Time::MAX
     });
@@ -45,7 +45,7 @@ fn collect_the_rest(rig: &Rig, seat: &mut Seat, bound: usize) {
 #[test]
 fn a_claim_wakes_the_stalled_ticker() {
     check(3, || {
-        let (rig, mut seat) = at_the_bound(2, 1);
+        let (rig, mut ticker_state) = at_the_bound(2, 1);
         let claimer = {
             let (rig, mut worker) = (rig.clone(), rig.worker());
             thread::spawn(move || {
@@ -53,7 +53,7 @@ fn a_claim_wakes_the_stalled_ticker() {
                 worker
             })
         };
-        collect_the_rest(&rig, &mut seat, 2);
+        collect_the_rest(&rig, &mut ticker_state, 2);
         let mut worker = claimer.join().unwrap();
         rig.serve(&mut worker);
         assert_eq!(rig.balance().ran, 3);
@@ -65,7 +65,7 @@ fn a_claim_wakes_the_stalled_ticker() {
 #[test]
 fn two_workers_claim_and_one_of_them_wakes_the_ticker() {
     check(1, || {
-        let (rig, mut seat) = at_the_bound(3, 2);
+        let (rig, mut ticker_state) = at_the_bound(3, 2);
         let claimers = [(); 2].map(|()| {
             let (rig, mut worker) = (rig.clone(), rig.worker());
             thread::spawn(move || {
@@ -73,7 +73,7 @@ fn two_workers_claim_and_one_of_them_wakes_the_ticker() {
                 worker
             })
         });
-        collect_the_rest(&rig, &mut seat, 3);
+        collect_the_rest(&rig, &mut ticker_state, 3);
         for claimer in claimers {
             let mut worker = claimer.join().unwrap();
             rig.serve(&mut worker);

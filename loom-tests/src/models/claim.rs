@@ -16,13 +16,13 @@ const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
 
 fn due(workers: usize) -> (Rig, Worker) {
-    let (rig, mut seat) = Rig::new(&Size {
+    let (rig, mut ticker_state) = Rig::new(&Size {
         workers,
         ..Size::default()
     });
     rig.arm(0, 0, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == 1);
+    rig.tick(&mut ticker_state, || rig.queued() == 1);
     let worker = rig.worker();
     (rig, worker)
 }

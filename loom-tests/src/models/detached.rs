@@ -23,10 +23,10 @@ const FAR: u64 = START + 1_000;
 
 /// Key 0's task is due, and its ticket is on its way to the worker.
 fn due() -> (Rig, Worker) {
-    let (rig, mut seat) = Rig::new(&Size::default());
+    let (rig, mut ticker_state) = Rig::new(&Size::default());
     rig.arm(0, LEAVING, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == 1);
+    rig.tick(&mut ticker_state, || rig.queued() == 1);
     let worker = rig.worker();
     (rig, worker)
 }

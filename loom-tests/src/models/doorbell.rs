@@ -22,7 +22,7 @@ const LAST: u64 = START + 30;
 #[test]
 fn a_timer_in_an_empty_wheel_is_not_slept_through() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&Size::default());
+        let (rig, mut ticker_state) = Rig::new(&Size::default());
         let producer = {
             let rig = rig.clone();
             thread::spawn(move || {
@@ -30,7 +30,7 @@ fn a_timer_in_an_empty_wheel_is_not_slept_through() {
                 rig.hand.set(at(SOON));
             })
         };
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         producer.join().unwrap();
         assert_eq!(rig.balance().queued, 1);
     });
@@ -39,7 +39,7 @@ fn a_timer_in_an_empty_wheel_is_not_slept_through() {
 #[test]
 fn an_earlier_timer_is_not_slept_through() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&Size::default());
+        let (rig, mut ticker_state) = Rig::new(&Size::default());
         rig.arm(0, 0, at(LAST)).unwrap();
         let producer = {
             let rig = rig.clone();
@@ -48,7 +48,7 @@ fn an_earlier_timer_is_not_slept_through() {
                 rig.hand.set(at(SOON));
             })
         };
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         producer.join().unwrap();
         let sum = rig.balance();
         assert_eq!((sum.queued, sum.pending), (1, 2));
@@ -58,7 +58,7 @@ fn an_earlier_timer_is_not_slept_through() {
 #[test]
 fn a_timer_that_is_pulled_in_is_not_slept_through() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&Size::default());
+        let (rig, mut ticker_state) = Rig::new(&Size::default());
         let producer = {
             let rig = rig.clone();
             thread::spawn(move || {
@@ -67,7 +67,7 @@ fn a_timer_that_is_pulled_in_is_not_slept_through() {
                 rig.hand.set(at(SOON));
             })
         };
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         producer.join().unwrap();
         assert_eq!(rig.balance().queued, 1);
     });
@@ -78,7 +78,7 @@ fn a_timer_that_is_pulled_in_is_not_slept_through() {
 #[test]
 fn two_producers_and_one_bell() {
     check(2, || {
-        let (rig, mut seat) = Rig::new(&Size {
+        let (rig, mut ticker_state) = Rig::new(&Size {
             stripes: 2,
             ..Size::default()
         });
@@ -96,7 +96,7 @@ fn two_producers_and_one_bell() {
                 }
             })
         });
-        rig.tick(&mut seat, || rig.queued() == 2);
+        rig.tick(&mut ticker_state, || rig.queued() == 2);
         for producer in producers {
             producer.join().unwrap();
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Fire, Frontend, Seat, Server, Step};
+use crate::engine::{Engine, Fire, Frontend, Server, Step, TickerState};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
@@ -53,14 +53,14 @@ impl Frontend for Crowd {
 struct Map(Arc<Server<Crowd>>);
 
 impl Map {
-    fn new() -> (Map, Seat) {
+    fn new() -> (Map, TickerState) {
         let (parts, _hand) = Size::default().parts();
         let crowd = Crowd {
             groups: GroupIndex::with_shards(1, None),
             delivered: Count::new(0),
         };
-        let (server, mut seats) = Engine::assemble(parts, crowd);
-        (Map(server), seats.pop().expect("one shard"))
+        let (server, mut ticker_states) = Engine::assemble(parts, crowd);
+        (Map(server), ticker_states.pop().expect("one shard"))
     }
 
     fn engine(&self) -> &Arc<Engine<Crowd>> {
@@ -116,7 +116,7 @@ impl Map {
     }
 
     fn worker(&self) -> Worker {
-        self.engine().pool().seat().expect("a free seat")
+        self.engine().pool().take_slot().expect("a free seat")
     }
 
     fn serve(&self, worker: &mut Worker) {

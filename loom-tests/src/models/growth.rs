@@ -19,7 +19,7 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, GROWTH_LIMIT, Seat, Step};
+use crate::engine::{Engine, GROWTH_LIMIT, Step, TickerState};
 use crate::rig::{Ledger, Rig, START, Size, at};
 use crate::sync::Arc;
 use crate::sync::thread::WAITING;
@@ -28,7 +28,7 @@ use crate::tick::Time;
 /// A ticker with a timer in an hour at most, a worker that never comes back from its task, and a
 /// caller who schedules something that is due at once.
 fn growth(far: Option<Time>) {
-    let (rig, mut seat) = Rig::new(&Size {
+    let (rig, mut ticker_state) = Rig::new(&Size {
         extra: 1,
         ..Size::default()
     });
@@ -47,14 +47,16 @@ fn growth(far: Option<Time>) {
     while started == 0 {
         let step = rig
             .engine()
-            .ticker_step(&rig.server, &mut seat, &mut |count| started += count);
+            .ticker_step(&rig.server, &mut ticker_state, &mut |count| {
+                started += count
+            });
         match step {
             _ if started > 0 => {}
             Step::Worked => {}
             Step::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {
                 rig.hand.set(until);
             }
-            Step::SleepUntil(_) => seat.parker().park(),
+            Step::SleepUntil(_) => ticker_state.parker().park(),
             Step::Stop => unreachable!("nobody stops it"),
         }
     }
@@ -83,19 +85,21 @@ fn two_tickers() {
     }
     .parts();
     parts.config.shards = 2;
-    let (server, seats) = Engine::assemble(parts, Ledger::default());
+    let (server, ticker_states) = Engine::assemble(parts, Ledger::default());
     let rig = Rig { server, hand };
     let computing = rig.worker();
     computing.is_known_as(Some(WAITING + 1));
     for key in 0..2 {
         rig.arm(key, key as usize, at(START)).unwrap();
     }
-    let step = |rig: &Rig, seat: &mut Seat| {
+    let step = |rig: &Rig, ticker_state: &mut TickerState| {
         let mut started = Vec::new();
         loop {
-            let step = rig.engine().ticker_step(&rig.server, seat, &mut |count| {
-                started.extend((0..count).map(|_| rig.worker()));
-            });
+            let step = rig
+                .engine()
+                .ticker_step(&rig.server, ticker_state, &mut |count| {
+                    started.extend((0..count).map(|_| rig.worker()));
+                });
             match step {
                 Step::Worked => {}
                 Step::SleepUntil(_) => return started,
@@ -103,8 +107,8 @@ fn two_tickers() {
             }
         }
     };
-    let mut seats = seats.into_iter();
-    let (mut one, mut other) = (seats.next().unwrap(), seats.next().unwrap());
+    let mut ticker_states = ticker_states.into_iter();
+    let (mut one, mut other) = (ticker_states.next().unwrap(), ticker_states.next().unwrap());
     // They set their marks, and look for the first time half a limit later.
     for moment in [Time::from_nanos(0), Time::ZERO + GROWTH_LIMIT / 2] {
         rig.hand.set(at(START) + moment.since(Time::ZERO));

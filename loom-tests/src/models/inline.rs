@@ -15,7 +15,7 @@ use super::check;
 use crate::rig::{Rig, START, Size, at};
 
 fn served_by_the_ticker(callers: u32) {
-    let (rig, mut seat) = Rig::new(&Size {
+    let (rig, mut ticker_state) = Rig::new(&Size {
         inline: true,
         ..Size::default()
     });
@@ -27,7 +27,9 @@ fn served_by_the_ticker(callers: u32) {
             })
         })
         .collect();
-    rig.tick(&mut seat, || rig.ledger().ran_in_all() == callers.len());
+    rig.tick(&mut ticker_state, || {
+        rig.ledger().ran_in_all() == callers.len()
+    });
     for caller in callers {
         caller.join().unwrap();
     }

@@ -125,11 +125,11 @@ fn the_first_item_that_nobody_receives_is_reported_once() {
 fn what_waits_behind_a_full_channel_can_be_touched() {
     check(2, || {
         let (send, intake) = outlet(1);
-        let (rig, mut seat) = Rig::delivering(&Size::default(), send);
+        let (rig, mut ticker_state) = Rig::delivering(&Size::default(), send);
         rig.arm(0, 0, at(START + 1)).unwrap();
         rig.arm(1, 1, at(START + 1)).unwrap();
         rig.hand.set(at(START + 1));
-        rig.tick(&mut seat, || rig.queued() == 2);
+        rig.tick(&mut ticker_state, || rig.queued() == 2);
         let mut worker = rig.worker();
         let delivery = {
             let rig = rig.clone();

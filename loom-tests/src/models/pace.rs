@@ -34,12 +34,12 @@ fn one_a_second() -> Size {
 #[test]
 fn another_stripe_is_not_slept_through_while_one_is_held() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&one_a_second());
+        let (rig, mut ticker_state) = Rig::new(&one_a_second());
         for key in [0, 2] {
             rig.arm(key, key as usize, at(DUE)).unwrap();
         }
         rig.hand.set(at(DUE));
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         let producer = {
             let rig = rig.clone();
             thread::spawn(move || {
@@ -48,7 +48,7 @@ fn another_stripe_is_not_slept_through_while_one_is_held() {
                 rig.hand.set(at(SOON));
             })
         };
-        rig.tick(&mut seat, || rig.next_due_of(1) == at(LATER));
+        rig.tick(&mut ticker_state, || rig.next_due_of(1) == at(LATER));
         producer.join().unwrap();
         let sum = rig.balance();
         assert_eq!((sum.queued, sum.pending), (1, 3));
@@ -59,14 +59,14 @@ fn another_stripe_is_not_slept_through_while_one_is_held() {
 #[test]
 fn what_is_due_at_once_is_not_slept_through() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&one_a_second());
+        let (rig, mut ticker_state) = Rig::new(&one_a_second());
         let producer = {
             let rig = rig.clone();
             thread::spawn(move || {
                 rig.arm(0, 0, at(START)).unwrap();
             })
         };
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         producer.join().unwrap();
         assert_eq!(rig.balance().queued, 1);
     });

@@ -24,10 +24,10 @@ fn next() -> Time {
 
 /// The ticket of the first round is on its way to the worker.
 fn due(size: &Size) -> (Rig, Worker) {
-    let (rig, mut seat) = Rig::new(size);
+    let (rig, mut ticker_state) = Rig::new(size);
     rig.arm(0, REPEATING, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == 1);
+    rig.tick(&mut ticker_state, || rig.queued() == 1);
     let worker = rig.worker();
     (rig, worker)
 }

@@ -20,7 +20,7 @@ use std::task::{Context, Wake, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::{EndOfRun, Ending, Seat, Shutdown};
+use crate::engine::{EndOfRun, Ending, Shutdown, TickerState};
 use crate::executor::Worker;
 use crate::rig::{LEAVING, Rig, SLEEPING, START, Size, at, hash};
 use crate::sync::Arc;
@@ -30,8 +30,8 @@ const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
 
 /// One task in each stripe, due at `deadline`.
-fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, Seat) {
-    let (rig, seat) = Rig::new(&Size {
+fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, TickerState) {
+    let (rig, ticker_state) = Rig::new(&Size {
         stripes,
         workers,
         ..Size::default()
@@ -39,15 +39,15 @@ fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, Seat) {
     for task in 0..stripes {
         rig.arm(task as u32, task, at(deadline)).unwrap();
     }
-    (rig, seat)
+    (rig, ticker_state)
 }
 
 /// The tasks are due, and their tickets are with the workers.
-fn handed_over(stripes: usize, workers: usize) -> (Rig, Seat) {
-    let (rig, mut seat) = armed(stripes, workers, DUE);
+fn handed_over(stripes: usize, workers: usize) -> (Rig, TickerState) {
+    let (rig, mut ticker_state) = armed(stripes, workers, DUE);
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == stripes);
-    (rig, seat)
+    rig.tick(&mut ticker_state, || rig.queued() == stripes);
+    (rig, ticker_state)
 }
 
 fn wind_down(rig: &Rig, mode: Shutdown) -> Ending<u32, usize> {
@@ -85,9 +85,9 @@ fn work(rig: &Rig, worker: Worker) -> thread::JoinHandle<()> {
     thread::spawn(move || rig.work(worker))
 }
 
-fn tick(rig: &Rig, mut seat: Seat) -> thread::JoinHandle<()> {
+fn tick(rig: &Rig, mut ticker_state: TickerState) -> thread::JoinHandle<()> {
     let rig = rig.clone();
-    thread::spawn(move || rig.tick(&mut seat, || false))
+    thread::spawn(move || rig.tick(&mut ticker_state, || false))
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn the_last_stripe_wakes_who_waits() {
 #[test]
 fn a_ticker_that_collects_meanwhile_ends() {
     check(3, || {
-        let (rig, seat) = armed(1, 1, DUE);
+        let (rig, ticker_state) = armed(1, 1, DUE);
         rig.hand.set(at(DUE));
         let mut worker = rig.worker();
-        let ticker = tick(&rig, seat);
+        let ticker = tick(&rig, ticker_state);
         let ending = wind_down(&rig, Shutdown::HandBack);
         ticker.join().unwrap();
         rig.serve(&mut worker);
@@ -133,10 +133,10 @@ fn a_ticker_that_collects_meanwhile_ends() {
 #[test]
 fn ticker_and_worker_go_on_while_all_is_handed_back() {
     check(2, || {
-        let (rig, seat) = armed(1, 1, DUE);
+        let (rig, ticker_state) = armed(1, 1, DUE);
         rig.hand.set(at(DUE));
         let worker = work(&rig, rig.worker());
-        let ticker = tick(&rig, seat);
+        let ticker = tick(&rig, ticker_state);
         let ending = wind_down(&rig, Shutdown::HandBack);
         ticker.join().unwrap();
         worker.join().unwrap();
@@ -168,9 +168,9 @@ fn sleepers_do_not_wait_for_what_runs() {
 #[test]
 fn run_now_runs_everything_at_once() {
     check(2, || {
-        let (rig, seat) = armed(1, 1, FAR);
+        let (rig, ticker_state) = armed(1, 1, FAR);
         let worker = work(&rig, rig.worker());
-        let ticker = tick(&rig, seat);
+        let ticker = tick(&rig, ticker_state);
         assert!(rig.engine().closing().begin());
         let ending = rig
             .engine()
@@ -188,10 +188,10 @@ fn run_now_runs_everything_at_once() {
 #[test]
 fn user_code_behind_the_last_run_is_waited_for() {
     check(3, || {
-        let (rig, mut seat) = Rig::new(&Size::default());
+        let (rig, mut ticker_state) = Rig::new(&Size::default());
         rig.arm(0, LEAVING, at(DUE)).unwrap();
         rig.hand.set(at(DUE));
-        rig.tick(&mut seat, || rig.queued() == 1);
+        rig.tick(&mut ticker_state, || rig.queued() == 1);
         rig.worker().step(rig.server.as_ref());
         let (run, _, _) = rig.ledger().take_left().expect("it has left its worker");
         let (_, mut waiting) =

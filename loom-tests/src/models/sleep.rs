@@ -103,7 +103,7 @@ fn pool(workers: usize, extra: usize) -> (Arc<Pool>, TickerQueue) {
 }
 
 fn spawn(pool: &Arc<Pool>, ledger: &Arc<Ledger>, clock: &ManualClock) -> JoinHandle<()> {
-    let worker = pool.seat().unwrap();
+    let worker = pool.take_slot().unwrap();
     let (ledger, clock) = (Arc::clone(ledger), Clock::manual(clock));
     thread::spawn(move || worker.run(&*ledger, &clock))
 }
@@ -168,7 +168,9 @@ fn c107_two_workers_share_one_batch() {
         // Not announced: whoever steals both has to tell the other one.
         ticker_queue.push(ticket(0));
         ticker_queue.push(ticket(1));
-        pool.seat().unwrap().run(&*ledger, &Clock::manual(&clock));
+        pool.take_slot()
+            .unwrap()
+            .run(&*ledger, &Clock::manual(&clock));
         other.join().unwrap();
         assert_eq!(ledger.served(), 2);
     });
@@ -189,7 +191,9 @@ fn c107_three_workers_share_one_batch() {
         for slot in 0..3 {
             ticker_queue.push(ticket(slot));
         }
-        pool.seat().unwrap().run(&*ledger, &Clock::manual(&clock));
+        pool.take_slot()
+            .unwrap()
+            .run(&*ledger, &Clock::manual(&clock));
         join(others);
         assert_eq!(ledger.served(), 3);
     });
@@ -244,7 +248,7 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
         let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
         // The one that stays is busy until later.
-        let busy = pool.seat().unwrap();
+        let busy = pool.take_slot().unwrap();
         let extra = spawn(&pool, &ledger, &clock);
         clock.advance(QUIET);
         ticker_queue.push(ticket(0));

@@ -28,10 +28,10 @@ const FAR: u64 = START + 1_000;
 
 /// Key 0's task 0 is due, and its ticket is on its way to the worker.
 fn due(size: &Size) -> (Rig, Worker) {
-    let (rig, mut seat) = Rig::new(size);
+    let (rig, mut ticker_state) = Rig::new(size);
     rig.arm(0, 0, at(DUE)).unwrap();
     rig.hand.set(at(DUE));
-    rig.tick(&mut seat, || rig.queued() == 1);
+    rig.tick(&mut ticker_state, || rig.queued() == 1);
     let worker = rig.worker();
     (rig, worker)
 }
