@@ -263,7 +263,7 @@ impl<F: Frontend> Engine<F> {
             return Time::MAX;
         }
         let pool = self.pool();
-        let free = pool.free_seats();
+        let free = pool.free_slots();
         let mut crew = PoolCrew::new(pool, || self.shards().unclaimed());
         let growth = ticker_state.growth.look(now, waiting, &mut crew);
         let saturated = waiting && free == 0 && growth != Growth::Calm;

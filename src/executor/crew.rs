@@ -15,7 +15,7 @@
 
 use super::growth::{BLIND_GAP, Crew, Look};
 use super::pool::Pool;
-use super::seat::{NO_THREAD, Sightings, UNKNOWN_THREAD};
+use super::slot::{NO_THREAD, Sightings, UNKNOWN_THREAD};
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread::waits;
@@ -53,8 +53,8 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         (self.unclaimed)()
     }
 
-    fn free_seats(&self) -> usize {
-        self.pool.free_seats()
+    fn free_slots(&self) -> usize {
+        self.pool.free_slots()
     }
 
     fn wanted(&self) -> usize {

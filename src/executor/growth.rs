@@ -49,7 +49,7 @@ pub(crate) trait Crew {
     /// Returns how many tickets wait to be claimed.
     fn unclaimed(&self) -> usize;
     /// Returns how many more workers there may be.
-    fn free_seats(&self) -> usize;
+    fn free_slots(&self) -> usize;
     /// Returns how many workers should be able.
     fn wanted(&self) -> usize;
     /// Checks the workers' threads. The answer remains valid until the ticker has started the
@@ -158,7 +158,7 @@ impl GrowthWatch {
             return Growth::LookAgain(stall.due);
         }
         // From here on the questions cost more, so they are asked only when a check is due.
-        let free = crew.free_seats();
+        let free = crew.free_slots();
         if free == 0 {
             // No worker can be started, so the checks become rare.
             return stall.give_up(now, LONGEST_PAUSE.max(self.limit));

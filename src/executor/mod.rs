@@ -10,7 +10,7 @@
 //! | `sleep.rs` | how a worker goes to sleep without missing a ticket, and which threads wake it |
 //! | `worker.rs` | one step of a worker, and the loop around it |
 //! | `pool.rs` | worker slots, the tickers' queues, the injector, stopping |
-//! | `seat.rs` | the state of a worker slot, and what is known of its thread |
+//! | `slot.rs` | the state of a worker slot, and what is known of its thread |
 //! | `growth.rs` | when to start more workers |
 //! | `crew.rs` | what a ticker can observe of the workers, for that decision |
 //! | `foreign.rs` | executors of the user |
@@ -20,8 +20,8 @@ mod foreign;
 mod growth;
 mod pool;
 mod queue;
-mod seat;
 mod sleep;
+mod slot;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod worker;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::queue::Queues;
-use super::seat::{NO_THREAD, Seat, Sightings};
 use super::sleep::Sleep;
+use super::slot::{NO_THREAD, Sightings, WorkerSlot};
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::Worker as Deque;
@@ -42,7 +42,7 @@ pub(crate) struct Pool {
     /// Held by the ticker that checks the workers and starts more.
     pub(super) sightings: Mutex<Sightings>,
     /// The free worker slots, by number.
-    free: Mutex<Box<[Option<Seat>]>>,
+    free: Mutex<Box<[Option<WorkerSlot>]>>,
 }
 
 impl Pool {
@@ -53,8 +53,8 @@ impl Pool {
             "a pool needs a worker that stays, unless a foreign executor runs all tasks"
         );
         assert!(config.max_workers >= config.workers, "more stay than fit");
-        let seats: Box<[Seat]> = (0..config.max_workers)
-            .map(|number| Seat {
+        let slots: Box<[WorkerSlot]> = (0..config.max_workers)
+            .map(|number| WorkerSlot {
                 number,
                 local: Deque::new_fifo(),
                 parker: Parker::new(),
@@ -70,24 +70,24 @@ impl Pool {
             taken: AtomicUsize::new(0),
             queues: Queues::new(
                 fed.iter().map(Deque::stealer).collect(),
-                seats.iter().map(|seat| seat.local.stealer()).collect(),
+                slots.iter().map(|slot| slot.local.stealer()).collect(),
                 config.injector_bound,
             ),
             // Padded, since every producer reads its count; the other fields rarely change.
             sleep: CachePadded::new(Sleep::new(
-                seats
+                slots
                     .iter()
-                    .map(|seat| seat.parker.unparker().clone())
+                    .map(|slot| slot.parker.unparker().clone())
                     .collect(),
             )),
             // Padded, since each worker writes its own count for every ticket.
-            claims: seats
+            claims: slots
                 .iter()
                 .map(|_| CachePadded::new(AtomicU64::new(0)))
                 .collect(),
-            threads: seats.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
+            threads: slots.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
             sightings: Mutex::new(Sightings::default()),
-            free: Mutex::new(seats.into_iter().map(Some).collect()),
+            free: Mutex::new(slots.into_iter().map(Some).collect()),
         });
         let ticker_queues = fed
             .into_iter()
@@ -111,17 +111,17 @@ impl Pool {
 
     /// Takes the free worker slot with the lowest number. Returns `None` if all are taken, or after
     /// `stop`.
-    pub(super) fn take_seat(&self) -> Option<Seat> {
+    pub(super) fn take_free_slot(&self) -> Option<WorkerSlot> {
         let mut free = self.free.lock();
         if self.is_stopped() {
             return None;
         }
-        let seat = free.iter_mut().find_map(Option::take)?;
-        self.queues.use_local(seat.number);
+        let slot = free.iter_mut().find_map(Option::take)?;
+        self.queues.use_local(slot.number);
         // Relaxed: written under the lock only; readers only want an estimate.
         self.taken.fetch_add(1, Ordering::Relaxed);
         drop(free);
-        Some(seat)
+        Some(slot)
     }
 
     /// Returns the number of tickers that hand tickets to the pool.
@@ -135,23 +135,23 @@ impl Pool {
     }
 
     /// Frees a worker slot, and leaves the tickets in its deque to other workers.
-    pub(super) fn leave(&self, seat: Seat) {
+    pub(super) fn leave(&self, slot: WorkerSlot) {
         let mut left = false;
-        while let Some(ticket) = seat.local.pop() {
+        while let Some(ticket) = slot.local.pop() {
             left = true;
             if let Err(ticket) = self.queues.inject(ticket) {
                 // No room: the rest stays in the deque. The other workers steal from it, whether
                 // its slot is in use or not.
-                seat.local.push(ticket);
+                slot.local.push(ticket);
                 break;
             }
         }
-        let number = seat.number;
+        let number = slot.number;
         self.note_thread(number, NO_THREAD);
         {
             let mut free = self.free.lock();
-            free[number] = Some(seat);
-            // Relaxed: see `take_seat`.
+            free[number] = Some(slot);
+            // Relaxed: see `take_free_slot`.
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
         // Another worker has to serve these tickets now.
@@ -170,14 +170,14 @@ impl Pool {
     }
 
     /// Returns how many of them the worker in this slot has served.
-    pub(super) fn claims_of(&self, seat: usize) -> u64 {
+    pub(super) fn claims_of(&self, slot: usize) -> u64 {
         // Relaxed: as above.
-        self.claims[seat].load(Ordering::Relaxed)
+        self.claims[slot].load(Ordering::Relaxed)
     }
 
     /// Counts a claim. Only the owner of the worker slot calls this.
-    pub(super) fn count_claim(&self, seat: usize) {
-        let count = &self.claims[seat];
+    pub(super) fn count_claim(&self, slot: usize) {
+        let count = &self.claims[slot];
         // Relaxed, without a read-modify-write: the owner is the only writer, and the slot's next
         // owner sees the value through the lock of `free`.
         count.store(
@@ -187,9 +187,9 @@ impl Pool {
     }
 
     /// Notes the number of the thread of the worker in this slot.
-    pub(super) fn note_thread(&self, seat: usize, number: u64) {
+    pub(super) fn note_thread(&self, slot: usize, number: u64) {
         // Relaxed: a number for the kernel. No data is read through it.
-        self.threads[seat].store(number, Ordering::Relaxed);
+        self.threads[slot].store(number, Ordering::Relaxed);
     }
 
     /// Returns how many workers stay until the pool is stopped.
@@ -204,7 +204,7 @@ impl Pool {
     }
 
     /// Returns how many more workers there may be.
-    pub(crate) fn free_seats(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         self.config.max_workers.saturating_sub(self.workers())
     }
 
@@ -251,8 +251,8 @@ impl Pool {
 
     /// Returns how long a worker in this slot may find nothing before it leaves; `None` means that
     /// it stays.
-    pub(super) fn patience(&self, seat: usize) -> Option<Duration> {
-        (seat >= self.config.workers).then_some(self.config.quiet)
+    pub(super) fn patience(&self, slot: usize) -> Option<Duration> {
+        (slot >= self.config.workers).then_some(self.config.quiet)
     }
 }
 

@@ -71,11 +71,11 @@ impl Queues {
     }
 
     /// Notes that a worker uses this slot from now on. The caller holds the lock of the free slots.
-    pub(super) fn use_local(&self, seat: usize) {
+    pub(super) fn use_local(&self, slot: usize) {
         // Relaxed: a deque gets its first ticket after this and before the waker's fence of
         // `sleep.rs`. So a check after the worker's fence that must see the ticket sees this
         // number, too.
-        let used = self.used.load(Ordering::Relaxed).max(seat + 1);
+        let used = self.used.load(Ordering::Relaxed).max(slot + 1);
         self.used.store(used, Ordering::Relaxed);
     }
 
@@ -96,11 +96,11 @@ impl Queues {
         Ok(())
     }
 
-    /// Returns the next ticket for the worker in slot `seat`. `None` may also mean that other
+    /// Returns the next ticket for the worker in slot `slot`. `None` may also mean that other
     /// thieves were faster several times.
     pub(super) fn find(
         &self,
-        seat: usize,
+        slot: usize,
         local: &Deque<Ticket>,
         injector_first: bool,
         start: usize,
@@ -125,7 +125,7 @@ impl Queues {
             return Some(Found::stolen(ticket));
         }
         // The last deque in this order is the finder's own, which it has just found empty.
-        let others = rotated(self.locals(), seat + 1).take(self.locals().len().saturating_sub(1));
+        let others = rotated(self.locals(), slot + 1).take(self.locals().len().saturating_sub(1));
         for other in others {
             if let Some(ticket) = insist(|| other.steal_batch_and_pop(local)) {
                 return Some(Found::stolen(ticket));
@@ -200,8 +200,8 @@ mod tests {
             locals.iter().map(Deque::stealer).collect(),
             bound,
         );
-        for seat in 0..locals.len() {
-            queues.use_local(seat);
+        for slot in 0..locals.len() {
+            queues.use_local(slot);
         }
         Parts {
             queues,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_seat_is_not_looked_at() {
+    fn an_unused_slot_is_not_looked_at() {
         let local = Deque::new_fifo();
         let far = Deque::new_fifo();
         let locals = [&local, &far].map(Deque::stealer).into();

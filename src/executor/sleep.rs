@@ -106,11 +106,11 @@ impl Sleep {
 
     /// Announces that the worker in this slot is about to sleep. After this call and before it
     /// parks, the worker must check the stop flag and every queue. It must `retract` afterwards.
-    pub(super) fn announce(&self, seat: usize) {
+    pub(super) fn announce(&self, slot: usize) {
         {
             let mut idle = self.idle.lock();
-            debug_assert_eq!(idle[seat / BITS] & bit(seat), 0, "announced twice");
-            idle[seat / BITS] |= bit(seat);
+            debug_assert_eq!(idle[slot / BITS] & bit(slot), 0, "announced twice");
+            idle[slot / BITS] |= bit(slot);
             self.add_to_count(1);
         }
         // Pairs with the fences in `wake_one_if` and `wake_all`: the check that follows sees the
@@ -122,12 +122,12 @@ impl Sleep {
     /// Announces that the worker in this slot is awake. Returns true if a waker has chosen it
     /// meanwhile. Then there may be a ticket that only this worker knows of, and it must check
     /// again before it leaves.
-    pub(super) fn retract(&self, seat: usize) -> bool {
+    pub(super) fn retract(&self, slot: usize) -> bool {
         let mut idle = self.idle.lock();
-        if idle[seat / BITS] & bit(seat) == 0 {
+        if idle[slot / BITS] & bit(slot) == 0 {
             return true;
         }
-        idle[seat / BITS] &= !bit(seat);
+        idle[slot / BITS] &= !bit(slot);
         self.add_to_count(-1);
         false
     }
@@ -154,16 +154,16 @@ impl Sleep {
                 .iter()
                 .position(|word| *word != 0)
                 .map(|word| word * BITS + idle[word].trailing_zeros() as usize);
-            if let Some(seat) = chosen {
-                idle[seat / BITS] &= !bit(seat);
+            if let Some(slot) = chosen {
+                idle[slot / BITS] &= !bit(slot);
                 // Removed by the waker, so that the next waker does not choose the same worker.
                 self.add_to_count(-1);
             }
             chosen
         };
         // Outside the lock, because a woken worker takes that lock first.
-        if let Some(seat) = chosen {
-            self.unparkers[seat].unpark();
+        if let Some(slot) = chosen {
+            self.unparkers[slot].unpark();
         }
         chosen.is_some()
     }
@@ -179,8 +179,8 @@ impl Sleep {
             self.count.store(0, Ordering::Relaxed);
             std::mem::replace(&mut *idle, empty)
         };
-        for (seat, unparker) in self.unparkers.iter().enumerate() {
-            if chosen[seat / BITS] & bit(seat) != 0 {
+        for (slot, unparker) in self.unparkers.iter().enumerate() {
+            if chosen[slot / BITS] & bit(slot) != 0 {
                 unparker.unpark();
             }
         }
@@ -202,8 +202,8 @@ impl Sleep {
     }
 }
 
-fn bit(seat: usize) -> u64 {
-    1 << (seat % BITS)
+fn bit(slot: usize) -> u64 {
+    1 << (slot % BITS)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -211,8 +211,8 @@ mod tests {
     use super::*;
     use crate::sync::Parker;
 
-    fn sleep(seats: usize) -> (Sleep, Vec<Parker>) {
-        let parkers: Vec<_> = (0..seats).map(|_| Parker::new()).collect();
+    fn sleep(slots: usize) -> (Sleep, Vec<Parker>) {
+        let parkers: Vec<_> = (0..slots).map(|_| Parker::new()).collect();
         let unparkers = parkers.iter().map(|p| p.unparker().clone()).collect();
         (Sleep::new(unparkers), parkers)
     }
@@ -220,15 +220,15 @@ mod tests {
     #[test]
     fn the_lowest_number_is_chosen_first_and_each_only_once() {
         let (sleep, parkers) = sleep(130);
-        for seat in [129, 64, 3] {
-            sleep.announce(seat);
+        for slot in [129, 64, 3] {
+            sleep.announce(slot);
         }
         assert_eq!(sleep.sleeping(), 3);
-        for seat in [3, 64, 129] {
+        for slot in [3, 64, 129] {
             assert!(sleep.wake_one());
             // Returns at once: its token is set.
-            parkers[seat].park();
-            assert!(sleep.retract(seat), "{seat} was chosen");
+            parkers[slot].park();
+            assert!(sleep.retract(slot), "{slot} was chosen");
         }
         assert_eq!(sleep.sleeping(), 0);
         assert!(!sleep.wake_one(), "nobody sleeps");
@@ -249,13 +249,13 @@ mod tests {
     #[test]
     fn waking_all_empties_the_list() {
         let (sleep, parkers) = sleep(70);
-        for seat in [0, 1, 69] {
-            sleep.announce(seat);
+        for slot in [0, 1, 69] {
+            sleep.announce(slot);
         }
         sleep.wake_all();
-        for seat in [0, 1, 69] {
-            parkers[seat].park();
-            assert!(sleep.retract(seat));
+        for slot in [0, 1, 69] {
+            parkers[slot].park();
+            assert!(sleep.retract(slot));
         }
         assert_eq!(sleep.sleeping(), 0);
     }

@@ -107,24 +107,24 @@ impl Claim for Gate {
 }
 
 #[test]
-fn the_lowest_free_seat_is_taken_and_can_be_taken_again() {
+fn the_lowest_free_slot_is_taken_and_can_be_taken_again() {
     let (pool, _) = pool(1, 3, 0);
-    let mut seats: Vec<_> = (0..3).map(|_| pool.seat().unwrap()).collect();
-    assert_eq!(seats.iter().map(Worker::number).sum::<usize>(), 3);
-    assert!(pool.seat().is_none());
-    assert_eq!((pool.workers(), pool.free_seats()), (3, 0));
-    drop(seats.remove(1));
-    assert_eq!((pool.workers(), pool.free_seats()), (2, 1));
-    assert_eq!(pool.seat().unwrap().number(), 1);
+    let mut slots: Vec<_> = (0..3).map(|_| pool.take_slot().unwrap()).collect();
+    assert_eq!(slots.iter().map(Worker::number).sum::<usize>(), 3);
+    assert!(pool.take_slot().is_none());
+    assert_eq!((pool.workers(), pool.free_slots()), (3, 0));
+    drop(slots.remove(1));
+    assert_eq!((pool.workers(), pool.free_slots()), (2, 1));
+    assert_eq!(pool.take_slot().unwrap().number(), 1);
 }
 
 #[test]
-fn no_seat_is_given_out_after_stop() {
+fn no_slot_is_given_out_after_stop() {
     let (pool, _) = pool(2, 4, 0);
-    let worker = pool.seat().unwrap();
+    let worker = pool.take_slot().unwrap();
     pool.stop();
     pool.stop();
-    assert!(pool.seat().is_none());
+    assert!(pool.take_slot().is_none());
     let clock = Clock::manual(&ManualClock::new());
     worker.run(&Notes::default(), &clock);
     assert_eq!(pool.workers(), 0);
@@ -134,7 +134,7 @@ fn no_seat_is_given_out_after_stop() {
 fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
     let (pool, ticker_queues) = pool(1, 1, 1);
     let notes = Notes::default();
-    let mut worker = pool.seat().unwrap();
+    let mut worker = pool.take_slot().unwrap();
     assert!(!worker.step(&notes));
     for slot in 0..200 {
         ticker_queues[0].push(ticket(slot));
@@ -155,7 +155,7 @@ fn a_step_serves_up_to_32_and_says_whether_it_found_any() {
 fn the_injector_is_not_starved_by_a_busy_ticker() {
     let (pool, ticker_queues) = pool(1, 1, 1);
     let notes = Notes::default();
-    let mut worker = pool.seat().unwrap();
+    let mut worker = pool.take_slot().unwrap();
     for slot in 0..1_000 {
         ticker_queues[0].push(ticket(slot));
     }
@@ -201,8 +201,8 @@ fn c114_what_a_worker_leaves_behind_is_found_by_others() {
         for slot in 0..10 {
             ticker_queues[0].push(ticket(slot));
         }
-        let mut first = pool.seat().unwrap();
-        let mut second = pool.seat().unwrap();
+        let mut first = pool.take_slot().unwrap();
+        let mut second = pool.take_slot().unwrap();
         // It panics in its first task and has stolen more tickets than that one.
         notes.panics.store(true, Ordering::Relaxed);
         assert!(catch_unwind(AssertUnwindSafe(|| first.step(&notes))).is_err());
@@ -222,8 +222,8 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
-    let stays = spawn(pool.seat().unwrap(), &notes, &clock);
-    let leaves = spawn(pool.seat().unwrap(), &notes, &clock);
+    let stays = spawn(pool.take_slot().unwrap(), &notes, &clock);
+    let leaves = spawn(pool.take_slot().unwrap(), &notes, &clock);
     until(|| pool.sleeping() == 2);
     hand.advance(QUIET - Duration::from_nanos(1));
     // Woken for work, the worker that stays serves it, because the lowest number comes first.
@@ -238,7 +238,7 @@ fn an_extra_worker_leaves_when_it_was_quiet_and_the_others_stay() {
     ticker_queues[0].announce();
     until(|| pool.claims() == 2 && pool.sleeping() == 1);
     // The slot is free for the next worker.
-    assert_eq!(pool.seat().unwrap().number(), 1);
+    assert_eq!(pool.take_slot().unwrap().number(), 1);
     pool.stop();
     stays.join().unwrap();
     assert_eq!(notes.served(), [1, 2]);
@@ -250,8 +250,8 @@ fn work_makes_an_extra_worker_stay_longer() {
     let hand = ManualClock::new();
     let clock = Clock::manual(&hand);
     let notes = Arc::new(Notes::default());
-    let _busy = pool.seat().unwrap();
-    let extra = spawn(pool.seat().unwrap(), &notes, &clock);
+    let _busy = pool.take_slot().unwrap();
+    let extra = spawn(pool.take_slot().unwrap(), &notes, &clock);
     until(|| pool.sleeping() == 1);
     hand.advance(QUIET / 2);
     ticker_queues[0].push(ticket(1));
@@ -277,7 +277,7 @@ fn c107_ten_tasks_of_one_batch_run_at_the_same_time_on_ten_workers() {
         ..Gate::default()
     });
     let workers: Vec<_> = (0..10)
-        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
         .collect();
     until(|| pool.sleeping() == 10);
     for slot in 0..10 {
@@ -304,7 +304,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let clock = Clock::manual(&hand);
     let gate = Arc::new(Gate::default());
     let mut threads: Vec<_> = (0..2)
-        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
         .collect();
     for slot in 0..12 {
         ticker_queues[0].push(ticket(slot));
@@ -318,7 +318,7 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
         let look = watch.look(hand.now(), waiting, &mut seen);
         if let Growth::Start { count, .. } = look {
             for _ in 0..count {
-                threads.push(spawn(pool.seat().unwrap(), &gate, &clock));
+                threads.push(spawn(pool.take_slot().unwrap(), &gate, &clock));
             }
             rounds += 1;
         }
@@ -347,12 +347,12 @@ fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
 #[test]
 fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
     let (pool, _) = pool(1, 3, 2);
-    let _about_to_start = pool.seat().unwrap();
+    let _about_to_start = pool.take_slot().unwrap();
     let (mut one, mut other) = (crew(&pool), crew(&pool));
     assert_eq!(one.look(), Look::Able(1));
     assert_eq!(other.look(), Look::Later);
     assert!(!other.may_start_blindly(Time::ZERO), "it has no turn");
-    let _started = pool.seat().unwrap();
+    let _started = pool.take_slot().unwrap();
     drop(one);
     assert_eq!(other.look(), Look::Able(2));
 }
@@ -360,7 +360,7 @@ fn one_ticker_at_a_time_looks_at_the_workers_and_starts_more() {
 #[test]
 fn c106_where_threads_cannot_be_looked_at_one_worker_starts_in_ten_milliseconds() {
     let (pool, _) = pool(1, 64, 2);
-    let worker = pool.seat().unwrap();
+    let worker = pool.take_slot().unwrap();
     worker.is_known_as(None);
     let hand = ManualClock::new();
     let step = Duration::from_millis(1);
@@ -409,7 +409,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     let clock = Clock::manual(&ManualClock::new());
     let gate = Arc::new(Gate::default());
     let threads: Vec<_> = (0..BLOCKED)
-        .map(|_| spawn(pool.seat().unwrap(), &gate, &clock))
+        .map(|_| spawn(pool.take_slot().unwrap(), &gate, &clock))
         .collect();
     for slot in 0..BLOCKED {
         ticker_queues[0].push(ticket(slot));
@@ -420,7 +420,7 @@ fn of_many_threads_some_are_looked_at_and_all_in_turn() {
     let look = || crew(&pool).look();
     until(|| (0..3).all(|_| look() == Look::Able(0)));
     // Workers that have not started yet are able, and the estimate is of the others.
-    let starting: Vec<_> = (0..40).map(|_| pool.seat().unwrap()).collect();
+    let starting: Vec<_> = (0..40).map(|_| pool.take_slot().unwrap()).collect();
     assert_eq!(look(), Look::Able(40));
     // This thread runs, in half of the slots of one check.
     let own = crate::sync::thread::own_number();
@@ -471,7 +471,7 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
         left: AtomicUsize::new(3 * EACH),
     });
     let workers: Vec<_> = (0..3)
-        .map(|_| spawn(pool.seat().unwrap(), &all, &clock))
+        .map(|_| spawn(pool.take_slot().unwrap(), &all, &clock))
         .collect();
     let tickers: Vec<_> = (0..)
         .zip(ticker_queues)
@@ -531,7 +531,7 @@ fn workers_that_get_on_keep_to_their_own_tickers() {
     let (pool, ticker_queues) = pool(3, 3, 3);
     fed_with_many(&ticker_queues);
     let notes = Notes::default();
-    let mut workers: Vec<_> = (0..3).map(|_| pool.seat().unwrap()).collect();
+    let mut workers: Vec<_> = (0..3).map(|_| pool.take_slot().unwrap()).collect();
     for _ in 0..24 {
         for worker in &mut workers {
             let own = worker.number();
@@ -546,7 +546,7 @@ fn a_ticker_whose_worker_claims_nothing_is_not_the_last_for_everybody() {
         let (pool, ticker_queues) = pool(workers, workers, 3);
         fed_with_many(&ticker_queues);
         let notes = Notes::default();
-        let mut worker = pool.seat().unwrap();
+        let mut worker = pool.take_slot().unwrap();
         let order: Vec<usize> = (0..24).map(|_| served_from(&mut worker, &notes)).collect();
         let of = |number| order.iter().filter(|from| **from == number).count();
         assert!((0..3).all(|number| of(number) > 0), "{order:?}");

@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use super::queue::Found;
-use super::seat::{Seat, UNKNOWN_THREAD};
+use super::slot::{UNKNOWN_THREAD, WorkerSlot};
 use crate::clock::Clock;
 use crate::job::{Claim, Ticket};
 use crate::sync::deque::Worker as Deque;
@@ -27,7 +27,7 @@ const ASK_EVERY: usize = 4;
 pub(crate) struct Worker {
     pool: Arc<Pool>,
     /// The worker slot. It is present until the drop, which gives it back.
-    seat: Option<Seat>,
+    slot: Option<WorkerSlot>,
     /// Number of tickets since the injector came first.
     since_injector: u32,
     /// Number of looks for tickets.
@@ -41,9 +41,9 @@ impl Pool {
     /// `stop`.
     ///
     /// Dropping the worker frees its slot, whether the worker ran or not.
-    pub(crate) fn seat(self: &Arc<Pool>) -> Option<Worker> {
+    pub(crate) fn take_slot(self: &Arc<Pool>) -> Option<Worker> {
         Some(Worker {
-            seat: Some(self.take_seat()?),
+            slot: Some(self.take_free_slot()?),
             since_injector: 0,
             looks: 0,
             seen: vec![0; self.tickers()].into(),
@@ -63,7 +63,7 @@ impl Worker {
     /// - If there are fewer workers than tickers, not every ticker has a worker of its own. Then
     ///   all tickers have their turn.
     fn start(&mut self) -> usize {
-        let own = self.seat().number;
+        let own = self.slot().number;
         if self.pool.has_fewer_workers_than_tickers() {
             return own.wrapping_add(self.looks);
         }
@@ -79,14 +79,14 @@ impl Worker {
         }
     }
 
-    fn seat(&self) -> &Seat {
-        self.seat.as_ref().expect("a seat until the drop")
+    fn slot(&self) -> &WorkerSlot {
+        self.slot.as_ref().expect("a seat until the drop")
     }
 
     /// Returns the number of the worker slot, from 0. The first `workers` stay, those above are
     /// extra.
     pub(crate) fn number(&self) -> usize {
-        self.seat().number
+        self.slot().number
     }
 
     /// Notes the number by which the kernel knows the worker's thread; see `crew.rs`.
@@ -104,23 +104,23 @@ impl Worker {
         }
         self.looks = self.looks.wrapping_add(1);
         let start = self.start();
-        let seat = self.seat.as_ref().expect("a seat until the drop");
+        let slot = self.slot.as_ref().expect("a seat until the drop");
         let pool = &*self.pool;
         let found = pool
             .queues
-            .find(seat.number, &seat.local, injector_first, start);
+            .find(slot.number, &slot.local, injector_first, start);
         let Some(Found { ticket, stolen }) = found else {
             return false;
         };
         if stolen {
-            prefetch_claims(claim, ticket, &seat.local);
+            prefetch_claims(claim, ticket, &slot.local);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
             // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
             // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
             // enough.
             pool.sleep.wake_one_if(|| pool.queues.any());
         }
-        pool.count_claim(seat.number);
+        pool.count_claim(slot.number);
         let since = &mut self.since_injector;
         *since += 1;
         claim.serve(ticket, &mut || {
@@ -128,8 +128,8 @@ impl Worker {
             if *since >= INJECTOR_EVERY {
                 return None;
             }
-            let ticket = seat.local.pop()?;
-            pool.count_claim(seat.number);
+            let ticket = slot.local.pop()?;
+            pool.count_claim(slot.number);
             *since += 1;
             Some(ticket)
         });
@@ -159,8 +159,8 @@ impl Worker {
     /// Sleeps until there may be tickets. The protocol is in `sleep.rs`.
     fn rest(&self, clock: &Clock, leave_at: Option<Time>) -> Rested {
         let pool = &*self.pool;
-        let seat = self.seat();
-        pool.sleep.announce(seat.number);
+        let slot = self.slot();
+        pool.sleep.announce(slot.number);
         // The flag is read before the queues, so that the check sees all tickets that were pushed
         // before `stop`.
         let stopped = pool.is_stopped();
@@ -169,10 +169,10 @@ impl Worker {
         } else if stopped || leave_at.is_some_and(|moment| clock.now() >= moment) {
             true
         } else {
-            clock.park_until(&seat.parker, leave_at);
+            clock.park_until(&slot.parker, leave_at);
             false
         };
-        let chosen = pool.sleep.retract(seat.number);
+        let chosen = pool.sleep.retract(slot.number);
         if leave && !chosen {
             Rested::Leave
         } else {
@@ -207,8 +207,8 @@ fn prefetch_claims<C: Claim + ?Sized>(claim: &C, first: Ticket, local: &Deque<Ti
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            self.pool.leave(seat);
+        if let Some(slot) = self.slot.take() {
+            self.pool.leave(slot);
         }
     }
 }

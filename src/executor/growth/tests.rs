@@ -53,7 +53,7 @@ impl Crew for Shown {
         self.unclaimed
     }
 
-    fn free_seats(&self) -> usize {
+    fn free_slots(&self) -> usize {
         self.free
     }
 
@@ -355,7 +355,7 @@ impl Crew for Simulated {
         self.queue.len()
     }
 
-    fn free_seats(&self) -> usize {
+    fn free_slots(&self) -> usize {
         self.most - self.workers.len()
     }
 

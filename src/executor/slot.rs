@@ -6,7 +6,7 @@ use crate::sync::deque::Worker as Deque;
 use crate::tick::Time;
 
 /// A worker slot: the state that passes from one worker to the next one in this slot.
-pub(super) struct Seat {
+pub(super) struct WorkerSlot {
     pub(super) number: usize,
     pub(super) local: Deque<Ticket>,
     pub(super) parker: Parker,
