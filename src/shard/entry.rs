@@ -30,7 +30,7 @@
 //!   ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
-use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
+use crate::wheel::{Entries, NO_ENTRY, Slab, WheelPosition};
 
 /// A slot of the table. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the
 /// assertion below checks: the layout decides what a touch costs.
@@ -56,7 +56,7 @@ pub(super) struct Armed<K, V> {
     /// how late it was collected, in microseconds.
     pub(super) position: u32,
     /// The slot of the wheel that the entry is filed in, or one of the special places.
-    pub(super) place: Place,
+    pub(super) wheel_position: WheelPosition,
     pub(super) phase: Phase,
     /// Whether a ticket for the slot is under way (ENTRY-1).
     pub(super) ticket: bool,
@@ -323,7 +323,7 @@ impl<K, V> Table<K, V> {
             hash: busy.hash,
             generation,
             position: 0,
-            place: Place::NONE,
+            wheel_position: WheelPosition::NONE,
             phase: Phase::Pending,
             ticket: false,
         });
@@ -443,14 +443,15 @@ impl<K, V> Entries for Table<K, V> {
             .map_or(Tick::ZERO, |armed| self.tick.at_or_after(armed.deadline))
     }
 
-    fn place(&self, id: u32) -> (Place, u32) {
-        self.armed(id)
-            .map_or((Place::NONE, 0), |armed| (armed.place, armed.position))
+    fn wheel_position(&self, id: u32) -> (WheelPosition, u32) {
+        self.armed(id).map_or((WheelPosition::NONE, 0), |armed| {
+            (armed.wheel_position, armed.position)
+        })
     }
 
-    fn set_place(&mut self, id: u32, place: Place, position: u32) {
+    fn set_wheel_position(&mut self, id: u32, wheel_position: WheelPosition, position: u32) {
         if let Some(armed) = self.armed_mut(id) {
-            armed.place = place;
+            armed.wheel_position = wheel_position;
             armed.position = position;
         }
     }

@@ -45,7 +45,7 @@
 //! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
 use super::drain::Drain;
-use super::filing::{Budget, Entries, LEVELS, Place, Progress};
+use super::filing::{Budget, Entries, LEVELS, Progress, WheelPosition};
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
 use crate::tick::Tick;
@@ -135,35 +135,44 @@ impl CoreWheel {
     #[inline]
     pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> Tick {
         debug_assert_eq!(
-            entries.place(id).0,
-            Place::NONE,
+            entries.wheel_position(id).0,
+            WheelPosition::NONE,
             "WHEEL-1: an entry is filed once"
         );
         self.len += 1;
-        let place = self.file(id, due, entries);
-        if place == Place::FAR {
+        let wheel_position = self.file(id, due, entries);
+        if wheel_position == WheelPosition::FAR {
             return self.turn_of(self.far_min);
         }
-        let (level, slot) = place.level_and_slot();
+        let (level, slot) = wheel_position.level_and_slot();
         self.start_of(level, slot)
     }
 
     /// Takes a filed entry out.
     pub(crate) fn remove(&mut self, id: u32, entries: &mut impl Entries) {
-        let (place, pos) = entries.place(id);
-        if place == Place::NONE {
+        let (wheel_position, pos) = entries.wheel_position(id);
+        if wheel_position == WheelPosition::NONE {
             debug_assert!(false, "WHEEL-1: only a filed entry can be removed");
             return;
         }
-        entries.set_place(id, Place::NONE, 0);
-        self.unlink(id, place, pos, entries);
+        entries.set_wheel_position(id, WheelPosition::NONE, 0);
+        self.unlink(id, wheel_position, pos, entries);
     }
 
     /// Takes an entry out that lies at this place, and leaves it to the owner that it is not filed
     /// any more: what goes away need not be written once more.
     #[inline]
-    pub(crate) fn unlink(&mut self, id: u32, place: Place, pos: u32, entries: &mut impl Entries) {
-        debug_assert!(place != Place::NONE, "WHEEL-1: it is filed");
+    pub(crate) fn unlink(
+        &mut self,
+        id: u32,
+        wheel_position: WheelPosition,
+        pos: u32,
+        entries: &mut impl Entries,
+    ) {
+        debug_assert!(
+            wheel_position != WheelPosition::NONE,
+            "WHEEL-1: it is filed"
+        );
         self.len -= 1;
         let mut emptied = None;
         let moved = if self.drain.holds(id, pos) {
@@ -174,7 +183,7 @@ impl CoreWheel {
                 self.finish_drain();
             }
             None
-        } else if place == Place::FAR {
+        } else if wheel_position == WheelPosition::FAR {
             let in_debt = self.far_debt.get(pos as usize) == Some(&id);
             let ids = if in_debt {
                 &mut self.far_debt
@@ -188,12 +197,12 @@ impl CoreWheel {
             }
             moved
         } else {
-            let (level, slot) = place.level_and_slot();
+            let (level, slot) = wheel_position.level_and_slot();
             debug_assert_eq!(self.levels[level].ids(slot)[pos as usize], id, "WHEEL-1");
             self.levels[level].swap_remove(slot, pos, &mut emptied)
         };
         if let Some(moved) = moved {
-            entries.set_place(moved, place, pos);
+            entries.set_wheel_position(moved, wheel_position, pos);
         }
         if emptied.is_some() {
             self.set_aside(emptied);
@@ -204,15 +213,15 @@ impl CoreWheel {
     /// filed. An entry whose new due tick is not earlier need not be moved: the wheel will read it
     /// then. An earlier one must be removed before its due tick changes, and inserted anew.
     #[inline]
-    pub(crate) fn filed_floor(&self, place: Place) -> Option<Tick> {
-        match place {
-            Place::NONE => None,
-            Place::DRAINING => Some(self.now),
+    pub(crate) fn filed_floor(&self, wheel_position: WheelPosition) -> Option<Tick> {
+        match wheel_position {
+            WheelPosition::NONE => None,
+            WheelPosition::DRAINING => Some(self.now),
             // It may lie in the debt, which is looked at before; but if it does not, this is it.
-            Place::FAR if self.far.is_empty() => Some(self.now),
-            Place::FAR => Some(self.turn_of(self.far_min)),
+            WheelPosition::FAR if self.far.is_empty() => Some(self.now),
+            WheelPosition::FAR => Some(self.turn_of(self.far_min)),
             _ => {
-                let (level, slot) = place.level_and_slot();
+                let (level, slot) = wheel_position.level_and_slot();
                 Some(self.start_of(level, slot))
             }
         }
@@ -353,7 +362,7 @@ impl CoreWheel {
         }
         debug_assert_eq!(all.len(), self.len, "WHEEL-1");
         for (pos, &id) in all.iter().enumerate() {
-            entries.set_place(id, Place::DRAINING, pos as u32);
+            entries.set_wheel_position(id, WheelPosition::DRAINING, pos as u32);
         }
         self.drain = Drain {
             next: 0,
@@ -444,7 +453,7 @@ impl CoreWheel {
             } else {
                 // All of this before the sink is called, which may panic (WHEEL-4).
                 self.len -= 1;
-                entries.set_place(id, Place::NONE, 0);
+                entries.set_wheel_position(id, WheelPosition::NONE, 0);
                 sink(entries, id);
             }
         }
@@ -500,9 +509,9 @@ impl CoreWheel {
 
     /// Puts an entry that lies nowhere where its due tick belongs.
     #[inline]
-    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> Place {
-        let place = self.place_for(due);
-        let pos = if place == Place::FAR {
+    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> WheelPosition {
+        let wheel_position = self.position_for(due);
+        let pos = if wheel_position == WheelPosition::FAR {
             self.far_min = if self.far.is_empty() {
                 due
             } else {
@@ -511,28 +520,28 @@ impl CoreWheel {
             self.far.push(id);
             (self.far.len() - 1) as u32
         } else {
-            let (level, slot) = place.level_and_slot();
+            let (level, slot) = wheel_position.level_and_slot();
             self.levels[level].push(slot, id, &mut self.reusable)
         };
-        entries.set_place(id, place, pos);
-        place
+        entries.set_wheel_position(id, wheel_position, pos);
+        wheel_position
     }
 
     #[inline]
-    fn place_for(&self, due: Tick) -> Place {
+    fn position_for(&self, due: Tick) -> WheelPosition {
         let ahead = due.get().saturating_sub(self.now.get());
         if ahead == 0 {
-            return Place::slot(0, self.digit(0));
+            return WheelPosition::slot(0, self.digit(0));
         }
         let (due, now) = (self.shifted(due), self.shifted(self.now));
         let differing = due ^ now;
         // The distance counts too: with an origin, the last ticks there are may lie in the same
         // turn as the first ones, before them.
         if differing >> TURN != 0 || ahead >> TURN != 0 {
-            return Place::FAR;
+            return WheelPosition::FAR;
         }
         let level = differing.ilog2() / DIGIT;
-        Place::slot(level as usize, digit(due, level as usize))
+        WheelPosition::slot(level as usize, digit(due, level as usize))
     }
 
     /// A tick as its digits are taken.

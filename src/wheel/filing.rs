@@ -11,26 +11,27 @@ pub(super) const LEVELS: usize = 6;
 /// Where an entry lies. The entry keeps it for the wheel; together with the position in the
 /// slot it makes removal one exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(NonZeroU16);
+pub(crate) struct WheelPosition(NonZeroU16);
 
-impl Place {
+impl WheelPosition {
     /// Not filed.
-    pub(crate) const NONE: Place = Place(NonZeroU16::MAX);
+    pub(crate) const NONE: WheelPosition = WheelPosition(NonZeroU16::MAX);
     /// In the list being drained, after everything was made due. (What an ordinary drain takes
     /// keeps the place of its slot: writing a new one would touch every entry once more.)
-    pub(super) const DRAINING: Place = Place(NonZeroU16::new(u16::MAX - 1).unwrap());
+    pub(super) const DRAINING: WheelPosition =
+        WheelPosition(NonZeroU16::new(u16::MAX - 1).unwrap());
     /// Beyond the top level.
-    pub(super) const FAR: Place = Place(NonZeroU16::new(u16::MAX - 2).unwrap());
+    pub(super) const FAR: WheelPosition = WheelPosition(NonZeroU16::new(u16::MAX - 2).unwrap());
     /// Kept by the owner, and not in the wheel: for owners that file later. The wheel never sees
     /// it.
-    pub(crate) const STAGED: Place = Place(NonZeroU16::new(u16::MAX - 3).unwrap());
+    pub(crate) const STAGED: WheelPosition = WheelPosition(NonZeroU16::new(u16::MAX - 3).unwrap());
 
     #[inline]
-    pub(super) fn slot(level: usize, slot: u32) -> Place {
+    pub(super) fn slot(level: usize, slot: u32) -> WheelPosition {
         debug_assert!(level < LEVELS && (slot as usize) < SLOTS);
         let number = (level * SLOTS) as u16 + slot as u16;
         // Counted from one, so that an owner's enum finds room for its tag in the zero.
-        Place(NonZeroU16::MIN.saturating_add(number))
+        WheelPosition(NonZeroU16::MIN.saturating_add(number))
     }
 
     #[inline]
@@ -47,10 +48,10 @@ pub(crate) trait Entries {
     /// the wheel; after pulling it in before [`super::CoreWheel::filed_floor`] it must be filed
     /// anew.
     fn due(&self, id: u32) -> Tick;
-    /// What `set_place` wrote last, or [`Place::NONE`] and anything.
-    fn place(&self, id: u32) -> (Place, u32);
+    /// What `set_wheel_position` wrote last, or [`WheelPosition::NONE`] and anything.
+    fn wheel_position(&self, id: u32) -> (WheelPosition, u32);
     /// Keeps the entry's place and its position there.
-    fn set_place(&mut self, id: u32, place: Place, pos: u32);
+    fn set_wheel_position(&mut self, id: u32, wheel_position: WheelPosition, pos: u32);
 }
 
 /// What one call of [`super::CoreWheel::advance`] may do, and after it what it has left.

@@ -23,7 +23,7 @@
 //! while !wheel.is_empty() {
 //!     let now = wait_for_events(wheel.next_wake());
 //!     while wheel.advance(now, 256, |expired| seen.push(expired.value)).more {
-//!         // A good place to look whether events have arrived.
+//!         // A good wheel_position to look whether events have arrived.
 //!     }
 //! }
 //! assert_eq!(seen, ["first", "second"]);
@@ -66,7 +66,7 @@ mod store;
 mod values;
 
 pub(crate) use self::core::CoreWheel;
-pub(crate) use self::filing::{Budget, Entries, Place, Progress as CoreProgress};
+pub(crate) use self::filing::{Budget, Entries, Progress as CoreProgress, WheelPosition};
 pub use self::full::Full;
 pub(crate) use self::slab::{NO_ENTRY, Slab};
 pub use self::store::{Expired, Key};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::filing::{Entries, Place};
+use super::filing::{Entries, WheelPosition};
 use super::slab::{NO_ENTRY, Slab};
 use crate::tick::Tick;
 
@@ -77,7 +77,7 @@ pub(super) struct Filed<T> {
     pub(super) due: Tick,
     pub(super) generation: u32,
     pub(super) pos: u32,
-    pub(super) place: Place,
+    pub(super) wheel_position: WheelPosition,
     pub(super) value: T,
 }
 
@@ -94,7 +94,7 @@ impl<T> Store<T> {
             due,
             generation: 0,
             pos: 0,
-            place: Place::NONE,
+            wheel_position: WheelPosition::NONE,
             value,
         };
         if self.free == NO_ENTRY {
@@ -124,7 +124,7 @@ impl<T> Store<T> {
         let Node::Filed(filed) = std::mem::replace(&mut self.nodes[id], free) else {
             unreachable!("the wheel files nodes with a value only")
         };
-        debug_assert_eq!(filed.place, Place::NONE);
+        debug_assert_eq!(filed.wheel_position, WheelPosition::NONE);
         // A node whose generations are used up is never used again: its keys would come back.
         if let Some(generation) = filed.generation.checked_add(1) {
             self.nodes[id] = Node::Free {
@@ -171,14 +171,14 @@ impl<T> Entries for Store<T> {
         self.node(id).due
     }
 
-    fn place(&self, id: u32) -> (Place, u32) {
+    fn wheel_position(&self, id: u32) -> (WheelPosition, u32) {
         let filed = self.node(id);
-        (filed.place, filed.pos)
+        (filed.wheel_position, filed.pos)
     }
 
-    fn set_place(&mut self, id: u32, place: Place, pos: u32) {
+    fn set_wheel_position(&mut self, id: u32, wheel_position: WheelPosition, pos: u32) {
         if let Node::Filed(filed) = &mut self.nodes[id] {
-            filed.place = place;
+            filed.wheel_position = wheel_position;
             filed.pos = pos;
         }
     }

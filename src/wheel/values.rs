@@ -226,7 +226,7 @@ impl<T> Wheel<T> {
         let before = filed.due;
         if self
             .core
-            .filed_floor(filed.place)
+            .filed_floor(filed.wheel_position)
             .is_some_and(|floor| due >= floor)
         {
             filed.due = due;

@@ -6,7 +6,7 @@ use super::super::entry::{Armed, End, Phase, Slot};
 use super::answers::{Admission, Arming, KeylessAdmission, Refusal, Target};
 use super::{EntryId, Gate, KeyHash, Stripe, Successor};
 use crate::tick::Time;
-use crate::wheel::Place;
+use crate::wheel::WheelPosition;
 
 impl<K, V> Stripe<K, V> {
     /// Decides whether `key` may be armed. Takes a permit where one is needed, so the admission
@@ -185,7 +185,7 @@ impl<K, V> Stripe<K, V> {
             hash: bits,
             generation,
             position: 0,
-            place: Place::NONE,
+            wheel_position: WheelPosition::NONE,
             phase: Phase::Pending,
             ticket: false,
         });

@@ -5,7 +5,7 @@ use super::answers::Taken;
 use super::{EntryInfo, Gate, Stripe};
 use crate::job::contain;
 use crate::tick::{Tick, Time};
-use crate::wheel::Place;
+use crate::wheel::WheelPosition;
 
 impl<K, V> Stripe<K, V> {
     /// Refuses new armings from now on. Returns whether the stripe was open.
@@ -25,11 +25,9 @@ impl<K, V> Stripe<K, V> {
         let tick = self.table.tick();
         self.wheel.catch_up(tick.begun_by(now));
         for slot in 0..self.table.len() {
-            if self
-                .table
-                .armed(slot)
-                .is_some_and(|armed| armed.phase == Phase::Pending && armed.place == Place::NONE)
-            {
+            if self.table.armed(slot).is_some_and(|armed| {
+                armed.phase == Phase::Pending && armed.wheel_position == WheelPosition::NONE
+            }) {
                 // Its deadline is `Time::MAX`, so it was never filed.
                 self.wheel.insert(slot, Tick::ZERO, &mut self.table);
             }

@@ -146,7 +146,7 @@ impl Index {
             self.grow();
         }
         self.lines += 1;
-        place(&mut self.rows, bits, slot);
+        wheel_position(&mut self.rows, bits, slot);
     }
 
     /// Removes the line of `slot`, if there is one. A line that passed the freed cell moves up into
@@ -245,7 +245,7 @@ impl Index {
             let mut used = row.used;
             while used != 0 {
                 let cell = used.trailing_zeros() as usize;
-                place(&mut rehashed, row.bits[cell], row.slots[cell]);
+                wheel_position(&mut rehashed, row.bits[cell], row.slots[cell]);
                 used &= used - 1;
             }
         }
@@ -267,7 +267,7 @@ fn after(row: usize, rows: usize) -> usize {
 
 /// Puts a line into the first row with room; by INDEX-3 there is one.
 #[inline]
-fn place(rows: &mut [Row], bits: u32, slot: u32) {
+fn wheel_position(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
     let mut at = home(bits, count);
     while !rows[at].put(bits, slot) {

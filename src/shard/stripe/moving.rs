@@ -7,7 +7,7 @@ use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
 use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Stripe, micros};
 use crate::tick::{Tick, Time};
-use crate::wheel::{Entries, Place};
+use crate::wheel::{Entries, WheelPosition};
 
 impl<K, V> Stripe<K, V> {
     /// Stages an entry that is neither staged nor filed, or queues it if it is due.
@@ -32,7 +32,7 @@ impl<K, V> Stripe<K, V> {
         let (Some(armed), Some(position)) = (self.table.armed_mut(slot), position) else {
             unreachable!("only an armed entry is filed, and all places have just been emptied");
         };
-        armed.place = Place::STAGED;
+        armed.wheel_position = WheelPosition::STAGED;
         armed.position = position;
         self.publish_deadline(deadline);
     }
@@ -48,7 +48,7 @@ impl<K, V> Stripe<K, V> {
             let Some(armed) = self.table.armed_mut(self.staging.slot(position)) else {
                 unreachable!("STAGE-1: what is staged is armed");
             };
-            armed.place = Place::NONE;
+            armed.wheel_position = WheelPosition::NONE;
             let due = tick.at_or_after(armed.deadline);
             dues[position as usize] = due;
             least = least.min(due);
@@ -100,7 +100,7 @@ impl<K, V> Stripe<K, V> {
         // WHEEL-3: an entry is looked at no later than at its old deadline, or at the wheel's
         // present. So a deadline that is not earlier, as in most touches, needs no look at the
         // wheel.
-        let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
+        let is_filed = armed.phase == Phase::Pending && armed.wheel_position != WheelPosition::NONE;
         if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
             armed.deadline = deadline;
             return;
@@ -116,7 +116,7 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        let place = armed.place;
+        let wheel_position = armed.wheel_position;
         if armed.phase == Phase::Queued {
             armed.deadline = deadline;
             // ENTRY-1: the ticket bit stays, since the ticket is still under way. Its claim finds a
@@ -127,7 +127,7 @@ impl<K, V> Stripe<K, V> {
             self.file(slot, deadline, now);
             return;
         }
-        if place == Place::STAGED {
+        if wheel_position == WheelPosition::STAGED {
             let position = armed.position;
             armed.deadline = deadline;
             if deadline > now && deadline != Time::MAX {
@@ -138,14 +138,14 @@ impl<K, V> Stripe<K, V> {
                 return;
             }
             // Due now or never: the entry must leave the staging area.
-            armed.place = Place::NONE;
+            armed.wheel_position = WheelPosition::NONE;
             self.staging.remove(position);
             self.file(slot, deadline, now);
             return;
         }
         // The wheel reads the deadline when it gets to the slot. So the entry may stay unless it
         // would then be late, or must not be in the wheel at all.
-        let floor = self.wheel.filed_floor(place);
+        let floor = self.wheel.filed_floor(wheel_position);
         let stays = floor.is_some_and(|floor| {
             deadline > now && deadline != Time::MAX && deadline >= tick.start_of(floor)
         });
@@ -460,11 +460,12 @@ impl<K, V> Stripe<K, V> {
         if armed.phase == Phase::Queued {
             self.counters.queued -= 1;
         }
-        let (bits, place, position) = (armed.hash, armed.place, armed.position);
-        if place == Place::STAGED {
+        let (bits, wheel_position, position) = (armed.hash, armed.wheel_position, armed.position);
+        if wheel_position == WheelPosition::STAGED {
             self.staging.remove(position);
-        } else if place != Place::NONE {
-            self.wheel.unlink(slot, place, position, &mut self.table);
+        } else if wheel_position != WheelPosition::NONE {
+            self.wheel
+                .unlink(slot, wheel_position, position, &mut self.table);
         }
         self.index.remove(bits, slot);
         let Slot::Armed(armed) = self.table.vacate(slot, end) else {

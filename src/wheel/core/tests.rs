@@ -65,7 +65,7 @@ struct Rig {
 #[derive(Default)]
 struct Arena {
     due: Vec<Tick>,
-    place: Vec<(Place, u32)>,
+    wheel_position: Vec<(WheelPosition, u32)>,
     /// The due tick the entry had when it was put where it lies.
     filed: Vec<Tick>,
 }
@@ -75,17 +75,17 @@ impl Entries for Arena {
         self.due[id as usize]
     }
 
-    fn place(&self, id: u32) -> (Place, u32) {
-        self.place[id as usize]
+    fn wheel_position(&self, id: u32) -> (WheelPosition, u32) {
+        self.wheel_position[id as usize]
     }
 
-    fn set_place(&mut self, id: u32, place: Place, pos: u32) {
+    fn set_wheel_position(&mut self, id: u32, wheel_position: WheelPosition, pos: u32) {
         let id = id as usize;
         // With the same place only the position changes.
-        if self.place[id].0 != place {
+        if self.wheel_position[id].0 != wheel_position {
             self.filed[id] = self.due[id];
         }
-        self.place[id] = (place, pos);
+        self.wheel_position[id] = (wheel_position, pos);
     }
 }
 
@@ -101,7 +101,7 @@ impl Rig {
         let id = self.arena.due.len() as u32;
         self.arena.due.push(Tick::new(due));
         self.arena.filed.push(Tick::new(due));
-        self.arena.place.push((Place::NONE, 0));
+        self.arena.wheel_position.push((WheelPosition::NONE, 0));
         self.wheel.insert(id, Tick::new(due), &mut self.arena);
         self.check();
         id
@@ -117,7 +117,7 @@ impl Rig {
         let due = Tick::new(due);
         let floor = self
             .wheel
-            .filed_floor(self.arena.place(id).0)
+            .filed_floor(self.arena.wheel_position(id).0)
             .expect("it is filed");
         if due < floor {
             self.wheel.remove(id, &mut self.arena);
@@ -130,7 +130,7 @@ impl Rig {
     }
 
     fn is_filed(&self, id: u32) -> bool {
-        self.arena.place(id).0 != Place::NONE
+        self.arena.wheel_position(id).0 != WheelPosition::NONE
     }
 
     /// The due ticks of what expired.
@@ -142,7 +142,7 @@ impl Rig {
             budget,
             &mut self.arena,
             &mut |arena: &mut Arena, id| {
-                assert_eq!(arena.place(id).0, Place::NONE, "WHEEL-4");
+                assert_eq!(arena.wheel_position(id).0, WheelPosition::NONE, "WHEEL-4");
                 fired.push(arena.due(id).get());
             },
         );
@@ -180,8 +180,8 @@ impl Rig {
                 for (pos, &id) in ids.iter().enumerate() {
                     found += 1;
                     assert_eq!(
-                        arena.place(id),
-                        (Place::slot(n, slot), pos as u32),
+                        arena.wheel_position(id),
+                        (WheelPosition::slot(n, slot), pos as u32),
                         "WHEEL-1"
                     );
                     assert!(slot >= wheel.digit(n), "WHEEL-2");
@@ -200,14 +200,18 @@ impl Rig {
         for (pos, &id) in wheel.drain.ids.iter().enumerate().skip(wheel.drain.next) {
             if id != NO_ENTRY {
                 found += 1;
-                assert_eq!(arena.place(id).1, pos as u32, "WHEEL-1");
+                assert_eq!(arena.wheel_position(id).1, pos as u32, "WHEEL-1");
                 wake_at(wheel.now);
             }
         }
         for (list, ids) in [&wheel.far, &wheel.far_debt].into_iter().enumerate() {
             for (pos, &id) in ids.iter().enumerate() {
                 found += 1;
-                assert_eq!(arena.place(id), (Place::FAR, pos as u32), "WHEEL-1");
+                assert_eq!(
+                    arena.wheel_position(id),
+                    (WheelPosition::FAR, pos as u32),
+                    "WHEEL-1"
+                );
                 let begun = wheel.turn_of(wheel.far_min);
                 assert!(
                     list == 1 || begun > wheel.now && arena.due(id) >= begun,
@@ -290,14 +294,14 @@ fn c020_just_before_its_tick_an_entry_is_on_the_lowest_level() {
         if due > start {
             assert_eq!(rig.advance(due - 1), []);
             assert_eq!(rig.wheel.len(), 1);
-            let place = rig.arena.place(id).0;
+            let wheel_position = rig.arena.wheel_position(id).0;
             // Where the border of a higher slot lies between the two ticks it comes down with the
             // last one, so only without such a border it is on level 0 already.
             let differing = rig.wheel.shifted(Tick::new(due)) ^ rig.wheel.shifted(rig.wheel.now());
             let far = differing >> TURN != 0;
-            assert_eq!(place == Place::FAR, far);
+            assert_eq!(wheel_position == WheelPosition::FAR, far);
             if !far {
-                let (level, _) = place.level_and_slot();
+                let (level, _) = wheel_position.level_and_slot();
                 assert_eq!(level as u32, differing.ilog2() / DIGIT);
             }
         }
@@ -510,7 +514,7 @@ fn c032_five_thousand_entries() {
     for (id, &due) in (0..).zip(&dues) {
         arena.due.push(Tick::new(due));
         arena.filed.push(Tick::new(due));
-        arena.place.push((Place::NONE, 0));
+        arena.wheel_position.push((WheelPosition::NONE, 0));
         wheel.insert(id, Tick::new(due), &mut arena);
     }
     let mut fired = Vec::new();
@@ -1042,7 +1046,7 @@ fn large_buffers_are_left_to_the_owner() {
     let count = 10_000;
     let mut arena = Arena {
         due: vec![Tick::new(100); count],
-        place: vec![(Place::NONE, 0); count],
+        wheel_position: vec![(WheelPosition::NONE, 0); count],
         filed: vec![Tick::ZERO; count],
     };
     for id in 0..count as u32 {

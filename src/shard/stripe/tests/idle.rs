@@ -2,7 +2,7 @@
 
 use crate::shard::stripe::{KeyHash, Stripe};
 use crate::tick::{TickSize, Time};
-use crate::wheel::{Budget, CoreProgress, Place};
+use crate::wheel::{Budget, CoreProgress, WheelPosition};
 use std::time::Duration;
 
 #[test]
@@ -76,11 +76,19 @@ fn c148_a_touch_leaves_an_entry_where_it_is() {
         }
         let lies = |stripe: &Stripe<u32, ()>, slot| {
             let armed = stripe.table.armed(slot).unwrap();
-            (armed.place, armed.position)
+            (armed.wheel_position, armed.position)
         };
         let before: Vec<_> = (0..100).map(|slot| lies(&stripe, slot)).collect();
-        assert!(before.iter().any(|(place, _)| *place == Place::STAGED));
-        assert!(before.iter().any(|(place, _)| *place != Place::STAGED));
+        assert!(
+            before
+                .iter()
+                .any(|(wheel_position, _)| *wheel_position == WheelPosition::STAGED)
+        );
+        assert!(
+            before
+                .iter()
+                .any(|(wheel_position, _)| *wheel_position != WheelPosition::STAGED)
+        );
         stripe.take_deferred();
         let due = stripe.next_due();
         for touch in 1..50 {

@@ -56,7 +56,7 @@ impl Pair {
                 Some(Slot::Armed(armed)) => {
                     let pending = armed.phase == Phase::Pending;
                     filed += usize::from(pending);
-                    let nowhere = armed.place == crate::wheel::Place::NONE;
+                    let nowhere = armed.wheel_position == crate::wheel::WheelPosition::NONE;
                     assert_eq!(pending, !nowhere, "ENTRY-5");
                     // A Queued entry has a ticket under way.
                     assert!(pending || armed.ticket, "ENTRY-1");
@@ -84,7 +84,11 @@ impl Pair {
         let staged = self.stripe.staging.iter();
         let staged = staged.inspect(|(position, slot, deadline)| {
             let armed = self.stripe.table.armed(*slot).expect("STAGE-1");
-            assert_eq!(armed.place, crate::wheel::Place::STAGED, "STAGE-1");
+            assert_eq!(
+                armed.wheel_position,
+                crate::wheel::WheelPosition::STAGED,
+                "STAGE-1"
+            );
             assert_eq!(armed.position, *position, "STAGE-1");
             assert!(*deadline <= armed.deadline, "STAGE-2");
         });
@@ -180,7 +184,7 @@ impl Pair {
             };
             let number = pending.map(|arming| arming.number);
             let found = taken.iter().position(|taken| taken.0 == Some(key));
-            let found = found.map(|place| taken.swap_remove(place));
+            let found = found.map(|wheel_position| taken.swap_remove(wheel_position));
             assert_eq!(found.map(|(_, _, value)| value), number);
             if let Some(arming) = pending {
                 self.end(arming, Ended::HandedBack);
