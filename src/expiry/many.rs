@@ -61,19 +61,19 @@ where
         Q: Hash + Eq + ?Sized + 'a,
     {
         let now = self.now();
-        let places = by_stripe(self.engine.shards().stripes(), keys, |key| {
+        let located = by_stripe(self.engine.shards().stripes(), keys, |key| {
             self.hash_of(key)
         });
-        let mut answers = vec![Touch::NotFound; places.len()];
-        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
-        self.engine.with_groups(&places, |group| {
+        let mut answers = vec![Touch::NotFound; located.len()];
+        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(located.len()));
+        self.engine.with_groups(&located, |group| {
             // All keys are found before any entry is touched: an `Eq` that panics leaves the group
             // of stripes unchanged.
             group.find_all(&mut slots);
             let mut slots = slots.iter();
-            group.each(|stripe, place| {
+            group.each(|stripe, located_key| {
                 if let Some(Some(slot)) = slots.next() {
-                    answers[place.index as usize] = touch_slot(stripe, *slot, now);
+                    answers[located_key.index as usize] = touch_slot(stripe, *slot, now);
                 }
             });
         });

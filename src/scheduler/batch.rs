@@ -52,21 +52,21 @@ where
     {
         let now = self.now();
         let deadline = now + delay;
-        let places = by_stripe(self.engine().shards().stripes(), keys, |key| {
+        let located = by_stripe(self.engine().shards().stripes(), keys, |key| {
             self.hash_of(key)
         });
-        let mut answers = vec![Reschedule::NotFound; places.len()];
+        let mut answers = vec![Reschedule::NotFound; located.len()];
         // A hold of the lock can hand over one timer that is due at once, so these go key by key.
         let per_hold = if deadline <= now { 1 } else { KEYS_PER_HOLD };
-        let mut slots = Vec::with_capacity(per_hold.min(places.len()));
-        portions(&places, per_hold, |stripe, places| {
+        let mut slots = Vec::with_capacity(per_hold.min(located.len()));
+        portions(&located, per_hold, |stripe, located| {
             self.engine().with(stripe, |stripe| {
                 // All keys are found before any timer is moved: an `Eq` that panics leaves the
                 // stripe unchanged.
-                find_all(stripe, places, &mut slots);
-                for (place, slot) in places.iter().zip(&slots) {
+                find_all(stripe, located, &mut slots);
+                for (located_key, slot) in located.iter().zip(&slots) {
                     if let Some(slot) = *slot {
-                        answers[place.index as usize] =
+                        answers[located_key.index as usize] =
                             stripe.reschedule_slot(slot, deadline, now, false).into();
                     }
                 }
@@ -82,19 +82,19 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        let places = by_stripe(self.engine().shards().stripes(), keys, |key| {
+        let located = by_stripe(self.engine().shards().stripes(), keys, |key| {
             self.hash_of(key)
         });
-        let mut answers = vec![Cancel::NotFound; places.len()];
-        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(places.len()));
+        let mut answers = vec![Cancel::NotFound; located.len()];
+        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(located.len()));
         let mut garbage = Vec::new();
-        portions(&places, KEYS_PER_HOLD, |stripe, places| {
+        portions(&located, KEYS_PER_HOLD, |stripe, located| {
             self.engine().with(stripe, |stripe| {
-                find_all(stripe, places, &mut slots);
-                for (place, slot) in places.iter().zip(&slots) {
+                find_all(stripe, located, &mut slots);
+                for (located_key, slot) in located.iter().zip(&slots) {
                     if let Some(slot) = *slot {
                         let (answer, dropped) = Self::settled(stripe.cancel_slot(slot));
-                        answers[place.index as usize] = answer;
+                        answers[located_key.index as usize] = answer;
                         garbage.push(dropped);
                     }
                 }

@@ -38,7 +38,7 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
     keys: impl IntoIterator<Item = &'a Q>,
     hash_of: impl Fn(&Q) -> (usize, KeyHash),
 ) -> Vec<Place<'a, Q>> {
-    let mut places: Vec<_> = keys
+    let mut located: Vec<_> = keys
         .into_iter()
         .enumerate()
         .map(|(index, key)| {
@@ -52,23 +52,23 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
         })
         .collect();
     // With few keys, counting over all stripes would take longer than a sort by comparison.
-    if places.len() < stripes {
-        places.sort_unstable_by_key(|place| (place.stripe, place.index));
-        return places;
+    if located.len() < stripes {
+        located.sort_unstable_by_key(|located_key| (located_key.stripe, located_key.index));
+        return located;
     }
     // A counting sort takes a quarter of the time of a sort by comparison.
     let mut next = vec![0; stripes];
-    for place in &places {
-        next[place.stripe as usize] += 1;
+    for located_key in &located {
+        next[located_key.stripe as usize] += 1;
     }
     let mut before = 0;
     for next in &mut next {
         before += std::mem::replace(next, before);
     }
-    let mut sorted = places.clone();
-    for place in places {
-        let next = &mut next[place.stripe as usize];
-        sorted[*next] = place;
+    let mut sorted = located.clone();
+    for located_key in located {
+        let next = &mut next[located_key.stripe as usize];
+        sorted[*next] = located_key;
         *next += 1;
     }
     sorted
@@ -76,11 +76,11 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
 
 /// Calls `serve` with a stripe and up to `per_hold` of its keys at a time.
 pub(crate) fn portions<'a, Q: ?Sized>(
-    places: &[Place<'a, Q>],
+    located: &[Place<'a, Q>],
     per_hold: usize,
     mut serve: impl FnMut(usize, &[Place<'a, Q>]),
 ) {
-    for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
+    for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
         for portion in same_stripe.chunks(per_hold) {
             serve(portion[0].stripe as usize, portion);
         }
@@ -94,7 +94,7 @@ pub(crate) fn portions<'a, Q: ?Sized>(
 /// lock is held.
 pub(crate) fn find_all<K, V, Q>(
     stripe: &Stripe<K, V>,
-    places: &[Place<'_, Q>],
+    located: &[Place<'_, Q>],
     slots: &mut Vec<Option<u32>>,
 ) where
     K: Borrow<Q>,
@@ -102,9 +102,9 @@ pub(crate) fn find_all<K, V, Q>(
 {
     slots.clear();
     slots.extend(
-        places
+        located
             .iter()
-            .map(|place| stripe.find(place.hash, place.key)),
+            .map(|located_key| stripe.find(located_key.hash, located_key.key)),
     );
 }
 
@@ -115,7 +115,7 @@ const STRIPES_PER_HOLD: usize = 16;
 struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
     number: usize,
     stripe: MutexGuard<'s, Stripe<K, V>>,
-    places: &'p [Place<'k, Q>],
+    located: &'p [Place<'k, Q>],
 }
 
 /// Stripes whose locks are held at the same time, with the keys that are served under them.
@@ -132,24 +132,25 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
     {
         let mut seen = 0;
         for held in &*self.0 {
-            for place in held.places {
-                seen += held.stripe.prefetch(place.hash);
+            for located_key in held.located {
+                seen += held.stripe.prefetch(located_key.hash);
             }
         }
         // Keeps the compiler from removing the reads of the first pass.
         black_box(seen);
         slots.clear();
         for held in &*self.0 {
-            let found = |place: &Place<'_, Q>| held.stripe.find(place.hash, place.key);
-            slots.extend(held.places.iter().map(found));
+            let found =
+                |located_key: &Place<'_, Q>| held.stripe.find(located_key.hash, located_key.key);
+            slots.extend(held.located.iter().map(found));
         }
     }
 
     /// Calls `serve` with each key of the group, in order, and its stripe.
     pub(crate) fn each(&mut self, mut serve: impl FnMut(&mut Stripe<K, V>, &Place<'_, Q>)) {
         for held in &mut *self.0 {
-            for place in held.places {
-                serve(&mut held.stripe, place);
+            for located_key in held.located {
+                serve(&mut held.stripe, located_key);
             }
         }
     }
@@ -160,14 +161,14 @@ impl<K, V> Shards<K, V> {
     #[cold]
     fn with_nobody<'k, Q: ?Sized>(
         &self,
-        places: &[Place<'k, Q>],
+        located: &[Place<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
     ) {
-        for same_stripe in places.chunk_by(|a, b| a.stripe == b.stripe) {
+        for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
             serve(&mut Group(&mut [Held {
                 number: same_stripe[0].stripe as usize,
                 stripe: self.inert().lock(),
-                places: same_stripe,
+                located: same_stripe,
             }]));
         }
     }
@@ -180,7 +181,7 @@ impl<K, V> Shards<K, V> {
     /// holds a lock, and no two calls wait for each other.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
-        places: &[Place<'k, Q>],
+        located: &[Place<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
         mut act: impl FnMut(usize, DeferredActions),
     ) {
@@ -188,7 +189,7 @@ impl<K, V> Shards<K, V> {
         // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
         let mut flag: Option<NoCalls> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
-        let mut rest = places;
+        let mut rest = located;
         while !rest.is_empty() {
             if flag.get_or_insert_with(NoCalls::begin).is_inert() {
                 return self.with_nobody(rest, serve);
@@ -208,14 +209,16 @@ impl<K, V> Shards<K, V> {
                 } else {
                     break;
                 };
-                let same = rest.iter().take_while(|place| place.stripe == first.stripe);
-                let (places, others) = rest.split_at(same.take(room).count());
-                room -= places.len();
+                let same = rest
+                    .iter()
+                    .take_while(|located_key| located_key.stripe == first.stripe);
+                let (located, others) = rest.split_at(same.take(room).count());
+                room -= located.len();
                 rest = others;
                 held.push(Held {
                     number,
                     stripe,
-                    places,
+                    located,
                 });
             }
             // All lookups of the group happen in this call, while all of its locks are held.
@@ -267,7 +270,7 @@ mod tests {
     }
 
     /// Returns sorted places. The stripe of a key is the key modulo the number of stripes.
-    fn places(keys: &[u64]) -> Vec<Place<'_, u64>> {
+    fn located(keys: &[u64]) -> Vec<Place<'_, u64>> {
         by_stripe(STRIPES, keys, |key| {
             (*key as usize % STRIPES, KeyHash(*key))
         })
@@ -281,13 +284,15 @@ mod tests {
     fn few_and_many_keys_are_sorted_alike() {
         for count in [0, 1, STRIPES as u64 - 1, STRIPES as u64, 300] {
             let keys: Vec<u64> = (0..count).map(|key| key * key % 97).collect();
-            let places = places(&keys);
-            assert_eq!(places.len(), keys.len());
-            assert!(places.is_sorted_by_key(|place| (place.stripe, place.index)));
-            for place in places {
-                let key = keys[place.index as usize];
-                assert_eq!((*place.key, place.hash), (key, KeyHash(key)));
-                assert_eq!(place.stripe as usize, key as usize % STRIPES);
+            let located = located(&keys);
+            assert_eq!(located.len(), keys.len());
+            assert!(
+                located.is_sorted_by_key(|located_key| (located_key.stripe, located_key.index))
+            );
+            for located_key in located {
+                let key = keys[located_key.index as usize];
+                assert_eq!((*located_key.key, located_key.hash), (key, KeyHash(key)));
+                assert_eq!(located_key.stripe as usize, key as usize % STRIPES);
             }
         }
     }
@@ -297,21 +302,21 @@ mod tests {
         let shards = shards();
         // Two keys for each stripe, and one stripe with more keys than a group holds.
         let keys: Vec<u64> = (0..64).chain([5; 150]).collect();
-        let places = places(&keys);
+        let located = located(&keys);
         let mut served = Vec::new();
         let mut most = (0, 0);
         shards.with_groups(
-            &places,
+            &located,
             |group| {
                 assert!(numbers(group).is_sorted_by(|a, b| a < b));
                 let before = served.len();
-                group.each(|_, place| served.push((place.stripe, place.index)));
+                group.each(|_, located_key| served.push((located_key.stripe, located_key.index)));
                 most.0 = most.0.max(group.0.len());
                 most.1 = most.1.max(served.len() - before);
             },
             |stripe, _| panic!("stripe {stripe} has deferred actions"),
         );
-        let all: Vec<_> = places.iter().map(|p| (p.stripe, p.index)).collect();
+        let all: Vec<_> = located.iter().map(|p| (p.stripe, p.index)).collect();
         assert_eq!(served, all);
         assert_eq!(most, (STRIPES_PER_HOLD, KEYS_PER_HOLD));
     }
@@ -328,7 +333,7 @@ mod tests {
                 let serve = |group: &mut Group<'_, '_, '_, '_, _, _, _>| {
                     sent.send(numbers(group)).expect("the receiver is alive");
                 };
-                shards.with_groups(&places(keys), serve, |_, _| ());
+                shards.with_groups(&located(keys), serve, |_, _| ());
             });
             assert_eq!(groups.recv(), Ok(vec![0, 1, 2]));
             let began = Instant::now();
@@ -347,7 +352,7 @@ mod tests {
         let keys = [1, 2, 3];
         let nested = AssertUnwindSafe(|| {
             let call_again = |_: &mut Group<'_, '_, '_, '_, _, _, _>| shards.peek(9, |_| ());
-            shards.with_groups(&places(&keys), call_again, |_, _| ());
+            shards.with_groups(&located(&keys), call_again, |_, _| ());
         });
         let panic = catch_unwind(nested).expect_err("the call takes a lock and panics");
         let message = panic.downcast_ref::<&str>().expect("a message");
@@ -355,7 +360,7 @@ mod tests {
         // All locks are free again, and the thread may take locks.
         let mut served = 0;
         shards.with_groups(
-            &places(&keys),
+            &located(&keys),
             |group| group.each(|_, _| served += 1),
             |_, _| (),
         );
