@@ -334,11 +334,11 @@ impl<F: Frontend> Engine<F> {
     /// time.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
-        places: &[batch::Place<'k, Q>],
+        located: &[batch::LocatedKey<'k, Q>],
         serve: impl FnMut(&mut Group<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
     ) {
         let run_deferred = |stripe, deferred: DeferredActions| self.run_deferred(stripe, deferred);
-        self.shards.with_groups(places, serve, run_deferred);
+        self.shards.with_groups(located, serve, run_deferred);
     }
 
     /// Does the deferred actions of one operation. Called without a lock.

@@ -15,7 +15,7 @@ use crate::sync::MutexGuard;
 pub(crate) const KEYS_PER_HOLD: usize = 64;
 
 /// A key with its stripe, its hash and the position of its answer.
-pub(crate) struct Place<'a, Q: ?Sized> {
+pub(crate) struct LocatedKey<'a, Q: ?Sized> {
     key: &'a Q,
     stripe: u32,
     /// Position of the key in the caller's list.
@@ -23,13 +23,13 @@ pub(crate) struct Place<'a, Q: ?Sized> {
     hash: KeyHash,
 }
 
-impl<Q: ?Sized> Clone for Place<'_, Q> {
+impl<Q: ?Sized> Clone for LocatedKey<'_, Q> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<Q: ?Sized> Copy for Place<'_, Q> {}
+impl<Q: ?Sized> Copy for LocatedKey<'_, Q> {}
 
 /// Sorts the keys by stripe; `stripes` is the number of stripes. Keys of one stripe stay in the
 /// caller's order, so that two operations on one key are performed in it.
@@ -37,13 +37,13 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
     stripes: usize,
     keys: impl IntoIterator<Item = &'a Q>,
     hash_of: impl Fn(&Q) -> (usize, KeyHash),
-) -> Vec<Place<'a, Q>> {
+) -> Vec<LocatedKey<'a, Q>> {
     let mut located: Vec<_> = keys
         .into_iter()
         .enumerate()
         .map(|(index, key)| {
             let (stripe, hash) = hash_of(key);
-            Place {
+            LocatedKey {
                 key,
                 stripe: stripe as u32,
                 index: index as u32,
@@ -76,9 +76,9 @@ pub(crate) fn by_stripe<'a, Q: ?Sized>(
 
 /// Calls `serve` with a stripe and up to `per_hold` of its keys at a time.
 pub(crate) fn portions<'a, Q: ?Sized>(
-    located: &[Place<'a, Q>],
+    located: &[LocatedKey<'a, Q>],
     per_hold: usize,
-    mut serve: impl FnMut(usize, &[Place<'a, Q>]),
+    mut serve: impl FnMut(usize, &[LocatedKey<'a, Q>]),
 ) {
     for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
         for portion in same_stripe.chunks(per_hold) {
@@ -94,7 +94,7 @@ pub(crate) fn portions<'a, Q: ?Sized>(
 /// lock is held.
 pub(crate) fn find_all<K, V, Q>(
     stripe: &Stripe<K, V>,
-    located: &[Place<'_, Q>],
+    located: &[LocatedKey<'_, Q>],
     slots: &mut Vec<Option<u32>>,
 ) where
     K: Borrow<Q>,
@@ -115,7 +115,7 @@ const STRIPES_PER_HOLD: usize = 16;
 struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
     number: usize,
     stripe: MutexGuard<'s, Stripe<K, V>>,
-    located: &'p [Place<'k, Q>],
+    located: &'p [LocatedKey<'k, Q>],
 }
 
 /// Stripes whose locks are held at the same time, with the keys that are served under them.
@@ -140,14 +140,15 @@ impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
         black_box(seen);
         slots.clear();
         for held in &*self.0 {
-            let found =
-                |located_key: &Place<'_, Q>| held.stripe.find(located_key.hash, located_key.key);
+            let found = |located_key: &LocatedKey<'_, Q>| {
+                held.stripe.find(located_key.hash, located_key.key)
+            };
             slots.extend(held.located.iter().map(found));
         }
     }
 
     /// Calls `serve` with each key of the group, in order, and its stripe.
-    pub(crate) fn each(&mut self, mut serve: impl FnMut(&mut Stripe<K, V>, &Place<'_, Q>)) {
+    pub(crate) fn each(&mut self, mut serve: impl FnMut(&mut Stripe<K, V>, &LocatedKey<'_, Q>)) {
         for held in &mut *self.0 {
             for located_key in held.located {
                 serve(&mut held.stripe, located_key);
@@ -161,7 +162,7 @@ impl<K, V> Shards<K, V> {
     #[cold]
     fn with_nobody<'k, Q: ?Sized>(
         &self,
-        located: &[Place<'k, Q>],
+        located: &[LocatedKey<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
     ) {
         for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
@@ -181,7 +182,7 @@ impl<K, V> Shards<K, V> {
     /// holds a lock, and no two calls wait for each other.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
-        located: &[Place<'k, Q>],
+        located: &[LocatedKey<'k, Q>],
         mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
         mut act: impl FnMut(usize, DeferredActions),
     ) {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     /// Returns sorted places. The stripe of a key is the key modulo the number of stripes.
-    fn located(keys: &[u64]) -> Vec<Place<'_, u64>> {
+    fn located(keys: &[u64]) -> Vec<LocatedKey<'_, u64>> {
         by_stripe(STRIPES, keys, |key| {
             (*key as usize % STRIPES, KeyHash(*key))
         })
