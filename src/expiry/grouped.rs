@@ -219,7 +219,7 @@ where
                 let slot = stripe.find(hash, key)?;
                 let (session, _) = stripe.unclaimed(slot)?;
                 let membership = session.tag.as_ref().filter(|_| session.lives(now))?;
-                Some((stripe.id_of_unclaimed(slot)?, membership.place()))
+                Some((stripe.id_of_unclaimed(slot)?, membership.location()))
             })?;
             if let Some(group) = place.group_of(member(number, id)) {
                 return Some(group);

@@ -51,12 +51,12 @@ type Lock<G> = CachePadded<Mutex<Shard<G>>>;
 
 struct Shard<G> {
     index: Index,
-    groups: Slab<Place<G>>,
+    groups: Slab<GroupSlot<G>>,
     /// The first free number.
     free: u32,
 }
 
-enum Place<G> {
+enum GroupSlot<G> {
     Used(Group<G>),
     /// A free number, with the next one.
     Free(u32),
@@ -79,14 +79,14 @@ impl<G> Shard<G> {
 
     fn group(&self, number: u32) -> Option<&Group<G>> {
         match self.groups.get(number) {
-            Some(Place::Used(group)) => Some(group),
+            Some(GroupSlot::Used(group)) => Some(group),
             _ => None,
         }
     }
 
     fn group_mut(&mut self, number: u32) -> Option<&mut Group<G>> {
         match self.groups.get_mut(number) {
-            Some(Place::Used(group)) => Some(group),
+            Some(GroupSlot::Used(group)) => Some(group),
             _ => None,
         }
     }
@@ -107,7 +107,7 @@ impl<G> Shard<G> {
 
     /// Adds a new group. It must get a member under the same hold of the lock (GROUP-5).
     fn open(&mut self, hash: KeyHash, name: G) -> Result<u32, G> {
-        let group = Place::Used(Group {
+        let group = GroupSlot::Used(Group {
             name,
             bits: hash.bits(),
             members: Members::new(),
@@ -116,12 +116,12 @@ impl<G> Shard<G> {
         if number == NO_ENTRY {
             number = match self.groups.push(group) {
                 Ok(number) => number,
-                Err(Place::Used(group)) => return Err(group.name),
-                Err(Place::Free(_)) => unreachable!("a refused push returns the group"),
+                Err(GroupSlot::Used(group)) => return Err(group.name),
+                Err(GroupSlot::Free(_)) => unreachable!("a refused push returns the group"),
             };
         } else {
             let place = &mut self.groups[number];
-            if let Place::Free(next) = std::mem::replace(place, group) {
+            if let GroupSlot::Free(next) = std::mem::replace(place, group) {
                 self.free = next;
             }
         }
@@ -140,7 +140,7 @@ impl<G> Shard<G> {
         self.free = NO_ENTRY;
         // Linked from the last to the first, so that the lowest free number is given out first.
         for number in (0..self.groups.len()).rev() {
-            if let Place::Free(next) = &mut self.groups[number] {
+            if let GroupSlot::Free(next) = &mut self.groups[number] {
                 *next = std::mem::replace(&mut self.free, number);
             }
         }
@@ -159,7 +159,7 @@ impl<G> Shard<G> {
             return None;
         }
         let place = &mut self.groups[number];
-        let Place::Used(group) = std::mem::replace(place, Place::Free(self.free)) else {
+        let GroupSlot::Used(group) = std::mem::replace(place, GroupSlot::Free(self.free)) else {
             unreachable!("the group was found under the same lock");
         };
         self.free = number;
@@ -190,8 +190,8 @@ impl<G> Membership<G> {
     }
 
     /// Returns where the member is. Read it under the stripe's lock, use it without (GROUP-1).
-    pub(super) fn place(&self) -> MemberPlace<G> {
-        MemberPlace {
+    pub(super) fn location(&self) -> MemberLocation<G> {
+        MemberLocation {
             shard: Arc::clone(&self.shard),
             group: self.group,
             number: self.number,
@@ -220,13 +220,13 @@ fn dispose<G>(emptied: Option<Group<G>>) {
 
 /// The location of a member in its group, to look the group up after the stripe's lock was
 /// released.
-pub(super) struct MemberPlace<G> {
+pub(super) struct MemberLocation<G> {
     shard: Arc<Lock<G>>,
     group: u32,
     number: u32,
 }
 
-impl<G> MemberPlace<G> {
+impl<G> MemberLocation<G> {
     /// Returns the group if `member` still belongs to it. GROUP-3: an id never names another
     /// arming.
     pub(super) fn group_of(&self, member: Member) -> Option<G>
@@ -532,8 +532,11 @@ mod tests {
         for stays in [0, 5_000, 9_999] {
             let mut all: Vec<_> = (0..10_000).map(|n| enter(&groups, n, n)).collect();
             let left = all[stays].take();
-            let place = left.as_ref().map(Membership::place).unwrap();
-            let gone = all[0].as_ref().or(all[1].as_ref()).map(Membership::place);
+            let place = left.as_ref().map(Membership::location).unwrap();
+            let gone = all[0]
+                .as_ref()
+                .or(all[1].as_ref())
+                .map(Membership::location);
             let gone_number = member(u32::from(stays == 0));
             drop(all);
             assert_eq!(numbers(&groups), 10_000);
