@@ -155,7 +155,7 @@ macro_rules! engine_options {
         /// Runs tasks on the threads of `executor` instead of a pool of the scheduler's own. The
         /// options `workers` and `max_workers` have no effect then.
         pub fn executor(mut self, executor: impl $crate::executor::Executor) -> Self {
-            self.place = $crate::engine::Place::Foreign(Box::new(executor));
+            self.executor_kind = $crate::engine::ExecutorKind::Foreign(Box::new(executor));
             self
         }
 
@@ -165,7 +165,7 @@ macro_rules! engine_options {
         /// **This is the only mode in which a task delays ticks:** while a task runs, nothing else
         /// of its shard expires.
         pub fn inline(mut self) -> Self {
-            self.place = $crate::engine::Place::Inline;
+            self.executor_kind = $crate::engine::ExecutorKind::Inline;
             self
         }
     };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, Fire, Frontend, Parts, Place, Server, Step, TickerState,
+    Detached, Ended, Engine, ExecutorKind, Fire, Frontend, Parts, Server, Step, TickerState,
 };
 use crate::executor::Worker;
 use crate::job::contain;
@@ -203,10 +203,10 @@ impl Size {
                 injector: 4,
             },
             clock: Clock::manual(&hand),
-            place: if self.inline {
-                Place::Inline
+            executor_kind: if self.inline {
+                ExecutorKind::Inline
             } else {
-                Place::Pool
+                ExecutorKind::Pool
             },
             seed: Some(0),
             stepped: false,

@@ -23,7 +23,7 @@
 //! then it sleeps again.
 
 use super::pace::Share;
-use super::{Engine, Frontend, Place, Server};
+use super::{Engine, ExecutorKind, Frontend, Server};
 use crate::executor::{Growth, GrowthWatch, PoolCrew, TickerQueue, Worker};
 use crate::shard::{Collected, Ticker};
 use crate::sync::atomic::Ordering;
@@ -160,7 +160,7 @@ impl<F: Frontend> Engine<F> {
         // watch of the pool begins with them.
         let news = self.closing().is_stopped()
             || (!waiting && shard.backlog.unclaimed() > 0)
-            || (!matches!(self.place, Place::Pool) && self.pool().has_tickets())
+            || (!matches!(self.executor_kind, ExecutorKind::Pool) && self.pool().has_tickets())
             || if ticker_state.stalled {
                 shard.backlog.recovered()
             } else {
@@ -210,12 +210,12 @@ impl<F: Frontend> Engine<F> {
         let shard = self.shards().shard(ticker_state.ticker.shard());
         // Counted before the hand-over, so that the count is never below the truth.
         shard.backlog.issue(ticker_state.ticker.tickets.len());
-        match &self.place {
-            Place::Foreign(executor) => {
+        match &self.executor_kind {
+            ExecutorKind::Foreign(executor) => {
                 let batch = ticker_state.ticker.tickets.drain(..).collect();
                 self.submit(executor.as_ref(), batch);
             }
-            Place::Pool | Place::Inline => {
+            ExecutorKind::Pool | ExecutorKind::Inline => {
                 for ticket in ticker_state.ticker.tickets.drain(..) {
                     ticker_state.ticker_queue.push(ticket);
                 }
@@ -226,7 +226,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Hands some of the injected tickets to a foreign executor. Returns whether there were any.
     fn submit_injected(&self) -> bool {
-        let Place::Foreign(executor) = &self.place else {
+        let ExecutorKind::Foreign(executor) = &self.executor_kind else {
             return false;
         };
         let injected = self.pool().take_injected(INJECTED_AT_ONCE);
@@ -259,7 +259,7 @@ impl<F: Frontend> Engine<F> {
         waiting: bool,
         start_workers: &mut dyn FnMut(usize),
     ) -> Time {
-        if !matches!(self.place, Place::Pool) {
+        if !matches!(self.executor_kind, ExecutorKind::Pool) {
             return Time::MAX;
         }
         let pool = self.pool();

@@ -131,7 +131,7 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
 }
 
 /// Where claimed tasks run.
-pub(crate) enum Place {
+pub(crate) enum ExecutorKind {
     /// The workers of this engine's own pool.
     Pool,
     /// The tickers themselves.
@@ -146,7 +146,7 @@ pub(crate) struct Engine<F: Frontend> {
     tag: u32,
     clock: Clock,
     shards: Shards<F::Key, F::Payload>,
-    place: Place,
+    executor_kind: ExecutorKind,
     pool: Arc<Pool>,
     closing: Closing,
     pace: Option<Pace>,
@@ -179,7 +179,7 @@ pub(crate) struct Faults {
 pub(crate) struct Parts {
     pub(crate) config: Valid,
     pub(crate) clock: Clock,
-    pub(crate) place: Place,
+    pub(crate) executor_kind: ExecutorKind,
     /// Makes hashes and wheel origins repeatable. By default they differ from engine to engine.
     pub(crate) seed: Option<u64>,
     /// Whether a test's thread drives the engine, so that it has no threads of its own.
@@ -192,7 +192,7 @@ impl<F: Frontend> Engine<F> {
         let Parts {
             config,
             clock,
-            place,
+            executor_kind,
             seed,
             stepped,
         } = parts;
@@ -208,11 +208,11 @@ impl<F: Frontend> Engine<F> {
             paced: config.pace.is_some(),
             seed: seed.unwrap_or_else(random_seed),
         });
-        let (workers, max_workers) = match &place {
-            Place::Pool => (config.workers, config.max_workers),
+        let (workers, max_workers) = match &executor_kind {
+            ExecutorKind::Pool => (config.workers, config.max_workers),
             // Each ticker is a worker and needs one worker slot.
-            Place::Inline => (config.shards, config.shards),
-            Place::Foreign(_) => (0, 0),
+            ExecutorKind::Inline => (config.shards, config.shards),
+            ExecutorKind::Foreign(_) => (0, 0),
         };
         let (pool, ticker_queues) = Pool::new(PoolConfig {
             workers,
@@ -228,7 +228,7 @@ impl<F: Frontend> Engine<F> {
             .map(|(number, (ticker_queue, parker))| {
                 // The tickers take their worker slots here, so with inline execution no slot is
                 // left for threads of the pool.
-                let inline = matches!(place, Place::Inline)
+                let inline = matches!(executor_kind, ExecutorKind::Inline)
                     .then(|| pool.take_slot())
                     .flatten();
                 let stripes = shards.stripes_of(number);
@@ -247,7 +247,7 @@ impl<F: Frontend> Engine<F> {
             closing: Closing::new(config.stripes),
             pace: (config.pace).map(|per_second| Pace::new(per_second, config.shards)),
             shards,
-            place,
+            executor_kind,
             pool,
             tick: config.tick,
             shutdown_limit: config.shutdown_limit,
@@ -295,7 +295,7 @@ impl<F: Frontend> Engine<F> {
     }
 
     pub(crate) fn is_inline(&self) -> bool {
-        matches!(self.place, Place::Inline)
+        matches!(self.executor_kind, ExecutorKind::Inline)
     }
 
     pub(crate) fn is_stepped(&self) -> bool {
@@ -404,7 +404,9 @@ impl<F: Frontend> Engine<F> {
         match self.pool.inject(ticket) {
             // The ticker passes injected tickets on. A task must never run inside the call that
             // armed it.
-            Ok(()) if !matches!(self.place, Place::Pool) => shard.bell.ring_for(Time::ZERO),
+            Ok(()) if !matches!(self.executor_kind, ExecutorKind::Pool) => {
+                shard.bell.ring_for(Time::ZERO)
+            }
             // All workers may be blocked while the ticker sleeps for long. It is woken to watch
             // them.
             Ok(()) => shard.bell.ring_for(self.clock.now() + GROWTH_LIMIT),

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, Parts, Place, Server, TickerState};
+use crate::engine::{Engine, ExecutorKind, Parts, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::outlet::{Intake, outlet};
@@ -42,7 +42,7 @@ use crate::sync::channel::Receiver;
 #[must_use = "a builder does nothing until `build`"]
 pub struct ExpiryMapBuilder<K, V, S = RandomState, G = NoGroups> {
     config: Config,
-    place: Place,
+    executor_kind: ExecutorKind,
     hasher: S,
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
@@ -56,7 +56,7 @@ impl<K, V> ExpiryMapBuilder<K, V> {
     pub(super) fn new() -> Self {
         ExpiryMapBuilder {
             config: Config::new(),
-            place: Place::Pool,
+            executor_kind: ExecutorKind::Pool,
             hasher: RandomState::default(),
             expiry: Expiry::NEVER,
             on_panic: None,
@@ -92,7 +92,7 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     fn of_kind<S2, G2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2, G2> {
         ExpiryMapBuilder {
             config: self.config,
-            place: self.place,
+            executor_kind: self.executor_kind,
             hasher: hasher(self.hasher),
             expiry: self.expiry,
             on_panic: self.on_panic,
@@ -285,7 +285,7 @@ where
         let (outlet, intake) = outlet(capacity);
         // A worker that waits for room holds an entry that no call finds any more. So there is only
         // one.
-        self.place = Place::Pool;
+        self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
         let map = self.start(Delivery::Outlet(outlet))?;
@@ -337,7 +337,7 @@ where
             Parts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
-                place: self.place,
+                executor_kind: self.executor_kind,
                 stepped: seed.is_some(),
                 seed,
             },

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, Parts, Place, Server, TickerState};
+use crate::engine::{Engine, ExecutorKind, Parts, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::sync::Arc;
@@ -43,7 +43,7 @@ use crate::sync::Mutex;
 pub struct Builder<K, S = RandomState> {
     config: Config,
     hasher: S,
-    place: Place,
+    executor_kind: ExecutorKind,
     on_panic: Option<OnPanic<K>>,
     keys: PhantomData<fn(K)>,
 }
@@ -53,7 +53,7 @@ impl<K> Builder<K> {
         Builder {
             config: Config::new(),
             hasher: RandomState::default(),
-            place: Place::Pool,
+            executor_kind: ExecutorKind::Pool,
             on_panic: None,
             keys: PhantomData,
         }
@@ -68,7 +68,7 @@ impl<K, S> Builder<K, S> {
         Builder {
             config: self.config,
             hasher,
-            place: self.place,
+            executor_kind: self.executor_kind,
             on_panic: self.on_panic,
             keys: PhantomData,
         }
@@ -137,7 +137,7 @@ where
             Parts {
                 config,
                 clock,
-                place: self.place,
+                executor_kind: self.executor_kind,
                 stepped: seed.is_some(),
                 seed,
             },

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::engine::{Ending, Engine, Fire, Frontend, Lifecycle, Parts, Place, Server, Shutdown};
+use crate::engine::{
+    Ending, Engine, ExecutorKind, Fire, Frontend, Lifecycle, Parts, Server, Shutdown,
+};
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_pair;
 use crate::options::engine_options;
@@ -118,7 +120,7 @@ fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
 #[must_use = "a builder does nothing until `build`"]
 pub struct TimerBuilder {
     config: Config,
-    place: Place,
+    executor_kind: ExecutorKind,
 }
 
 impl TimerBuilder {
@@ -135,7 +137,7 @@ impl TimerBuilder {
             Parts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
-                place: self.place,
+                executor_kind: self.executor_kind,
                 seed: None,
                 stepped: false,
             },
@@ -172,7 +174,7 @@ impl Timer {
     pub fn builder() -> TimerBuilder {
         TimerBuilder {
             config: Config::new(),
-            place: Place::Pool,
+            executor_kind: ExecutorKind::Pool,
         }
     }
 
