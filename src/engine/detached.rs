@@ -46,7 +46,7 @@ impl<F: Frontend> Drop for Detached<F> {
         let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
         // The drop may happen under a lock of another engine, and completing a run takes a lock.
         let engine = Arc::clone(&self.engine);
-        when_unlocked(move || engine.settle(stripe, id, panicked));
+        when_unlocked(move || engine.complete(stripe, id, panicked));
     }
 }
 

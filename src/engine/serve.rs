@@ -13,7 +13,7 @@
 use super::outside::InUserCode;
 use super::{Engine, Frontend, inside};
 use crate::job::{Claim, Ticket, contain};
-use crate::shard::{Claimed, EntryId, Settled, Stays, when_unlocked};
+use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -91,27 +91,31 @@ impl<F: Frontend> Server<F> {
         // can completing and claiming share a hold.
         let done = match done {
             Some(done) if done.stripe != ticket.stripe => {
-                engine.settle(done.stripe, done.id, done.panicked);
+                engine.complete(done.stripe, done.id, done.panicked);
                 None
             }
             done => done,
         };
-        let (settled, claimed, user_code) = engine.with(number, |stripe| {
-            let settled = done.map(|done| stripe.settle(done.id, done.panicked, now));
+        let (completed, claimed, user_code) = engine.with(number, |stripe| {
+            let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
             let claimed = stripe.claim_as(ticket.slot, now, F::start);
             // USER-1: entered in the hold that completes the run, so that a shutdown finds either
             // the run or this thread in user code.
             let follows = match &claimed {
                 Claimed::Run { .. } => false,
                 Claimed::KeyPanicked { .. } => true,
-                Claimed::Nothing => settled.as_ref().is_some_and(Settled::leaves_user_code),
+                Claimed::Nothing => completed.as_ref().is_some_and(Completed::leaves_user_code),
             };
-            (settled, claimed, follows.then(|| engine.after_run(number)))
+            (
+                completed,
+                claimed,
+                follows.then(|| engine.after_run(number)),
+            )
         });
         let shard = engine.shards().shard_of(number);
         shard.backlog.claimed(&shard.bell);
-        if let Some(settled) = settled {
-            after_settling(settled);
+        if let Some(completed) = completed {
+            after_completion(completed);
         }
         (claimed, user_code)
     }
@@ -287,7 +291,7 @@ impl<F: Frontend> Server<F> {
             let _ = contain(|| F::panicked(&self.access, &fire, message));
         }
         let _ = contain(|| drop(key));
-        let mut settled = Vec::with_capacity(done.len());
+        let mut completed = Vec::with_capacity(done.len());
         let mut user_code = None;
         // One hold of the lock completes all runs of a stripe.
         for same in of_one_stripe(&done, |done| done.stripe) {
@@ -295,17 +299,19 @@ impl<F: Frontend> Server<F> {
             let number = same[0].stripe as usize;
             engine.with(number, |stripe| {
                 let ends = same.iter();
-                settled.extend(ends.map(|done| stripe.settle(done.id, panicked, now)));
+                completed.extend(ends.map(|done| stripe.complete(done.id, panicked, now)));
                 // A run that is not completed keeps a shutdown waiting. Only the hold that
                 // completes the last one has to count the user code that follows.
-                if settled.len() == done.len() && settled.iter().any(Settled::leaves_user_code) {
+                if completed.len() == done.len()
+                    && completed.iter().any(Completed::leaves_user_code)
+                {
                     user_code = Some(engine.after_run(number));
                 }
             });
         }
         // Without a lock: wakers and keys are user code. The guard is dropped after all of them.
-        for settled in settled {
-            after_settling(settled);
+        for completed in completed {
+            after_completion(completed);
         }
         drop(user_code);
     }
@@ -313,27 +319,27 @@ impl<F: Frontend> Server<F> {
 
 impl<F: Frontend> Engine<F> {
     /// Completes a run that has ended.
-    pub(super) fn settle(&self, stripe: u32, id: EntryId, panicked: bool) {
+    pub(super) fn complete(&self, stripe: u32, id: EntryId, panicked: bool) {
         let now = self.now();
         let number = stripe as usize;
-        let (settled, _user_code) = self.with(number, |stripe| {
-            let settled = stripe.settle(id, panicked, now);
-            let follows = settled.leaves_user_code();
-            (settled, follows.then(|| self.after_run(number)))
+        let (completed, _user_code) = self.with(number, |stripe| {
+            let completed = stripe.complete(id, panicked, now);
+            let follows = completed.leaves_user_code();
+            (completed, follows.then(|| self.after_run(number)))
         });
-        after_settling(settled);
+        after_completion(completed);
     }
 }
 
 /// Wakes the waiting threads and tasks, and drops the key. Called without a lock.
-fn after_settling<K>(settled: Settled<K>) {
-    for (_, waiter) in settled.waiters {
+fn after_completion<K>(completed: Completed<K>) {
+    for (_, waiter) in completed.waiters {
         // A task's waker is code of its runtime.
         let _ = contain(|| waiter.wake());
     }
-    if settled.key.is_some() {
+    if completed.key.is_some() {
         // The key's `Drop` is user code. Its panic is caught, since no caller could handle it.
-        let _ = contain(|| drop(settled.key));
+        let _ = contain(|| drop(completed.key));
     }
 }
 
@@ -357,7 +363,7 @@ impl<F: Frontend> Claim for Server<F> {
             next = more();
         }
         if let Some(done) = done {
-            self.engine.settle(done.stripe, done.id, done.panicked);
+            self.engine.complete(done.stripe, done.id, done.panicked);
         }
     }
 

@@ -52,7 +52,7 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (cancelling, run) =
             EndOfRun::cancel(self.engine(), stripe, |stripe| stripe.cancel(hash, key));
-        let (answer, dropped) = Self::settled(cancelling);
+        let (answer, dropped) = Self::cancel_answer(cancelling);
         // Dropped before the wait: the run may wait for something that this drop releases. If the
         // drop panics, `run` is dropped and ends the wait.
         drop_pair(dropped);

@@ -93,7 +93,7 @@ where
                 find_all(stripe, located, &mut slots);
                 for (located_key, slot) in located.iter().zip(&slots) {
                     if let Some(slot) = *slot {
-                        let (answer, dropped) = Self::settled(stripe.cancel_slot(slot));
+                        let (answer, dropped) = Self::cancel_answer(stripe.cancel_slot(slot));
                         answers[located_key.index as usize] = answer;
                         garbage.push(dropped);
                     }

@@ -146,14 +146,14 @@ where
 
     /// Converts the result of a cancellation, and drops the key and the task without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
-        let (answer, dropped) = Self::settled(cancelling);
+        let (answer, dropped) = Self::cancel_answer(cancelling);
         drop_pair(dropped);
         answer
     }
 
     /// Splits the result of a cancellation into the answer and what to drop without a lock.
     #[inline]
-    pub(super) fn settled(cancelling: Cancelling<K, Task<K, S>>) -> (Cancel, Dropped<K, S>) {
+    pub(super) fn cancel_answer(cancelling: Cancelling<K, Task<K, S>>) -> (Cancel, Dropped<K, S>) {
         match cancelling {
             Cancelling::Cancelled {
                 deadline,
@@ -451,7 +451,7 @@ where
                     running: false,
                 };
             }
-            let (answer, dropped) = Self::settled(stripe.cancel_running(slot));
+            let (answer, dropped) = Self::cancel_answer(stripe.cancel_running(slot));
             garbage = dropped;
             answer
         });
@@ -510,7 +510,7 @@ where
             // The thread panics under a lock: no stripe was searched, and the task may be running.
             return Err(WaitError::WouldDeadlock);
         }
-        let (answer, dropped) = Self::settled(cancelling);
+        let (answer, dropped) = Self::cancel_answer(cancelling);
         // Dropped before the wait: the run may wait for something that this drop releases.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
             // Nobody is going to wait, so the key must not stay closed.

@@ -43,8 +43,8 @@ pub(crate) use entry::End;
 use fold::Fold;
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Arming, Cancelling, Claimed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index, KeyHash,
-    Moving, Refusal, RunEvent, Settled, Start, Stays, Stripe, Taken,
+    Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index,
+    KeyHash, Moving, Refusal, RunEvent, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, refuse, when_unlocked};

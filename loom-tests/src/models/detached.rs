@@ -5,7 +5,7 @@
 //! Who is not woken shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/detached-is-settled-by-its-worker-too.patch`
+//! - `teeth/detached-is-completed-by-its-worker-too.patch`
 //! - `teeth/detached-cancel-tells-nobody.patch`
 //! - `teeth/detached-watches-what-was-told.patch`: a cancel before the first look is not heard of.
 

@@ -8,7 +8,7 @@
 //! - `teeth/line-pass-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
 //! - `teeth/line-looks-at-nothing.patch`: what is behind a pass that hangs stays.
 //! - `teeth/line-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
-//! - `teeth/line-settled-registers-in-a-second-hold.patch`
+//! - `teeth/line-completed-registers-in-a-second-hold.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;

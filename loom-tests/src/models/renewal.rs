@@ -5,7 +5,7 @@
 //!
 //! Teeth:
 //! - `teeth/term-departs-in-two-holds.patch`: a renewal is sent after the release.
-//! - `teeth/term-settled-registers-in-a-second-hold.patch`
+//! - `teeth/term-completed-registers-in-a-second-hold.patch`
 //! - `teeth/term-landing-wakes-nobody.patch`
 //! - `teeth/term-lands-in-two-holds.patch`: a late answer revives what was lost.
 

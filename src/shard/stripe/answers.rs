@@ -144,14 +144,14 @@ pub(crate) struct Stays<V> {
 
 /// The parts of a completed run that the caller handles after unlocking.
 #[derive(Debug)]
-pub(crate) struct Settled<K> {
+pub(crate) struct Completed<K> {
     /// The key, unless the entry goes on with a successor.
     pub(crate) key: Option<K>,
     /// Threads and tasks to wake.
     pub(crate) waiters: Vec<(u64, Waiter)>,
 }
 
-impl<K> Settled<K> {
+impl<K> Completed<K> {
     /// Returns whether user code must run: the drop of a key, or the waker of a task.
     #[inline]
     pub(crate) fn leaves_user_code(&self) -> bool {

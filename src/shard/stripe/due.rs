@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::super::entry::{End, Phase, Slot, Table};
-use super::answers::{Claimed, Settled, Start};
+use super::answers::{Claimed, Completed, Start};
 use super::repeating::Repeating;
 use super::{EXHAUSTED, EntryId, Run, Stripe, micros};
 use crate::stats::Latenesses;
@@ -214,7 +214,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Completes the run `id`.
-    pub(crate) fn settle(&mut self, id: EntryId, panicked: bool, now: Time) -> Settled<K> {
+    pub(crate) fn complete(&mut self, id: EntryId, panicked: bool, now: Time) -> Completed<K> {
         self.counters.panicked += u64::from(panicked);
         let Some(at) = self.run_at(id.slot) else {
             unreachable!("ENTRY-4: a run is completed exactly once");
@@ -265,7 +265,7 @@ impl<K, V> Stripe<K, V> {
                 }
             }
         };
-        Settled {
+        Completed {
             key,
             waiters: run.waiters,
         }

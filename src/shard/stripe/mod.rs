@@ -20,7 +20,7 @@ mod tests;
 mod waiting;
 
 pub(crate) use answers::{
-    Arming, Cancelling, Claimed, EntryInfo, EntryPhase, Moving, Refusal, Settled, Start, Stays,
+    Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal, Start, Stays,
     Taken,
 };
 

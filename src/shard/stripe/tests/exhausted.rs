@@ -112,11 +112,11 @@ fn a_run_moves_out_of_an_exhausted_slot() {
     let successor = arm(&mut stripe, 1, 'b', NOW);
     assert!(successor.after_run);
     assert_eq!(successor.id.slot, run.slot);
-    let settled = stripe.settle(run, false, NOW);
-    assert!(settled.key.is_none(), "the key goes on");
+    let completed = stripe.complete(run, false, NOW);
+    assert!(completed.key.is_none(), "the key goes on");
     let (again, value) = claim(&mut stripe);
     assert_eq!((again, value), (successor.id, 'b'));
-    assert_eq!(stripe.settle(again, false, NOW).key, Some(1));
+    assert_eq!(stripe.complete(again, false, NOW).key, Some(1));
     assert!(stripe.get(hash(1), &1).is_none());
 
     // The old slot is not used again.
@@ -141,7 +141,7 @@ fn a_repetition_that_finds_no_generation_ends() {
         next: Some(LATER),
     };
     assert_eq!(stripe.arm_next_round(id, stays), Some('a'), "it comes out");
-    assert_eq!(stripe.settle(id, false, NOW).key, Some(1));
+    assert_eq!(stripe.complete(id, false, NOW).key, Some(1));
     let counters = stripe.counters();
     assert_eq!((counters.scheduled, counters.pending), (1, 0));
 }
@@ -152,6 +152,6 @@ fn just_before_it_is_exhausted_a_slot_is_an_ordinary_one() {
     let old = armed(&mut stripe, EXHAUSTED - 1, NOW);
     let (run, _) = claim(&mut stripe);
     assert_eq!(run, old);
-    stripe.settle(run, false, NOW);
+    stripe.complete(run, false, NOW);
     assert_eq!(arm(&mut stripe, 2, 'b', LATER).id.slot, old.slot);
 }

@@ -213,7 +213,7 @@ impl Pair {
                     let left = self.stripe.arm_next_round(arming.id, stays);
                     assert_eq!(left, Some(usize::MAX), "a closed stripe arms no next round");
                 }
-                self.stripe.settle(arming.id, false, at(self.now));
+                self.stripe.complete(arming.id, false, at(self.now));
             }
         }
         reports += u32::from(self.stripe.take_deferred().emptied);

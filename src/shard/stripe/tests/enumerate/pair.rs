@@ -470,9 +470,13 @@ impl Pair {
         else {
             return false;
         };
-        let settled = self.stripe.settle(arming.id, false, at(self.now));
-        assert_eq!(settled.key, successor.is_none().then_some(key));
-        let woken: Vec<u64> = settled.waiters.iter().map(|(number, _)| *number).collect();
+        let completed = self.stripe.complete(arming.id, false, at(self.now));
+        assert_eq!(completed.key, successor.is_none().then_some(key));
+        let woken: Vec<u64> = completed
+            .waiters
+            .iter()
+            .map(|(number, _)| *number)
+            .collect();
         assert_eq!(woken, Vec::from_iter(waiter));
         self.keys[key] = match successor {
             None => State::Absent,
