@@ -37,7 +37,7 @@ pub(crate) trait Claim: Send + Sync + 'static {
 
 /// Runs user code and catches a panic, whose message it returns. The payload of the panic is user
 /// code as well: its `Drop` may panic in turn, so it is dropped under another guard.
-pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = message_of(payload.as_ref());
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -73,7 +73,7 @@ pub(crate) fn drop_each<A, B>(garbage: impl IntoIterator<Item = (A, B)>) {
 /// Drops the two values of one operation, as [`drop_each`] does. If one of them has nothing to
 /// drop, there can't be two panics, and nothing has to be caught.
 #[inline]
-pub(crate) fn drop_pair<A, B>((one, other): (A, B)) {
+pub(crate) fn drop_catching<A, B>((one, other): (A, B)) {
     if needs_drop::<A>() && needs_drop::<B>() || panicking() {
         drop_one_by_one(one, other);
     }
@@ -100,14 +100,14 @@ mod tests {
 
     #[test]
     fn a_panic_is_contained_and_its_message_kept() {
-        assert_eq!(contain(|| 7), Ok(7));
+        assert_eq!(catch_panic(|| 7), Ok(7));
         assert_eq!(
-            contain(|| panic!("plain")),
+            catch_panic(|| panic!("plain")),
             Err::<(), _>("plain".to_owned())
         );
         let number = 3;
         assert_eq!(
-            contain(|| panic!("number {number}")),
+            catch_panic(|| panic!("number {number}")),
             Err::<(), _>("number 3".to_owned())
         );
     }
@@ -120,7 +120,7 @@ mod tests {
                 panic!("in drop");
             }
         }
-        assert!(contain(|| std::panic::panic_any(Bomb)).is_err());
+        assert!(catch_panic(|| std::panic::panic_any(Bomb)).is_err());
     }
 
     #[test]
@@ -138,12 +138,12 @@ mod tests {
             }
         }
         let told = Err("in drop".to_owned());
-        assert_eq!(contain(|| drop_pair((Bomb, Bomb))), told);
-        assert_eq!(contain(|| drop_pair((1, Bomb))), told);
-        assert_eq!(contain(|| drop_pair((Bomb, 1))), told);
+        assert_eq!(catch_panic(|| drop_catching((Bomb, Bomb))), told);
+        assert_eq!(catch_panic(|| drop_catching((1, Bomb))), told);
+        assert_eq!(catch_panic(|| drop_catching((Bomb, 1))), told);
         // While the thread is panicking one more would end the process.
-        let unwound = contain(|| {
-            let _guard = InUnwinding(|| drop_pair((1, Bomb)));
+        let unwound = catch_panic(|| {
+            let _guard = InUnwinding(|| drop_catching((1, Bomb)));
             panic!("first");
         });
         assert_eq!(unwound, Err::<(), _>("first".to_owned()));
@@ -161,7 +161,7 @@ mod tests {
         let drops = std::cell::Cell::new(0);
         let bombs = (0..5).map(|_| (Bomb(&drops), Some(Bomb(&drops))));
         let bombs: Vec<_> = bombs.collect();
-        assert_eq!(contain(|| drop_each(bombs)), Err("drop 1".to_owned()));
+        assert_eq!(catch_panic(|| drop_each(bombs)), Err("drop 1".to_owned()));
         assert_eq!(drops.get(), 10);
     }
 }

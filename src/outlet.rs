@@ -15,7 +15,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use crate::job::{contain, drop_pair};
+use crate::job::{catch_panic, drop_catching};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 use crate::sync::{Arc, Mutex};
@@ -165,7 +165,7 @@ impl<T> Intake<T> {
 /// Drops the waker of a waiting task: it is not woken any more.
 impl<T> Drop for Intake<T> {
     fn drop(&mut self) {
-        drop_pair(((), self.signal.take()));
+        drop_catching(((), self.signal.take()));
     }
 }
 
@@ -177,6 +177,6 @@ impl Signal {
     fn wake(&self) {
         let waker = self.take();
         // A waker is code of its runtime, and may panic.
-        let _ = contain(|| waker.wake());
+        let _ = catch_panic(|| waker.wake());
     }
 }

@@ -122,7 +122,7 @@ impl std::error::Error for UnderLock {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::contain;
+    use crate::job::catch_panic;
     use crate::shard::NoCalls;
     use crate::sync::Arc;
     use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(check(), Ok(()));
         assert!(!is_under_lock());
         let seen = Arc::new(AtomicUsize::new(0));
-        let panicked = contain(|| {
+        let panicked = catch_panic(|| {
             let _lock = NoCalls::begin();
             assert!(is_under_lock());
             let _in_unwinding = InUnwinding(Arc::clone(&seen));

@@ -19,7 +19,7 @@ use super::releases::UserHandle;
 use super::request::{How, Request};
 use super::store::{StoreError, Watch};
 use super::watchdog::{FIRST_WAIT, Keep, Waits, spread};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::Arc;
 
 /// How a lock is acquired. Begun by [`Leases::acquire`](super::Leases::acquire).
@@ -362,7 +362,7 @@ impl Quest {
 
     fn watch(&mut self, waker: &Waker) {
         if self.watch.is_none() {
-            let told = contain(|| self.inner.store.watch(&self.request.name, waker));
+            let told = catch_panic(|| self.inner.store.watch(&self.request.name, waker));
             self.watch = Some(Watching {
                 since: self.inner.clock.now(),
                 told: told.ok().flatten(),

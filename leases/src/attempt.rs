@@ -8,7 +8,7 @@ use super::id::LeaseId;
 use super::inner::Inner;
 use super::request::{How, Request};
 use super::store::{Acquired, Claim, StoreError};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::Arc;
 
 /// A call takes this long at least, however little patience is left.
@@ -27,7 +27,7 @@ pub(super) enum Attempt {
 impl Inner {
     /// Asks the store once. Whatever panics, the answer is that nobody knows.
     pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
-        contain(|| self.ask(request, how)).unwrap_or_else(|panic| {
+        catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Attempt::Failed(StoreError::Unavailable(what))
         })

@@ -8,7 +8,7 @@
 
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
 /// A desk's two ends.
@@ -134,6 +134,6 @@ impl Wake for Bell {
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         // A runtime's code.
-        let _ = contain(|| waker.wake());
+        let _ = catch_panic(|| waker.wake());
     }
 }

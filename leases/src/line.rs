@@ -18,7 +18,7 @@ use std::time::Duration;
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
 use super::watchdog::{Lane, Route};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex};
 
 /// What a line needs of those around it. None of it is called under a lock.
@@ -96,7 +96,7 @@ impl<T> Line<T> {
         until: Time,
     ) {
         // Whatever happens, the pass comes back to its lane.
-        let _ = contain(|| Self::send_all(carrier, lane, epoch, until));
+        let _ = catch_panic(|| Self::send_all(carrier, lane, epoch, until));
         carrier.stops_looking(lane, epoch);
         lane.ended(epoch);
         if lane.is_empty() {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs user code and catches its panic, whose message is the error. The payload of the panic is user
 /// code's too, and its `Drop` may panic in turn, so it is dropped under another guard.
-pub(crate) fn contain<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = message_of(payload.as_ref());
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
@@ -32,14 +32,14 @@ mod tests {
 
     #[test]
     fn a_panic_is_contained_and_its_message_kept() {
-        assert_eq!(contain(|| 7), Ok(7));
+        assert_eq!(catch_panic(|| 7), Ok(7));
         assert_eq!(
-            contain(|| panic!("plain")),
+            catch_panic(|| panic!("plain")),
             Err::<(), _>("plain".to_owned())
         );
         let number = 3;
         assert_eq!(
-            contain(|| panic!("number {number}")),
+            catch_panic(|| panic!("number {number}")),
             Err::<(), _>("number 3".to_owned())
         );
     }
@@ -52,6 +52,6 @@ mod tests {
                 panic!("in drop");
             }
         }
-        assert!(contain(|| std::panic::panic_any(Bomb)).is_err());
+        assert!(catch_panic(|| std::panic::panic_any(Bomb)).is_err());
     }
 }

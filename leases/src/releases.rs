@@ -17,7 +17,7 @@ use super::line::Carrier;
 use super::request::{GiveBack, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
 use super::watchdog::{Alarm, Lane, Route, call_limit};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
@@ -80,7 +80,7 @@ impl Inner {
 
     /// Where a name lives. A panic of the store's leaves it where the others are.
     pub(super) fn destination(&self, name: &str) -> Destination {
-        contain(|| self.store.destination(name)).unwrap_or_default()
+        catch_panic(|| self.store.destination(name)).unwrap_or_default()
     }
 
     /// Until when a release that begins now is of use.
@@ -110,7 +110,7 @@ impl Inner {
             .iter()
             .map(|release| Holding::new(&release.back.name, &release.back.owner))
             .collect();
-        let answer = contain(|| self.store.release_many(destination, &holdings, limit));
+        let answer = catch_panic(|| self.store.release_many(destination, &holdings, limit));
         let whole = batch.len() > 1;
         let mut answers = match answer {
             Ok(Ok(answers)) => answers,
@@ -186,10 +186,11 @@ impl Inner {
         lease: Duration,
     ) -> Result<Released, StoreError> {
         let limit = call_limit(lease);
-        let answer = contain(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
-            let what = format!("the store panicked: {panic}");
-            Err(StoreError::Unavailable(what))
-        });
+        let answer =
+            catch_panic(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
+                let what = format!("the store panicked: {panic}");
+                Err(StoreError::Unavailable(what))
+            });
         if let Ok(answer) = &answer {
             self.count_released(*answer);
         }

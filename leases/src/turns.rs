@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::Mutex;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -48,7 +48,7 @@ impl<D: Copy + Eq + Hash> Turns<D> {
         let mut next = Some(task);
         while let Some(task) = next {
             // Of what panics the panic hook has told.
-            let _ = contain(task);
+            let _ = catch_panic(task);
             next = self.next(destination);
         }
     }

@@ -16,7 +16,7 @@ use crate::engine::{
     Detached, Ended, Engine, ExecutorKind, Fire, Frontend, Parts, Server, Step, TickerState,
 };
 use crate::executor::Worker;
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::outlet::Outlet;
 use crate::shard::{
     Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Stays, Taken,
@@ -121,7 +121,7 @@ impl Frontend for Ledger {
         fire: &Fire<'_, u32>,
         task: usize,
     ) -> Ended<usize> {
-        let ended = contain(|| Self::run(engine, fire, task));
+        let ended = catch_panic(|| Self::run(engine, fire, task));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             Self::panicked(engine, fire, &message);

@@ -40,7 +40,7 @@ pub(crate) use wait::EndOfRun;
 use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
-use crate::job::{Claim, Ticket, contain};
+use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{self, Group};
 use crate::shard::{DeferredActions, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
 use crate::stats::Latenesses;
@@ -98,10 +98,10 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
         fire: &Fire<'_, Self::Key>,
         payload: Self::Payload,
     ) -> Ended<Self::Payload> {
-        let ended = contain(|| Self::run(access, fire, payload));
+        let ended = catch_panic(|| Self::run(access, fire, payload));
         let panicked = ended.is_err();
         if let Err(message) = ended {
-            let _ = contain(|| Self::panicked(access, fire, &message));
+            let _ = catch_panic(|| Self::panicked(access, fire, &message));
         }
         Ended {
             panicked,
@@ -353,14 +353,14 @@ impl<F: Frontend> Engine<F> {
         #[cfg(feature = "tokio")]
         for (_, waiter) in deferred.to_notify {
             // A task's waker is code of its runtime.
-            let _ = contain(|| waiter.wake());
+            let _ = catch_panic(|| waiter.wake());
         }
         if deferred.emptied {
             // USER-1: counted before the stripe reports itself empty, since the engine may look
             // quiet from then on.
             let _user_code = F::ENDS.then(|| self.after_run(stripe));
             if self.closing.stripe_emptied() {
-                let _ = contain(|| self.frontend.ended());
+                let _ = catch_panic(|| self.frontend.ended());
             }
         }
     }
@@ -432,7 +432,7 @@ impl<F: Frontend> Engine<F> {
         // A task that waits for runs to end must notice that it would wait for this thread.
         let _inside = inside::Inside::enter(self.tag);
         // If the job is refused, dropped or lost in a panic, its drop returns and counts the rest.
-        let _ = contain(|| drop(executor.execute(job)));
+        let _ = catch_panic(|| drop(executor.execute(job)));
     }
 
     /// Takes back tickets that nobody will claim. Their timers expire again with the next tick.

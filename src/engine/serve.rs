@@ -12,7 +12,7 @@
 
 use super::outside::InUserCode;
 use super::{Engine, Frontend, inside};
-use crate::job::{Claim, Ticket, contain};
+use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -128,7 +128,7 @@ impl<F: Frontend> Server<F> {
             .with(stripe as usize, |stripe| stripe.arm_next_round(id, stays));
         if left.is_some() {
             // The payload is user code, and so is its drop.
-            let _ = contain(|| drop(left));
+            let _ = catch_panic(|| drop(left));
         }
     }
 
@@ -144,7 +144,7 @@ impl<F: Frontend> Server<F> {
             } => {
                 // The key's `Clone` panicked. This is reported as a panic of the arming. There is
                 // no clone, so the handler gets the original key.
-                let message = contain(|| std::panic::resume_unwind(panic)).err();
+                let message = catch_panic(|| std::panic::resume_unwind(panic)).err();
                 let fire = Fire {
                     key: &key,
                     stripe: ticket.stripe,
@@ -155,9 +155,9 @@ impl<F: Frontend> Server<F> {
                 let message = message.unwrap_or_default();
                 // The payload is dropped before the panic is reported, so that the handler finds
                 // nothing left of the arming.
-                let _ = contain(|| drop(value));
-                let _ = contain(|| F::panicked(&self.access, &fire, &message));
-                let _ = contain(|| drop(key));
+                let _ = catch_panic(|| drop(value));
+                let _ = catch_panic(|| F::panicked(&self.access, &fire, &message));
+                let _ = catch_panic(|| drop(key));
                 None
             }
             Claimed::Run {
@@ -184,7 +184,7 @@ impl<F: Frontend> Server<F> {
                 if let Some(stays) = stays {
                     self.go_on(ticket.stripe, id, stays);
                 }
-                let _ = contain(|| drop(key));
+                let _ = catch_panic(|| drop(key));
                 // The run continues on a runtime, which completes it.
                 if left {
                     return None;
@@ -276,8 +276,8 @@ impl<F: Frontend> Server<F> {
             return;
         };
         // The batch takes the keys along, but a panic has to be reported with one of them.
-        let (key, deadline) = (contain(|| first.key.clone()), first.deadline);
-        let ended = contain(|| F::run_batch(&self.access, batch));
+        let (key, deadline) = (catch_panic(|| first.key.clone()), first.deadline);
+        let ended = catch_panic(|| F::run_batch(&self.access, batch));
         let panicked = ended.is_err();
         // Only the first run is named: nobody knows which of them panicked.
         if let (Err(message), Ok(key)) = (&ended, &key) {
@@ -288,9 +288,9 @@ impl<F: Frontend> Server<F> {
                 deadline,
                 started,
             };
-            let _ = contain(|| F::panicked(&self.access, &fire, message));
+            let _ = catch_panic(|| F::panicked(&self.access, &fire, message));
         }
-        let _ = contain(|| drop(key));
+        let _ = catch_panic(|| drop(key));
         let mut completed = Vec::with_capacity(done.len());
         let mut user_code = None;
         // One hold of the lock completes all runs of a stripe.
@@ -335,11 +335,11 @@ impl<F: Frontend> Engine<F> {
 fn after_completion<K>(completed: Completed<K>) {
     for (_, waiter) in completed.waiters {
         // A task's waker is code of its runtime.
-        let _ = contain(|| waiter.wake());
+        let _ = catch_panic(|| waiter.wake());
     }
     if completed.key.is_some() {
         // The key's `Drop` is user code. Its panic is caught, since no caller could handle it.
-        let _ = contain(|| drop(completed.key));
+        let _ = catch_panic(|| drop(completed.key));
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
 use crate::executor::Worker;
-use crate::job::{contain, drop_each};
+use crate::job::{catch_panic, drop_each};
 use crate::outlet::{Intake, outlet};
 use crate::shard::{NoCalls, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -285,7 +285,7 @@ impl<F: Frontend> Engine<F> {
 /// Runs `body` until it returns. If it panics, the panic is counted and `body` starts again after a
 /// pause; the panic hook has reported it. So a broken ticker is neither silent nor gone.
 fn supervise(panics: &AtomicU64, mut body: impl FnMut()) {
-    while contain(&mut body).is_err() {
+    while catch_panic(&mut body).is_err() {
         // Relaxed: a count.
         panics.fetch_add(1, Ordering::Relaxed);
         // Without a pause, a panic that recurs at once would burn a core.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, Grouping};
 use crate::engine::{Batched, Engine, Fire, Frontend};
-use crate::job::{contain, drop_pair};
+use crate::job::{catch_panic, drop_catching};
 use crate::outlet::{Outlet, Unsent};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
@@ -193,7 +193,7 @@ where
             Err(panic) => {
                 // Dropped before the panic continues: the value's drop is user code and may panic,
                 // too.
-                let _ = contain(|| drop(session));
+                let _ = catch_panic(|| drop(session));
                 resume_unwind(panic);
             }
         };
@@ -264,16 +264,16 @@ where
     let frontend = &map.engine.frontend;
     // Closing comes before the callback, which must find the map closed. It drops the other
     // entries, and a panic of these drops must not keep the callback from running.
-    let closed = contain(|| {
+    let closed = catch_panic(|| {
         if frontend.when_receiver_lost == ReceiverLost::Close {
             map.engine.abandon();
         }
     });
     if let Some(tell) = frontend.on_receiver_lost.as_ref().filter(|_| is_first) {
-        let _ = contain(|| tell(&item));
+        let _ = catch_panic(|| tell(&item));
     }
     // Dropped separately: two panics at once would end the process.
-    drop_pair((item.key, item.value));
+    drop_catching((item.key, item.value));
     if let Err(message) = closed {
         resume_unwind(Box::new(message));
     }

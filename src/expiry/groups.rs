@@ -30,7 +30,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::shard::{Barrier, Index, KeyHash, NoCalls};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
@@ -214,7 +214,7 @@ impl<G> Drop for Membership<G> {
 /// may run in the middle of other drops.
 fn dispose<G>(emptied: Option<Group<G>>) {
     if emptied.is_some() {
-        let _ = contain(|| drop(emptied));
+        let _ = catch_panic(|| drop(emptied));
     }
 }
 
@@ -513,7 +513,7 @@ mod tests {
         let groups = GroupIndex::with_shards(1, Some(0));
         assert!(enter(&groups, 1, 0).is_none());
         let mut outlives = None;
-        let panicked = contain(|| {
+        let panicked = catch_panic(|| {
             groups.enter(hash(2), &2, |membership, _| -> (Entered<u32>, ()) {
                 outlives = Some(membership);
                 panic!("on purpose");

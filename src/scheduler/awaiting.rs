@@ -12,7 +12,7 @@ use super::handle::Handle;
 use super::hasher::RandomState;
 use crate::engine::EndOfRun;
 use crate::error::WaitError;
-use crate::job::drop_pair;
+use crate::job::drop_catching;
 
 /// The future of [`Handle::cancel_and_wait_async`]. Dropping it ends the wait. If it is dropped
 /// under a lock of this crate, the wait ends when that lock is released.
@@ -55,7 +55,7 @@ where
         let (answer, dropped) = Self::cancel_answer(cancelling);
         // Dropped before the wait: the run may wait for something that this drop releases. If the
         // drop panics, `run` is dropped and ends the wait.
-        drop_pair(dropped);
+        drop_catching(dropped);
         CancelAndWait { answer, run }
     }
 }

@@ -8,7 +8,7 @@ use super::firing::Firing;
 use super::handle::Handle;
 use super::task::{After, Rounds, Task};
 use crate::engine::{Ended, Engine, Fire, Frontend};
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::shard::{Start, Stays};
 use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
@@ -111,10 +111,10 @@ where
     ) -> Ended<Task<K, S>> {
         let ended = handle.now();
         // A schedule function is user code. Without its answer there is no further round.
-        let asked = contain(|| rounds.rhythm().next(fire.deadline, ended));
+        let asked = catch_panic(|| rounds.rhythm().next(fire.deadline, ended));
         let panicked = asked.is_err();
         let next = asked.unwrap_or_else(|message| {
-            let _ = contain(|| Self::panicked(handle, fire, &message));
+            let _ = catch_panic(|| Self::panicked(handle, fire, &message));
             None
         });
         let value = Task::of(rounds);
@@ -156,10 +156,10 @@ where
     ) -> Ended<Task<K, S>> {
         // Kept out here, so that a panic does not destroy the task that is in it.
         let mut after = After::Ends;
-        let ended = contain(|| Self::run_staying(handle, fire, task, &mut after));
+        let ended = catch_panic(|| Self::run_staying(handle, fire, task, &mut after));
         let panicked = ended.is_err();
         if let Err(message) = ended {
-            let _ = contain(|| Self::panicked(handle, fire, &message));
+            let _ = catch_panic(|| Self::panicked(handle, fire, &message));
         }
         match after {
             After::Ends | After::MustEnd => Ended {

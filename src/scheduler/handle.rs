@@ -14,7 +14,7 @@ use super::hasher::RandomState;
 use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
-use crate::job::{drop_each, drop_pair};
+use crate::job::{drop_catching, drop_each};
 use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal, is_under_a_lock};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -147,7 +147,7 @@ where
     /// Converts the result of a cancellation, and drops the key and the task without a lock.
     pub(super) fn answer(cancelling: Cancelling<K, Task<K, S>>) -> Cancel {
         let (answer, dropped) = Self::cancel_answer(cancelling);
-        drop_pair(dropped);
+        drop_catching(dropped);
         answer
     }
 
@@ -358,7 +358,7 @@ where
                 id
             },
         )?;
-        drop_pair(garbage);
+        drop_catching(garbage);
         Ok(Scheduled {
             id: self.timer_id(stripe, id),
             deadline,
@@ -455,7 +455,7 @@ where
             garbage = dropped;
             answer
         });
-        drop_pair(garbage);
+        drop_catching(garbage);
         answer
     }
 
@@ -512,7 +512,7 @@ where
         }
         let (answer, dropped) = Self::cancel_answer(cancelling);
         // Dropped before the wait: the run may wait for something that this drop releases.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_pair(dropped))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop_catching(dropped))) {
             // Nobody is going to wait, so the key must not stay closed.
             if let Some(waiting) = &waiting {
                 self.engine.give_up(waiting);

@@ -16,7 +16,7 @@ use super::hasher::RandomState;
 use super::task::{After, Rounds, Task, Work};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -307,7 +307,7 @@ where
     fn proceed<R>(&mut self, part: impl FnOnce(&mut Option<Boxed>) -> R) -> Option<R> {
         let Carry { future, told, run } = self;
         let part = || {
-            let ended = contain(|| part(future));
+            let ended = catch_panic(|| part(future));
             if let Err(message) = &ended {
                 let AsyncFiring {
                     handle,
@@ -315,7 +315,8 @@ where
                     deadline,
                     ..
                 } = told;
-                let _ = contain(|| SchedulerFrontend::tell_panic(handle, key, *deadline, message));
+                let _ =
+                    catch_panic(|| SchedulerFrontend::tell_panic(handle, key, *deadline, message));
             }
             ended.ok()
         };

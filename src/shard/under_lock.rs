@@ -21,7 +21,7 @@
 use std::cell::{Cell, RefCell};
 use std::mem::{ManuallyDrop, take};
 
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::sync::thread::panicking;
 use crate::sync::thread_local;
 
@@ -158,7 +158,7 @@ fn do_what_was_put_off() {
     for work in list {
         // The thread may be panicking already, and one panic must not keep the remaining work from
         // running.
-        let _ = contain(work);
+        let _ = catch_panic(work);
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
             }
         }
         let log = Log::default();
-        let panicked = contain(|| {
+        let panicked = catch_panic(|| {
             let lock = NoCalls::begin();
             assert!(!lock.is_inert());
             let _in_unwinding = InUnwinding(log.clone());
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn work_is_done_while_the_thread_panics() {
         let log = Log::default();
-        let panicked = contain(|| {
+        let panicked = catch_panic(|| {
             let _lock = NoCalls::begin();
             log.put_off(0);
             when_unlocked(|| panic!("another one"));

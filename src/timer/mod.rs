@@ -15,7 +15,7 @@ use crate::engine::{
     Ending, Engine, ExecutorKind, Fire, Frontend, Lifecycle, Parts, Server, Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
-use crate::job::drop_pair;
+use crate::job::drop_catching;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
@@ -316,7 +316,7 @@ impl Timeout {
         });
         // If the thread panics already, a panic of the task's drop would end the process; this
         // catches it.
-        drop_pair(((), task));
+        drop_catching(((), task));
         answer
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::{Link, Timer, TimerAction, stripe_of_thread};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
-use crate::job::{contain, drop_pair};
+use crate::job::{catch_panic, drop_catching};
 use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_a_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -39,7 +39,7 @@ impl Drop for WakeUp {
     fn drop(&mut self) {
         if let Some(waker) = self.0.take() {
             // A waker is code of its runtime.
-            let _ = contain(|| waker.wake());
+            let _ = catch_panic(|| waker.wake());
         }
     }
 }
@@ -309,7 +309,7 @@ fn take_back(link: &Link, stripe: usize, id: EntryId) {
     if let Some(TimerAction::Wake(mut wake_up)) = wake_up {
         // If the thread panics already, a panic of the waker's drop would end the process; this
         // catches it.
-        drop_pair(((), wake_up.0.take()));
+        drop_catching(((), wake_up.0.take()));
     }
 }
 

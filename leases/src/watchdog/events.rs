@@ -14,7 +14,7 @@ use tourbillon::Time;
 use super::super::store::StoreError;
 use super::term::Loss;
 use super::timers::{Alarm, Timers};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
 use crate::sync::{Arc, Mutex, Weak};
@@ -277,7 +277,7 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
     fn empty(&self, series: u64) {
         while let (Some(event), Some(callback)) = (self.next(series), &self.callback) {
             // Its panic is its own; the panic hook has printed it.
-            let _ = contain(move || callback(&event));
+            let _ = catch_panic(move || callback(&event));
         }
     }
 }

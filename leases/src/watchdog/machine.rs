@@ -30,7 +30,7 @@ use super::rhythm::mix;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
 use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Origin, Weak};
 
@@ -349,7 +349,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let last = matches!(what, What::Lost(_));
         // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
         // renewal.
-        let told = contain(|| {
+        let told = catch_panic(|| {
             let now = self.now();
             let Some(event) = self.teller.prepare(&series.key, now, what) else {
                 return;

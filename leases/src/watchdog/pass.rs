@@ -12,7 +12,7 @@ use super::rhythm;
 use super::term::{Flight, Landing, Standing};
 use super::timers::{Alarm, MAX_PASSES};
 use super::{Batch, Entry};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     /// Sends what is due, and comes back to the lane whatever happens: a key's `Drop` is user code.
     fn pass(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
-        let _ = contain(|| self.send_all(lane, epoch));
+        let _ = catch_panic(|| self.send_all(lane, epoch));
         if lane.ended(epoch) {
             self.arm_pass(lane, self.now(), Duration::ZERO);
         } else {
@@ -177,7 +177,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 lease: series.lease,
             })
             .collect();
-        let answer = contain(|| {
+        let answer = catch_panic(|| {
             (self.renew)(&Batch {
                 destination: lane.route.destination,
                 entries: &entries,

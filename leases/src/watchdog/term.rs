@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Mutex, MutexGuard, Origin};
 
@@ -452,7 +452,7 @@ impl Term {
             let _ = sender.send(loss);
         }
         // What it drops may be user code.
-        let _ = contain(|| (self.on_loss)(loss));
+        let _ = catch_panic(|| (self.on_loss)(loss));
         wake_all(wakers);
     }
 }
@@ -460,7 +460,7 @@ impl Term {
 /// A runtime's code; whatever it does, the others are woken.
 fn wake_all(wakers: Vec<(u64, Waker)>) {
     for (_, waker) in wakers {
-        let _ = contain(|| waker.wake());
+        let _ = catch_panic(|| waker.wake());
     }
 }
 

@@ -14,7 +14,7 @@ use super::super::store::StoreError;
 use super::events::What;
 use super::machine::Machine;
 use super::timers::{Alarm, Timers};
-use crate::panics::contain;
+use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
 /// From the beginning of a wait to its first event; each following pause is twice as long.
@@ -103,7 +103,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 state.error(now)
             };
             // The key is user code; its panic costs the event.
-            let event = contain(|| {
+            let event = catch_panic(|| {
                 let what = What::Waiting { since, error };
                 machine.teller.prepare(&key(), now, what)
             });

@@ -3,7 +3,7 @@
 use super::super::entry::{End, Phase};
 use super::answers::Taken;
 use super::{EntryInfo, Gate, Stripe};
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::tick::{Tick, Time};
 use crate::wheel::WheelPosition;
 
@@ -78,7 +78,7 @@ impl<K, V> Stripe<K, V> {
             {
                 // A cancelled successor needs no key.
                 let key = self.table.key(slot).filter(|_| handed_back);
-                let key = key.and_then(|key| contain(|| key.clone()).ok());
+                let key = key.and_then(|key| catch_panic(|| key.clone()).ok());
                 (key, successor.deadline, successor.value)
             } else {
                 continue;

@@ -3,7 +3,7 @@
 //! panic leaves the stripe intact.
 
 use super::{EntryId, Stripe};
-use crate::job::contain;
+use crate::job::catch_panic;
 use crate::tick::Time;
 
 impl<K, V> Stripe<K, V> {
@@ -72,7 +72,7 @@ impl<K, V> Stripe<K, V> {
         let at = self.run_at(slot)?;
         let key = self.table.key(slot);
         // The clone is user code, so it comes before anything is changed.
-        let key = key.and_then(|key| contain(|| key.clone()).ok());
+        let key = key.and_then(|key| catch_panic(|| key.clone()).ok());
         let successor = self.runs[at].successor.take()?;
         self.counters.cancelled += 1;
         self.successor_removed(at);
