@@ -217,9 +217,9 @@ where
             let now = self.now();
             let (id, place) = self.engine.shards().peek(number, |stripe| {
                 let slot = stripe.find(hash, key)?;
-                let (session, _) = stripe.unclaimed(slot)?;
+                let (session, _) = stripe.pending_payload(slot)?;
                 let membership = session.tag.as_ref().filter(|_| session.lives(now))?;
-                Some((stripe.id_of_unclaimed(slot)?, membership.location()))
+                Some((stripe.pending_id(slot)?, membership.location()))
             })?;
             if let Some(group) = place.group_of(member(number, id)) {
                 return Some(group);
@@ -250,8 +250,8 @@ where
         for (number, portion) in portions(&members) {
             self.engine.shards().peek(number, |stripe| {
                 for member in portion {
-                    if let Some(slot) = stripe.unclaimed_id(member.id)
-                        && let Some((session, _)) = stripe.unclaimed(slot)
+                    if let Some(slot) = stripe.pending_slot(member.id)
+                        && let Some((session, _)) = stripe.pending_payload(slot)
                         && let Some(key) = stripe.key(slot)
                         && session.lives(now)
                     {
@@ -282,7 +282,7 @@ where
         for (stripe, portion) in portions(&members) {
             self.engine.with(stripe, |stripe| {
                 for member in portion {
-                    if let Some(slot) = stripe.unclaimed_id(member.id) {
+                    if let Some(slot) = stripe.pending_slot(member.id) {
                         alive += usize::from(touch_slot(stripe, slot, now).is_alive());
                     }
                 }
@@ -312,7 +312,7 @@ where
         for (stripe, portion) in portions(&members) {
             self.engine.with(stripe, |stripe| {
                 let all = portion.iter();
-                taken.extend(all.filter_map(|member| stripe.take_unclaimed(member.id)));
+                taken.extend(all.filter_map(|member| stripe.take_pending_payload(member.id)));
             });
             // All entries of this portion leave the group under one hold of its lock.
             let tags = taken
@@ -364,7 +364,7 @@ where
     K: Eq,
 {
     let slot = stripe.find(hash, key);
-    let there = slot.and_then(|slot| stripe.unclaimed(slot));
+    let there = slot.and_then(|slot| stripe.pending_payload(slot));
     there.is_some_and(|(there, _)| match (&there.tag, &session.tag) {
         (Some(one), Some(other)) => one.is_of_group_of(other),
         _ => false,

@@ -110,7 +110,7 @@ where
                 // The panic continues after the entries that were removed before it are dropped.
                 let portion = catch_unwind(AssertUnwindSafe(|| {
                     self.engine.with(stripe, |stripe| {
-                        stripe.sieve(
+                        stripe.retain_range(
                             from,
                             PORTION,
                             // An entry whose lifetime is over is left to its delivery.
@@ -277,7 +277,7 @@ where
             // earlier clones are dropped without it.
             let (mut keys, mut values) = (Vec::new(), Vec::new());
             let on = shards.peek(stripe, |stripe| {
-                stripe.walk(from, PORTION, |key, session, _| {
+                stripe.for_each_range(from, PORTION, |key, session, _| {
                     if session.lives(now) {
                         keys.push(key.clone());
                         values.push(session.value.clone());

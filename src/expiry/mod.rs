@@ -381,7 +381,7 @@ where
                 } else {
                     None
                 };
-                let session = slot.and_then(|slot| stripe.unclaimed(slot));
+                let session = slot.and_then(|slot| stripe.pending_payload(slot));
                 let is_over = session.is_some_and(|(session, _)| !session.lives(now));
                 stripe.admit(hash, key, if_absent && !is_over)
             },
@@ -515,7 +515,7 @@ where
         let now = self.now();
         self.engine.shards().peek(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
-            let (session, deadline) = stripe.unclaimed(slot)?;
+            let (session, deadline) = stripe.pending_payload(slot)?;
             session.lives(now).then(|| look(&session.value, deadline))
         })
     }
@@ -531,7 +531,7 @@ where
         let now = self.now();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
-            let (session, _) = stripe.unclaimed_mut(slot)?;
+            let (session, _) = stripe.pending_payload_mut(slot)?;
             session.lives(now).then(|| change(&mut session.value))
         })
     }

@@ -45,7 +45,7 @@ where
         let now = self.now();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
-            let (session, _) = stripe.unclaimed(slot)?;
+            let (session, _) = stripe.pending_payload(slot)?;
             if !session.lives(now) {
                 return None;
             }
@@ -68,7 +68,7 @@ where
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
             };
-            let (deadline, before) = match stripe.unclaimed_mut(slot) {
+            let (deadline, before) = match stripe.pending_payload_mut(slot) {
                 Some((session, before)) if session.lives(now) => {
                     session.set_expiry(expiry, luck(hash, now), now);
                     (session.deadline(now), before)
@@ -93,7 +93,7 @@ pub(super) fn touch_slot<K, V, T>(
     slot: u32,
     now: Time,
 ) -> Touch {
-    match stripe.unclaimed(slot) {
+    match stripe.pending_payload(slot) {
         Some((session, before)) if session.lives(now) => {
             // The thread that read the clock first may get the lock last. The later deadline that
             // was reported by the other thread stands.

@@ -329,7 +329,9 @@ impl Future for Sleep {
         };
         let waits = leave(context.waker(), |show| {
             self.link.with(stripe, |stripe| {
-                if let Some(TimerAction::Wake(WakeUp(Some(left)))) = stripe.unclaimed_of(id) {
+                if let Some(TimerAction::Wake(WakeUp(Some(left)))) =
+                    stripe.pending_payload_by_id(id)
+                {
                     show(left);
                 }
             });

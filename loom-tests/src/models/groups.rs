@@ -102,8 +102,9 @@ impl Map {
     fn remove_group(&self, group: u32) -> usize {
         let mut taken = Vec::new();
         for member in self.groups().members(hash(group), &group) {
-            self.engine()
-                .with(0, |stripe| taken.extend(stripe.take_unclaimed(member.id)));
+            self.engine().with(0, |stripe| {
+                taken.extend(stripe.take_pending_payload(member.id))
+            });
         }
         let count = taken.len();
         let tags = taken.into_iter().filter_map(|(_, tag)| tag);

@@ -10,7 +10,7 @@ impl<K, V> Stripe<K, V> {
     /// Returns the pending payload in `slot` and its deadline: those of the armed entry, or of the
     /// successor of a run.
     #[inline]
-    pub(crate) fn unclaimed(&self, slot: u32) -> Option<(&V, Time)> {
+    pub(crate) fn pending_payload(&self, slot: u32) -> Option<(&V, Time)> {
         if let Some(armed) = self.table.armed(slot) {
             return Some((&armed.value, armed.deadline));
         }
@@ -20,7 +20,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Returns the pending payload in `slot` for changes, and its deadline.
     #[inline]
-    pub(crate) fn unclaimed_mut(&mut self, slot: u32) -> Option<(&mut V, Time)> {
+    pub(crate) fn pending_payload_mut(&mut self, slot: u32) -> Option<(&mut V, Time)> {
         if self.table.armed(slot).is_some() {
             let armed = self.table.armed_mut(slot)?;
             return Some((&mut armed.value, armed.deadline));
@@ -32,15 +32,15 @@ impl<K, V> Stripe<K, V> {
 
     /// Returns the payload of the arming `id` if it is Pending or Queued.
     #[inline]
-    pub(crate) fn unclaimed_of(&mut self, id: EntryId) -> Option<&mut V> {
+    pub(crate) fn pending_payload_by_id(&mut self, id: EntryId) -> Option<&mut V> {
         let armed = self.table.armed_mut(id.slot)?;
         (armed.generation == id.generation).then_some(&mut armed.value)
     }
 
     /// Returns the slot of the arming `id`, if its payload is still pending.
     #[inline]
-    pub(crate) fn unclaimed_id(&self, id: EntryId) -> Option<u32> {
-        (self.id_of_unclaimed(id.slot)? == id).then_some(id.slot)
+    pub(crate) fn pending_slot(&self, id: EntryId) -> Option<u32> {
+        (self.pending_id(id.slot)? == id).then_some(id.slot)
     }
 
     /// Returns the key in a slot in use.
@@ -50,7 +50,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Returns the id of the pending payload in `slot`.
     #[inline]
-    pub(crate) fn id_of_unclaimed(&self, slot: u32) -> Option<EntryId> {
+    pub(crate) fn pending_id(&self, slot: u32) -> Option<EntryId> {
         let generation = match self.table.armed(slot) {
             Some(armed) => armed.generation,
             None => self.runs[self.run_at(slot)?].successor.as_ref()?.generation,
@@ -61,11 +61,11 @@ impl<K, V> Stripe<K, V> {
     /// Cancels the arming `id` and returns its key and value, if its payload is still pending. For
     /// a successor the key is a clone, because the run needs the key, too; it is `None` if `Clone`
     /// panicked.
-    pub(crate) fn take_unclaimed(&mut self, id: EntryId) -> Option<(Option<K>, V)>
+    pub(crate) fn take_pending_payload(&mut self, id: EntryId) -> Option<(Option<K>, V)>
     where
         K: Clone,
     {
-        let slot = self.unclaimed_id(id)?;
+        let slot = self.pending_slot(id)?;
         if let Some((_, key, value)) = self.cancel_armed(slot) {
             return Some((Some(key), value));
         }
@@ -81,7 +81,7 @@ impl<K, V> Stripe<K, V> {
 
     /// Calls `show` for each pending payload in up to `limit` slots, from slot `from` on. Returns
     /// the slot to continue with, or `None` when all slots were visited.
-    pub(crate) fn walk(
+    pub(crate) fn for_each_range(
         &self,
         from: u32,
         limit: u32,
@@ -90,7 +90,7 @@ impl<K, V> Stripe<K, V> {
         let end = from.saturating_add(limit).min(self.table.len());
         for slot in from..end {
             if let Some(key) = self.table.key(slot)
-                && let Some((value, deadline)) = self.unclaimed(slot)
+                && let Some((value, deadline)) = self.pending_payload(slot)
             {
                 show(key, value, deadline);
             }
@@ -101,7 +101,7 @@ impl<K, V> Stripe<K, V> {
     /// Cancels each pending payload that `keep` refuses in up to `limit` slots, from slot `from`
     /// on. Keys and values go to `out`. Returns the slot to continue with, or `None` when all slots
     /// were visited.
-    pub(crate) fn sieve(
+    pub(crate) fn retain_range(
         &mut self,
         from: u32,
         limit: u32,
