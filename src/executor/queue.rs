@@ -105,7 +105,7 @@ impl Queues {
         injector_first: bool,
         start: usize,
     ) -> Option<Found> {
-        if injector_first && let Some(ticket) = insist(|| self.injector.steal()) {
+        if injector_first && let Some(ticket) = retry_steal(|| self.injector.steal()) {
             return Some(Found::stolen(ticket));
         }
         if let Some(ticket) = local.pop() {
@@ -113,7 +113,7 @@ impl Queues {
             return Some(Found { ticket, stolen });
         }
         for ticker_queue in rotated(&self.ticker_queues, start) {
-            if let Some(ticket) = insist(|| ticker_queue.steal_batch_and_pop(local)) {
+            if let Some(ticket) = retry_steal(|| ticker_queue.steal_batch_and_pop(local)) {
                 return Some(Found::stolen(ticket));
             }
         }
@@ -121,13 +121,13 @@ impl Queues {
             self.injector
                 .steal_batch_with_limit_and_pop(local, INJECTOR_BATCH)
         };
-        if let Some(ticket) = insist(batch) {
+        if let Some(ticket) = retry_steal(batch) {
             return Some(Found::stolen(ticket));
         }
         // The last deque in this order is the finder's own, which it has just found empty.
         let others = rotated(self.locals(), slot + 1).take(self.locals().len().saturating_sub(1));
         for other in others {
-            if let Some(ticket) = insist(|| other.steal_batch_and_pop(local)) {
+            if let Some(ticket) = retry_steal(|| other.steal_batch_and_pop(local)) {
                 return Some(Found::stolen(ticket));
             }
         }
@@ -147,7 +147,7 @@ impl Queues {
 
     /// Takes up to `limit` tickets out of the injector.
     pub(super) fn take_injected(&self, limit: usize) -> Vec<Ticket> {
-        std::iter::from_fn(|| insist(|| self.injector.steal()))
+        std::iter::from_fn(|| retry_steal(|| self.injector.steal()))
             .take(limit)
             .collect()
     }
@@ -161,7 +161,7 @@ impl Queues {
 }
 
 /// Retries a steal a few times when another thief came between.
-fn insist(mut steal: impl FnMut() -> Steal<Ticket>) -> Option<Ticket> {
+fn retry_steal(mut steal: impl FnMut() -> Steal<Ticket>) -> Option<Ticket> {
     for _ in 0..TRIES {
         match steal() {
             Steal::Success(ticket) => return Some(ticket),
