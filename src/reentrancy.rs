@@ -123,7 +123,7 @@ impl std::error::Error for UnderLock {}
 mod tests {
     use super::*;
     use crate::job::catch_panic;
-    use crate::shard::NoCalls;
+    use crate::shard::ReentrancyGuard;
     use crate::sync::Arc;
     use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -141,7 +141,7 @@ mod tests {
         assert!(!is_under_lock());
         let seen = Arc::new(AtomicUsize::new(0));
         let panicked = catch_panic(|| {
-            let _lock = NoCalls::begin();
+            let _lock = ReentrancyGuard::begin();
             assert!(is_under_lock());
             let _in_unwinding = InUnwinding(Arc::clone(&seen));
             let _ = check();
@@ -163,7 +163,7 @@ mod tests {
         };
         when_unlocked(work());
         assert_eq!(done.load(Ordering::Relaxed), 1);
-        let lock = NoCalls::begin();
+        let lock = ReentrancyGuard::begin();
         when_unlocked(work());
         assert_eq!(done.load(Ordering::Relaxed), 1);
         drop(lock);

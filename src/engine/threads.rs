@@ -9,7 +9,7 @@ use super::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
 use crate::executor::Worker;
 use crate::job::{catch_panic, drop_each};
 use crate::outlet::{Intake, outlet};
-use crate::shard::{NoCalls, when_unlocked};
+use crate::shard::{ReentrancyGuard, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, park_for, thread};
@@ -162,7 +162,7 @@ impl<F: Frontend> Engine<F> {
         let begun = engine.now();
         // Under a lock this panics before anything has changed. But if the thread panics already, a
         // second panic would end the process; then the shutdown happens later.
-        let later = NoCalls::begin().is_inert();
+        let later = ReentrancyGuard::begin().is_inert();
         if !engine.closing().begin() {
             // The caller that began the shutdown may not have closed the gates yet, but after this
             // call nothing may be accepted any more.
@@ -185,7 +185,7 @@ impl<F: Frontend> Engine<F> {
         let engine = server.engine();
         let begun = engine.now();
         // As in `shut_down`: under a lock this panics before anything has changed.
-        drop(NoCalls::begin());
+        drop(ReentrancyGuard::begin());
         if engine.closing().begin() {
             return Self::end_elsewhere(server, mode, begun, report);
         }

@@ -31,7 +31,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::job::catch_panic;
-use crate::shard::{Barrier, Index, KeyHash, NoCalls};
+use crate::shard::{Barrier, Index, KeyHash, ReentrancyGuard};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
 use crate::wheel::{NO_ENTRY, Slab};
 
@@ -98,7 +98,7 @@ impl<G> Shard<G> {
         Q: Eq + ?Sized,
     {
         // A call of the map from `Eq` panics instead of deadlocking.
-        let _user_code = NoCalls::begin();
+        let _user_code = ReentrancyGuard::begin();
         self.index.find(hash.bits(), |number| {
             self.group(number)
                 .is_some_and(|group| group.name.borrow() == name)
@@ -238,7 +238,7 @@ impl<G> MemberLocation<G> {
         if group.members.get(self.number) != Some(&member) {
             return None;
         }
-        let _user_code = NoCalls::begin();
+        let _user_code = ReentrancyGuard::begin();
         Some(group.name.clone())
     }
 }
@@ -247,7 +247,7 @@ impl<G> MemberLocation<G> {
 ///
 /// Returns `None` while the thread panics under a lock.
 fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
-    if NoCalls::begin().is_inert() {
+    if ReentrancyGuard::begin().is_inert() {
         return None;
     }
     // Begun before the lock is taken, so that it also covers the release.
@@ -329,7 +329,7 @@ impl<G> GroupIndex<G> {
             None => {
                 // The caller's name is copied only now, since most groups exist already.
                 let name = {
-                    let _user_code = NoCalls::begin();
+                    let _user_code = ReentrancyGuard::begin();
                     name.to_owned()
                 };
                 match held.open(hash, name) {

@@ -8,7 +8,7 @@
 use std::borrow::Borrow;
 use std::hint::black_box;
 
-use super::{DeferredActions, KeyHash, NoCalls, Shards, Stripe};
+use super::{DeferredActions, KeyHash, ReentrancyGuard, Shards, Stripe};
 use crate::sync::MutexGuard;
 
 /// Greatest number of keys that are served under one hold of a lock.
@@ -188,11 +188,11 @@ impl<K, V> Shards<K, V> {
     ) {
         let mut left = Vec::new();
         // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
-        let mut flag: Option<NoCalls> = None;
+        let mut flag: Option<ReentrancyGuard> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = located;
         while !rest.is_empty() {
-            if flag.get_or_insert_with(NoCalls::begin).is_inert() {
+            if flag.get_or_insert_with(ReentrancyGuard::begin).is_inert() {
                 return self.with_nobody(rest, serve);
             }
             // One group: as many stripes as can be locked without waiting, within the bounds on

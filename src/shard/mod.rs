@@ -47,7 +47,7 @@ pub(crate) use stripe::{
     KeyHash, Moving, Refusal, RunEvent, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
-pub(crate) use under_lock::{Barrier, NoCalls, is_under_a_lock, refuse, when_unlocked};
+pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_a_lock, refuse, when_unlocked};
 use user_code::UserCode;
 pub(crate) use user_code::{Outside, OutsideCounts};
 pub(crate) use waiter::Waiter;
@@ -120,12 +120,12 @@ pub(crate) struct Layout {
 
 /// A stripe's lock, with the thread's mark that it runs under a lock. The fields are dropped in
 /// this order: the lock must be free before deferred drops run.
-struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, NoCalls);
+struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
-        let no_calls = NoCalls::begin();
+        let no_calls = ReentrancyGuard::begin();
         let stripe = if no_calls.is_inert() {
             shards.inert()
         } else {

@@ -9,11 +9,11 @@
 //! the call that took it. That also holds when a panic releases the lock.
 //!
 //! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
-//! unwinding, a second panic would abort the process. Then its [`NoCalls`] is
+//! unwinding, a second panic would abort the process. Then its [`ReentrancyGuard`] is
 //! [inert](NoCalls::is_inert), and the call gets a stripe that is empty, belongs to no shard and
 //! refuses everything.
 //!
-//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`NoCalls`] is
+//! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`ReentrancyGuard`] is
 //!   dropped after its lock, and a [`Barrier`] covers a lock that is held around other locks.
 //! - **DEFER-2** Deferred work runs exactly once. The thread checks the list whenever it clears the
 //!   flag, and work is deferred only while the flag is set.
@@ -57,11 +57,11 @@ pub(crate) fn is_under_a_lock() -> bool {
 
 /// Marks the thread as holding a lock under which user code must not call the scheduler: a stripe's
 /// lock, or a lock of a front end. It must outlive the lock.
-pub(crate) struct NoCalls {
+pub(crate) struct ReentrancyGuard {
     inert: bool,
 }
 
-impl NoCalls {
+impl ReentrancyGuard {
     #[inline]
     pub(crate) fn begin() -> Self {
         let state = state();
@@ -69,7 +69,7 @@ impl NoCalls {
             return Self::begin_inside();
         }
         STATE.with(|cell| cell.set(state | UNDER));
-        NoCalls { inert: false }
+        ReentrancyGuard { inert: false }
     }
 
     /// Handles a call from under a lock. The flag stays set until the lock that set it is released.
@@ -77,7 +77,7 @@ impl NoCalls {
     #[inline(never)]
     fn begin_inside() -> Self {
         refuse();
-        NoCalls { inert: true }
+        ReentrancyGuard { inert: true }
     }
 
     /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
@@ -100,7 +100,7 @@ pub(crate) fn refuse() {
     );
 }
 
-impl Drop for NoCalls {
+impl Drop for ReentrancyGuard {
     #[inline]
     fn drop(&mut self) {
         if self.inert {
@@ -192,13 +192,13 @@ mod tests {
         let log = Log::default();
         log.put_off(0);
         assert_eq!(log.done(), [(0, 0)], "no lock is held");
-        let lock = NoCalls::begin();
+        let lock = ReentrancyGuard::begin();
         log.put_off(1);
         log.put_off(2);
         assert_eq!(log.done(), []);
         drop(lock);
         assert_eq!(log.done(), [(1, 0), (2, 0)]);
-        drop(NoCalls::begin());
+        drop(ReentrancyGuard::begin());
         assert_eq!(log.done(), []);
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let log = Log::default();
         let around = Barrier::begin();
         for number in 0..2 {
-            let lock = NoCalls::begin();
+            let lock = ReentrancyGuard::begin();
             log.put_off(number);
             drop(lock);
             assert_eq!(log.done(), []);
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn work_that_panics_or_puts_more_off_keeps_nothing_back() {
         let log = Log::default();
-        let lock = NoCalls::begin();
+        let lock = ReentrancyGuard::begin();
         when_unlocked(|| panic!("on purpose"));
         let again = log.clone();
         when_unlocked(move || {
-            let lock = NoCalls::begin();
+            let lock = ReentrancyGuard::begin();
             again.put_off(1);
             again.note(0);
             drop(lock);
@@ -240,7 +240,7 @@ mod tests {
         struct InUnwinding(Log);
         impl Drop for InUnwinding {
             fn drop(&mut self) {
-                let lock = NoCalls::begin();
+                let lock = ReentrancyGuard::begin();
                 assert!(lock.is_inert());
                 drop(lock);
                 assert!(is_under_a_lock());
@@ -249,10 +249,10 @@ mod tests {
         }
         let log = Log::default();
         let panicked = catch_panic(|| {
-            let lock = NoCalls::begin();
+            let lock = ReentrancyGuard::begin();
             assert!(!lock.is_inert());
             let _in_unwinding = InUnwinding(log.clone());
-            let _again = NoCalls::begin();
+            let _again = ReentrancyGuard::begin();
         });
         assert!(panicked.unwrap_err().contains("run under a lock"));
         assert_eq!((log.done(), state()), (vec![(7, UNDER)], 0));
@@ -262,7 +262,7 @@ mod tests {
     fn work_is_done_while_the_thread_panics() {
         let log = Log::default();
         let panicked = catch_panic(|| {
-            let _lock = NoCalls::begin();
+            let _lock = ReentrancyGuard::begin();
             log.put_off(0);
             when_unlocked(|| panic!("another one"));
             log.put_off(1);
