@@ -5,7 +5,7 @@
 //! completes it when it is dropped: at the end of the future, after a panic, or when the runtime
 //! discards the future.
 
-use super::{Engine, Frontend, inside};
+use super::{Engine, Frontend, task_scope};
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 
@@ -31,7 +31,7 @@ impl<F: Frontend> Detached<F> {
     /// Executes a part of the run, which counts as being inside the run.
     pub(crate) fn proceed<R>(&self, part: impl FnOnce() -> R) -> R {
         let run = Some((self.stripe, self.id));
-        let _inside = inside::Inside::enter_run(self.engine.tag(), run);
+        let _inside = task_scope::TaskScope::enter_run(self.engine.tag(), run);
         part()
     }
 

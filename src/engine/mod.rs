@@ -11,16 +11,16 @@
 //! | `threads.rs` | the threads that drive the steps |
 //! | `wait/` | waits for the end of a run, or for its cancellation |
 //! | `outside.rs` | counts user code that belongs to no run |
-//! | `inside.rs` | records which engines' tasks the current thread is in |
+//! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
 mod drive;
-mod inside;
 mod outside;
 mod pace;
 mod serve;
+mod task_scope;
 #[cfg(not(loom))]
 mod threads;
 mod wait;
@@ -430,7 +430,7 @@ impl<F: Frontend> Engine<F> {
         let claim: Arc<dyn Claim> = server;
         let job = Job::new(claim, tickets);
         // A task that waits for runs to end must notice that it would wait for this thread.
-        let _inside = inside::Inside::enter(self.tag);
+        let _inside = task_scope::TaskScope::enter(self.tag);
         // If the job is refused, dropped or lost in a panic, its drop returns and counts the rest.
         let _ = catch_panic(|| drop(executor.execute(job)));
     }

@@ -11,7 +11,7 @@
 //! gone.
 
 use super::outside::InUserCode;
-use super::{Engine, Frontend, inside};
+use super::{Engine, Frontend, task_scope};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
 use crate::sync::Arc;
@@ -351,7 +351,7 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
 impl<F: Frontend> Claim for Server<F> {
     fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
         // Covers all user code of this call: tasks, panic handlers and drops.
-        let _inside = inside::Inside::enter(self.engine.tag());
+        let _inside = task_scope::TaskScope::enter(self.engine.tag());
         if let Some(limit) = F::batch(&self.access) {
             return self.serve_batches(first, more, limit.get());
         }

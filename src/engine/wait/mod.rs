@@ -23,7 +23,7 @@ pub(crate) use task::EndOfRun;
 
 use std::task::Waker;
 
-use super::{Engine, Frontend, inside};
+use super::{Engine, Frontend, task_scope};
 use crate::error::WaitError;
 use crate::shard::{Cancelling, EntryId, RunEvent, Stripe, Waiter};
 use crate::waker::leave;
@@ -99,6 +99,6 @@ impl<F: Frontend> Engine<F> {
 
     /// Whether the calling thread is in one of this engine's tasks.
     pub(crate) fn is_inside(&self) -> bool {
-        inside::is_inside(self.tag())
+        task_scope::is_inside(self.tag())
     }
 }

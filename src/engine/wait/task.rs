@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::super::{Engine, Frontend, inside};
+use super::super::{Engine, Frontend, task_scope};
 #[cfg(feature = "tokio")]
 use super::Registration;
 use super::WaitForEnd;
@@ -31,7 +31,7 @@ impl<F: Frontend> EndOfRun<F> {
     ) -> (Cancelling<F::Key, F::Payload>, Self) {
         // A future blocks nobody but the task that awaits it, which must not be the run itself.
         let waiter = |run| {
-            let itself = inside::may_be_inside_run(engine.tag(), (stripe as u32, run));
+            let itself = task_scope::may_be_inside_run(engine.tag(), (stripe as u32, run));
             (!itself).then(|| Waiter::Task(Waker::noop().clone()))
         };
         let (cancelling, mut wait) = engine.cancel_and_register(stripe, waiter, cancel);

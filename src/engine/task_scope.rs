@@ -16,12 +16,12 @@ thread_local! {
 }
 
 /// Marks the thread as being in a task of an engine while the guard lives.
-pub(super) struct Inside {
+pub(super) struct TaskScope {
     /// False if the thread is ending and its list was destroyed already.
     noted: bool,
 }
 
-impl Inside {
+impl TaskScope {
     /// Enters some task of the engine `tag`.
     pub(super) fn enter(tag: u32) -> Self {
         Self::enter_run(tag, None)
@@ -29,17 +29,17 @@ impl Inside {
 
     /// Enters a task of the engine `tag`; `run` says which run, if that is known.
     pub(super) fn enter_run(tag: u32, run: Option<RunId>) -> Self {
-        let noted = INSIDE.try_with(|inside| inside.borrow_mut().push((tag, run)));
-        Inside {
+        let noted = INSIDE.try_with(|task_scope| task_scope.borrow_mut().push((tag, run)));
+        TaskScope {
             noted: noted.is_ok(),
         }
     }
 }
 
-impl Drop for Inside {
+impl Drop for TaskScope {
     fn drop(&mut self) {
         if self.noted {
-            INSIDE.with(|inside| inside.borrow_mut().pop());
+            INSIDE.with(|task_scope| task_scope.borrow_mut().pop());
         }
     }
 }
@@ -47,18 +47,18 @@ impl Drop for Inside {
 /// Returns whether the thread is in a task of the engine `tag`, at any depth.
 pub(super) fn is_inside(tag: u32) -> bool {
     INSIDE
-        .try_with(|inside| inside.borrow().iter().any(|(of, _)| *of == tag))
+        .try_with(|task_scope| task_scope.borrow().iter().any(|(of, _)| *of == tag))
         .unwrap_or(false)
 }
 
 /// Returns whether the thread may be in this run. That is so if it is in a task of the engine `tag`
 /// whose run is unknown or is this one.
 pub(super) fn may_be_inside_run(tag: u32, run: RunId) -> bool {
-    let look = INSIDE.try_with(|inside| {
+    let look = INSIDE.try_with(|task_scope| {
         let may_be = |(of, known): &(u32, Option<RunId>)| {
             *of == tag && known.is_none_or(|known| known == run)
         };
-        inside.borrow().iter().any(may_be)
+        task_scope.borrow().iter().any(may_be)
     });
     look.unwrap_or(false)
 }
