@@ -10,19 +10,19 @@
 //! | `closing.rs` | the order of the steps of a shutdown |
 //! | `threads.rs` | the threads that drive the steps |
 //! | `wait/` | waits for the end of a run, or for its cancellation |
-//! | `outside.rs` | counts user code that belongs to no run |
+//! | `user_code.rs` | counts user code that belongs to no run |
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
 mod drive;
-mod outside;
 mod pace;
 mod serve;
 mod task_scope;
 #[cfg(not(loom))]
 mod threads;
+mod user_code;
 mod wait;
 
 pub(crate) use closing::{Closing, Ending};

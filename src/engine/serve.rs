@@ -10,7 +10,7 @@
 //! while the key still runs, and a thread or task that waits for the run's end finds the payload
 //! gone.
 
-use super::outside::InUserCode;
+use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, task_scope};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
@@ -63,7 +63,7 @@ struct Done {
 /// A claim, and a guard if user code follows that belongs to no run.
 type Claiming<'a, F> = (
     Claimed<<F as Frontend>::Key, <F as Frontend>::Payload>,
-    Option<InUserCode<'a, F>>,
+    Option<UserCodeScope<'a, F>>,
 );
 
 impl<F: Frontend> Server<F> {

@@ -49,7 +49,7 @@ pub(crate) use stripe::{
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_a_lock, refuse, when_unlocked};
 use user_code::UserCode;
-pub(crate) use user_code::{Outside, OutsideCounts};
+pub(crate) use user_code::{UserCodeCounts, UserCodeKind};
 pub(crate) use waiter::Waiter;
 
 use crate::sync::atomic::{AtomicU64, Ordering};

@@ -45,25 +45,25 @@ const HAND_OVER: u64 = 1 << 32;
 
 /// Kind of user code that a thread is in outside of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outside {
+pub(crate) enum UserCodeKind {
     /// The drop of a key or a waker, after a run was completed.
     AfterRun,
     /// An executor that is handed a batch.
     HandOver,
 }
 
-impl Outside {
+impl UserCodeKind {
     fn unit(self) -> u64 {
         match self {
-            Outside::AfterRun => AFTER_RUN,
-            Outside::HandOver => HAND_OVER,
+            UserCodeKind::AfterRun => AFTER_RUN,
+            UserCodeKind::HandOver => HAND_OVER,
         }
     }
 }
 
 /// Number of threads in each kind of user code.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct OutsideCounts {
+pub(crate) struct UserCodeCounts {
     pub(crate) after_runs: usize,
     pub(crate) hand_overs: usize,
 }
@@ -92,7 +92,7 @@ impl UserCode {
     }
 
     /// Leaves. Returns whether the threads that wait for the shutdown must be woken (USER-2).
-    pub(crate) fn leave(&self, what: Outside) -> bool {
+    pub(crate) fn leave(&self, what: UserCodeKind) -> bool {
         // Release pairs with the Acquire in `counts` and `is_over`: a thread that reads this value
         // knows that the user code has ended.
         self.0.fetch_sub(what.unit(), Ordering::Release) & ENDING != 0
@@ -113,10 +113,10 @@ impl UserCode {
     }
 
     /// Returns the current counts.
-    pub(crate) fn counts(&self) -> OutsideCounts {
+    pub(crate) fn counts(&self) -> UserCodeCounts {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);
-        OutsideCounts {
+        UserCodeCounts {
             after_runs: (word % HAND_OVER / AFTER_RUN) as usize,
             hand_overs: (word / HAND_OVER) as usize,
         }
@@ -134,12 +134,12 @@ mod tests {
             code.enter_after_run();
             assert!(code.try_enter_hand_over());
         }
-        let counts = |after_runs, hand_overs| OutsideCounts {
+        let counts = |after_runs, hand_overs| UserCodeCounts {
             after_runs,
             hand_overs,
         };
         assert_eq!(code.counts(), counts(3, 3));
-        assert!(!code.leave(Outside::HandOver));
+        assert!(!code.leave(UserCodeKind::HandOver));
         assert!(code.is_over(), "the bit is not set yet");
         code.end();
         assert!(!code.is_over());
@@ -147,11 +147,11 @@ mod tests {
         code.enter_after_run();
         assert_eq!(code.counts(), counts(4, 2));
         for _ in 0..4 {
-            assert!(code.leave(Outside::AfterRun));
+            assert!(code.leave(UserCodeKind::AfterRun));
         }
         for _ in 0..2 {
             assert!(!code.is_over());
-            assert!(code.leave(Outside::HandOver));
+            assert!(code.leave(UserCodeKind::HandOver));
         }
         assert_eq!(code.counts(), counts(0, 0));
         assert!(code.is_over());

@@ -2,42 +2,42 @@
 //! the protocol between these threads and a shutdown.
 
 use super::{Engine, Frontend};
-use crate::shard::{Outside, OutsideCounts};
+use crate::shard::{UserCodeCounts, UserCodeKind};
 
 /// Makes a shutdown wait for this thread while the guard lives.
-pub(super) struct InUserCode<'a, F: Frontend> {
+pub(super) struct UserCodeScope<'a, F: Frontend> {
     engine: &'a Engine<F>,
     stripe: usize,
-    what: Outside,
+    what: UserCodeKind,
 }
 
 impl<F: Frontend> Engine<F> {
     /// Counts this thread as being in user code that follows a run of this stripe. Must be called
     /// under the stripe's lock, in the hold that ends the run (USER-1). The guard must be dropped
     /// without the lock.
-    pub(super) fn after_run(&self, stripe: usize) -> InUserCode<'_, F> {
+    pub(super) fn after_run(&self, stripe: usize) -> UserCodeScope<'_, F> {
         self.shards().shard_of(stripe).user_code.enter_after_run();
-        InUserCode {
+        UserCodeScope {
             engine: self,
             stripe,
-            what: Outside::AfterRun,
+            what: UserCodeKind::AfterRun,
         }
     }
 
     /// Counts this thread as handing over a batch with timers of this stripe. Returns `None` if the
     /// engine is shutting down and no ticket of the batch stands for a timer (USER-3).
-    pub(super) fn hand_over_of(&self, stripe: usize) -> Option<InUserCode<'_, F>> {
+    pub(super) fn hand_over_of(&self, stripe: usize) -> Option<UserCodeScope<'_, F>> {
         let user_code = &self.shards().shard_of(stripe).user_code;
-        user_code.try_enter_hand_over().then_some(InUserCode {
+        user_code.try_enter_hand_over().then_some(UserCodeScope {
             engine: self,
             stripe,
-            what: Outside::HandOver,
+            what: UserCodeKind::HandOver,
         })
     }
 
     /// Sums the counts of all shards.
-    pub(super) fn outside(&self) -> OutsideCounts {
-        let mut sum = OutsideCounts::default();
+    pub(super) fn outside(&self) -> UserCodeCounts {
+        let mut sum = UserCodeCounts::default();
         for shard in 0..self.shards().shards() {
             let counts = self.shards().shard(shard).user_code.counts();
             sum.after_runs += counts.after_runs;
@@ -47,7 +47,7 @@ impl<F: Frontend> Engine<F> {
     }
 }
 
-impl<F: Frontend> Drop for InUserCode<'_, F> {
+impl<F: Frontend> Drop for UserCodeScope<'_, F> {
     fn drop(&mut self) {
         let shard = self.engine.shards().shard_of(self.stripe);
         if shard.user_code.leave(self.what) {
