@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, ExecutorKind, Fire, Frontend, Parts, Server, Step, TickerState,
+    Detached, Ended, Engine, ExecutorKind, Frontend, Parts, RunInfo, Server, Step, TickerState,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
@@ -96,9 +96,9 @@ impl Frontend for Ledger {
         Arc::clone(engine)
     }
 
-    fn run(engine: &Arc<Engine<Ledger>>, fire: &Fire<'_, u32>, task: usize) {
+    fn run(engine: &Arc<Engine<Ledger>>, info: &RunInfo<'_, u32>, task: usize) {
         let ledger = &engine.frontend;
-        ledger.early.fetch_or(fire.started < fire.deadline, Relaxed);
+        ledger.early.fetch_or(info.started < info.deadline, Relaxed);
         ledger.ran[task].fetch_add(1, Relaxed);
         if let Some(outlet) = &ledger.delivery {
             outlet.send(task).expect("somebody receives");
@@ -118,23 +118,23 @@ impl Frontend for Ledger {
 
     fn run_to_its_end(
         engine: &Arc<Engine<Ledger>>,
-        fire: &Fire<'_, u32>,
+        info: &RunInfo<'_, u32>,
         task: usize,
     ) -> Ended<usize> {
-        let ended = catch_panic(|| Self::run(engine, fire, task));
+        let ended = catch_panic(|| Self::run(engine, info, task));
         let panicked = ended.is_err();
         if let Err(message) = ended {
-            Self::panicked(engine, fire, &message);
+            Self::panicked(engine, info, &message);
         }
         let stays = (task == REPEATING).then(|| Stays {
             value: task,
-            next: Some(fire.deadline + PERIOD),
+            next: Some(info.deadline + PERIOD),
         });
         let left = task == LEAVING;
         if left {
-            let run = Detached::new(engine, fire.stripe, fire.id);
+            let run = Detached::new(engine, info.stripe, info.id);
             let mut runs = engine.frontend.left.lock().expect("nobody panics");
-            runs.push((run, fire.stripe, fire.id));
+            runs.push((run, info.stripe, info.id));
         }
         Ended {
             panicked,
@@ -149,7 +149,7 @@ impl Frontend for Ledger {
         self.woken.fetch_add(before - taken.len(), Relaxed);
     }
 
-    fn panicked(engine: &Arc<Engine<Ledger>>, _: &Fire<'_, u32>, _: &str) {
+    fn panicked(engine: &Arc<Engine<Ledger>>, _: &RunInfo<'_, u32>, _: &str) {
         engine.frontend.panicked.store(true, Relaxed);
     }
 }

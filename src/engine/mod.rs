@@ -30,7 +30,7 @@ pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{Step, TickerState};
-pub(crate) use serve::{Batched, Ended, Fire, Server};
+pub(crate) use serve::{Batched, Ended, RunInfo, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 #[cfg(feature = "tokio")]
@@ -76,7 +76,7 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
     }
 
     /// Runs the payload, which is user code. Called without a lock and under `catch_unwind`.
-    fn run(access: &Self::Access, fire: &Fire<'_, Self::Key>, payload: Self::Payload);
+    fn run(access: &Self::Access, info: &RunInfo<'_, Self::Key>, payload: Self::Payload);
 
     /// The maximum size of a batch, if this front end takes batches by
     /// [`run_batch`](Self::run_batch).
@@ -95,13 +95,13 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
     #[inline]
     fn run_to_its_end(
         access: &Self::Access,
-        fire: &Fire<'_, Self::Key>,
+        info: &RunInfo<'_, Self::Key>,
         payload: Self::Payload,
     ) -> Ended<Self::Payload> {
-        let ended = catch_panic(|| Self::run(access, fire, payload));
+        let ended = catch_panic(|| Self::run(access, info, payload));
         let panicked = ended.is_err();
         if let Err(message) = ended {
-            let _ = catch_panic(|| Self::panicked(access, fire, &message));
+            let _ = catch_panic(|| Self::panicked(access, info, &message));
         }
         Ended {
             panicked,
@@ -111,7 +111,7 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
     }
 
     /// Reports that a run panicked. Also called under `catch_unwind`.
-    fn panicked(access: &Self::Access, fire: &Fire<'_, Self::Key>, message: &str);
+    fn panicked(access: &Self::Access, info: &RunInfo<'_, Self::Key>, message: &str);
 
     /// Removes the payloads that must not wait for running tasks from those that a shutdown hands
     /// back. Called once and without a lock, before the shutdown waits for running tasks. Must not

@@ -20,7 +20,7 @@ use crate::tick::Time;
 
 /// The facts about a run that the front end gets.
 #[derive(Debug)]
-pub(crate) struct Fire<'a, K> {
+pub(crate) struct RunInfo<'a, K> {
     pub(crate) key: &'a K,
     pub(crate) stripe: u32,
     pub(crate) id: EntryId,
@@ -145,7 +145,7 @@ impl<F: Frontend> Server<F> {
                 // The key's `Clone` panicked. This is reported as a panic of the arming. There is
                 // no clone, so the handler gets the original key.
                 let message = catch_panic(|| std::panic::resume_unwind(panic)).err();
-                let fire = Fire {
+                let info = RunInfo {
                     key: &key,
                     stripe: ticket.stripe,
                     id: EntryId::gone(ticket.slot),
@@ -156,7 +156,7 @@ impl<F: Frontend> Server<F> {
                 // The payload is dropped before the panic is reported, so that the handler finds
                 // nothing left of the arming.
                 let _ = catch_panic(|| drop(value));
-                let _ = catch_panic(|| F::panicked(&self.access, &fire, &message));
+                let _ = catch_panic(|| F::panicked(&self.access, &info, &message));
                 let _ = catch_panic(|| drop(key));
                 None
             }
@@ -167,14 +167,14 @@ impl<F: Frontend> Server<F> {
                 deadline,
                 started,
             } => {
-                let fire = Fire {
+                let info = RunInfo {
                     key: &key,
                     stripe: ticket.stripe,
                     id,
                     deadline,
                     started,
                 };
-                let ended = F::run_to_its_end(&self.access, &fire, value);
+                let ended = F::run_to_its_end(&self.access, &info, value);
                 let Ended {
                     panicked,
                     stays,
@@ -281,14 +281,14 @@ impl<F: Frontend> Server<F> {
         let panicked = ended.is_err();
         // Only the first run is named: nobody knows which of them panicked.
         if let (Err(message), Ok(key)) = (&ended, &key) {
-            let fire = Fire {
+            let info = RunInfo {
                 key,
                 stripe: done[0].stripe,
                 id: done[0].id,
                 deadline,
                 started,
             };
-            let _ = catch_panic(|| F::panicked(&self.access, &fire, message));
+            let _ = catch_panic(|| F::panicked(&self.access, &info, message));
         }
         let _ = catch_panic(|| drop(key));
         let mut completed = Vec::with_capacity(done.len());

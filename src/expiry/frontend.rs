@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, Grouping};
-use crate::engine::{Batched, Engine, Fire, Frontend};
+use crate::engine::{Batched, Engine, Frontend, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::outlet::{Outlet, Unsent};
 use crate::scheduler::{OnPanic, TaskPanic};
@@ -187,8 +187,8 @@ where
         ExpiryMap::of(Arc::clone(engine))
     }
 
-    fn run(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, session: Session<V, G::Tag>) {
-        let key = match catch_unwind(AssertUnwindSafe(|| fire.key.clone())) {
+    fn run(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, session: Session<V, G::Tag>) {
+        let key = match catch_unwind(AssertUnwindSafe(|| info.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
                 // Dropped before the panic continues: the value's drop is user code and may panic,
@@ -197,7 +197,7 @@ where
                 resume_unwind(panic);
             }
         };
-        let expired = session.expire(key, fire.deadline, fire.started);
+        let expired = session.expire(key, info.deadline, info.started);
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
@@ -226,11 +226,11 @@ where
         handle(map, expired.collect());
     }
 
-    fn panicked(map: &ExpiryMap<K, V, S, G>, fire: &Fire<'_, K>, message: &str) {
+    fn panicked(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, message: &str) {
         if let Some(tell) = &map.engine.frontend.on_panic {
             tell(&TaskPanic {
-                key: fire.key,
-                deadline: fire.deadline,
+                key: info.key,
+                deadline: info.deadline,
                 message,
             });
         }

@@ -7,7 +7,7 @@ use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
 use super::task::{After, Rounds, Task};
-use crate::engine::{Ended, Engine, Fire, Frontend};
+use crate::engine::{Ended, Engine, Frontend, RunInfo};
 use crate::job::catch_panic;
 use crate::shard::{Start, Stays};
 use crate::sync::Arc;
@@ -63,30 +63,30 @@ where
     /// Runs user code. A task that may run again is in `after` afterwards, even if it panics.
     fn run_staying(
         handle: &Handle<K, S>,
-        fire: &Fire<'_, K>,
+        info: &RunInfo<'_, K>,
         task: Task<K, S>,
         after: &mut After<K, S>,
     ) {
         let id = TimerId {
             tag: handle.engine().tag(),
-            stripe: fire.stripe,
-            entry: fire.id,
+            stripe: info.stripe,
+            entry: info.id,
         };
         #[cfg(any(test, feature = "test-util"))]
         if let Some(log) = &handle.engine().frontend.log {
             log.lock().push(Fired {
-                key: fire.key.clone(),
+                key: info.key.clone(),
                 id,
-                deadline: fire.deadline,
-                at: fire.started,
+                deadline: info.deadline,
+                at: info.started,
             });
         }
         let firing = Firing {
             handle,
-            key: fire.key,
+            key: info.key,
             id,
-            deadline: fire.deadline,
-            started: fire.started,
+            deadline: info.deadline,
+            started: info.started,
         };
         task.run_staying(&firing, after);
     }
@@ -106,15 +106,15 @@ where
     #[inline(never)]
     fn go_on(
         handle: &Handle<K, S>,
-        fire: &Fire<'_, K>,
+        info: &RunInfo<'_, K>,
         mut rounds: Box<dyn Rounds<K, S>>,
     ) -> Ended<Task<K, S>> {
         let ended = handle.now();
         // A schedule function is user code. Without its answer there is no further round.
-        let asked = catch_panic(|| rounds.rhythm().next(fire.deadline, ended));
+        let asked = catch_panic(|| rounds.rhythm().next(info.deadline, ended));
         let panicked = asked.is_err();
         let next = asked.unwrap_or_else(|message| {
-            let _ = catch_panic(|| Self::panicked(handle, fire, &message));
+            let _ = catch_panic(|| Self::panicked(handle, info, &message));
             None
         });
         let value = Task::of(rounds);
@@ -144,22 +144,22 @@ where
     }
 
     /// Runs the task once, even if it could run again.
-    fn run(handle: &Handle<K, S>, fire: &Fire<'_, K>, task: Task<K, S>) {
-        Self::run_staying(handle, fire, task, &mut After::MustEnd);
+    fn run(handle: &Handle<K, S>, info: &RunInfo<'_, K>, task: Task<K, S>) {
+        Self::run_staying(handle, info, task, &mut After::MustEnd);
     }
 
     #[inline]
     fn run_to_its_end(
         handle: &Handle<K, S>,
-        fire: &Fire<'_, K>,
+        info: &RunInfo<'_, K>,
         task: Task<K, S>,
     ) -> Ended<Task<K, S>> {
         // Kept out here, so that a panic does not destroy the task that is in it.
         let mut after = After::Ends;
-        let ended = catch_panic(|| Self::run_staying(handle, fire, task, &mut after));
+        let ended = catch_panic(|| Self::run_staying(handle, info, task, &mut after));
         let panicked = ended.is_err();
         if let Err(message) = ended {
-            let _ = catch_panic(|| Self::panicked(handle, fire, &message));
+            let _ = catch_panic(|| Self::panicked(handle, info, &message));
         }
         match after {
             After::Ends | After::MustEnd => Ended {
@@ -174,7 +174,7 @@ where
                 left: true,
             },
             After::Stays(rounds) => {
-                let mut ended = Self::go_on(handle, fire, rounds);
+                let mut ended = Self::go_on(handle, info, rounds);
                 // The round or its schedule function may have panicked.
                 ended.panicked |= panicked;
                 ended
@@ -182,7 +182,7 @@ where
         }
     }
 
-    fn panicked(handle: &Handle<K, S>, fire: &Fire<'_, K>, message: &str) {
-        Self::tell_panic(handle, fire.key, fire.deadline, message);
+    fn panicked(handle: &Handle<K, S>, info: &RunInfo<'_, K>, message: &str) {
+        Self::tell_panic(handle, info.key, info.deadline, message);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{
-    Ending, Engine, ExecutorKind, Fire, Frontend, Lifecycle, Parts, Server, Shutdown,
+    Ending, Engine, ExecutorKind, Frontend, Lifecycle, Parts, RunInfo, Server, Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
@@ -76,14 +76,14 @@ impl Frontend for TimerFrontend {
 
     fn access(_: &Arc<Engine<Self>>) {}
 
-    fn run((): &(), _: &Fire<'_, ()>, due: TimerAction) {
+    fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
             TimerAction::Run(task) => task(),
             TimerAction::Wake(wake_up) => wake_up.wake(),
         }
     }
 
-    fn panicked((): &(), _: &Fire<'_, ()>, _: &str) {}
+    fn panicked((): &(), _: &RunInfo<'_, ()>, _: &str) {}
 
     /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
     /// panic.

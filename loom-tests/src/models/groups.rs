@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Fire, Frontend, Server, Step, TickerState};
+use crate::engine::{Engine, Frontend, RunInfo, Server, Step, TickerState};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
@@ -39,12 +39,12 @@ impl Frontend for Crowd {
         Arc::clone(engine)
     }
 
-    fn run(engine: &Arc<Engine<Crowd>>, _: &Fire<'_, u32>, tag: Tag) {
+    fn run(engine: &Arc<Engine<Crowd>>, _: &RunInfo<'_, u32>, tag: Tag) {
         drop(tag);
         engine.frontend.delivered.fetch_add(1, Relaxed);
     }
 
-    fn panicked(_: &Arc<Engine<Crowd>>, _: &Fire<'_, u32>, message: &str) {
+    fn panicked(_: &Arc<Engine<Crowd>>, _: &RunInfo<'_, u32>, message: &str) {
         panic!("{message}");
     }
 }
