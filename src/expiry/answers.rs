@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::frontend::Session;
+use super::frontend::MapEntry;
 use crate::engine::Ending;
 use crate::error::UNDER_LOCK;
 use crate::shard::Refusal;
@@ -218,11 +218,11 @@ impl<K, V> Default for ExpiryReport<K, V> {
 }
 
 impl<K, V> ExpiryReport<K, V> {
-    pub(crate) fn of<T>(ending: Option<Ending<K, Session<V, T>>>) -> Self {
+    pub(crate) fn of<T>(ending: Option<Ending<K, MapEntry<V, T>>>) -> Self {
         let Some(ending) = ending else {
             return ExpiryReport::default();
         };
-        let hand_back = |(key, deadline, session): (Option<K>, Time, Session<V, T>)| {
+        let hand_back = |(key, deadline, session): (Option<K>, Time, MapEntry<V, T>)| {
             key.map(|key| ExpiryHandedBack {
                 key,
                 value: session.value,

@@ -60,7 +60,7 @@ pub enum ReceiverLost {
 }
 
 /// The content of an entry besides its key.
-pub(crate) struct Session<V, T> {
+pub(crate) struct MapEntry<V, T> {
     /// The entry's membership in its group. The entry leaves the group before the value is dropped.
     pub(super) tag: T,
     pub(super) value: V,
@@ -70,12 +70,12 @@ pub(crate) struct Session<V, T> {
     end: Time,
 }
 
-impl<V, T: Default> Session<V, T> {
+impl<V, T: Default> MapEntry<V, T> {
     /// Makes an entry that is in no group. `luck` seeds its jitter.
     pub(super) fn new(value: V, expiry: Expiry, luck: u64, now: Time) -> Self {
         let (idle, lifetime) = expiry.drawn(luck);
         let end = after(now, lifetime);
-        Session {
+        MapEntry {
             tag: T::default(),
             value,
             idle,
@@ -84,7 +84,7 @@ impl<V, T: Default> Session<V, T> {
     }
 }
 
-impl<V, T> Session<V, T> {
+impl<V, T> MapEntry<V, T> {
     /// Restarts the times of the entry under another expiry.
     pub(super) fn set_expiry(&mut self, expiry: Expiry, luck: u64, now: Time) {
         let (idle, lifetime) = expiry.drawn(luck);
@@ -178,7 +178,7 @@ where
     G: Grouping,
 {
     type Key = K;
-    type Payload = Session<V, G::Tag>;
+    type Payload = MapEntry<V, G::Tag>;
     type Access = ExpiryMap<K, V, S, G>;
 
     const ENDS: bool = true;
@@ -187,7 +187,7 @@ where
         ExpiryMap::of(Arc::clone(engine))
     }
 
-    fn run(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, session: Session<V, G::Tag>) {
+    fn run(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, session: MapEntry<V, G::Tag>) {
         let key = match catch_unwind(AssertUnwindSafe(|| info.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
@@ -216,7 +216,7 @@ where
         }
     }
 
-    fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, Session<V, G::Tag>>>) {
+    fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, MapEntry<V, G::Tag>>>) {
         let Delivery::Batches(_, handle) = &map.engine.frontend.delivery else {
             unreachable!("only a front end with a batch limit gets batches");
         };
@@ -279,7 +279,7 @@ where
     }
 }
 
-impl<V, T> fmt::Debug for Session<V, T> {
+impl<V, T> fmt::Debug for MapEntry<V, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("end", &self.end)

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
 
-use super::frontend::Session;
+use super::frontend::MapEntry;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::members::Member;
 use super::touch::{luck, touch_slot};
@@ -12,8 +12,8 @@ use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
 use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
 
-const _: () = assert!(size_of::<Session<u64, ()>>() == 24);
-const _: () = assert!(size_of::<Session<u64, Option<Membership<String>>>>() == 40);
+const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
+const _: () = assert!(size_of::<MapEntry<u64, Option<Membership<String>>>>() == 40);
 
 /// The number of entries that are handled under one hold of a lock.
 const MEMBERS_PER_HOLD: usize = 64;
@@ -126,7 +126,7 @@ where
         let (stripe, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let now = self.now();
-        let session = Session::new(value, expiry, luck(hash, now), now);
+        let session = MapEntry::new(value, expiry, luck(hash, now), now);
         let deadline = session.deadline(now);
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership
@@ -355,10 +355,10 @@ fn portions(members: &[Member]) -> impl Iterator<Item = (usize, &[Member])> {
 
 /// Returns whether the key has an entry in the same group.
 fn replaces_its_like<K, V, G>(
-    stripe: &Stripe<K, Session<V, Option<Membership<G>>>>,
+    stripe: &Stripe<K, MapEntry<V, Option<Membership<G>>>>,
     hash: KeyHash,
     key: &K,
-    session: &Session<V, Option<Membership<G>>>,
+    session: &MapEntry<V, Option<Membership<G>>>,
 ) -> bool
 where
     K: Eq,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::frontend::Session;
+use super::frontend::MapEntry;
 use super::touch::touch_slot;
 use super::{ExpiryMap, Grouping, NoGroups, Touch};
 use crate::job::drop_each;
@@ -218,7 +218,7 @@ where
 
 /// Takes removed entries out of their groups before any of them is dropped. A drop is user code,
 /// which may take long or call the map, and must not find the entries counted in their groups.
-fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut Session<V, T>>) {
+fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut MapEntry<V, T>>) {
     for session in taken {
         drop(std::mem::take(&mut session.tag));
     }

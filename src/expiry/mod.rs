@@ -49,7 +49,7 @@ use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
 use crate::shard::{Arming, Cancelling, KeyHash};
 use crate::sync::Arc;
 use crate::tick::Time;
-use frontend::Session;
+use frontend::MapEntry;
 use touch::luck;
 
 /// A concurrent map whose entries expire: after a time without a touch, after a time since the
@@ -367,7 +367,7 @@ where
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (stripe, hash) = self.hash_of(&key);
         let now = self.now();
-        let session = Session::new(value, expiry, luck(hash, now), now);
+        let session = MapEntry::new(value, expiry, luck(hash, now), now);
         let deadline = session.deadline(now);
         let mut given = Some((key, session));
         let answer = self.engine.arm(

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use super::frontend::Session;
+use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, Grouping, Touch};
 use crate::shard::{KeyHash, Stripe, mix};
 use crate::tick::Time;
@@ -89,7 +89,7 @@ pub(super) fn luck(hash: KeyHash, now: Time) -> u64 {
 /// Touches the entry in `slot`.
 #[inline]
 pub(super) fn touch_slot<K, V, T>(
-    stripe: &mut Stripe<K, Session<V, T>>,
+    stripe: &mut Stripe<K, MapEntry<V, T>>,
     slot: u32,
     now: Time,
 ) -> Touch {
