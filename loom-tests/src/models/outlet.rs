@@ -1,5 +1,5 @@
 //! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that
-//! was told to wait is woken, the end is seen, and a loss is reported once. `src/outlet.rs` has the
+//! was told to wait is woken, the end is seen, and a loss is reported once. `src/channel.rs` has the
 //! protocol, OUTLET-1 to OUTLET-3.
 //!
 //! What nobody wakes shows as a deadlock.
@@ -27,9 +27,9 @@ fn next(intake: &Intake<usize>) -> Option<usize> {
 #[test]
 fn a_task_is_woken_by_what_is_sent_and_by_the_end() {
     check(3, || {
-        let (outlet, intake) = outlet(1);
+        let (channel, intake) = outlet(1);
         let sender = thread::spawn(move || {
-            assert!(outlet.send(7).is_ok());
+            assert!(channel.send(7).is_ok());
         });
         assert_eq!(next(&intake), Some(7));
         assert_eq!(next(&intake), None);
@@ -40,10 +40,10 @@ fn a_task_is_woken_by_what_is_sent_and_by_the_end() {
 #[test]
 fn what_waits_for_room_is_not_lost() {
     check(3, || {
-        let (outlet, intake) = outlet(1);
+        let (channel, intake) = outlet(1);
         let sender = thread::spawn(move || {
             for item in 0..3 {
-                assert!(outlet.send(item).is_ok());
+                assert!(channel.send(item).is_ok());
             }
         });
         for item in 0..3 {
@@ -59,15 +59,15 @@ fn what_waits_for_room_is_not_lost() {
 #[test]
 fn the_end_is_told_while_a_send_waits_for_room() {
     check(2, || {
-        let (outlet, intake) = outlet(1);
-        assert!(outlet.send(0).is_ok());
-        let outlet = Arc::new(outlet);
+        let (channel, intake) = outlet(1);
+        assert!(channel.send(0).is_ok());
+        let channel = Arc::new(channel);
         let sender = {
-            let outlet = Arc::clone(&outlet);
-            thread::spawn(move || outlet.send(1))
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || channel.send(1))
         };
-        outlet.end();
-        assert!(outlet.send(2).is_err());
+        channel.end();
+        assert!(channel.send(2).is_err());
         assert_eq!(next(&intake), Some(0));
         let after = next(&intake);
         let sent = sender.join().unwrap();
@@ -82,9 +82,9 @@ fn the_end_is_told_while_a_send_waits_for_room() {
 #[test]
 fn a_send_that_waits_for_room_ends_when_nobody_receives() {
     check(3, || {
-        let (outlet, intake) = outlet(1);
-        assert!(outlet.send(0).is_ok());
-        let sender = thread::spawn(move || outlet.send(1));
+        let (channel, intake) = outlet(1);
+        assert!(channel.send(0).is_ok());
+        let sender = thread::spawn(move || channel.send(1));
         drop(intake);
         let unsent = Unsent {
             item: 1,
@@ -99,21 +99,21 @@ fn a_send_that_waits_for_room_ends_when_nobody_receives() {
 #[test]
 fn the_first_item_that_nobody_receives_is_reported_once() {
     check(3, || {
-        let (outlet, intake) = outlet(1);
-        let outlet = Arc::new(outlet);
+        let (channel, intake) = outlet(1);
+        let channel = Arc::new(channel);
         let sender = {
-            let outlet = Arc::clone(&outlet);
-            thread::spawn(move || outlet.send(1))
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || channel.send(1))
         };
         drop(intake);
-        let mine = outlet.send(0).expect_err("nobody receives");
+        let mine = channel.send(0).expect_err("nobody receives");
         assert_eq!(mine.item, 0);
         let mut unsent = vec![mine];
         if let Err(other) = sender.join().unwrap() {
             assert_eq!(other.item, 1);
             unsent.push(other);
         }
-        assert_eq!(outlet.unsent(), unsent.len() as u64);
+        assert_eq!(channel.unsent(), unsent.len() as u64);
         let first = unsent.iter().filter(|unsent| unsent.is_first);
         assert_eq!(first.count(), 1);
     });
