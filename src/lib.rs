@@ -111,6 +111,7 @@
 //!
 //! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
 
+mod bounded_channel;
 mod clock;
 mod config;
 mod engine;
@@ -119,7 +120,6 @@ mod executor;
 mod expiry;
 mod job;
 mod options;
-mod outlet;
 pub mod reentrancy;
 mod scheduler;
 mod shard;

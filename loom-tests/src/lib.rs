@@ -21,6 +21,8 @@ extern crate self as tourbillon;
 use clock::{Clock, ClockParker, ClockUnparker};
 use tick::Time;
 
+#[path = "../../src/bounded_channel.rs"]
+mod bounded_channel;
 #[path = "../../src/clock.rs"]
 mod clock;
 #[path = "../../src/config.rs"]
@@ -37,8 +39,6 @@ mod groups;
 mod job;
 #[path = "../../src/expiry/members.rs"]
 mod members;
-#[path = "../../src/outlet.rs"]
-mod outlet;
 #[path = "../../src/shard/mod.rs"]
 mod shard;
 #[path = "../../src/stats.rs"]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool as Note, AtomicUsize as Count, Ordering::Rela
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
@@ -17,7 +18,6 @@ use crate::engine::{
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
-use crate::outlet::Outlet;
 use crate::shard::{
     Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Stays, Taken,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Ledger {
     /// Tasks that sleep, as it were: a shutdown wakes them instead of handing them back.
     woken: Count,
     /// Where their numbers go.
-    delivery: Option<Outlet<usize>>,
+    delivery: Option<BoundedSender<usize>>,
 }
 
 impl Ledger {
@@ -100,8 +100,8 @@ impl Frontend for Ledger {
         let ledger = &engine.frontend;
         ledger.early.fetch_or(info.started < info.deadline, Relaxed);
         ledger.ran[task].fetch_add(1, Relaxed);
-        if let Some(outlet) = &ledger.delivery {
-            outlet.send(task).expect("somebody receives");
+        if let Some(sender) = &ledger.delivery {
+            sender.send(task).expect("somebody receives");
         }
         if ledger.stop_after == Some(ledger.ran_in_all()) {
             engine.stop();
@@ -229,11 +229,11 @@ impl Rig {
     }
 
     /// One whose tasks go into a channel.
-    pub(crate) fn delivering(size: &Size, outlet: Outlet<usize>) -> (Rig, TickerState) {
-        Self::with(size, Some(outlet))
+    pub(crate) fn delivering(size: &Size, sender: BoundedSender<usize>) -> (Rig, TickerState) {
+        Self::with(size, Some(sender))
     }
 
-    fn with(size: &Size, delivery: Option<Outlet<usize>>) -> (Rig, TickerState) {
+    fn with(size: &Size, delivery: Option<BoundedSender<usize>>) -> (Rig, TickerState) {
         let (parts, hand) = size.parts();
         let ledger = Ledger {
             stop_after: size.stop_after,

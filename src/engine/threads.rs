@@ -6,9 +6,9 @@ use std::io;
 use std::time::Duration;
 
 use super::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
+use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::executor::Worker;
 use crate::job::{catch_panic, drop_each};
-use crate::outlet::{Intake, outlet};
 use crate::shard::{ReentrancyGuard, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, bounded};
@@ -155,7 +155,7 @@ impl<F: Frontend> Engine<F> {
         server: &Arc<Server<F>>,
         mode: Shutdown,
         report: MakeReport<F, R>,
-    ) -> Result<R, Intake<R>> {
+    ) -> Result<R, BoundedReceiver<R>> {
         let engine = server.engine();
         // The limit of a drain counts from a moment before anybody can see that the engine is
         // closing.
@@ -181,7 +181,7 @@ impl<F: Frontend> Engine<F> {
         server: &Arc<Server<F>>,
         mode: Shutdown,
         report: MakeReport<F, R>,
-    ) -> Intake<R> {
+    ) -> BoundedReceiver<R> {
         let engine = server.engine();
         let begun = engine.now();
         // As in `shut_down`: under a lock this panics before anything has changed.
@@ -190,7 +190,7 @@ impl<F: Frontend> Engine<F> {
             return Self::end_elsewhere(server, mode, begun, report);
         }
         engine.close_gates();
-        let (send, receive) = outlet(1);
+        let (send, receive) = bounded_channel(1);
         // The channel has room for one report, and its receiver is held here.
         let _ = send.send(report(None));
         receive
@@ -202,10 +202,10 @@ impl<F: Frontend> Engine<F> {
         mode: Shutdown,
         begun: Time,
         report: MakeReport<F, R>,
-    ) -> Intake<R> {
+    ) -> BoundedReceiver<R> {
         // When this call returns, nothing may be accepted any more. The new thread may start later.
         server.engine().close_gates();
-        let (send, receive) = outlet(1);
+        let (send, receive) = bounded_channel(1);
         let send = Arc::new(send);
         let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));
         let thread = thread::Builder::new()

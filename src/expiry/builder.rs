@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, ReceiverLost};
 use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
+use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
@@ -15,7 +16,6 @@ use crate::config::Config;
 use crate::engine::{Engine, ExecutorKind, Parts, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
-use crate::outlet::{Intake, outlet};
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
@@ -251,8 +251,8 @@ where
         self,
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S, G>, Receiver<Expired<K, V>>), BuildError> {
-        let (map, intake) = self.build_outlet(capacity)?;
-        Ok((map, intake.into_receiver()))
+        let (map, receiver) = self.build_outlet(capacity)?;
+        Ok((map, receiver.into_receiver()))
     }
 
     /// Like [`build_channel`](Self::build_channel), but the receiving end is a stream, for a task
@@ -272,8 +272,8 @@ where
         self,
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S, G>, super::Expirations<K, V>), BuildError> {
-        let (map, intake) = self.build_outlet(capacity.max(1))?;
-        Ok((map, super::Expirations::new(intake)))
+        let (map, receiver) = self.build_outlet(capacity.max(1))?;
+        Ok((map, super::Expirations::new(receiver)))
     }
 
     /// Starts a map whose only worker sends expired entries.
@@ -281,15 +281,15 @@ where
     fn build_outlet(
         mut self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S, G>, Intake<Expired<K, V>>), BuildError> {
-        let (outlet, intake) = outlet(capacity);
+    ) -> Result<(ExpiryMap<K, V, S, G>, BoundedReceiver<Expired<K, V>>), BuildError> {
+        let (sender, receiver) = bounded_channel(capacity);
         // A worker that waits for room holds an entry that no call finds any more. So there is only
         // one.
         self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
-        let map = self.start(Delivery::Outlet(outlet))?;
-        Ok((map, intake))
+        let map = self.start(Delivery::BoundedSender(sender))?;
+        Ok((map, receiver))
     }
 
     /// Starts the threads of a map with this delivery.

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, Grouping};
+use crate::bounded_channel::{BoundedSender, Unsent};
 use crate::engine::{Batched, Engine, Frontend, RunInfo};
 use crate::job::{catch_panic, drop_catching};
-use crate::outlet::{Outlet, Unsent};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -147,7 +147,7 @@ where
     Handler(Handler<K, V, S, G>),
     Batches(NonZeroUsize, BatchHandler<K, V, S, G>),
     /// A channel, until the map has ended or its last receiver is gone.
-    Outlet(Outlet<Expired<K, V>>),
+    BoundedSender(BoundedSender<Expired<K, V>>),
 }
 
 /// Called once, with the first entry that nobody received.
@@ -201,8 +201,8 @@ where
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
-            Delivery::Outlet(outlet) => {
-                if let Err(unsent) = outlet.send(expired) {
+            Delivery::BoundedSender(sender) => {
+                if let Err(unsent) = sender.send(expired) {
                     receiver_lost(map, unsent);
                 }
             }
@@ -212,7 +212,7 @@ where
     fn batch(map: &ExpiryMap<K, V, S, G>) -> Option<NonZeroUsize> {
         match &map.engine.frontend.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
-            Delivery::Handler(_) | Delivery::Outlet(_) => None,
+            Delivery::Handler(_) | Delivery::BoundedSender(_) => None,
         }
     }
 
@@ -238,15 +238,15 @@ where
 
     fn unreceived(&self) -> u64 {
         match &self.delivery {
-            Delivery::Outlet(outlet) => outlet.unsent(),
+            Delivery::BoundedSender(sender) => sender.unsent(),
             Delivery::Handler(_) | Delivery::Batches(..) => 0,
         }
     }
 
     /// Ends the channel. A receiver sees the end after it has received everything that was sent.
     fn ended(&self) {
-        if let Delivery::Outlet(outlet) = &self.delivery {
-            outlet.end();
+        if let Delivery::BoundedSender(sender) = &self.delivery {
+            sender.end();
         }
     }
 }

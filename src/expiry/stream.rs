@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::Expired;
-use crate::outlet::Intake;
+use crate::bounded_channel::BoundedReceiver;
 
 /// A stream of the expired entries of an [`ExpiryMap`](crate::ExpiryMap). It ends when the map has
 /// ended and everything sent was received.
@@ -41,11 +41,11 @@ use crate::outlet::Intake;
 /// # }
 /// ```
 #[must_use = "entries that expire when it has been dropped are lost"]
-pub struct Expirations<K, V>(Intake<Expired<K, V>>);
+pub struct Expirations<K, V>(BoundedReceiver<Expired<K, V>>);
 
 impl<K, V> Expirations<K, V> {
-    pub(super) fn new(intake: Intake<Expired<K, V>>) -> Self {
-        Expirations(intake)
+    pub(super) fn new(receiver: BoundedReceiver<Expired<K, V>>) -> Self {
+        Expirations(receiver)
     }
 }
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use super::hasher::RandomState;
 use super::task::Task;
+use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::engine::Ending;
-use crate::outlet::{Intake, outlet};
 use crate::sync::channel::TryRecvError;
 use crate::tick::Time;
 
@@ -48,16 +48,16 @@ where
 /// Yields the report of a shutdown that was called from inside a task, or that was only begun. It
 /// is also a future.
 #[must_use = "the report holds what did not run"]
-pub struct ReportTicket<R>(Intake<R>);
+pub struct ReportTicket<R>(BoundedReceiver<R>);
 
 impl<R: Default> ReportTicket<R> {
-    pub(crate) fn new(report: Intake<R>) -> Self {
+    pub(crate) fn new(report: BoundedReceiver<R>) -> Self {
         ReportTicket(report)
     }
 
     /// Makes the ticket for a call that comes after the end: it yields an empty report.
     pub(crate) fn done() -> Self {
-        let (_, nothing) = outlet(1);
+        let (_, nothing) = bounded_channel(1);
         ReportTicket(nothing)
     }
 

@@ -9,6 +9,7 @@
 //! have moved or been renamed; those that it cannot adapt have to be written anew by hand.
 
 mod backlog;
+mod bounded_channel;
 mod claim;
 mod close;
 mod desk;
@@ -21,7 +22,6 @@ mod lane;
 mod line;
 mod litmus;
 mod lost;
-mod outlet;
 mod pace;
 mod permits;
 mod renewal;

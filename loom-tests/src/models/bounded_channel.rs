@@ -5,34 +5,34 @@
 //! What nobody wakes shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/outlet-looks-once.patch`: a task leaves its waker and does not look again.
-//! - `teeth/outlet-sends-under-its-lock.patch`: while it is full nobody can end it.
-//! - `teeth/outlet-drops-what-has-no-room.patch`
-//! - `teeth/outlet-wakes-before-it-is-disconnected.patch`: the task sleeps through the end.
-//! - `teeth/outlet-counts-in-two-steps.patch`: two senders both report the first loss.
+//! - `teeth/bounded-channel-looks-once.patch`: a task leaves its waker and does not look again.
+//! - `teeth/bounded-channel-sends-under-its-lock.patch`: while it is full nobody can end it.
+//! - `teeth/bounded-channel-drops-what-has-no-room.patch`
+//! - `teeth/bounded-channel-wakes-before-it-is-disconnected.patch`: the task sleeps through the end.
+//! - `teeth/bounded-channel-counts-in-two-steps.patch`: two senders both report the first loss.
 
 use std::future::poll_fn;
 
 use loom::thread;
 
 use super::check;
-use crate::outlet::{Intake, Unsent, outlet};
+use crate::bounded_channel::{BoundedReceiver, Unsent, bounded_channel};
 use crate::rig::{Rig, START, Size, at, block_on};
 use crate::sync::Arc;
 
-fn next(intake: &Intake<usize>) -> Option<usize> {
-    block_on(poll_fn(|context| intake.poll(context)))
+fn next(receiver: &BoundedReceiver<usize>) -> Option<usize> {
+    block_on(poll_fn(|context| receiver.poll(context)))
 }
 
 #[test]
 fn a_task_is_woken_by_what_is_sent_and_by_the_end() {
     check(3, || {
-        let (channel, intake) = outlet(1);
+        let (channel, receiver) = bounded_channel(1);
         let sender = thread::spawn(move || {
             assert!(channel.send(7).is_ok());
         });
-        assert_eq!(next(&intake), Some(7));
-        assert_eq!(next(&intake), None);
+        assert_eq!(next(&receiver), Some(7));
+        assert_eq!(next(&receiver), None);
         sender.join().unwrap();
     });
 }
@@ -40,17 +40,17 @@ fn a_task_is_woken_by_what_is_sent_and_by_the_end() {
 #[test]
 fn what_waits_for_room_is_not_lost() {
     check(3, || {
-        let (channel, intake) = outlet(1);
+        let (channel, receiver) = bounded_channel(1);
         let sender = thread::spawn(move || {
             for item in 0..3 {
                 assert!(channel.send(item).is_ok());
             }
         });
         for item in 0..3 {
-            assert_eq!(next(&intake), Some(item));
+            assert_eq!(next(&receiver), Some(item));
         }
         sender.join().unwrap();
-        assert_eq!(next(&intake), None);
+        assert_eq!(next(&receiver), None);
     });
 }
 
@@ -59,7 +59,7 @@ fn what_waits_for_room_is_not_lost() {
 #[test]
 fn the_end_is_told_while_a_send_waits_for_room() {
     check(2, || {
-        let (channel, intake) = outlet(1);
+        let (channel, receiver) = bounded_channel(1);
         assert!(channel.send(0).is_ok());
         let channel = Arc::new(channel);
         let sender = {
@@ -68,13 +68,13 @@ fn the_end_is_told_while_a_send_waits_for_room() {
         };
         channel.end();
         assert!(channel.send(2).is_err());
-        assert_eq!(next(&intake), Some(0));
-        let after = next(&intake);
+        assert_eq!(next(&receiver), Some(0));
+        let after = next(&receiver);
         let sent = sender.join().unwrap();
         // It was sent before the end, or came back.
         assert_eq!(after, sent.is_ok().then_some(1));
         if after.is_some() {
-            assert_eq!(next(&intake), None);
+            assert_eq!(next(&receiver), None);
         }
     });
 }
@@ -82,10 +82,10 @@ fn the_end_is_told_while_a_send_waits_for_room() {
 #[test]
 fn a_send_that_waits_for_room_ends_when_nobody_receives() {
     check(3, || {
-        let (channel, intake) = outlet(1);
+        let (channel, receiver) = bounded_channel(1);
         assert!(channel.send(0).is_ok());
         let sender = thread::spawn(move || channel.send(1));
-        drop(intake);
+        drop(receiver);
         let unsent = Unsent {
             item: 1,
             is_first: true,
@@ -99,13 +99,13 @@ fn a_send_that_waits_for_room_ends_when_nobody_receives() {
 #[test]
 fn the_first_item_that_nobody_receives_is_reported_once() {
     check(3, || {
-        let (channel, intake) = outlet(1);
+        let (channel, receiver) = bounded_channel(1);
         let channel = Arc::new(channel);
         let sender = {
             let channel = Arc::clone(&channel);
             thread::spawn(move || channel.send(1))
         };
-        drop(intake);
+        drop(receiver);
         let mine = channel.send(0).expect_err("nobody receives");
         assert_eq!(mine.item, 0);
         let mut unsent = vec![mine];
@@ -124,7 +124,7 @@ fn the_first_item_that_nobody_receives_is_reported_once() {
 #[test]
 fn what_waits_behind_a_full_channel_can_be_touched() {
     check(2, || {
-        let (send, intake) = outlet(1);
+        let (send, receiver) = bounded_channel(1);
         let (rig, mut ticker_state) = Rig::delivering(&Size::default(), send);
         rig.arm(0, 0, at(START + 1)).unwrap();
         rig.arm(1, 1, at(START + 1)).unwrap();
@@ -141,7 +141,7 @@ fn what_waits_behind_a_full_channel_can_be_touched() {
         };
         let touched = rig.touch(1, at(START + 100));
         let mut delivered = Vec::new();
-        while let Some(task) = next(&intake) {
+        while let Some(task) = next(&receiver) {
             delivered.push(task);
         }
         delivery.join().unwrap();

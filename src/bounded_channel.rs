@@ -23,7 +23,7 @@ use crate::waker::leave;
 
 /// The bounded sender.
 #[derive(Debug)]
-pub(crate) struct Outlet<T> {
+pub(crate) struct BoundedSender<T> {
     /// The sender of the channel; `None` after the end.
     sender: Mutex<Option<Sender<T>>>,
     /// Number of items that were returned to their senders.
@@ -41,7 +41,7 @@ pub(crate) struct Unsent<T> {
 
 /// The receiver.
 #[derive(Debug)]
-pub(crate) struct Intake<T> {
+pub(crate) struct BoundedReceiver<T> {
     receiver: Receiver<T>,
     signal: Arc<Signal>,
 }
@@ -53,24 +53,24 @@ struct Signal {
 }
 
 /// Creates a channel of this capacity.
-pub(crate) fn outlet<T>(capacity: usize) -> (Outlet<T>, Intake<T>) {
+pub(crate) fn bounded_channel<T>(capacity: usize) -> (BoundedSender<T>, BoundedReceiver<T>) {
     let (sender, receiver) = bounded(capacity);
     let signal = Arc::new(Signal {
         waker: Mutex::new(Waker::noop().clone()),
     });
-    let intake = Intake {
+    let receiver = BoundedReceiver {
         receiver,
         signal: Arc::clone(&signal),
     };
-    let outlet = Outlet {
+    let sender = BoundedSender {
         sender: Mutex::new(Some(sender)),
         unsent: AtomicU64::new(0),
         signal,
     };
-    (outlet, intake)
+    (sender, receiver)
 }
 
-impl<T> Outlet<T> {
+impl<T> BoundedSender<T> {
     /// Sends an item. Waits while the channel is full.
     ///
     /// # Errors
@@ -116,13 +116,13 @@ impl<T> Outlet<T> {
     }
 }
 
-impl<T> Drop for Outlet<T> {
+impl<T> Drop for BoundedSender<T> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl<T> Intake<T> {
+impl<T> BoundedReceiver<T> {
     /// Returns the receiver of the channel, for a thread.
     pub(crate) fn into_receiver(self) -> Receiver<T> {
         self.receiver.clone()
@@ -163,7 +163,7 @@ impl<T> Intake<T> {
 }
 
 /// Drops the waker of a waiting task: it is not woken any more.
-impl<T> Drop for Intake<T> {
+impl<T> Drop for BoundedReceiver<T> {
     fn drop(&mut self) {
         drop_catching(((), self.signal.take()));
     }
