@@ -111,7 +111,7 @@ where
     ) -> Ended<Task<K, S>> {
         let ended = handle.now();
         // A schedule function is user code. Without its answer there is no further round.
-        let asked = catch_panic(|| rounds.rhythm().next(info.deadline, ended));
+        let asked = catch_panic(|| rounds.cadence().next(info.deadline, ended));
         let panicked = asked.is_err();
         let next = asked.unwrap_or_else(|message| {
             let _ = catch_panic(|| Self::panicked(handle, info, &message));

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 
 use super::firing::Firing;
 use super::hasher::RandomState;
-use super::repeat::{Next, Rhythm};
+use super::repeat::{Cadence, Next};
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -44,7 +44,7 @@ where
     fn round(&mut self, firing: &Firing<'_, K, S>);
 
     /// Returns the cadence.
-    fn rhythm(&mut self) -> &mut Rhythm;
+    fn cadence(&mut self) -> &mut Cadence;
 }
 
 /// The state of a run when the call that began it has returned.
@@ -168,7 +168,7 @@ where
     pub fn run_round(&mut self, firing: &Firing<'_, K, S>) -> Option<Next> {
         let rounds = self.0.rounds()?;
         rounds.round(firing);
-        rounds.rhythm().take_answer()
+        rounds.cadence().take_answer()
     }
 }
 

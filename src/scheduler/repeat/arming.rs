@@ -6,9 +6,9 @@ use super::super::answers::Scheduled;
 use super::super::answers::refused;
 use super::super::handle::{Handle, Upsert};
 use super::super::task::Task;
+use super::cadence::{Cadence, InvalidCadence};
 use super::next::IntoNext;
 use super::period::Period;
-use super::rhythm::{NoRhythm, Rhythm};
 use super::round::Round;
 use super::task::Repeat;
 use crate::error::ScheduleError;
@@ -99,12 +99,12 @@ where
         let random = mix(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().frontend.least_grace;
         // Without a lock: a schedule function is user code.
-        let (rhythm, deadline) = match Rhythm::begin(period, now, random, least_grace) {
+        let (cadence, deadline) = match Cadence::begin(period, now, random, least_grace) {
             Ok(begun) => begun,
-            Err(NoRhythm::Zero) => return Err(ScheduleError::ZeroPeriod(task)),
-            Err(NoRhythm::NoRound) => return Err(ScheduleError::NoRound(task)),
+            Err(InvalidCadence::Zero) => return Err(ScheduleError::ZeroPeriod(task)),
+            Err(InvalidCadence::NoRound) => return Err(ScheduleError::NoRound(task)),
         };
-        let mut given = Some((key, Box::new(Repeat::new(task, rhythm))));
+        let mut given = Some((key, Box::new(Repeat::new(task, cadence))));
         let answer = self.arm_boxed(&mut given, deadline, now, Upsert::Always, |repeat| {
             Task::of(repeat)
         });

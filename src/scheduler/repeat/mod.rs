@@ -5,7 +5,7 @@
 //! | `arming.rs` | `Handle::repeat` |
 //! | `period.rs` | the period that a caller asks for |
 //! | `missed.rs` | what happens to late rounds: a pure function |
-//! | `rhythm.rs` | when the rounds of one key are due |
+//! | `cadence.rs` | when the rounds of one key are due |
 //! | `round.rs` | a task's view of its round |
 //! | `next.rs` | the answer of a round |
 //! | `task.rs` | the closure with its cadence, as the payload of an entry |
@@ -28,10 +28,10 @@
 //!   points of the grid.
 
 mod arming;
+mod cadence;
 mod missed;
 mod next;
 mod period;
-mod rhythm;
 mod round;
 mod task;
 
@@ -40,4 +40,4 @@ pub use next::{IntoNext, Next};
 pub use period::{AfterPanic, Period, SoFar};
 pub use round::Round;
 
-pub(super) use rhythm::Rhythm;
+pub(super) use cadence::Cadence;

@@ -6,23 +6,23 @@ use std::marker::PhantomData;
 
 use super::super::firing::Firing;
 use super::super::task::{After, Rounds, Work};
+use super::cadence::Cadence;
 use super::next::IntoNext;
-use super::rhythm::Rhythm;
 use super::round::Round;
 use crate::shard::Start;
 use crate::tick::Time;
 
 pub(crate) struct Repeat<F, R> {
     task: F,
-    rhythm: Rhythm,
+    cadence: Cadence,
     answers: PhantomData<fn() -> R>,
 }
 
 impl<F, R> Repeat<F, R> {
-    pub(super) fn new(task: F, rhythm: Rhythm) -> Self {
+    pub(super) fn new(task: F, cadence: Cadence) -> Self {
         Repeat {
             task,
-            rhythm,
+            cadence,
             answers: PhantomData,
         }
     }
@@ -40,7 +40,7 @@ where
     R: IntoNext + 'static,
 {
     fn start(&mut self, deadline: Time, now: Time) -> Start {
-        self.rhythm.start(deadline, now)
+        self.cadence.start(deadline, now)
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
@@ -61,17 +61,17 @@ where
 {
     fn round(&mut self, firing: &Firing<'_, K, S>) {
         // This also clears the last answer: after a panic there must be none.
-        let (number, missed) = self.rhythm.begin_round();
+        let (number, missed) = self.cadence.begin_round();
         let round = Round {
             firing,
             number,
             missed,
         };
         let answer = (self.task)(&round).into_next();
-        self.rhythm.end_round(answer);
+        self.cadence.end_round(answer);
     }
 
-    fn rhythm(&mut self) -> &mut Rhythm {
-        &mut self.rhythm
+    fn cadence(&mut self) -> &mut Cadence {
+        &mut self.cadence
     }
 }

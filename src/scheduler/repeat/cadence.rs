@@ -15,7 +15,7 @@ const PUT_OFF_AT_MOST: u32 = 3;
 
 /// The reason why a period yields no cadence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NoRhythm {
+pub(super) enum InvalidCadence {
     /// The period or delay is zero.
     Zero,
     /// The schedule function returns no first time.
@@ -23,7 +23,7 @@ pub(super) enum NoRhythm {
 }
 
 /// The times of one repeating timer: its grid or delay, and what happened so far.
-pub(crate) struct Rhythm {
+pub(crate) struct Cadence {
     beat: Beat,
     /// The deadline that the cadence asked for. If a round is woken at another one, a call moved
     /// it; if this is `None`, the task itself moved it.
@@ -56,7 +56,7 @@ enum Beat {
     Schedule(Schedule),
 }
 
-impl Rhythm {
+impl Cadence {
     /// Makes the cadence and the first deadline. This calls a schedule function, which is user
     /// code.
     pub(super) fn begin(
@@ -64,7 +64,7 @@ impl Rhythm {
         now: Time,
         random: u64,
         least_grace: Duration,
-    ) -> Result<(Self, Time), NoRhythm> {
+    ) -> Result<(Self, Time), InvalidCadence> {
         let mut random = Random(random);
         let mut kind = asked.kind;
         let length = match &kind {
@@ -73,7 +73,7 @@ impl Rhythm {
         };
         // Refused also with `first_after`: all later rounds would be due at once.
         if length == Some(Duration::ZERO) {
-            return Err(NoRhythm::Zero);
+            return Err(InvalidCadence::Zero);
         }
         // A random phase counts from `first_after`, or from the call; then the period is not added.
         let mut first = match (asked.first, &mut kind) {
@@ -86,7 +86,7 @@ impl Rhythm {
                     deadline: None,
                     now,
                 };
-                next(&so_far).ok_or(NoRhythm::NoRound)?
+                next(&so_far).ok_or(InvalidCadence::NoRound)?
             }
         };
         if let Some(length) = length.filter(|_| asked.random_phase) {
@@ -98,7 +98,7 @@ impl Rhythm {
             Kind::Delay(delay) => nanos(*delay),
             Kind::Schedule(_) => u64::MAX,
         });
-        let mut rhythm = Rhythm {
+        let mut cadence = Cadence {
             beat: match kind {
                 Kind::Rate(period) => Beat::Rate {
                     period: nanos(period),
@@ -119,8 +119,8 @@ impl Rhythm {
             panics: 0,
             answer: None,
         };
-        let deadline = rhythm.expect(first, now);
-        Ok((rhythm, deadline))
+        let deadline = cadence.expect(first, now);
+        Ok((cadence, deadline))
     }
 
     /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
@@ -266,8 +266,8 @@ mod tests {
         Time::from_nanos(nanos)
     }
 
-    fn begin(period: Period, now: u64) -> (Rhythm, Time) {
-        match Rhythm::begin(period, at(now), 7, FINE) {
+    fn begin(period: Period, now: u64) -> (Cadence, Time) {
+        match Cadence::begin(period, at(now), 7, FINE) {
             Ok(begun) => begun,
             Err(why) => panic!("{why:?}"),
         }
@@ -275,17 +275,17 @@ mod tests {
 
     /// Runs a round that starts on time and takes `takes` nanoseconds. Returns the next deadline.
     fn round(
-        rhythm: &mut Rhythm,
+        cadence: &mut Cadence,
         deadline: Time,
         takes: u64,
         answer: Option<Next>,
     ) -> Option<Time> {
-        assert_eq!(rhythm.start(deadline, deadline), Start::Round(deadline));
-        rhythm.begin_round();
+        assert_eq!(cadence.start(deadline, deadline), Start::Round(deadline));
+        cadence.begin_round();
         if let Some(answer) = answer {
-            rhythm.end_round(answer);
+            cadence.end_round(answer);
         }
-        rhythm.next(deadline, deadline + Duration::from_nanos(takes))
+        cadence.next(deadline, deadline + Duration::from_nanos(takes))
     }
 
     #[test]
@@ -294,11 +294,11 @@ mod tests {
             Period::fixed_rate(Duration::ZERO),
             Period::fixed_delay(Duration::ZERO).first_after(P),
         ] {
-            let refused = Rhythm::begin(period, at(5), 7, FINE);
-            assert_eq!(refused.err(), Some(NoRhythm::Zero));
+            let refused = Cadence::begin(period, at(5), 7, FINE);
+            assert_eq!(refused.err(), Some(InvalidCadence::Zero));
         }
-        let refused = Rhythm::begin(Period::schedule(|_| None), at(5), 7, FINE);
-        assert_eq!(refused.err(), Some(NoRhythm::NoRound));
+        let refused = Cadence::begin(Period::schedule(|_| None), at(5), 7, FINE);
+        assert_eq!(refused.err(), Some(InvalidCadence::NoRound));
     }
 
     #[test]
@@ -322,10 +322,10 @@ mod tests {
         let mut seen = Vec::new();
         for seed in 0..200 {
             let period = Period::fixed_rate(P).random_phase();
-            let (_, first) = Rhythm::begin(period, at(1_000), seed, FINE).ok().unwrap();
+            let (_, first) = Cadence::begin(period, at(1_000), seed, FINE).ok().unwrap();
             assert!((at(1_000)..at(1_100)).contains(&first));
             let period = Period::fixed_delay(P).random_phase().first_after(3 * P);
-            let (_, later) = Rhythm::begin(period, at(1_000), seed, FINE).ok().unwrap();
+            let (_, later) = Cadence::begin(period, at(1_000), seed, FINE).ok().unwrap();
             assert_eq!(later, first + 3 * P, "the same seed gives the same phase");
             seen.push(first);
         }
@@ -351,48 +351,51 @@ mod tests {
 
     #[test]
     fn jitter_never_adds_up_and_is_symmetric() {
-        let (mut rhythm, mut due) = begin(Period::fixed_rate(P).jitter(20 * FINE), 0);
+        let (mut cadence, mut due) = begin(Period::fixed_rate(P).jitter(20 * FINE), 0);
         let (mut earliest, mut latest, mut sum) = (0, 0, 0);
         for beat in 1..2_000_i64 {
             let off = due.as_nanos() as i64 - beat * 100;
             assert!((-20..=20).contains(&off), "{off}");
             (earliest, latest, sum) = (earliest.min(off), latest.max(off), sum + off);
-            due = round(&mut rhythm, due, 1, Some(Next::Again)).unwrap();
+            due = round(&mut cadence, due, 1, Some(Next::Again)).unwrap();
         }
         assert_eq!((earliest, latest), (-20, 20));
         assert!(sum.abs() < 2_000, "{sum}");
         // The jitter is half a period at most, and no round is due before the end of the round
         // before.
-        let (mut rhythm, mut due) = begin(Period::fixed_rate(P).jitter(Duration::MAX), 0);
+        let (mut cadence, mut due) = begin(Period::fixed_rate(P).jitter(Duration::MAX), 0);
         for beat in 1..500 {
             let off = due.as_nanos().abs_diff(beat * 100);
             assert!(off <= 50, "{off}");
             let ended = due + 30 * FINE;
-            due = round(&mut rhythm, due, 30, Some(Next::Again)).unwrap();
+            due = round(&mut cadence, due, 30, Some(Next::Again)).unwrap();
             assert!(due >= ended.min(at((beat + 1) * 100)));
         }
     }
 
     #[test]
     fn after_a_move_the_grid_begins_there() {
-        let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
-        let due = round(&mut rhythm, first, 1, Some(Next::Again)).unwrap();
+        let (mut cadence, first) = begin(Period::fixed_rate(P), 0);
+        let due = round(&mut cadence, first, 1, Some(Next::Again)).unwrap();
         assert_eq!(due, at(200));
         // Moved to 333, and only a little late.
-        assert_eq!(rhythm.start(at(333), at(340)), Start::Round(at(333)));
-        assert_eq!(rhythm.begin_round(), (2, 0));
-        rhythm.end_round(Next::Again);
-        assert_eq!(rhythm.next(at(333), at(341)), Some(at(433)));
+        assert_eq!(cadence.start(at(333), at(340)), Start::Round(at(333)));
+        assert_eq!(cadence.begin_round(), (2, 0));
+        cadence.end_round(Next::Again);
+        assert_eq!(cadence.next(at(333), at(341)), Some(at(433)));
         // Moved to 350 and woken very late: the round is not missed, and the grid begins anew.
-        let moved = rhythm.start(at(350), at(9_000));
+        let moved = cadence.start(at(350), at(9_000));
         assert_eq!(moved, Start::Round(at(350)));
-        assert_eq!(rhythm.begin_round(), (3, 0));
-        rhythm.end_round(Next::Again);
-        assert_eq!(rhythm.next(at(350), at(9_001)), Some(at(9_100)));
-        assert_eq!(rhythm.start(at(9_100), at(9_350)), Start::PutOff(at(9_400)));
-        let on_time = rhythm.start(at(9_400), at(9_440));
+        assert_eq!(cadence.begin_round(), (3, 0));
+        cadence.end_round(Next::Again);
+        assert_eq!(cadence.next(at(350), at(9_001)), Some(at(9_100)));
+        assert_eq!(
+            cadence.start(at(9_100), at(9_350)),
+            Start::PutOff(at(9_400))
+        );
+        let on_time = cadence.start(at(9_400), at(9_440));
         assert_eq!(on_time, Start::Round(at(9_400)));
-        assert_eq!(rhythm.begin_round(), (4, 3));
+        assert_eq!(cadence.begin_round(), (4, 3));
     }
 
     #[test]
@@ -405,35 +408,35 @@ mod tests {
             (Next::At(at(777)), 777, 777, 877),
             (Next::At(at(3)), 3, 105, 205),
         ] {
-            let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
-            let due = round(&mut rhythm, first, 5, Some(next)).unwrap();
+            let (mut cadence, first) = begin(Period::fixed_rate(P), 0);
+            let due = round(&mut cadence, first, 5, Some(next)).unwrap();
             assert_eq!(due, at(expected));
-            assert_eq!(rhythm.start(due, at(starts)), Start::Round(due));
-            rhythm.begin_round();
-            rhythm.end_round(Next::Again);
-            assert_eq!(rhythm.next(due, at(starts + 1)), Some(at(then)));
+            assert_eq!(cadence.start(due, at(starts)), Start::Round(due));
+            cadence.begin_round();
+            cadence.end_round(Next::Again);
+            assert_eq!(cadence.next(due, at(starts + 1)), Some(at(then)));
         }
-        let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
-        assert_eq!(round(&mut rhythm, first, 5, Some(Next::Stop)), None);
+        let (mut cadence, first) = begin(Period::fixed_rate(P), 0);
+        assert_eq!(round(&mut cadence, first, 5, Some(Next::Stop)), None);
     }
 
     #[test]
     fn who_is_always_late_runs_now_and_then() {
-        let (mut rhythm, mut due) = begin(Period::fixed_rate(P), 0);
+        let (mut cadence, mut due) = begin(Period::fixed_rate(P), 0);
         let (mut runs, mut points, mut told) = (0, 0, 0);
         for _ in 0..40 {
             // Each start is two and a half periods late.
             let now = due + 250 * FINE;
-            match rhythm.start(due, now) {
+            match cadence.start(due, now) {
                 Start::PutOff(next) => {
                     assert!(next > now);
                     due = next;
                 }
                 Start::Round(_) => {
                     runs += 1;
-                    told += rhythm.begin_round().1;
-                    rhythm.end_round(Next::Again);
-                    due = rhythm.next(due, now).unwrap();
+                    told += cadence.begin_round().1;
+                    cadence.end_round(Next::Again);
+                    due = cadence.next(due, now).unwrap();
                     points = due.as_nanos() / 100 - 1;
                 }
                 Start::Once => unreachable!("a repeating timer does not start once"),
@@ -453,46 +456,46 @@ mod tests {
             first: 150 * FINE,
             most: 700 * FINE,
         };
-        let (mut rhythm, mut due) = begin(Period::fixed_rate(P).on_panic(back_off), 0);
+        let (mut cadence, mut due) = begin(Period::fixed_rate(P).on_panic(back_off), 0);
         // The delay counts from the end of the round; then comes the next point of the grid.
         for next in [300, 700, 1_400, 2_200, 3_000] {
-            due = round(&mut rhythm, due, 10, None).unwrap();
+            due = round(&mut cadence, due, 10, None).unwrap();
             assert_eq!(due, at(next));
         }
-        due = round(&mut rhythm, due, 10, Some(Next::Again)).unwrap();
+        due = round(&mut cadence, due, 10, Some(Next::Again)).unwrap();
         assert_eq!(due, at(3_100));
-        due = round(&mut rhythm, due, 10, None).unwrap();
+        due = round(&mut cadence, due, 10, None).unwrap();
         assert_eq!(due, at(3_300), "a round without a panic resets the delay");
 
-        let (mut rhythm, first) = begin(Period::fixed_delay(P).on_panic(back_off), 0);
-        assert_eq!(round(&mut rhythm, first, 10, None), Some(at(260)));
-        let (mut rhythm, first) = begin(Period::fixed_delay(4 * P).on_panic(back_off), 0);
-        assert_eq!(round(&mut rhythm, first, 10, None), Some(at(810)));
+        let (mut cadence, first) = begin(Period::fixed_delay(P).on_panic(back_off), 0);
+        assert_eq!(round(&mut cadence, first, 10, None), Some(at(260)));
+        let (mut cadence, first) = begin(Period::fixed_delay(4 * P).on_panic(back_off), 0);
+        assert_eq!(round(&mut cadence, first, 10, None), Some(at(810)));
         for _ in 0..100 {
             let due = at(5_000);
-            let next = round(&mut rhythm, due, 0, None).unwrap();
+            let next = round(&mut cadence, due, 0, None).unwrap();
             assert!(next.since(due) <= 700 * FINE);
         }
 
-        let (mut rhythm, first) = begin(Period::fixed_rate(P).on_panic(AfterPanic::Stop), 0);
-        assert_eq!(round(&mut rhythm, first, 10, None), None);
-        let (mut rhythm, first) = begin(Period::fixed_rate(P), 0);
-        assert_eq!(round(&mut rhythm, first, 10, None), Some(at(200)));
+        let (mut cadence, first) = begin(Period::fixed_rate(P).on_panic(AfterPanic::Stop), 0);
+        assert_eq!(round(&mut cadence, first, 10, None), None);
+        let (mut cadence, first) = begin(Period::fixed_rate(P), 0);
+        assert_eq!(round(&mut cadence, first, 10, None), Some(at(200)));
     }
 
     #[test]
     fn the_numeric_end_saturates() {
         let period = Period::fixed_rate(P).jitter(10 * FINE);
-        let (mut rhythm, first) = begin(period, u64::MAX - 3);
+        let (mut cadence, first) = begin(period, u64::MAX - 3);
         assert_eq!(
             first,
             Time::MAX,
             "a deadline at the end of the clock never comes"
         );
-        let late = rhythm.start(at(u64::MAX - 1), Time::MAX);
+        let late = cadence.start(at(u64::MAX - 1), Time::MAX);
         assert_eq!(late, Start::Round(at(u64::MAX - 1)));
-        rhythm.begin_round();
-        rhythm.end_round(Next::Again);
-        assert_eq!(rhythm.next(at(u64::MAX - 1), Time::MAX), Some(Time::MAX));
+        cadence.begin_round();
+        cadence.end_round(Next::Again);
+        assert_eq!(cadence.next(at(u64::MAX - 1), Time::MAX), Some(Time::MAX));
     }
 }
