@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hash};
 use super::frontend::MapEntry;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::members::Member;
-use super::touch::{luck, touch_slot};
+use super::touch::{jitter_seed, touch_slot};
 use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
 use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
@@ -126,7 +126,7 @@ where
         let (stripe, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let now = self.now();
-        let session = MapEntry::new(value, expiry, luck(hash, now), now);
+        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership
@@ -335,7 +335,7 @@ where
         Q: Hash + ?Sized,
     {
         let hash = self.engine.frontend.hasher.hash_one(group);
-        self.engine.shards().fold(hash)
+        self.engine.shards().finalize_hash(hash)
     }
 }
 

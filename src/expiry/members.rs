@@ -277,7 +277,7 @@ mod tests {
 
     impl Rng {
         fn below(&mut self, end: usize) -> usize {
-            self.0 = crate::shard::mix(self.0);
+            self.0 = crate::shard::splitmix64(self.0);
             (self.0 >> 32) as usize % end
         }
     }

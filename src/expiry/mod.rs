@@ -50,7 +50,7 @@ use crate::shard::{Arming, Cancelling, KeyHash};
 use crate::sync::Arc;
 use crate::tick::Time;
 use frontend::MapEntry;
-use touch::luck;
+use touch::jitter_seed;
 
 /// A concurrent map whose entries expire: after a time without a touch, after a time since the
 /// insertion, or after whichever comes first.
@@ -296,7 +296,7 @@ where
         Q: Hash + ?Sized,
     {
         let shards = self.engine.shards();
-        let hash = shards.fold(self.engine.frontend.hasher.hash_one(key));
+        let hash = shards.finalize_hash(self.engine.frontend.hasher.hash_one(key));
         (shards.stripe_of(hash), hash)
     }
 }
@@ -367,7 +367,7 @@ where
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (stripe, hash) = self.hash_of(&key);
         let now = self.now();
-        let session = MapEntry::new(value, expiry, luck(hash, now), now);
+        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
         let mut given = Some((key, session));
         let answer = self.engine.arm(

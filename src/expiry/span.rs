@@ -72,18 +72,18 @@ impl Expiry {
 
     /// Returns the times to idle and to live of an entry with this jitter seed, in nanoseconds;
     /// `u64::MAX` means forever.
-    pub(super) fn drawn(&self, luck: u64) -> (u64, u64) {
+    pub(super) fn drawn(&self, jitter_seed: u64) -> (u64, u64) {
         if self.jitter == 0 {
             return (self.idle, self.lifetime);
         }
         (
-            self.jittered(self.idle, luck),
-            self.jittered(self.lifetime, luck),
+            self.jittered(self.idle, jitter_seed),
+            self.jittered(self.lifetime, jitter_seed),
         )
     }
 
     /// Adds the jitter to one time.
-    fn jittered(&self, nanos: u64, luck: u64) -> u64 {
+    fn jittered(&self, nanos: u64, jitter_seed: u64) -> u64 {
         if nanos == FOR_GOOD {
             return nanos;
         }
@@ -91,7 +91,7 @@ impl Expiry {
         // Bounded so that the product below fits into 128 bits.
         let most = most.min(u128::from(u64::MAX / 2));
         // Drawn evenly from 0 to twice `most`, then shifted to the range from -most to +most.
-        let drawn = ((2 * most + 1) * u128::from(luck)) >> u64::BITS;
+        let drawn = ((2 * most + 1) * u128::from(jitter_seed)) >> u64::BITS;
         let jittered = u128::from(nanos) + drawn - most;
         u64::try_from(jittered).unwrap_or(FOR_GOOD)
     }

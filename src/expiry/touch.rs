@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, Grouping, Touch};
-use crate::shard::{KeyHash, Stripe, mix};
+use crate::shard::{KeyHash, Stripe, splitmix64};
 use crate::tick::Time;
 
 impl<K, V, S, G> ExpiryMap<K, V, S, G>
@@ -70,7 +70,7 @@ where
             };
             let (deadline, before) = match stripe.pending_payload_mut(slot) {
                 Some((session, before)) if session.lives(now) => {
-                    session.set_expiry(expiry, luck(hash, now), now);
+                    session.set_expiry(expiry, jitter_seed(hash, now), now);
                     (session.deadline(now), before)
                 }
                 _ => return Touch::Expired,
@@ -82,8 +82,8 @@ where
 
 /// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
 /// simulation repeats it.
-pub(super) fn luck(hash: KeyHash, now: Time) -> u64 {
-    mix(hash.0 ^ now.as_nanos())
+pub(super) fn jitter_seed(hash: KeyHash, now: Time) -> u64 {
+    splitmix64(hash.0 ^ now.as_nanos())
 }
 
 /// Touches the entry in `slot`.

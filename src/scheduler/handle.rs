@@ -173,7 +173,7 @@ where
         Q: Hash + ?Sized,
     {
         let hash = self.engine.frontend.hasher.hash_one(key);
-        let hash = self.engine.shards().fold(hash);
+        let hash = self.engine.shards().finalize_hash(hash);
         (self.engine.shards().stripe_of(hash), hash)
     }
 }

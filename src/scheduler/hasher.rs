@@ -27,7 +27,7 @@ impl RandomState {
     /// Makes the same keys from the same seed, for simulations.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn seeded(seed: u64) -> Self {
-        let [a, b, c, d] = [1, 2, 3, 4].map(|n| crate::shard::mix(seed ^ n));
+        let [a, b, c, d] = [1, 2, 3, 4].map(|n| crate::shard::splitmix64(seed ^ n));
         RandomState(ahash::RandomState::with_seeds(a, b, c, d))
     }
 }

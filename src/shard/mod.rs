@@ -29,7 +29,7 @@ mod backlog;
 pub(crate) mod batch;
 mod doorbell;
 mod entry;
-mod fold;
+mod finalize_hash;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
@@ -40,7 +40,7 @@ mod waiter;
 use backlog::Backlog;
 use doorbell::Doorbell;
 pub(crate) use entry::End;
-use fold::Fold;
+use finalize_hash::HashFinalizer;
 use permits::PermitPool;
 pub(crate) use stripe::{
     Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index,
@@ -90,7 +90,7 @@ type Lock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
 pub(crate) struct Shards<K, V> {
     stripes: Box<[Lock<K, V>]>,
     shards: Box<[CachePadded<Shard>]>,
-    fold: Fold,
+    finalizer: HashFinalizer,
     permits: Option<Arc<PermitPool>>,
     /// The stripe for calls that must not take a lock. It is always empty, so no user code runs
     /// under its lock.
@@ -158,7 +158,7 @@ impl<K, V> Shards<K, V> {
                 // Each stripe gets an origin of its own, so that the stripes cascade at different
                 // moments, on level 1 as well. When all stripes cascaded at once, they delayed the
                 // timers of the next milliseconds.
-                let origin = mix(layout.seed ^ (number as u64 + 1));
+                let origin = splitmix64(layout.seed ^ (number as u64 + 1));
                 let stripe = Stripe::new(layout.tick, layout.now, origin, permits.clone());
                 let stripe = if layout.paced { stripe.paced() } else { stripe };
                 CachePadded::new(Mutex::new(stripe))
@@ -182,7 +182,7 @@ impl<K, V> Shards<K, V> {
         let all = Shards {
             stripes,
             shards,
-            fold: Fold::new(layout.seed),
+            finalizer: HashFinalizer::new(layout.seed),
             permits,
             inert: OnceLock::new(),
             tick: layout.tick,
@@ -219,8 +219,8 @@ impl<K, V> Shards<K, V> {
     /// Finalizes a hash. Without this, a hasher that returns small integers unchanged would put all
     /// keys into one stripe and into few rows of its index.
     #[inline]
-    pub(crate) fn fold(&self, hash: u64) -> KeyHash {
-        self.fold.of(hash)
+    pub(crate) fn finalize_hash(&self, hash: u64) -> KeyHash {
+        self.finalizer.of(hash)
     }
 
     /// Returns the stripe of a key. The stripe is chosen by the top bits of the hash, because the
@@ -326,7 +326,7 @@ impl<K, V> Shards<K, V> {
 }
 
 /// The finalizer of splitmix64 (Steele, Lea, Flood 2014).
-pub(crate) fn mix(seed: u64) -> u64 {
+pub(crate) fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::clock::ManualClock;
 use crate::engine::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
 use crate::executor::Worker;
-use crate::shard::mix;
+use crate::shard::splitmix64;
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -43,7 +43,7 @@ impl<F: Frontend> Driver<F> {
                 asleep: vec![Time::MAX; tickers.len()],
                 tickers,
                 workers,
-                random: mix(seed),
+                random: splitmix64(seed),
             }),
             server,
         }
@@ -107,7 +107,7 @@ impl<F: Frontend> Driver<F> {
         let mut idle_count = 0;
         while idle_count < count {
             // The random actor, or the next one that may have something to do.
-            *random = mix(*random);
+            *random = splitmix64(*random);
             let mut at = (*random % count as u64) as usize;
             while idle[at] {
                 at = (at + 1) % count;

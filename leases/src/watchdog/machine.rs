@@ -26,7 +26,7 @@ use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Teller, What};
 use super::lane::{Lane, Route};
 use super::rhythm;
-use super::rhythm::mix;
+use super::rhythm::splitmix64;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
 use super::timers::{Alarm, Timers};
 use super::{Batch, Keep, KeepError, WatchdogStats};
@@ -196,7 +196,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     pub(super) fn random(&self, of: u64) -> u64 {
-        mix(self.seed ^ mix(of) ^ self.now().as_nanos())
+        splitmix64(self.seed ^ splitmix64(of) ^ self.now().as_nanos())
     }
 
     /// Keeps a key from now on: a new generation, whatever is or was kept of it.

@@ -72,7 +72,7 @@ pub(crate) fn spread(mean: Duration, random: u64) -> Duration {
 }
 
 /// The finalizer of splitmix64 (Steele, Lea, Flood 2014): numbers that look random, of a seed.
-pub(super) fn mix(seed: u64) -> u64 {
+pub(super) fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -91,7 +91,7 @@ mod tests {
         let mut sum = Duration::ZERO;
         let (mut least, mut most) = (Duration::MAX, Duration::ZERO);
         for n in 0..10_000 {
-            let after = next(sent, LEASE, mix(n)).since(sent);
+            let after = next(sent, LEASE, splitmix64(n)).since(sent);
             sum += after;
             (least, most) = (least.min(after), most.max(after));
         }

@@ -12,7 +12,7 @@ use super::period::Period;
 use super::round::Round;
 use super::task::Repeat;
 use crate::error::ScheduleError;
-use crate::shard::mix;
+use crate::shard::splitmix64;
 
 impl<K, S> Handle<K, S>
 where
@@ -96,7 +96,7 @@ where
         let now = self.now();
         // The hash depends on the engine's seed, so a stepped scheduler repeats its jitter.
         let (_, hash) = self.hash_of(&key);
-        let random = mix(hash.0 ^ now.as_nanos());
+        let random = splitmix64(hash.0 ^ now.as_nanos());
         let least_grace = self.engine().frontend.least_grace;
         // Without a lock: a schedule function is user code.
         let (cadence, deadline) = match Cadence::begin(period, now, random, least_grace) {

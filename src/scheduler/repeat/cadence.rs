@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::missed::{Due, Missed, first_from, plan};
 use super::next::Next;
 use super::period::{AfterPanic, Kind, Period, Schedule, SoFar};
-use crate::shard::{Start, mix};
+use crate::shard::{Start, splitmix64};
 use crate::tick::Time;
 
 /// How often in a row a round may be put off. Without a limit, a machine that is always late by
@@ -246,7 +246,7 @@ struct Random(u64);
 impl Random {
     /// Returns a number below `bound`.
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = mix(self.0);
+        self.0 = splitmix64(self.0);
         ((u128::from(self.0) * u128::from(bound)) >> u64::BITS) as u64
     }
 }

@@ -32,7 +32,7 @@ mod tests {
     }
 
     fn arm(stripe: &mut Stripe<u32, ()>, key: u32, at: Time) -> EntryId {
-        let hash = KeyHash(crate::shard::mix(u64::from(key)));
+        let hash = KeyHash(crate::shard::splitmix64(u64::from(key)));
         let admission = stripe.admit(hash, &key, false).unwrap();
         stripe.arm(admission, hash, key, (), at, NOW).id
     }

@@ -9,15 +9,15 @@
 //! Then consecutive keys are spread as well as random ones; the test shows it.
 
 use super::KeyHash;
-use super::mix;
+use super::splitmix64;
 
 /// The random constant of one engine.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fold(u64);
+pub(super) struct HashFinalizer(u64);
 
-impl Fold {
+impl HashFinalizer {
     pub(super) fn new(seed: u64) -> Self {
-        Fold(mix(seed) | 1)
+        HashFinalizer(splitmix64(seed) | 1)
     }
 
     /// Finalizes `hash`.
@@ -68,7 +68,7 @@ mod tests {
         let mut homes = vec![0; STRIPES * rows];
         for (name, pattern) in PATTERNS {
             for seed in 0..SEEDS {
-                let fold = Fold::new(seed);
+                let fold = HashFinalizer::new(seed);
                 homes.fill(0);
                 for number in 0..KEYS {
                     let hash = fold.of(pattern(number));
