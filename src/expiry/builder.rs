@@ -179,7 +179,7 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
     }
 }
 
-type Built<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<TickerState>);
+type BuiltMap<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<TickerState>);
 
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
 where
@@ -307,7 +307,7 @@ where
         mut self,
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<(Built<K, V, S, G>, ManualClock), BuildError> {
+    ) -> Result<(BuiltMap<K, V, S, G>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
@@ -329,7 +329,7 @@ where
         clock: Clock,
         delivery: Delivery<K, V, S, G>,
         seed: Option<u64>,
-    ) -> Result<Built<K, V, S, G>, BuildError> {
+    ) -> Result<BuiltMap<K, V, S, G>, BuildError> {
         if self.max_per_group == Some(0) {
             return Err(BuildError::MaxPerGroup);
         }
