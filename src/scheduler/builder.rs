@@ -82,7 +82,7 @@ impl<K, S> Builder<K, S> {
     }
 }
 
-type Built<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<TickerState>);
+type BuiltScheduler<K, S> = (Arc<Server<SchedulerFrontend<K, S>>>, Vec<TickerState>);
 
 impl<K, S> Builder<K, S>
 where
@@ -106,7 +106,7 @@ where
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-    ) -> Result<(Built<K, S>, ManualClock), BuildError> {
+    ) -> Result<(BuiltScheduler<K, S>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
@@ -123,7 +123,7 @@ where
     }
 
     /// Validates the options and assembles the engine.
-    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<Built<K, S>, BuildError> {
+    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltScheduler<K, S>, BuildError> {
         let config = self.config.validate(num_cpus::get())?;
         let frontend = SchedulerFrontend {
             hasher: self.hasher,
