@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::missed::{Due, Missed, first_from, plan};
+use super::missed::{DueRound, Missed, first_from, plan};
 use super::next::Next;
 use super::period::{AfterPanic, Kind, Period, Schedule, SoFar};
 use crate::shard::{Start, splitmix64};
@@ -139,7 +139,7 @@ impl Cadence {
             self.put_off = 0;
             return Start::Round(deadline);
         }
-        let due = Due {
+        let due = DueRound {
             point: *point,
             period: *period,
             deadline,

@@ -60,7 +60,7 @@ impl Missed {
 
 /// A round whose ticket is being claimed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due {
+pub(super) struct DueRound {
     /// The round's point of the grid.
     pub(super) point: Time,
     /// The grid's period in nanoseconds; not zero.
@@ -83,7 +83,7 @@ pub(super) struct Plan {
 }
 
 /// Decides which of the points that have come run, and how many are skipped.
-pub(super) fn plan(due: Due, now: Time, policy: Missed, grace: Duration) -> Plan {
+pub(super) fn plan(due: DueRound, now: Time, policy: Missed, grace: Duration) -> Plan {
     let late = now.since(due.deadline);
     let (missed, runs) = if late.is_zero() || late < grace {
         // Not missed, so the round runs with its own deadline.
@@ -128,8 +128,8 @@ mod tests {
         Time::from_nanos(nanos)
     }
 
-    fn due(point: u64) -> Due {
-        Due {
+    fn due(point: u64) -> DueRound {
+        DueRound {
             point: at(point),
             period: P,
             deadline: at(point),
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn by_the_jitter_a_round_may_be_late_before_its_point() {
-        let early = Due {
+        let early = DueRound {
             point: at(500),
             period: P,
             deadline: at(450),
@@ -294,7 +294,7 @@ mod tests {
         );
         // A round whose jitter puts it after its point keeps that jitter when it is made up, but is
         // never due later than it starts.
-        let late = Due {
+        let late = DueRound {
             point: at(500),
             period: P,
             deadline: at(530),
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_numeric_end_saturates() {
-        let far = Due {
+        let far = DueRound {
             point: at(u64::MAX - 5),
             period: P,
             deadline: at(u64::MAX - 5),
