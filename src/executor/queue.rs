@@ -14,7 +14,7 @@
 //! 5. the deques of the other workers: a worker in a long task keeps nothing to itself.
 //!
 //! A thread that puts tickets into a deque must fence and wake a sleeper afterwards. That includes
-//! a thief, whose steal moves a batch into its own deque; [`Found::stolen`] reports it.
+//! a thief, whose steal moves a batch into its own deque; [`FoundTicket::stolen`] reports it.
 
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -43,15 +43,15 @@ pub(super) struct Queues {
 }
 
 /// A ticket, and whether it came from a queue other than the finder's own, perhaps with a batch.
-pub(super) struct Found {
+pub(super) struct FoundTicket {
     pub(super) ticket: Ticket,
     pub(super) stolen: bool,
 }
 
-impl Found {
+impl FoundTicket {
     fn stolen(ticket: Ticket) -> Self {
         let stolen = true;
-        Found { ticket, stolen }
+        FoundTicket { ticket, stolen }
     }
 }
 
@@ -104,17 +104,17 @@ impl Queues {
         local: &Deque<Ticket>,
         injector_first: bool,
         start: usize,
-    ) -> Option<Found> {
+    ) -> Option<FoundTicket> {
         if injector_first && let Some(ticket) = retry_steal(|| self.injector.steal()) {
-            return Some(Found::stolen(ticket));
+            return Some(FoundTicket::stolen(ticket));
         }
         if let Some(ticket) = local.pop() {
             let stolen = false;
-            return Some(Found { ticket, stolen });
+            return Some(FoundTicket { ticket, stolen });
         }
         for ticker_queue in rotated(&self.ticker_queues, start) {
             if let Some(ticket) = retry_steal(|| ticker_queue.steal_batch_and_pop(local)) {
-                return Some(Found::stolen(ticket));
+                return Some(FoundTicket::stolen(ticket));
             }
         }
         let batch = || {
@@ -122,13 +122,13 @@ impl Queues {
                 .steal_batch_with_limit_and_pop(local, INJECTOR_BATCH)
         };
         if let Some(ticket) = retry_steal(batch) {
-            return Some(Found::stolen(ticket));
+            return Some(FoundTicket::stolen(ticket));
         }
         // The last deque in this order is the finder's own, which it has just found empty.
         let others = rotated(self.locals(), slot + 1).take(self.locals().len().saturating_sub(1));
         for other in others {
             if let Some(ticket) = retry_steal(|| other.steal_batch_and_pop(local)) {
-                return Some(Found::stolen(ticket));
+                return Some(FoundTicket::stolen(ticket));
             }
         }
         None

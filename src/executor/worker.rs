@@ -1,7 +1,7 @@
 //! A worker: one step, and the loop that a thread runs around it.
 
 use super::pool::Pool;
-use super::queue::Found;
+use super::queue::FoundTicket;
 use super::slot::{UNKNOWN_THREAD, WorkerSlot};
 use crate::clock::Clock;
 use crate::job::{Claim, Ticket};
@@ -109,7 +109,7 @@ impl Worker {
         let found = pool
             .queues
             .find(slot.number, &slot.local, injector_first, start);
-        let Some(Found { ticket, stolen }) = found else {
+        let Some(FoundTicket { ticket, stolen }) = found else {
             return false;
         };
         if stolen {
