@@ -41,7 +41,7 @@ use crate::clock::Clock;
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, catch_panic};
-use crate::shard::batch::{self, Group};
+use crate::shard::batch::{self, LockedStripes};
 use crate::shard::{DeferredActions, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
@@ -335,7 +335,7 @@ impl<F: Frontend> Engine<F> {
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         located: &[batch::LocatedKey<'k, Q>],
-        serve: impl FnMut(&mut Group<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
+        serve: impl FnMut(&mut LockedStripes<'_, '_, '_, 'k, F::Key, F::Payload, Q>),
     ) {
         let run_deferred = |stripe, deferred: DeferredActions| self.run_deferred(stripe, deferred);
         self.shards.with_groups(located, serve, run_deferred);

@@ -119,9 +119,11 @@ struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
 }
 
 /// Stripes whose locks are held at the same time, with the keys that are served under them.
-pub(crate) struct Group<'g, 's, 'p, 'k, K, V, Q: ?Sized>(&'g mut [Held<'s, 'p, 'k, K, V, Q>]);
+pub(crate) struct LockedStripes<'g, 's, 'p, 'k, K, V, Q: ?Sized>(
+    &'g mut [Held<'s, 'p, 'k, K, V, Q>],
+);
 
-impl<K, V, Q: ?Sized> Group<'_, '_, '_, '_, K, V, Q> {
+impl<K, V, Q: ?Sized> LockedStripes<'_, '_, '_, '_, K, V, Q> {
     /// Looks all keys up before anything is changed, like the function [`find_all`]. There are two
     /// passes. The first one reads only the rows of the indexes, so that more of their cache misses
     /// overlap.
@@ -163,10 +165,10 @@ impl<K, V> Shards<K, V> {
     fn with_nobody<'k, Q: ?Sized>(
         &self,
         located: &[LocatedKey<'k, Q>],
-        mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
+        mut serve: impl FnMut(&mut LockedStripes<'_, '_, '_, 'k, K, V, Q>),
     ) {
         for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
-            serve(&mut Group(&mut [Held {
+            serve(&mut LockedStripes(&mut [Held {
                 number: same_stripe[0].stripe as usize,
                 stripe: self.inert().lock(),
                 located: same_stripe,
@@ -183,7 +185,7 @@ impl<K, V> Shards<K, V> {
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         located: &[LocatedKey<'k, Q>],
-        mut serve: impl FnMut(&mut Group<'_, '_, '_, 'k, K, V, Q>),
+        mut serve: impl FnMut(&mut LockedStripes<'_, '_, '_, 'k, K, V, Q>),
         mut act: impl FnMut(usize, DeferredActions),
     ) {
         let mut left = Vec::new();
@@ -223,7 +225,7 @@ impl<K, V> Shards<K, V> {
                 });
             }
             // All lookups of the group happen in this call, while all of its locks are held.
-            serve(&mut Group(&mut held));
+            serve(&mut LockedStripes(&mut held));
             for Held { number, stripe, .. } in &mut held {
                 if stripe.has_deferred() {
                     left.push((*number, self.publish_due(*number, stripe)));
@@ -277,7 +279,7 @@ mod tests {
         })
     }
 
-    fn numbers<Q: ?Sized>(group: &Group<'_, '_, '_, '_, u64, u64, Q>) -> Vec<usize> {
+    fn numbers<Q: ?Sized>(group: &LockedStripes<'_, '_, '_, '_, u64, u64, Q>) -> Vec<usize> {
         group.0.iter().map(|held| held.number).collect()
     }
 
@@ -331,7 +333,7 @@ mod tests {
             let taken = shards.stripes[3].lock();
             let (shards, keys) = (&shards, &keys);
             scope.spawn(move || {
-                let serve = |group: &mut Group<'_, '_, '_, '_, _, _, _>| {
+                let serve = |group: &mut LockedStripes<'_, '_, '_, '_, _, _, _>| {
                     sent.send(numbers(group)).expect("the receiver is alive");
                 };
                 shards.with_groups(&located(keys), serve, |_, _| ());
@@ -352,7 +354,8 @@ mod tests {
         let shards = shards();
         let keys = [1, 2, 3];
         let nested = AssertUnwindSafe(|| {
-            let call_again = |_: &mut Group<'_, '_, '_, '_, _, _, _>| shards.peek(9, |_| ());
+            let call_again =
+                |_: &mut LockedStripes<'_, '_, '_, '_, _, _, _>| shards.peek(9, |_| ());
             shards.with_groups(&located(&keys), call_again, |_, _| ());
         });
         let panic = catch_unwind(nested).expect_err("the call takes a lock and panics");
