@@ -112,7 +112,7 @@ pub(crate) fn find_all<K, V, Q>(
 const STRIPES_PER_HOLD: usize = 16;
 
 /// A locked stripe and the keys to be served under its lock.
-struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
+struct LockedStripe<'s, 'p, 'k, K, V, Q: ?Sized> {
     number: usize,
     stripe: MutexGuard<'s, Stripe<K, V>>,
     located: &'p [LocatedKey<'k, Q>],
@@ -120,7 +120,7 @@ struct Held<'s, 'p, 'k, K, V, Q: ?Sized> {
 
 /// Stripes whose locks are held at the same time, with the keys that are served under them.
 pub(crate) struct LockedStripes<'g, 's, 'p, 'k, K, V, Q: ?Sized>(
-    &'g mut [Held<'s, 'p, 'k, K, V, Q>],
+    &'g mut [LockedStripe<'s, 'p, 'k, K, V, Q>],
 );
 
 impl<K, V, Q: ?Sized> LockedStripes<'_, '_, '_, '_, K, V, Q> {
@@ -168,7 +168,7 @@ impl<K, V> Shards<K, V> {
         mut serve: impl FnMut(&mut LockedStripes<'_, '_, '_, 'k, K, V, Q>),
     ) {
         for same_stripe in located.chunk_by(|a, b| a.stripe == b.stripe) {
-            serve(&mut LockedStripes(&mut [Held {
+            serve(&mut LockedStripes(&mut [LockedStripe {
                 number: same_stripe[0].stripe as usize,
                 stripe: self.inert().lock(),
                 located: same_stripe,
@@ -191,7 +191,7 @@ impl<K, V> Shards<K, V> {
         let mut left = Vec::new();
         // Declared before `held`, so that a panic drops it after the locks (DEFER-1).
         let mut flag: Option<ReentrancyGuard> = None;
-        let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
+        let mut held: Vec<LockedStripe<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = located;
         while !rest.is_empty() {
             if flag.get_or_insert_with(ReentrancyGuard::begin).is_inert() {
@@ -218,7 +218,7 @@ impl<K, V> Shards<K, V> {
                 let (located, others) = rest.split_at(same.take(room).count());
                 room -= located.len();
                 rest = others;
-                held.push(Held {
+                held.push(LockedStripe {
                     number,
                     stripe,
                     located,
@@ -226,7 +226,7 @@ impl<K, V> Shards<K, V> {
             }
             // All lookups of the group happen in this call, while all of its locks are held.
             serve(&mut LockedStripes(&mut held));
-            for Held { number, stripe, .. } in &mut held {
+            for LockedStripe { number, stripe, .. } in &mut held {
                 if stripe.has_deferred() {
                     left.push((*number, self.publish_due(*number, stripe)));
                 }
