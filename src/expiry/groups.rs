@@ -42,14 +42,14 @@ const SHARDS: usize = 64;
 
 /// An index of all groups of a map.
 pub struct GroupIndex<G> {
-    shards: Box<[Arc<Lock<G>>]>,
+    shards: Box<[Arc<ShardLock<G>>]>,
     /// The maximum number of members of a group.
     most: usize,
 }
 
-type Lock<G> = CachePadded<Mutex<Shard<G>>>;
+type ShardLock<G> = CachePadded<Mutex<GroupShard<G>>>;
 
-struct Shard<G> {
+struct GroupShard<G> {
     index: Index,
     groups: Slab<GroupSlot<G>>,
     /// The first free number.
@@ -68,9 +68,9 @@ struct Group<G> {
     members: Members,
 }
 
-impl<G> Shard<G> {
+impl<G> GroupShard<G> {
     fn new() -> Self {
-        Shard {
+        GroupShard {
             index: Index::new(),
             groups: Slab::new(),
             free: NO_ENTRY,
@@ -171,7 +171,7 @@ impl<G> Shard<G> {
 /// The membership of an entry in its group. Dropping it leaves the group, unless the holder of the
 /// lock has made it leave before.
 pub struct Membership<G> {
-    shard: Arc<Lock<G>>,
+    shard: Arc<ShardLock<G>>,
     group: u32,
     /// The member's number in the group; `NO_ENTRY` after it has left.
     number: u32,
@@ -221,7 +221,7 @@ fn dispose<G>(emptied: Option<Group<G>>) {
 /// The location of a member in its group, to look the group up after the stripe's lock was
 /// released.
 pub(super) struct MemberLocation<G> {
-    shard: Arc<Lock<G>>,
+    shard: Arc<ShardLock<G>>,
     group: u32,
     number: u32,
 }
@@ -246,35 +246,35 @@ impl<G> MemberLocation<G> {
 /// Takes a shard's lock for a user's call, which must not come from under a lock.
 ///
 /// Returns `None` while the thread panics under a lock.
-fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
+fn hold<G>(shard: &ShardLock<G>) -> Option<LockedShard<'_, G>> {
     if ReentrancyGuard::begin().is_inert() {
         return None;
     }
     // Begun before the lock is taken, so that it also covers the release.
     let barrier = Barrier::begin();
-    Some(Held {
+    Some(LockedShard {
         shard: shard.lock(),
         _barrier: barrier,
     })
 }
 
 /// A shard's lock. Work that is put off meanwhile is done after it is released (DEFER-1).
-struct Held<'a, G> {
-    shard: MutexGuard<'a, Shard<G>>,
+struct LockedShard<'a, G> {
+    shard: MutexGuard<'a, GroupShard<G>>,
     /// Dropped after the lock, by the order of the fields.
     _barrier: Barrier,
 }
 
-impl<G> Deref for Held<'_, G> {
-    type Target = Shard<G>;
+impl<G> Deref for LockedShard<'_, G> {
+    type Target = GroupShard<G>;
 
-    fn deref(&self) -> &Shard<G> {
+    fn deref(&self) -> &GroupShard<G> {
         &self.shard
     }
 }
 
-impl<G> DerefMut for Held<'_, G> {
-    fn deref_mut(&mut self) -> &mut Shard<G> {
+impl<G> DerefMut for LockedShard<'_, G> {
+    fn deref_mut(&mut self) -> &mut GroupShard<G> {
         &mut self.shard
     }
 }
@@ -293,7 +293,7 @@ impl<G> GroupIndex<G> {
 
     /// Makes an index with this number of locks, a power of two.
     pub(super) fn with_shards(shards: usize, most: Option<usize>) -> Self {
-        let shard = || Arc::new(CachePadded::new(Mutex::new(Shard::new())));
+        let shard = || Arc::new(CachePadded::new(Mutex::new(GroupShard::new())));
         GroupIndex {
             shards: (0..shards).map(|_| shard()).collect(),
             most: most.unwrap_or(usize::MAX),
@@ -301,7 +301,7 @@ impl<G> GroupIndex<G> {
     }
 
     /// Returns the shard of a group. It is chosen by bits that the shard's index does not use.
-    fn shard(&self, hash: KeyHash) -> &Arc<Lock<G>> {
+    fn shard(&self, hash: KeyHash) -> &Arc<ShardLock<G>> {
         &self.shards[(hash.0 >> 48) as usize & (self.shards.len() - 1)]
     }
 
