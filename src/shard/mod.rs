@@ -84,11 +84,11 @@ impl Shard {
     }
 }
 
-type Lock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
+type StripeLock<K, V> = CachePadded<Mutex<Stripe<K, V>>>;
 
 /// All stripes and shards of one engine.
 pub(crate) struct Shards<K, V> {
-    stripes: Box<[Lock<K, V>]>,
+    stripes: Box<[StripeLock<K, V>]>,
     shards: Box<[CachePadded<Shard>]>,
     finalizer: HashFinalizer,
     permits: Option<Arc<PermitPool>>,
