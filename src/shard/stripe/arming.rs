@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
 use super::answers::{Admission, Arming, KeylessAdmission, Refusal, Target};
-use super::{EntryId, Gate, KeyHash, Stripe, Successor};
+use super::{EntryId, KeyHash, Stripe, StripeGate, Successor};
 use crate::tick::Time;
 use crate::wheel::WheelPosition;
 
@@ -21,7 +21,7 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        if self.gate != Gate::Open {
+        if self.gate != StripeGate::Open {
             return Err(self.refusal());
         }
         // The only user code in here is `Eq` in this lookup. Everything that can refuse comes
@@ -85,15 +85,15 @@ impl<K, V> Stripe<K, V> {
     #[cold]
     fn refusal(&self) -> Refusal {
         match self.gate {
-            Gate::Inert => Refusal::UnderLock,
-            Gate::Open | Gate::Closed => Refusal::Closed,
+            StripeGate::Inert => Refusal::UnderLock,
+            StripeGate::Open | StripeGate::Closed => Refusal::Closed,
         }
     }
 
     /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
     #[inline]
     pub(crate) fn admit_keyless(&mut self) -> Result<KeylessAdmission, Refusal> {
-        if self.gate != Gate::Open {
+        if self.gate != StripeGate::Open {
             return Err(self.refusal());
         }
         if !self.table.has_room() {

@@ -2,7 +2,7 @@
 
 use super::super::entry::{End, Phase};
 use super::answers::Taken;
-use super::{EntryInfo, Gate, Stripe};
+use super::{EntryInfo, Stripe, StripeGate};
 use crate::job::catch_panic;
 use crate::tick::{Tick, Time};
 use crate::wheel::WheelPosition;
@@ -10,8 +10,8 @@ use crate::wheel::WheelPosition;
 impl<K, V> Stripe<K, V> {
     /// Refuses new armings from now on. Returns whether the stripe was open.
     pub(crate) fn close(&mut self) -> bool {
-        let was_open = self.gate == Gate::Open;
-        self.gate = Gate::Closed;
+        let was_open = self.gate == StripeGate::Open;
+        self.gate = StripeGate::Closed;
         // A stripe that is empty already must report it, too.
         self.has_deferred = true;
         was_open

@@ -93,7 +93,7 @@ struct Successor<V> {
 }
 /// Which armings a stripe accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gate {
+enum StripeGate {
     /// Accepts armings.
     Open,
     /// Refuses new armings, since the engine shuts down.
@@ -128,7 +128,7 @@ pub(crate) struct Stripe<K, V> {
     published: Time,
     /// Whether there may be deferred actions in `deferred`, or an emptied stripe to report.
     has_deferred: bool,
-    gate: Gate,
+    gate: StripeGate,
     /// Whether it was reported that the closed stripe is empty.
     emptied: bool,
     /// Entries that are due at once go through the ticker as well, which keeps the pace.
@@ -170,7 +170,7 @@ impl<K, V> Stripe<K, V> {
             published: Time::MAX,
             deferred: DeferredActions::default(),
             has_deferred: false,
-            gate: Gate::Open,
+            gate: StripeGate::Open,
             emptied: false,
             paced: false,
             bound,
@@ -182,7 +182,7 @@ impl<K, V> Stripe<K, V> {
     /// Creates a stripe that stays empty.
     pub(crate) fn inert(tick: TickSize) -> Self {
         Stripe {
-            gate: Gate::Inert,
+            gate: StripeGate::Inert,
             ..Stripe::new(tick, Time::ZERO, 0, None)
         }
     }
@@ -205,8 +205,8 @@ impl<K, V> Stripe<K, V> {
     /// Takes the deferred actions of all operations since the last call.
     pub(crate) fn take_deferred(&mut self) -> DeferredActions {
         // Any operation on a closed stripe may be the last one, so it is checked after each.
-        self.has_deferred = self.gate == Gate::Closed;
-        if self.gate == Gate::Closed
+        self.has_deferred = self.gate == StripeGate::Closed;
+        if self.gate == StripeGate::Closed
             && !self.emptied
             && self.counters.pending == 0
             && self.runs.is_empty()

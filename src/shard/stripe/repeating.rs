@@ -11,7 +11,7 @@
 //! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
 use super::answers::{Moving, Stays};
-use super::{EntryId, Gate, Run, Stripe, Successor};
+use super::{EntryId, Run, Stripe, StripeGate, Successor};
 use crate::tick::Time;
 
 /// State of a run whose payload may run again. It is small, because every run has room for it.
@@ -84,7 +84,7 @@ impl<K, V> Stripe<K, V> {
     /// Arms the next round of the run `id`, whose task has ended and which is not complete. If
     /// there is no next round, returns the payload, which the caller drops after unlocking.
     pub(crate) fn arm_next_round(&mut self, id: EntryId, stays: Stays<V>) -> Option<V> {
-        let open = self.gate == Gate::Open;
+        let open = self.gate == StripeGate::Open;
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
             unreachable!("ENTRY-4: a run is completed exactly once, and after this call");
@@ -136,7 +136,7 @@ impl<K, V> Stripe<K, V> {
         deadline: Time,
         only_earlier: bool,
     ) -> Moving {
-        let open = self.gate == Gate::Open;
+        let open = self.gate == StripeGate::Open;
         let run = &mut self.runs[at];
         let goes_on = run.goes_on() && open;
         let Some(repeating) = run.repeating.as_mut().filter(|_| goes_on) else {
