@@ -32,10 +32,10 @@ use std::time::Duration;
 /// assert_eq!(clock.now(), Time::ZERO + Duration::from_secs(3));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Clock(Kind);
+pub struct Clock(ClockKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ClockKind {
     #[cfg(not(loom))]
     System {
         start: Instant,
@@ -67,7 +67,7 @@ impl Clock {
     #[cfg(not(loom))]
     #[must_use]
     pub fn system() -> Self {
-        Clock(Kind::System {
+        Clock(ClockKind::System {
             start: Instant::now(),
         })
     }
@@ -116,13 +116,13 @@ impl Clock {
     #[cfg(not(loom))]
     #[must_use]
     pub fn boottime() -> Self {
-        since_boot().map_or_else(Self::system, |_| Clock(Kind::Boottime))
+        since_boot().map_or_else(Self::system, |_| Clock(ClockKind::Boottime))
     }
 
     /// Returns a clock that stands still until `clock` is moved.
     #[must_use]
     pub fn manual(clock: &ManualClock) -> Self {
-        Clock(Kind::Manual(clock.clone()))
+        Clock(ClockKind::Manual(clock.clone()))
     }
 
     /// Returns the [`ManualClock`] that moves this clock, if it is a manual one.
@@ -130,8 +130,8 @@ impl Clock {
     pub fn as_manual(&self) -> Option<ManualClock> {
         match &self.0 {
             #[cfg(not(loom))]
-            Kind::System { .. } | Kind::Boottime => None,
-            Kind::Manual(clock) => Some(clock.clone()),
+            ClockKind::System { .. } | ClockKind::Boottime => None,
+            ClockKind::Manual(clock) => Some(clock.clone()),
         }
     }
 
@@ -142,10 +142,10 @@ impl Clock {
     pub fn counts_suspend(&self) -> bool {
         match &self.0 {
             #[cfg(not(loom))]
-            Kind::Boottime => true,
+            ClockKind::Boottime => true,
             #[cfg(not(loom))]
-            Kind::System { .. } => false,
-            Kind::Manual(_) => false,
+            ClockKind::System { .. } => false,
+            ClockKind::Manual(_) => false,
         }
     }
 
@@ -155,12 +155,12 @@ impl Clock {
     pub fn now(&self) -> Time {
         match &self.0 {
             #[cfg(not(loom))]
-            Kind::System { start } => Time::ZERO + start.elapsed(),
+            ClockKind::System { start } => Time::ZERO + start.elapsed(),
             #[cfg(not(loom))]
-            Kind::Boottime => {
+            ClockKind::Boottime => {
                 Time::ZERO + since_boot().expect("a kernel that knew the clock still knows it")
             }
-            Kind::Manual(clock) => clock.now(),
+            ClockKind::Manual(clock) => clock.now(),
         }
     }
 
@@ -173,8 +173,8 @@ impl Clock {
     #[must_use]
     pub fn time_of(&self, instant: Instant) -> Time {
         match &self.0 {
-            Kind::System { start } => Time::ZERO + instant.saturating_duration_since(*start),
-            Kind::Boottime | Kind::Manual(_) => {
+            ClockKind::System { start } => Time::ZERO + instant.saturating_duration_since(*start),
+            ClockKind::Boottime | ClockKind::Manual(_) => {
                 // In this order: time that passes between the two reads makes the answer later,
                 // never earlier.
                 let real = Instant::now();
@@ -198,13 +198,13 @@ impl Clock {
             // A suspension does not shorten the time that a thread still has to sleep. Sleeping in
             // shorter pieces would, but threads would then wake when nothing is due.
             #[cfg(not(loom))]
-            Kind::System { .. } | Kind::Boottime => {
+            ClockKind::System { .. } | ClockKind::Boottime => {
                 let left = until.since(self.now());
                 if !left.is_zero() {
                     crate::sync::park_for(parker, left);
                 }
             }
-            Kind::Manual(clock) => clock.park_until(parker, until),
+            ClockKind::Manual(clock) => clock.park_until(parker, until),
         }
     }
 }
