@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::missed::{DueRound, Missed, first_from, plan};
 use super::next::Next;
-use super::period::{AfterPanic, Kind, Period, Schedule, SoFar};
+use super::period::{AfterPanic, Period, PeriodKind, Schedule, SoFar};
 use crate::shard::{Start, splitmix64};
 use crate::tick::Time;
 
@@ -68,8 +68,8 @@ impl Cadence {
         let mut random = Random(random);
         let mut kind = asked.kind;
         let length = match &kind {
-            Kind::Rate(length) | Kind::Delay(length) => Some(*length),
-            Kind::Schedule(_) => None,
+            PeriodKind::Rate(length) | PeriodKind::Delay(length) => Some(*length),
+            PeriodKind::Schedule(_) => None,
         };
         // Refused also with `first_after`: all later rounds would be due at once.
         if length == Some(Duration::ZERO) {
@@ -78,9 +78,9 @@ impl Cadence {
         // A random phase counts from `first_after`, or from the call; then the period is not added.
         let mut first = match (asked.first, &mut kind) {
             (Some(first), _) => now + first,
-            (None, Kind::Rate(_) | Kind::Delay(_)) if asked.random_phase => now,
-            (None, Kind::Rate(length) | Kind::Delay(length)) => now + *length,
-            (None, Kind::Schedule(next)) => {
+            (None, PeriodKind::Rate(_) | PeriodKind::Delay(_)) if asked.random_phase => now,
+            (None, PeriodKind::Rate(length) | PeriodKind::Delay(length)) => now + *length,
+            (None, PeriodKind::Schedule(next)) => {
                 let so_far = SoFar {
                     rounds: 0,
                     deadline: None,
@@ -94,18 +94,18 @@ impl Cadence {
         }
         // With more jitter a round could come before the round before it.
         let jitter = nanos(asked.jitter).min(match &kind {
-            Kind::Rate(period) => nanos(*period) / 2,
-            Kind::Delay(delay) => nanos(*delay),
-            Kind::Schedule(_) => u64::MAX,
+            PeriodKind::Rate(period) => nanos(*period) / 2,
+            PeriodKind::Delay(delay) => nanos(*delay),
+            PeriodKind::Schedule(_) => u64::MAX,
         });
         let mut cadence = Cadence {
             beat: match kind {
-                Kind::Rate(period) => Beat::Rate {
+                PeriodKind::Rate(period) => Beat::Rate {
                     period: nanos(period),
                     point: first,
                 },
-                Kind::Delay(delay) => Beat::Delay(delay),
-                Kind::Schedule(next) => Beat::Schedule(next),
+                PeriodKind::Delay(delay) => Beat::Delay(delay),
+                PeriodKind::Schedule(next) => Beat::Schedule(next),
             },
             expected: None,
             jitter,

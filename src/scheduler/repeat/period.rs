@@ -27,7 +27,7 @@ use crate::tick::Time;
 /// ```
 #[must_use = "a period does nothing until it is given to `Handle::repeat`"]
 pub struct Period {
-    pub(super) kind: Kind,
+    pub(super) kind: PeriodKind,
     pub(super) first: Option<Duration>,
     pub(super) random_phase: bool,
     pub(super) jitter: Duration,
@@ -38,7 +38,7 @@ pub struct Period {
 
 pub(super) type Schedule = Box<dyn FnMut(&SoFar) -> Option<Time> + Send>;
 
-pub(super) enum Kind {
+pub(super) enum PeriodKind {
     Rate(Duration),
     Delay(Duration),
     Schedule(Schedule),
@@ -81,7 +81,7 @@ pub enum AfterPanic {
 }
 
 impl Period {
-    fn of(kind: Kind) -> Self {
+    fn of(kind: PeriodKind) -> Self {
         Period {
             kind,
             first: None,
@@ -99,7 +99,7 @@ impl Period {
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses a period of zero.
     pub fn fixed_rate(period: Duration) -> Self {
-        Period::of(Kind::Rate(period))
+        Period::of(PeriodKind::Rate(period))
     }
 
     /// Makes a period whose rounds are due `delay` after the end of the round before. The first
@@ -108,7 +108,7 @@ impl Period {
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses a delay of zero.
     pub fn fixed_delay(delay: Duration) -> Self {
-        Period::of(Kind::Delay(delay))
+        Period::of(PeriodKind::Delay(delay))
     }
 
     /// Makes a period whose rounds are due when `next` says. After `None` no round follows, and the
@@ -143,7 +143,7 @@ impl Period {
     /// # }
     /// ```
     pub fn schedule(next: impl FnMut(&SoFar) -> Option<Time> + Send + 'static) -> Self {
-        Period::of(Kind::Schedule(Box::new(next)))
+        Period::of(PeriodKind::Schedule(Box::new(next)))
     }
 
     /// Sets the first round to be due `delay` after the call, whatever the period. Zero runs as
@@ -198,9 +198,9 @@ impl fmt::Debug for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("Period");
         match &self.kind {
-            Kind::Rate(period) => text.field("fixed_rate", period),
-            Kind::Delay(delay) => text.field("fixed_delay", delay),
-            Kind::Schedule(_) => text.field("schedule", &format_args!("..")),
+            PeriodKind::Rate(period) => text.field("fixed_rate", period),
+            PeriodKind::Delay(delay) => text.field("fixed_delay", delay),
+            PeriodKind::Schedule(_) => text.field("schedule", &format_args!("..")),
         };
         text.field("first_after", &self.first)
             .field("random_phase", &self.random_phase)
