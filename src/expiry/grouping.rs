@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 
 /// Whether a map's entries may belong to groups. Only [`NoGroups`] and [`Groups`] implement this.
-pub trait Grouping: kind::Kind {}
+pub trait Grouping: kind::MapKind {}
 
 /// Entries do not belong to groups. Such a map has no calls for groups, and groups cost it neither
 /// memory nor time.
@@ -38,7 +38,7 @@ pub(super) mod kind {
     use super::{Groups, NoGroups};
 
     /// The differences between the two kinds of maps.
-    pub trait Kind: 'static {
+    pub trait MapKind: 'static {
         /// The part of an entry that refers to its group.
         type Tag: Default + Send + 'static;
         /// The part of a map that holds all groups.
@@ -50,7 +50,7 @@ pub(super) mod kind {
         fn shrink_to_fit(index: &Self::Index);
     }
 
-    impl Kind for NoGroups {
+    impl MapKind for NoGroups {
         type Tag = ();
         type Index = ();
 
@@ -59,7 +59,7 @@ pub(super) mod kind {
         fn shrink_to_fit((): &()) {}
     }
 
-    impl<G: Hash + Eq + Send + 'static> Kind for Groups<G> {
+    impl<G: Hash + Eq + Send + 'static> MapKind for Groups<G> {
         type Tag = Option<Membership<G>>;
         type Index = GroupIndex<G>;
 
