@@ -43,7 +43,7 @@ pub(crate) enum Collected {
 
 /// The remaining work of a stripe after its last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum StripeBacklog {
     Anything,
     /// The stripe only has to cascade.
     Cascade,
@@ -58,7 +58,7 @@ pub(crate) struct Ticker {
     /// The stripe to check next, for checks with expiration (first) and without (second).
     cursors: [usize; 2],
     /// Remaining work of each stripe of the shard.
-    left: Vec<Left>,
+    left: Vec<StripeBacklog>,
     /// Number of batches since a cascade had its turn.
     since_cascade: u32,
     /// Slots of the batch, reused to avoid allocations.
@@ -72,7 +72,7 @@ impl Ticker {
         Ticker {
             shard,
             cursors: [0; 2],
-            left: vec![Left::Anything; stripes_of_shard],
+            left: vec![StripeBacklog::Anything; stripes_of_shard],
             since_cascade: 0,
             slots: Vec::with_capacity(EXPIRED_PER_HOLD),
             tickets: Vec::with_capacity(EXPIRED_PER_HOLD),
@@ -108,9 +108,9 @@ impl Ticker {
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
             // Remembered for `next_stripe`, which passes over a stripe that can't expire anything.
             self.left[stripe] = match progress {
-                CoreProgress::Cascade => Left::Cascade,
-                CoreProgress::Held => Left::Held,
-                CoreProgress::Done | CoreProgress::Expired => Left::Anything,
+                CoreProgress::Cascade => StripeBacklog::Cascade,
+                CoreProgress::Held => StripeBacklog::Held,
+                CoreProgress::Done | CoreProgress::Expired => StripeBacklog::Anything,
             };
             // Stored under the same hold of the lock: a producer that locks later can lower it
             // again (STRIPE-3).
@@ -136,7 +136,7 @@ impl Ticker {
             let due = Time::from_nanos(due.load(Ordering::Relaxed));
             // Nothing of a held stripe can expire before `begin`, so waking earlier for it would be
             // in vain.
-            if *left == Left::Held {
+            if *left == StripeBacklog::Held {
                 due.max(begin)
             } else {
                 due
@@ -167,15 +167,15 @@ impl Ticker {
             }
             match self.left[at] {
                 // Remembered, and used only if no stripe is due or its turn has come.
-                Left::Cascade => {
+                StripeBacklog::Cascade => {
                     cascade = cascade.or(Some(at));
                     continue;
                 }
-                Left::Held if !may_expire => {
+                StripeBacklog::Held if !may_expire => {
                     held = true;
                     continue;
                 }
-                Left::Held | Left::Anything => {}
+                StripeBacklog::Held | StripeBacklog::Anything => {}
             }
             // Another stripe is due, but the stripe with a cascade has waited long enough.
             if cascade.is_some() && self.since_cascade >= CASCADE_AT_LEAST_EVERY {
