@@ -14,7 +14,8 @@ use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, ExecutorKind, Frontend, Parts, RunInfo, Server, Step, TickerState,
+    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, RunInfo, Server, Step,
+    TickerState,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
@@ -186,9 +187,9 @@ impl Default for Size {
 
 impl Size {
     /// For an engine of one shard, and the hand of its clock.
-    pub(crate) fn parts(&self) -> (Parts, ManualClock) {
+    pub(crate) fn parts(&self) -> (EngineParts, ManualClock) {
         let hand = ManualClock::starting_at(at(START));
-        let parts = Parts {
+        let parts = EngineParts {
             config: Valid {
                 tick: TickSize::from_nanos(1),
                 shards: 1,

@@ -176,7 +176,7 @@ pub(crate) struct Faults {
 }
 
 /// The arguments of [`Engine::assemble`] besides the front end.
-pub(crate) struct Parts {
+pub(crate) struct EngineParts {
     pub(crate) config: Valid,
     pub(crate) clock: Clock,
     pub(crate) executor_kind: ExecutorKind,
@@ -188,8 +188,8 @@ pub(crate) struct Parts {
 
 impl<F: Frontend> Engine<F> {
     /// Builds the engine and the state of its tickers. Nothing runs yet.
-    pub(crate) fn assemble(parts: Parts, frontend: F) -> (Arc<Server<F>>, Vec<TickerState>) {
-        let Parts {
+    pub(crate) fn assemble(parts: EngineParts, frontend: F) -> (Arc<Server<F>>, Vec<TickerState>) {
+        let EngineParts {
             config,
             clock,
             executor_kind,

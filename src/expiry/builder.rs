@@ -13,7 +13,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, ExecutorKind, Parts, Server, TickerState};
+use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
@@ -334,7 +334,7 @@ where
             return Err(BuildError::MaxPerGroup);
         }
         Ok(Engine::assemble(
-            Parts {
+            EngineParts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
                 executor_kind: self.executor_kind,

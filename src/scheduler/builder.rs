@@ -11,7 +11,7 @@ use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
 use crate::clock::ManualClock;
 use crate::config::Config;
-use crate::engine::{Engine, ExecutorKind, Parts, Server, TickerState};
+use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::sync::Arc;
@@ -134,7 +134,7 @@ where
             log: seed.map(|_| Mutex::new(Vec::new())),
         };
         Ok(Engine::assemble(
-            Parts {
+            EngineParts {
                 config,
                 clock,
                 executor_kind: self.executor_kind,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{
-    Ending, Engine, ExecutorKind, Frontend, Lifecycle, Parts, RunInfo, Server, Shutdown,
+    Ending, Engine, EngineParts, ExecutorKind, Frontend, Lifecycle, RunInfo, Server, Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
@@ -134,7 +134,7 @@ impl TimerBuilder {
     pub fn build(self) -> Result<Timer, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, ticker_states) = Engine::assemble(
-            Parts {
+            EngineParts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
                 executor_kind: self.executor_kind,
