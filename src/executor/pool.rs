@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::queue::Queues;
-use super::sleep::Sleep;
+use super::sleep::Sleepers;
 use super::slot::{NO_THREAD, Sightings, WorkerSlot};
 use crate::job::Ticket;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     /// Number of worker slots in use.
     taken: AtomicUsize,
     pub(super) queues: Queues,
-    pub(super) sleep: CachePadded<Sleep>,
+    pub(super) sleep: CachePadded<Sleepers>,
     /// Number of tickets handed to `Claim::serve`, by worker slot. Only the owner of the slot
     /// writes.
     claims: Box<[CachePadded<AtomicU64>]>,
@@ -74,7 +74,7 @@ impl Pool {
                 config.injector_bound,
             ),
             // Padded, since every producer reads its count; the other fields rarely change.
-            sleep: CachePadded::new(Sleep::new(
+            sleep: CachePadded::new(Sleepers::new(
                 slots
                     .iter()
                     .map(|slot| slot.parker.unparker().clone())

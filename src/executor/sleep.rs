@@ -86,7 +86,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 const BITS: usize = u64::BITS as usize;
 
 /// The list of sleeping workers.
-pub(super) struct Sleep {
+pub(super) struct Sleepers {
     /// Number of workers in `idle`. Written under its lock only; wakers read it without the lock.
     count: AtomicUsize,
     /// One bit per worker slot whose worker has announced itself and was not chosen yet.
@@ -94,10 +94,10 @@ pub(super) struct Sleep {
     unparkers: Box<[Unparker]>,
 }
 
-impl Sleep {
+impl Sleepers {
     /// Creates an empty list for the workers with these unparkers.
     pub(super) fn new(unparkers: Box<[Unparker]>) -> Self {
-        Sleep {
+        Sleepers {
             count: AtomicUsize::new(0),
             idle: Mutex::new(vec![0; unparkers.len().div_ceil(BITS)].into()),
             unparkers,
@@ -211,10 +211,10 @@ mod tests {
     use super::*;
     use crate::sync::Parker;
 
-    fn sleep(slots: usize) -> (Sleep, Vec<Parker>) {
+    fn sleep(slots: usize) -> (Sleepers, Vec<Parker>) {
         let parkers: Vec<_> = (0..slots).map(|_| Parker::new()).collect();
         let unparkers = parkers.iter().map(|p| p.unparker().clone()).collect();
-        (Sleep::new(unparkers), parkers)
+        (Sleepers::new(unparkers), parkers)
     }
 
     #[test]
