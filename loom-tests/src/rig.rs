@@ -14,8 +14,8 @@ use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, RunInfo, Server, Step,
-    TickerState,
+    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, RunInfo, Server, TickerState,
+    TickerStep,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
@@ -325,18 +325,18 @@ impl Rig {
     pub(crate) fn tick(&self, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
         while !done() {
             match self.step(ticker_state) {
-                Step::Worked => {}
-                Step::SleepUntil(at) => {
+                TickerStep::Worked => {}
+                TickerStep::SleepUntil(at) => {
                     self.engine()
                         .clock()
                         .park_until(ticker_state.parker(), Some(at));
                 }
-                Step::Stop => return,
+                TickerStep::Stop => return,
             }
         }
     }
 
-    fn step(&self, ticker_state: &mut TickerState) -> Step {
+    fn step(&self, ticker_state: &mut TickerState) -> TickerStep {
         self.engine()
             .ticker_step(&self.server, ticker_state, &mut |_| {})
     }

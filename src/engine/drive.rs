@@ -40,7 +40,7 @@ const INJECTED_AT_ONCE: usize = 256;
 
 /// The next action of a ticker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum TickerStep {
     /// Take another step at once: there may be more work.
     Worked,
     /// Sleep until this moment, unless the bell rings earlier.
@@ -107,11 +107,11 @@ impl<F: Frontend> Engine<F> {
         server: &Arc<Server<F>>,
         ticker_state: &mut TickerState,
         start_workers: &mut dyn FnMut(usize),
-    ) -> Step {
+    ) -> TickerStep {
         let shard = self.shards().shard(ticker_state.ticker.shard());
         shard.bell.awake();
         if self.closing().is_stopped() {
-            return Step::Stop;
+            return TickerStep::Stop;
         }
         let now = self.now();
         // Stall at the bound, and resume only at half of it: the claim that reaches half is the one
@@ -128,9 +128,9 @@ impl<F: Frontend> Engine<F> {
                 Looked::Batch => {
                     self.hand_over(ticker_state);
                     self.serve_inline(server, ticker_state);
-                    return Step::Worked;
+                    return TickerStep::Worked;
                 }
-                Looked::HeldUntil(begin) if begin <= now => return Step::Worked,
+                Looked::HeldUntil(begin) if begin <= now => return TickerStep::Worked,
                 Looked::HeldUntil(begin) => held_until = Some(begin),
                 Looked::Nothing => {}
             }
@@ -138,7 +138,7 @@ impl<F: Frontend> Engine<F> {
         // Tickets that were due when they were armed do not come from a wheel: the call injected
         // them.
         if self.serve_inline(server, ticker_state) || self.submit_injected() {
-            return Step::Worked;
+            return TickerStep::Worked;
         }
         let waiting = shard.backlog.unclaimed() > 0;
         let look_again = self.watch(ticker_state, now, waiting, start_workers);
@@ -168,11 +168,11 @@ impl<F: Frontend> Engine<F> {
             };
         if news {
             shard.bell.awake();
-            return Step::Worked;
+            return TickerStep::Worked;
         }
         // Rare work that no producer should have to do: the ticker does it before it sleeps.
         self.shards().relax_permits();
-        Step::SleepUntil(at)
+        TickerStep::SleepUntil(at)
     }
 
     /// Collects one batch from one stripe, or returns what there is to wait for.

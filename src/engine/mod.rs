@@ -29,7 +29,7 @@ pub(crate) use closing::{Closing, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
-pub(crate) use drive::{Step, TickerState};
+pub(crate) use drive::{TickerState, TickerStep};
 pub(crate) use serve::{Batched, Ended, RunInfo, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
+use super::{Ending, Engine, Frontend, Server, Shutdown, TickerState, TickerStep};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::executor::Worker;
 use crate::job::{catch_panic, drop_each};
@@ -96,9 +96,11 @@ impl<F: Frontend> Engine<F> {
                 }
             });
             match step {
-                Step::Worked => {}
-                Step::SleepUntil(at) => engine.clock().park_until(ticker_state.parker(), Some(at)),
-                Step::Stop => break,
+                TickerStep::Worked => {}
+                TickerStep::SleepUntil(at) => {
+                    engine.clock().park_until(ticker_state.parker(), Some(at))
+                }
+                TickerStep::Stop => break,
             }
         }
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::clock::ManualClock;
-use crate::engine::{Ending, Engine, Frontend, Server, Shutdown, Step, TickerState};
+use crate::engine::{Ending, Engine, Frontend, Server, Shutdown, TickerState, TickerStep};
 use crate::executor::Worker;
 use crate::shard::splitmix64;
 use crate::sync::Arc;
@@ -115,10 +115,10 @@ impl<F: Frontend> Driver<F> {
             let worked = if at < tickers.len() {
                 let engine = self.server.engine();
                 let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
-                if let Step::SleepUntil(until) = step {
+                if let TickerStep::SleepUntil(until) = step {
                     asleep[at] = until;
                 }
-                step == Step::Worked
+                step == TickerStep::Worked
             } else {
                 workers[at - tickers.len()].step(self.server.as_ref())
             };

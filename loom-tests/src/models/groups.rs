@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Frontend, RunInfo, Server, Step, TickerState};
+use crate::engine::{Engine, Frontend, RunInfo, Server, TickerState, TickerStep};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;

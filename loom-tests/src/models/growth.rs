@@ -19,7 +19,7 @@
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, GROWTH_LIMIT, Step, TickerState};
+use crate::engine::{Engine, GROWTH_LIMIT, TickerState, TickerStep};
 use crate::rig::{Ledger, Rig, START, Size, at};
 use crate::sync::Arc;
 use crate::sync::thread::WAITING;
@@ -52,12 +52,12 @@ fn growth(far: Option<Time>) {
             });
         match step {
             _ if started > 0 => {}
-            Step::Worked => {}
-            Step::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {
+            TickerStep::Worked => {}
+            TickerStep::SleepUntil(until) if until <= rig.hand.now() + GROWTH_LIMIT => {
                 rig.hand.set(until);
             }
-            Step::SleepUntil(_) => ticker_state.parker().park(),
-            Step::Stop => unreachable!("nobody stops it"),
+            TickerStep::SleepUntil(_) => ticker_state.parker().park(),
+            TickerStep::Stop => unreachable!("nobody stops it"),
         }
     }
     assert_eq!(rig.hand.now(), at(START) + GROWTH_LIMIT);
@@ -101,9 +101,9 @@ fn two_tickers() {
                     started.extend((0..count).map(|_| rig.worker()));
                 });
             match step {
-                Step::Worked => {}
-                Step::SleepUntil(_) => return started,
-                Step::Stop => unreachable!("nobody stops it"),
+                TickerStep::Worked => {}
+                TickerStep::SleepUntil(_) => return started,
+                TickerStep::Stop => unreachable!("nobody stops it"),
             }
         }
     };
