@@ -13,7 +13,7 @@ use super::firing::Firing;
 use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
-use super::task::{After, Rounds, Task, Work};
+use super::task::{After, Rounds, RunTask, Task};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
 use crate::job::catch_panic;
@@ -238,7 +238,7 @@ struct Spawn<F> {
     runtime: runtime::Handle,
 }
 
-impl<K, S, F, R> Work<K, S> for Spawn<F>
+impl<K, S, F, R> RunTask<K, S> for Spawn<F>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,

@@ -10,14 +10,14 @@ use crate::shard::Start;
 use crate::tick::Time;
 
 /// A boxed task, as reports return it.
-pub struct Task<K, S = RandomState>(Box<dyn Work<K, S>>)
+pub struct Task<K, S = RandomState>(Box<dyn RunTask<K, S>>)
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static;
 
 /// The content of the box. The two kinds of tasks are behind one pointer, since a tag next to it
 /// would make the entry of every timer larger.
-pub(crate) trait Work<K, S>: Send
+pub(crate) trait RunTask<K, S>: Send
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
@@ -34,7 +34,7 @@ where
 }
 
 /// A task that may run again.
-pub(crate) trait Rounds<K, S>: Work<K, S>
+pub(crate) trait Rounds<K, S>: RunTask<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
@@ -82,7 +82,7 @@ where
 /// A task that runs once.
 pub(super) struct Once<F>(pub(super) F);
 
-impl<K, S, F> Work<K, S> for Once<F>
+impl<K, S, F> RunTask<K, S> for Once<F>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
@@ -107,7 +107,7 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(super) fn of(work: Box<dyn Work<K, S>>) -> Self {
+    pub(super) fn of(work: Box<dyn RunTask<K, S>>) -> Self {
         Task(work)
     }
 

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::{After, Rounds, Work};
+use super::super::task::{After, Rounds, RunTask};
 use super::cadence::Cadence;
 use super::next::IntoNext;
 use super::round::Round;
@@ -32,7 +32,7 @@ impl<F, R> Repeat<F, R> {
     }
 }
 
-impl<K, S, F, R> Work<K, S> for Repeat<F, R>
+impl<K, S, F, R> RunTask<K, S> for Repeat<F, R>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
