@@ -33,7 +33,7 @@ const BARRIER: u8 = 2;
 const WAITING: u8 = 4;
 
 /// The deferred work of a drop.
-type Work = Box<dyn FnOnce()>;
+type DeferredDrop = Box<dyn FnOnce()>;
 
 thread_local! {
     static STATE: Cell<u8> = const { Cell::new(0) };
@@ -42,7 +42,7 @@ thread_local! {
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
 // because its vector is taken out before the work runs.
 thread_local! {
-    static PUT_OFF: ManuallyDrop<RefCell<Vec<Work>>> =
+    static PUT_OFF: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
