@@ -30,7 +30,7 @@
 //!   ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
-use crate::wheel::{Entries, NO_ENTRY, Slab, WheelPosition};
+use crate::wheel::{EntryStore, NO_ENTRY, Slab, WheelPosition};
 
 /// A slot of the table. With a `u64` key and a payload of 8 bytes it takes 40 bytes, which the
 /// assertion below checks: the layout decides what a touch costs.
@@ -432,7 +432,7 @@ impl<K, V> Table<K, V> {
     }
 }
 
-impl<K, V> Entries for Table<K, V> {
+impl<K, V> EntryStore for Table<K, V> {
     fn due(&self, id: u32) -> Tick {
         if self.all_due {
             // A shutdown has made all entries due. An entry that is filed after that must not wait

@@ -45,7 +45,7 @@
 //! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
 use super::drain::Drain;
-use super::filing::{Budget, Entries, LEVELS, Progress, WheelPosition};
+use super::filing::{Budget, EntryStore, LEVELS, Progress, WheelPosition};
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
 use crate::tick::Tick;
@@ -133,7 +133,7 @@ impl CoreWheel {
     /// Files an entry. If it is due already it goes to the slot of `now` and expires with the next
     /// round of draining. Returns its [`filed_floor`](Self::filed_floor).
     #[inline]
-    pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> Tick {
+    pub(crate) fn insert(&mut self, id: u32, due: Tick, entries: &mut impl EntryStore) -> Tick {
         debug_assert_eq!(
             entries.wheel_position(id).0,
             WheelPosition::NONE,
@@ -149,7 +149,7 @@ impl CoreWheel {
     }
 
     /// Takes a filed entry out.
-    pub(crate) fn remove(&mut self, id: u32, entries: &mut impl Entries) {
+    pub(crate) fn remove(&mut self, id: u32, entries: &mut impl EntryStore) {
         let (wheel_position, pos) = entries.wheel_position(id);
         if wheel_position == WheelPosition::NONE {
             debug_assert!(false, "WHEEL-1: only a filed entry can be removed");
@@ -167,7 +167,7 @@ impl CoreWheel {
         id: u32,
         wheel_position: WheelPosition,
         pos: u32,
-        entries: &mut impl Entries,
+        entries: &mut impl EntryStore,
     ) {
         debug_assert!(
             wheel_position != WheelPosition::NONE,
@@ -247,7 +247,7 @@ impl CoreWheel {
     /// higher slots cascade until the first entry that would expire comes up.
     ///
     /// A `target` before `now` does nothing.
-    pub(crate) fn advance<E: Entries>(
+    pub(crate) fn advance<E: EntryStore>(
         &mut self,
         target: Tick,
         budget: &mut Budget,
@@ -336,7 +336,7 @@ impl CoreWheel {
     /// Makes everything filed due now, whatever the due ticks say, in the order of the slots.
     ///
     /// It writes every entry's place: the cost is that of the whole wheel.
-    pub(crate) fn make_all_due(&mut self, entries: &mut impl Entries) {
+    pub(crate) fn make_all_due(&mut self, entries: &mut impl EntryStore) {
         let mut all = Vec::with_capacity(self.len);
         all.extend(
             self.drain.ids[self.drain.next..]
@@ -426,7 +426,7 @@ impl CoreWheel {
     }
 
     /// Looks at up to a chunk of the slot. False: the next one is not allowed to expire.
-    fn drain_chunk<E: Entries>(
+    fn drain_chunk<E: EntryStore>(
         &mut self,
         budget: &mut Budget,
         entries: &mut E,
@@ -471,7 +471,7 @@ impl CoreWheel {
         level: usize,
         slot: u32,
         budget: &mut Budget,
-        entries: &mut impl Entries,
+        entries: &mut impl EntryStore,
     ) {
         let mut chunk = [0; CHUNK];
         let mut emptied = None;
@@ -483,7 +483,7 @@ impl CoreWheel {
     }
 
     /// Files up to a chunk of what was far again.
-    fn far_chunk(&mut self, budget: &mut Budget, entries: &mut impl Entries) {
+    fn far_chunk(&mut self, budget: &mut Budget, entries: &mut impl EntryStore) {
         let mut chunk = [0; CHUNK];
         let limit = CHUNK.min(budget.cascaded);
         let count = level::pop_chunk(&mut self.far_debt, &mut chunk[..limit]);
@@ -495,7 +495,7 @@ impl CoreWheel {
         self.file_chunk(&chunk[..count], entries);
     }
 
-    fn file_chunk(&mut self, ids: &[u32], entries: &mut impl Entries) {
+    fn file_chunk(&mut self, ids: &[u32], entries: &mut impl EntryStore) {
         let mut due = [Tick::ZERO; CHUNK];
         for (due, &id) in due.iter_mut().zip(ids) {
             *due = entries.due(id);
@@ -509,7 +509,7 @@ impl CoreWheel {
 
     /// Puts an entry that lies nowhere where its due tick belongs.
     #[inline]
-    fn file(&mut self, id: u32, due: Tick, entries: &mut impl Entries) -> WheelPosition {
+    fn file(&mut self, id: u32, due: Tick, entries: &mut impl EntryStore) -> WheelPosition {
         let wheel_position = self.position_for(due);
         let pos = if wheel_position == WheelPosition::FAR {
             self.far_min = if self.far.is_empty() {

@@ -1,6 +1,6 @@
 //! A slot of level 0 that has been taken out and expires entry by entry.
 
-use super::filing::{Budget, Entries};
+use super::filing::{Budget, EntryStore};
 use super::slab::NO_ENTRY;
 use crate::tick::Tick;
 
@@ -31,7 +31,7 @@ impl Drain {
         dues: &mut [Tick],
         now: Tick,
         budget: &Budget,
-        entries: &impl Entries,
+        entries: &impl EntryStore,
     ) -> usize {
         let next = &self.ids[self.next..];
         let count = next.len().min(dues.len()).min(budget.expired);

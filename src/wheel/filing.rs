@@ -43,7 +43,7 @@ impl WheelPosition {
 }
 
 /// What the wheel reads and writes of its owner's entries.
-pub(crate) trait Entries {
+pub(crate) trait EntryStore {
     /// When the entry is due now. It may have been pushed out since it was filed, without telling
     /// the wheel; after pulling it in before [`super::CoreWheel::filed_floor`] it must be filed
     /// anew.

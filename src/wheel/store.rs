@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::filing::{Entries, WheelPosition};
+use super::filing::{EntryStore, WheelPosition};
 use super::slab::{NO_ENTRY, Slab};
 use crate::tick::Tick;
 
@@ -166,7 +166,7 @@ impl<T> Store<T> {
     }
 }
 
-impl<T> Entries for Store<T> {
+impl<T> EntryStore for Store<T> {
     fn due(&self, id: u32) -> Tick {
         self.node(id).due
     }

@@ -7,7 +7,7 @@ use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
 use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Stripe, micros};
 use crate::tick::{Tick, Time};
-use crate::wheel::{Entries, WheelPosition};
+use crate::wheel::{EntryStore, WheelPosition};
 
 impl<K, V> Stripe<K, V> {
     /// Stages an entry that is neither staged nor filed, or queues it if it is due.

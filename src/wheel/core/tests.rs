@@ -70,7 +70,7 @@ struct Arena {
     filed: Vec<Tick>,
 }
 
-impl Entries for Arena {
+impl EntryStore for Arena {
     fn due(&self, id: u32) -> Tick {
         self.due[id as usize]
     }
