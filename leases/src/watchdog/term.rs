@@ -3,7 +3,7 @@
 //! ```text
 //!          depart ------> under way ---- land: renewed, later `until` ----.
 //!        /                    |                                            \
-//!   Kept <--------------------'---- land: failed, or overdue ---------------+--> Kept
+//!   Held <--------------------'---- land: failed, or overdue ---------------+--> Held
 //!    |  \
 //!    |   '-- stop ------------------------------------------------> Stopped
 //!    '------ the clock, `not held`, cap, not fed, close ----------> Lost
@@ -72,7 +72,7 @@ impl fmt::Display for Loss {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// Good until `until` by the last renewal; it ends at `ends` if nothing happens.
-    Kept {
+    Held {
         until: Time,
         ends: Time,
     },
@@ -130,7 +130,7 @@ struct State {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    Kept,
+    Held,
     Stopped,
     Lost(Loss),
 }
@@ -174,7 +174,7 @@ impl Term {
     ) -> Self {
         Term {
             state: Mutex::new(State {
-                stage: Stage::Kept,
+                stage: Stage::Held,
                 until,
                 cap,
                 feed: feed.map(|period| Feed {
@@ -205,14 +205,14 @@ impl Term {
             return Standing::Lost(Loss::Forked);
         }
         let state = self.state.lock();
-        if state.stage == Stage::Kept
+        if state.stage == Stage::Held
             && let Some(loss) = state.overdue(now)
         {
             self.lose(state, loss);
             return Standing::Lost(loss);
         }
         match state.stage {
-            Stage::Kept => Standing::Kept {
+            Stage::Held => Standing::Held {
                 until: state.until,
                 ends: state.ends(),
             },
@@ -233,7 +233,7 @@ impl Term {
     /// while another one is under way.
     pub(crate) fn depart(&self, now: Time, limit: Time) -> Option<Flight> {
         let mut state = self.state.lock();
-        if state.stage != Stage::Kept || state.flight.is_some() {
+        if state.stage != Stage::Held || state.flight.is_some() {
             return None;
         }
         if let Some(loss) = state.overdue(now) {
@@ -258,7 +258,7 @@ impl Term {
             waiting = std::mem::take(&mut state.landing);
         }
         let mut goes_on = false;
-        if state.stage == Stage::Kept {
+        if state.stage == Stage::Held {
             let loss = match (state.overdue(now), landing) {
                 (Some(loss), _) => Some(loss),
                 (None, Landing::NotHeld) => Some(Loss::NotHeld),
@@ -313,7 +313,7 @@ impl Term {
             return false;
         }
         let mut state = self.state.lock();
-        if state.stage != Stage::Kept {
+        if state.stage != Stage::Held {
             return false;
         }
         if let Some(loss) = state.overdue(now) {
@@ -336,7 +336,7 @@ impl Term {
         match state.stage {
             Stage::Stopped => Stopped::Before,
             Stage::Lost(loss) => Stopped::Lost(loss),
-            Stage::Kept => {
+            Stage::Held => {
                 if let Some(loss) = state.overdue(now) {
                     self.lose(state, loss);
                     return Stopped::Lost(loss);
@@ -357,7 +357,7 @@ impl Term {
     /// Lost for a reason from outside.
     pub(crate) fn end(&self, loss: Loss) {
         let state = self.state.lock();
-        if state.stage == Stage::Kept {
+        if state.stage == Stage::Held {
             self.lose(state, loss);
         }
     }
@@ -393,7 +393,7 @@ impl Term {
         }
         let mut state = self.state.lock();
         match state.stage {
-            Stage::Kept => state.senders.push(sender),
+            Stage::Held => state.senders.push(sender),
             Stage::Stopped => {}
             Stage::Lost(loss) => {
                 drop(state);
@@ -412,7 +412,7 @@ impl Term {
         }
         let mut new = waker.clone();
         let mut state = self.state.lock();
-        if state.stage != Stage::Kept {
+        if state.stage != Stage::Held {
             return;
         }
         match place.and_then(|place| state.wakers.iter_mut().find(|(number, _)| *number == place)) {

@@ -56,7 +56,7 @@ impl Held {
         match self.term.look(at(UNTIL)) {
             Standing::Lost(loss) => Some(loss),
             Standing::Stopped => None,
-            Standing::Kept { .. } => unreachable!("its time has come"),
+            Standing::Held { .. } => unreachable!("its time has come"),
         }
     }
 

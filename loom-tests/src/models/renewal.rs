@@ -190,7 +190,7 @@ fn a_late_answer(landing: Landing) {
         let seen = old.look();
         let new = match seen {
             Standing::Lost(_) => Some(Lease::acquired(&old.hand, at(RENEWED))),
-            Standing::Kept { until, .. } => {
+            Standing::Held { until, .. } => {
                 assert_eq!(until, at(RENEWED));
                 None
             }
@@ -203,7 +203,7 @@ fn a_late_answer(landing: Landing) {
         assert_eq!(old.term.renewals(), u64::from(goes_on));
         assert_eq!(old.told(), usize::from(new.is_some()));
         if let Some(new) = new {
-            assert!(matches!(new.look(), Standing::Kept { .. }));
+            assert!(matches!(new.look(), Standing::Held { .. }));
             assert_eq!((new.told(), new.term.renewals()), (0, 0));
             new.release();
         }
@@ -239,7 +239,7 @@ fn an_answer_after_the_release_ends_nothing() {
             _ => assert_eq!(stopped, Stopped::Lost(Loss::NotHeld)),
         }
         assert_eq!(old.told(), usize::from(stopped != Stopped::Now));
-        assert!(matches!(new.look(), Standing::Kept { .. }));
+        assert!(matches!(new.look(), Standing::Held { .. }));
         assert_eq!(new.told(), 0);
     });
 }

@@ -89,7 +89,7 @@ impl Model {
     }
 
     fn standing(&self) -> Standing {
-        self.ended.unwrap_or(Standing::Kept {
+        self.ended.unwrap_or(Standing::Held {
             until: at(self.until),
             ends: at(self.ends()),
         })
@@ -250,7 +250,7 @@ impl Pair {
         // TERM-1: however late it is asked.
         self.model.now += CAP;
         self.step(Op::Look);
-        assert!(!matches!(self.model.standing(), Standing::Kept { .. }));
+        assert!(!matches!(self.model.standing(), Standing::Held { .. }));
         let lost = matches!(self.model.standing(), Standing::Lost(_));
         assert_eq!(self.told.load(SeqCst), usize::from(lost));
         // Nobody waits for what can't be under way any more.
@@ -290,7 +290,7 @@ fn a_feed_that_was_overtaken_takes_nothing_back() {
     assert!(term.feed(at(2)));
     // This one read the clock before that.
     assert!(term.feed(at(0)));
-    assert!(matches!(term.look(at(4)), Standing::Kept { .. }));
+    assert!(matches!(term.look(at(4)), Standing::Held { .. }));
     assert_eq!(term.look(at(5)), Standing::Lost(Loss::NotFed));
 }
 
