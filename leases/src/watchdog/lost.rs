@@ -88,8 +88,8 @@ impl Future for Lost {
             match self.term.look(self.clock.now()) {
                 Standing::Lost(loss) => return Poll::Ready(Some(loss)),
                 Standing::Stopped => return Poll::Ready(None),
-                Standing::Kept { .. } if last => {}
-                Standing::Kept { .. } => {
+                Standing::Held { .. } if last => {}
+                Standing::Held { .. } => {
                     let mut place = self.place;
                     self.term.leave_waker(&mut place, context.waker());
                     self.place = place;

@@ -249,8 +249,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let machine = Arc::downgrade(self);
         let own = Arc::clone(&series);
         let first = match series.term.look(now) {
-            Standing::Kept { ends, .. } if keep.renewed => due.min(ends),
-            Standing::Kept { ends, .. } => ends,
+            Standing::Held { ends, .. } if keep.renewed => due.min(ends),
+            Standing::Held { ends, .. } => ends,
             _ => now,
         };
         let armed = self
@@ -296,7 +296,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         };
         let mut kept = Vec::new();
         for series in all {
-            if matches!(series.term.look(self.now()), Standing::Kept { .. }) {
+            if matches!(series.term.look(self.now()), Standing::Held { .. }) {
                 series.term.end(Loss::Closed);
                 kept.push(series);
             }
@@ -372,7 +372,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// A series looks after itself: RENEW-1.
     fn round(self: &Arc<Self>, series: &Arc<Series<K>>) -> Next {
         let now = self.now();
-        let Standing::Kept { until, ends } = series.term.look(now) else {
+        let Standing::Held { until, ends } = series.term.look(now) else {
             return Next::Stop;
         };
         if !series.renewed {

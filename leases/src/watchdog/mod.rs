@@ -512,7 +512,7 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
     pub fn remaining(&self) -> Duration {
         let now = self.machine.now();
         match self.series.term.look(now) {
-            Standing::Kept { ends, .. } => ends.since(now),
+            Standing::Held { ends, .. } => ends.since(now),
             _ => Duration::ZERO,
         }
     }

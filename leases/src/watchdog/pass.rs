@@ -139,7 +139,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
         for series in batch {
-            if let Standing::Kept { until, .. } = series.term.look(sent) {
+            if let Standing::Held { until, .. } = series.term.look(sent) {
                 limit = limit
                     .min(rhythm::call_limit(series.lease))
                     .min(until.since(sent));
@@ -232,7 +232,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     plan.failed = 0;
                     plan.warned = false;
                 }
-                if let Standing::Kept { until, ends } = series.term.look(now) {
+                if let Standing::Held { until, ends } = series.term.look(now) {
                     self.timers.move_to(series.number, due.min(ends));
                     self.tell(series, What::Renewed { until, renewals });
                     if self.alarm_after == Some(renewals) {
@@ -256,7 +256,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// An attempt failed: never the end of the series.
     pub(super) fn failed(&self, series: &Series<K>, error: StoreError, now: Time) {
         count(&self.counts.failed);
-        let Standing::Kept { until, ends } = series.term.look(now) else {
+        let Standing::Held { until, ends } = series.term.look(now) else {
             return;
         };
         let (next, attempts) = {
