@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tourbillon_leases::{
-    Claim, Destination, KeepError, Kept, LeaseGuard, LeaseStore, Leases, LockError, Loss,
-    MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, StoreError, Watchdog,
+    Claim, Destination, KeepAlive, KeepError, KeepGuard, LeaseGuard, LeaseStore, Leases, LockError,
+    Loss, MemoryStore, Outcome, RedisStore, ReleaseError, Renewal, StoreError,
 };
 
 const FORKS: usize = 60;
@@ -32,8 +32,8 @@ struct Inherited<S: LeaseStore> {
     guard: LeaseGuard,
     again: LeaseGuard,
     fixed: LeaseGuard,
-    watchdog: Watchdog<u64>,
-    kept: Kept<u64>,
+    keep_alive: KeepAlive<u64>,
+    kept: KeepGuard<u64>,
     waiting: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
     dropped: Pin<Box<dyn Future<Output = Result<LeaseGuard, LockError>>>>,
 }
@@ -68,16 +68,16 @@ pub(crate) fn main() -> ExitCode {
 /// What was wrong.
 fn run<S: LeaseStore + Clone + Debug>(store: &S, open: impl Fn() -> S) -> Option<String> {
     let leases = Leases::new(store.clone()).expect("the options are good");
-    let watchdog = Watchdog::builder().build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
-    let watchdog = watchdog.expect("the options are good");
+    let keep_alive = KeepAlive::builder().build(|batch| Ok(vec![Outcome::Renewed; batch.len()]));
+    let keep_alive = keep_alive.expect("the options are good");
     // So those who wait for it are never granted it.
     let _taken = leases.lock(WAITED_FOR).expect("nobody else wants it");
     let ended = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
     thread::scope(|scope| {
         for hammer in 0..HAMMERS {
-            let (leases, watchdog, ended, rounds) = (&leases, &watchdog, &ended, &rounds);
-            scope.spawn(move || use_them(hammer, leases, watchdog, ended, rounds));
+            let (leases, keep_alive, ended, rounds) = (&leases, &keep_alive, &ended, &rounds);
+            scope.spawn(move || use_them(hammer, leases, keep_alive, ended, rounds));
         }
         let _ends = Ends(&ended);
         let mut wrong = None;
@@ -87,7 +87,7 @@ fn run<S: LeaseStore + Clone + Debug>(store: &S, open: impl Fn() -> S) -> Option
             while rounds.load(Ordering::SeqCst) < before + 20 && !ended.load(Ordering::SeqCst) {
                 thread::park_timeout(Duration::from_micros(100));
             }
-            wrong = one_copy(number, store, &leases, &watchdog, &open);
+            wrong = one_copy(number, store, &leases, &keep_alive, &open);
             if wrong.is_some() || ended.load(Ordering::SeqCst) {
                 break;
             }
@@ -112,15 +112,15 @@ impl Drop for Ends<'_> {
 fn use_them(
     hammer: usize,
     leases: &Leases,
-    watchdog: &Watchdog<u64>,
+    keep_alive: &KeepAlive<u64>,
     ended: &AtomicBool,
     rounds: &AtomicU64,
 ) {
     let name = format!("hammer-{hammer}");
     while !ended.load(Ordering::SeqCst) {
         let done = leases.try_lock(&name).map(LeaseGuard::release);
-        let kept = watchdog.keep(hammer as u64, LEASE).map(Kept::stop);
-        let _ = (leases.stats(), watchdog.stats());
+        let kept = keep_alive.keep(hammer as u64, LEASE).map(KeepGuard::stop);
+        let _ = (leases.stats(), keep_alive.stats());
         if !matches!(done, Ok(Ok(()))) || !matches!(kept, Ok(Ok(()))) {
             eprintln!("{name}: {done:?}, {kept:?}");
             ended.store(true, Ordering::SeqCst);
@@ -134,7 +134,7 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
     number: usize,
     store: &S,
     leases: &Leases,
-    watchdog: &Watchdog<u64>,
+    keep_alive: &KeepAlive<u64>,
     open: &impl Fn() -> S,
 ) -> Option<String> {
     let held = format!("held-{number}");
@@ -159,8 +159,8 @@ fn one_copy<S: LeaseStore + Clone + Debug>(
             .try_lock()
             .expect("nobody else wants it"),
         guard,
-        watchdog: watchdog.clone(),
-        kept: watchdog.keep(number as u64, LEASE).expect("it lives"),
+        keep_alive: keep_alive.clone(),
+        kept: keep_alive.keep(number as u64, LEASE).expect("it lives"),
         waiting: wait(),
         dropped: wait(),
     };
@@ -244,7 +244,7 @@ fn complaints<S: LeaseStore + Clone + Debug>(
         guard,
         again,
         fixed,
-        watchdog,
+        keep_alive,
         kept,
         mut waiting,
         dropped,
@@ -325,12 +325,12 @@ fn complaints<S: LeaseStore + Clone + Debug>(
     drop((leases, store));
 
     // The watchdog.
-    let new = watchdog.keep(7, LEASE);
-    check("keep", matches!(new, Err(KeepError::Forked)), &watchdog);
-    check("close", watchdog.close() == 0, &watchdog);
+    let new = keep_alive.keep(7, LEASE);
+    check("keep", matches!(new, Err(KeepError::Forked)), &keep_alive);
+    check("close", keep_alive.close() == 0, &keep_alive);
     let stopped = kept.stop();
     check("stop", stopped == Err(Loss::Forked), &stopped);
-    drop(watchdog);
+    drop(keep_alive);
 
     // Ones of its own.
     let leases = Leases::new(open()).expect("the options are good");

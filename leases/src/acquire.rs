@@ -15,10 +15,10 @@ use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::Inner;
+use super::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
 use super::releases::UserHandle;
 use super::request::{How, Request};
 use super::store::{StoreError, Watch};
-use super::watchdog::{FIRST_WAIT, Keep, Waits, spread};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
@@ -49,7 +49,7 @@ pub struct Acquisition<'a> {
     leases: &'a UserHandle,
     name: &'a str,
     lease: Duration,
-    keep: fn(Duration) -> Keep,
+    keep: fn(Duration) -> KeepOptions,
     feed: Option<Duration>,
     max_hold: Option<Duration>,
 }
@@ -60,7 +60,7 @@ impl<'a> Acquisition<'a> {
             leases,
             name,
             lease: leases.lease,
-            keep: Keep::for_lease,
+            keep: KeepOptions::for_lease,
             feed: None,
             max_hold: None,
         }
@@ -70,14 +70,14 @@ impl<'a> Acquisition<'a> {
     /// [`fixed_lease`](Self::fixed_lease) the last one counts.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
-        self.keep = Keep::for_lease;
+        self.keep = KeepOptions::for_lease;
         self
     }
 
     /// A lease of this length that is **not renewed**: it is lost when it has run out.
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
-        self.keep = |lease| Keep::for_lease(lease).without_renewal();
+        self.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
         self
     }
 
@@ -297,7 +297,7 @@ impl Quest {
 
     /// Who waits is woken when they are closed, and asks no more.
     pub(super) fn is_closed(&self) -> bool {
-        self.inner.watchdog.is_closed()
+        self.inner.keep_alive.is_closed()
     }
 
     pub(super) fn timed_out(&self) -> LockError {
@@ -341,7 +341,7 @@ impl Quest {
         if patience > FIRST_WAIT {
             let request = Arc::clone(&self.request);
             let key = move || LeaseId::new(&request, 0);
-            self.waits = Some(self.inner.watchdog.waits(key));
+            self.waits = Some(self.inner.keep_alive.waits(key));
         }
     }
 
@@ -379,7 +379,7 @@ impl Quest {
         } else {
             Duration::from_millis(100)
         });
-        spread(mean, self.inner.watchdog.random(self.asked))
+        spread(mean, self.inner.keep_alive.random(self.asked))
     }
 
     /// Asks and waits on this thread.

@@ -49,14 +49,14 @@ impl Inner {
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
         };
-        let until = sent + self.watchdog.good_for(request.lease);
+        let until = sent + self.keep_alive.good_for(request.lease);
         if self.clock.now() >= until {
             let what = "the grant came when its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
         let id = LeaseId::new(request, token);
         match self
-            .watchdog
+            .keep_alive
             .keep_with(id, &request.keep.clone().since(sent))
         {
             Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),

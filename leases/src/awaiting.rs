@@ -16,10 +16,10 @@ use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::Inner;
+use super::keep_alive::{KeepAlive, Loss};
 use super::locks::Leases;
 use super::request::Request;
 use super::store::{Destination, StoreError};
-use super::watchdog::{Loss, Watchdog};
 use crate::sync::Arc;
 
 impl Leases {
@@ -152,7 +152,7 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
     let answer = {
         let mut asking = pin!(ask(&mut quest));
         poll_fn(|context| {
-            if inner.watchdog.is_forked() {
+            if inner.keep_alive.is_forked() {
                 let (name, error) = (name.clone(), StoreError::Forked);
                 return Poll::Ready(Err(LockError::Store { name, error }));
             }
@@ -250,20 +250,20 @@ async fn sleep(inner: &Inner, bell: &Arc<Bell>, waker: &Waker, until: Time) {
 
 /// Wakes after `delay`, unless it is dropped before.
 fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<Alarm<'_>> {
-    let watchdog = &inner.watchdog;
-    let number = watchdog.wake(delay, waker)?;
-    Some(Alarm { watchdog, number })
+    let keep_alive = &inner.keep_alive;
+    let number = keep_alive.wake(delay, waker)?;
+    Some(Alarm { keep_alive, number })
 }
 
 /// What is to happen, unless it has begun. Nothing of it is left when it is not waited for any more.
 struct Alarm<'a> {
-    watchdog: &'a Watchdog<LeaseId>,
+    keep_alive: &'a KeepAlive<LeaseId>,
     number: u64,
 }
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
-        self.watchdog.cancel_call(self.number);
+        self.keep_alive.cancel_call(self.number);
     }
 }
 
@@ -277,10 +277,10 @@ struct AwaitedTurn<'a> {
 impl Drop for AwaitedTurn<'_> {
     fn drop(&mut self) {
         // In a forked copy of the process nothing takes turns, and the lock may be held for ever.
-        if self.inner.watchdog.is_forked() {
+        if self.inner.keep_alive.is_forked() {
             return;
         }
-        self.inner.watchdog.cancel_call(self.number);
+        self.inner.keep_alive.cancel_call(self.number);
         self.inner.turns.leave(self.destination, self.number);
     }
 }
@@ -295,7 +295,7 @@ async fn on_worker<T: Send + 'static>(
     may_be_left: bool,
 ) -> Option<T> {
     let (answers, end) = desk();
-    let number = inner.watchdog.number();
+    let number = inner.keep_alive.number();
     let own = Arc::clone(inner);
     let task = Box::new(move || {
         // It may have been on its way to its turn when the future was dropped.
@@ -306,7 +306,7 @@ async fn on_worker<T: Send + 'static>(
         answers.leave(answer);
     });
     let turn = move || own.turns.run(destination, number, task);
-    if !inner.watchdog.call(number, turn) {
+    if !inner.keep_alive.call(number, turn) {
         return None;
     }
     let _left = may_be_left.then(|| AwaitedTurn {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Why [`Leases`](super::Leases) or a [`Watchdog`](super::Watchdog) can't be built. Names the
+/// Why [`Leases`](super::Leases) or a [`KeepAlive`](super::Watchdog) can't be built. Names the
 /// offending value and what it may be.
 #[derive(Debug)]
 #[non_exhaustive]

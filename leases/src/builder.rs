@@ -9,12 +9,12 @@ use super::build_error::BuildError;
 use super::hub::Hub;
 use super::id::LeaseId;
 use super::inner::Inner;
+use super::keep_alive::{Event, KeepAlive, KeepAliveBuilder, random};
 use super::line::Line;
 use super::locks::Leases;
 use super::stats::Asks;
 use super::store::LeaseStore;
 use super::turns::Turns;
-use super::watchdog::{Event, Watchdog, WatchdogBuilder, random};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 #[cfg(any(test, feature = "test-util"))]
@@ -33,7 +33,7 @@ const MOST_AWAITED: usize = 64;
 pub struct LeasesBuilder {
     store: Arc<dyn LeaseStore>,
     clock: Clock,
-    watchdog: WatchdogBuilder<LeaseId>,
+    keep_alive: KeepAliveBuilder<LeaseId>,
     lease: Duration,
     poll: Option<Duration>,
     instance: Option<String>,
@@ -61,7 +61,7 @@ impl LeasesBuilder {
         LeasesBuilder {
             store,
             clock: Clock::boottime(),
-            watchdog: Watchdog::builder(),
+            keep_alive: KeepAlive::builder(),
             lease: LEASE,
             poll: None,
             instance: None,
@@ -88,13 +88,13 @@ impl LeasesBuilder {
     /// may drift apart during a lease. By default a hundredth of the lease and 2 ms. A lease has to be
     /// three times as long at least.
     pub fn margin(mut self, margin: Duration) -> Self {
-        self.watchdog = self.watchdog.margin(margin);
+        self.keep_alive = self.keep_alive.margin(margin);
         self
     }
 
     /// The largest number of leases that one call renews or gives back; 100 by default.
     pub fn batch(mut self, most: usize) -> Self {
-        self.watchdog = self.watchdog.batch(most);
+        self.keep_alive = self.keep_alive.batch(most);
         self
     }
 
@@ -132,15 +132,15 @@ impl LeasesBuilder {
     }
 
     /// Is told of every event, on threads of its own: it may block, and panic. See
-    /// [`WatchdogBuilder::on_event`].
+    /// [`KeepAliveBuilder::on_event`].
     pub fn on_event(mut self, tell: impl Fn(&Event<LeaseId>) + Send + Sync + 'static) -> Self {
-        self.watchdog = self.watchdog.on_event(tell);
+        self.keep_alive = self.keep_alive.on_event(tell);
         self
     }
 
     /// Tells [`What::HeldLong`](super::What::HeldLong) when a lease was renewed so often.
     pub fn alarm_after(mut self, renewals: u64) -> Self {
-        self.watchdog = self.watchdog.alarm_after(renewals);
+        self.keep_alive = self.keep_alive.alarm_after(renewals);
         self
     }
 
@@ -152,15 +152,15 @@ impl LeasesBuilder {
     pub fn build(self) -> Result<Leases, BuildError> {
         self.check()?;
         let store = Arc::clone(&self.store);
-        let watchdog = self.watchdog.clock(self.clock.clone());
+        let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
-        let watchdog = watchdog
+        let keep_alive = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
             .build(move |batch| Inner::renew(store.as_ref(), batch))?;
         let instance = instance(self.instance.as_deref(), random(), random());
         Ok(Leases::of(Inner {
             store: self.store,
-            watchdog,
+            keep_alive,
             clock: self.clock,
             instance,
             lease: self.lease,
@@ -187,17 +187,20 @@ impl LeasesBuilder {
     ///
     /// As for [`build`](Self::build).
     #[cfg(any(test, feature = "test-util"))]
-    pub fn build_stepped(self, seed: u64) -> Result<(Leases, super::watchdog::Steps), BuildError> {
+    pub fn build_stepped(
+        self,
+        seed: u64,
+    ) -> Result<(Leases, super::keep_alive::Steps), BuildError> {
         self.check()?;
         let store = Arc::clone(&self.store);
-        let watchdog = self.watchdog.clock(self.clock.clone());
+        let keep_alive = self.keep_alive.clock(self.clock.clone());
         let store_of = Arc::clone(&self.store);
-        let (watchdog, steps) = watchdog
+        let (keep_alive, steps) = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
             .build_stepped(seed, move |batch| Inner::renew(store.as_ref(), batch))?;
         let inner = Inner {
             store: self.store,
-            watchdog,
+            keep_alive,
             clock: Clock::manual(&steps.clock()),
             instance: instance(self.instance.as_deref(), seed, unique_number().into()),
             lease: self.lease,
@@ -220,7 +223,7 @@ impl LeasesBuilder {
 
     fn check(&self) -> Result<(), BuildError> {
         let most = self.store.longest_lease();
-        let least = self.watchdog.least();
+        let least = self.keep_alive.least();
         if self.lease < least || self.lease > most {
             return Err(BuildError::Lease {
                 lease: self.lease,
@@ -244,7 +247,7 @@ impl fmt::Debug for LeasesBuilder {
             .field("poll", &self.poll)
             .field("instance", &self.instance)
             .field("end_limit", &self.end_limit)
-            .field("watchdog", &self.watchdog)
+            .field("watchdog", &self.keep_alive)
             .finish_non_exhaustive()
     }
 }

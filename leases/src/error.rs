@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use super::keep_alive::{KeepError, Loss};
 use super::store::StoreError;
-use super::watchdog::{KeepError, Loss};
 
 /// Why a lock was not acquired. All variants but [`EmptyName`](Self::EmptyName) carry the lock's
 /// name, and their messages say it first.

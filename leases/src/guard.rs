@@ -8,10 +8,10 @@ use tourbillon::reentrancy::{self, when_unlocked};
 use super::error::ReleaseError;
 use super::id::LeaseId;
 use super::inner::Inner;
+use super::keep_alive::{KeepGuard, Loss, Lost};
 use super::releases::UserHandle;
 use super::request::GiveBack;
 use super::store::Released;
-use super::watchdog::{Kept, Loss, Lost};
 use crate::sync::Arc;
 use crate::sync::channel::bounded;
 
@@ -36,7 +36,7 @@ pub struct LeaseGuard {
 /// What the guards of one holding share.
 pub(super) struct Lease {
     pub(super) inner: UserHandle,
-    pub(super) kept: Kept<LeaseId>,
+    pub(super) kept: KeepGuard<LeaseId>,
     /// An earlier attempt may still arrive, and be granted to the same owner.
     unsure: bool,
     /// Whether a drop waits for the store.
@@ -79,7 +79,7 @@ impl Lease {
         }
     }
 
-    /// After [`Kept::end`].
+    /// After [`KeepGuard::end`].
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         if self.kept.is_forked() {
             // It is the original's to give back.
@@ -114,7 +114,12 @@ impl Lease {
 }
 
 impl LeaseGuard {
-    pub(super) fn new(inner: &Arc<Inner>, kept: Kept<LeaseId>, unsure: bool, waits: bool) -> Self {
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        kept: KeepGuard<LeaseId>,
+        unsure: bool,
+        waits: bool,
+    ) -> Self {
         LeaseGuard {
             lease: Arc::new(Lease {
                 inner: UserHandle::new(inner),

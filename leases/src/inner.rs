@@ -9,19 +9,19 @@ use tourbillon::reentrancy;
 use super::error::LockError;
 use super::hub::Hub;
 use super::id::LeaseId;
+use super::keep_alive::{Batch, KeepAlive, KeepOptions};
 use super::line::{Line, Tally};
 use super::request::{Queued, Request};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Destination, LeaseStore, Outcome, Renewal, StoreError};
 use super::turns::Turns;
-use super::watchdog::{Batch, Keep, Watchdog};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The leases, whatever their users have of them.
 pub(super) struct Inner {
     pub(super) store: Arc<dyn LeaseStore>,
-    pub(super) watchdog: Watchdog<LeaseId>,
+    pub(super) keep_alive: KeepAlive<LeaseId>,
     pub(super) clock: Clock,
     pub(super) instance: String,
     pub(super) lease: Duration,
@@ -52,10 +52,10 @@ impl Inner {
     pub(super) fn request(
         &self,
         name: &str,
-        keep: Keep,
+        keep: KeepOptions,
         lease: Duration,
     ) -> Result<Request, LockError> {
-        if self.watchdog.is_forked() {
+        if self.keep_alive.is_forked() {
             return Err(LockError::Store {
                 name: name.to_owned(),
                 error: StoreError::Forked,
@@ -78,7 +78,7 @@ impl Inner {
             let name = name.to_owned();
             return Err(LockError::TooLong { name, lease, most });
         }
-        let checked = self.watchdog.check(&keep);
+        let checked = self.keep_alive.check(&keep);
         checked.map_err(|error| LockError::of_keep(name, error))?;
         Ok(Request {
             name: name.to_owned(),
@@ -87,7 +87,7 @@ impl Inner {
                 "{}:{}:{}",
                 self.instance,
                 std::process::id(),
-                self.watchdog.number()
+                self.keep_alive.number()
             ),
             lease,
             keep,
@@ -114,13 +114,13 @@ impl Inner {
     pub(super) fn stats(&self) -> LeaseStats {
         self.asks.fill(LeaseStats {
             // A forked copy has no line, and its lock may be held for ever.
-            releases_queued: match self.watchdog.is_forked() {
+            releases_queued: match self.keep_alive.is_forked() {
                 true => 0,
                 false => self.releases.entered(),
             },
             // Relaxed: a counter.
             released: self.released.load(Ordering::Relaxed),
-            ..LeaseStats::of(self.watchdog.stats())
+            ..LeaseStats::of(self.keep_alive.stats())
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Leases: locks that end by themselves, and watchdogs that keep things alive.
 //!
 //! - [`Leases`]: locks by name over a [`LeaseStore`], renewed in the background.
-//! - [`Watchdog`]: the same renewals for whatever else ends unless it is renewed.
+//! - [`KeepAlive`]: the same renewals for whatever else ends unless it is renewed.
 //! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
 //! - [`Fence`]: keeps holders that have lost their lease away from a resource.
 //!
@@ -189,6 +189,7 @@ mod guard;
 mod hub;
 mod id;
 mod inner;
+mod keep_alive;
 mod line;
 mod locks;
 mod memory;
@@ -201,7 +202,6 @@ mod stats;
 mod store;
 mod sync;
 mod turns;
-mod watchdog;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
@@ -212,18 +212,18 @@ pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};
 pub use guard::LeaseGuard;
 pub use id::LeaseId;
+#[cfg(any(test, feature = "test-util"))]
+pub use keep_alive::Steps;
+pub use keep_alive::{
+    Batch, Entry, Event, KeepAlive, KeepAliveBuilder, KeepAliveStats, KeepError, KeepGuard,
+    KeepOptions, Loss, Lost, What,
+};
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
 pub use store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
-};
-#[cfg(any(test, feature = "test-util"))]
-pub use watchdog::Steps;
-pub use watchdog::{
-    Batch, Entry, Event, Keep, KeepError, Kept, Loss, Lost, Watchdog, WatchdogBuilder,
-    WatchdogStats, What,
 };
 
 /// Compiles the README's examples.

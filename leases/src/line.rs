@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
-use super::watchdog::{Lane, Route};
+use super::keep_alive::{Lane, Route};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex};
 

@@ -10,10 +10,10 @@ use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::Inner;
+use super::keep_alive::Event;
 use super::releases::UserHandle;
 use super::request::GiveBack;
 use super::stats::LeaseStats;
-use super::watchdog::Event;
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
@@ -195,7 +195,7 @@ impl Leases {
     /// [`LeaseStats::events_missed`]. There is room for at least one event.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
-        self.inner.watchdog.events(capacity)
+        self.inner.keep_alive.events(capacity)
     }
 
     /// Counters and gauges.
@@ -225,13 +225,13 @@ impl Leases {
     /// given back in the background while the process lives; otherwise their leases run out.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
-        if self.inner.watchdog.is_forked() {
+        if self.inner.keep_alive.is_forked() {
             return 0;
         }
         // Under a lock this panics before anything is changed.
         let _ = reentrancy::check();
         let until = self.now() + limit;
-        let held = self.inner.watchdog.close_all();
+        let held = self.inner.keep_alive.close_all();
         self.inner.waiting.all_may_be_free();
         let back = |id: &LeaseId| GiveBack {
             name: id.name().to_owned(),

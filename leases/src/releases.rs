@@ -13,10 +13,10 @@ use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::inner::Inner;
+use super::keep_alive::{Alarm, Lane, Route, call_limit};
 use super::line::Carrier;
 use super::request::{GiveBack, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
-use super::watchdog::{Alarm, Lane, Route, call_limit};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -44,7 +44,7 @@ impl Inner {
         tells: Option<Sender<()>>,
     ) {
         // The process that this one was forked from holds it, and gives it back.
-        if self.watchdog.is_forked() {
+        if self.keep_alive.is_forked() {
             return;
         }
         let release = self.release_of(back, held, tells);
@@ -211,11 +211,11 @@ impl Carrier<Queued> for Arc<Inner> {
     }
 
     fn number(&self) -> u64 {
-        self.watchdog.number()
+        self.keep_alive.number()
     }
 
     fn most(&self) -> usize {
-        self.watchdog.most()
+        self.keep_alive.most()
     }
 
     fn limit(&self, route: Route) -> Duration {
@@ -230,12 +230,12 @@ impl Carrier<Queued> for Arc<Inner> {
         let (inner, own) = (Arc::clone(self), Arc::clone(lane));
         let alarm = Alarm::Look(lane.number, epoch);
         let delay = at.since(self.clock.now());
-        self.watchdog
+        self.keep_alive
             .after(alarm, delay, move || inner.line.look(&inner, &own));
     }
 
     fn stops_looking(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
-        self.watchdog.cancel(Alarm::Look(lane.number, epoch));
+        self.keep_alive.cancel(Alarm::Look(lane.number, epoch));
     }
 
     fn send(&self, route: Route, mut batch: Vec<Queued>, limit: Duration) {
@@ -254,8 +254,8 @@ impl Carrier<Queued> for Arc<Inner> {
         for (pause, releases) in later {
             // It keeps the leases alive until it has been said, or may be left unsaid.
             let inner = Arc::clone(self);
-            let alarm = Alarm::Call(self.watchdog.number());
-            self.watchdog
+            let alarm = Alarm::Call(self.keep_alive.number());
+            self.keep_alive
                 .after(alarm, pause, move || inner.put(releases));
         }
     }
@@ -265,7 +265,7 @@ impl Carrier<Queued> for Arc<Inner> {
 fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Queued>>, epoch: u64, delay: Duration) {
     let (own, lane_of) = (Arc::clone(inner), Arc::clone(lane));
     let alarm = Alarm::Pass(lane.number, epoch);
-    inner.watchdog.pass(alarm, delay, move || {
+    inner.keep_alive.pass(alarm, delay, move || {
         // Relaxed: a bound.
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
         if running < MOST_PASSES {
@@ -315,7 +315,7 @@ impl Drop for UserHandle {
         // AcqRel: the last one waits for what those before it have put into the line.
         let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         // A forked copy of the process gives nothing back.
-        if is_last && !self.0.end_limit.is_zero() && !self.0.watchdog.is_forked() {
+        if is_last && !self.0.end_limit.is_zero() && !self.0.keep_alive.is_forked() {
             let inner = Arc::clone(&self.0);
             // They may be a value of a map, and be dropped under that map's lock.
             when_unlocked(move || {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
+use super::keep_alive::KeepOptions;
 use super::line::Entered;
-use super::watchdog::Keep;
 use crate::sync::channel::Sender;
 
 /// What is to be acquired, checked.
@@ -14,7 +14,7 @@ pub(super) struct Request {
     pub(super) name: String,
     pub(super) owner: String,
     pub(super) lease: Duration,
-    pub(super) keep: Keep,
+    pub(super) keep: KeepOptions,
 }
 
 impl Request {

@@ -1,7 +1,7 @@
 //! What [`Leases`](super::Leases) count.
 
 use super::error::LockError;
-use super::watchdog::WatchdogStats;
+use super::keep_alive::KeepAliveStats;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A snapshot of the gauges and counters of [`Leases`](super::Leases).
@@ -29,7 +29,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct LeaseStats {
     /// Gauge: locks that are held.
     pub kept: usize,
-    /// Gauge: timers that are armed, see [`WatchdogStats::armed`].
+    /// Gauge: timers that are armed, see [`KeepAliveStats::armed`].
     pub armed: usize,
     /// Gauge: destinations of the locks that are held.
     pub destinations: usize,
@@ -44,7 +44,7 @@ pub struct LeaseStats {
     /// Counter: batches of renewals that the store refused as a whole and that were tried one by
     /// one.
     pub sent_alone: u64,
-    /// Counter: calls to renew that began late, see [`WatchdogStats::late`].
+    /// Counter: calls to renew that began late, see [`KeepAliveStats::late`].
     pub late: u64,
     /// Counter: renewals whose call did not return in time.
     pub given_up: u64,
@@ -133,7 +133,7 @@ impl Asks {
 
 impl LeaseStats {
     /// With the renewals' share; what the leases count themselves is zero.
-    pub(super) fn of(renewals: WatchdogStats) -> Self {
+    pub(super) fn of(renewals: KeepAliveStats) -> Self {
         LeaseStats {
             kept: renewals.kept,
             armed: renewals.armed,

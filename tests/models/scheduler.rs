@@ -274,7 +274,7 @@ fn scripts(tick: Duration, depth: u32, bounded: bool) -> BoxedStrategy<Script> {
         prop_oneof![
             4 => Just(Target::Key(0)),
             1 => Just(Target::Run),
-            2 => Just(Target::Kept),
+            2 => Just(Target::KeepGuard),
         ]
     };
     let arming = (

@@ -49,7 +49,7 @@ pub(super) const INSTANT: Workload = Workload {
     keys: [&[]; 3],
     // Timers.
     amount: [1_000_000, 100_000, 1_000],
-    children: Children::Kept,
+    children: Children::KeepGuard,
     warm_up: false,
     by: By::Key,
 };

@@ -125,7 +125,7 @@ pub(crate) struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
     /// One per system does them all.
-    Kept,
+    KeepGuard,
     /// Every round needs a new one.
     Fresh,
     /// One per system, and all at the same time: they hardly use the machine.

@@ -28,7 +28,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[10_000_000], &[1_000_000], &[10_000]],
     // Keys that are touched in each way.
     amount: [1_000_000, 250_000, 5_000],
-    children: Children::Kept,
+    children: Children::KeepGuard,
     warm_up: true,
     by: By::Session,
 };

@@ -39,7 +39,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[100_000], &[100_000], &[1_000]],
     // Milliseconds.
     amount: [2_000, 500, 20],
-    children: Children::Kept,
+    children: Children::KeepGuard,
     warm_up: true,
     by: By::Sleep,
 };

@@ -39,7 +39,7 @@ pub(super) const BY_KEY: Workload = Workload {
     ],
     keys: [&[0, 1_000_000, 10_000_000], &[0, 1_000_000], &[0, 1_000]],
     amount: [1_000_000, 200_000, 1_000],
-    children: Children::Kept,
+    children: Children::KeepGuard,
     warm_up: true,
     by: By::Key,
 };

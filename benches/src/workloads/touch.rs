@@ -19,7 +19,7 @@ pub(super) const ABOUT: Workload = Workload {
     cases: ONE_AND_TWO_THREADS,
     keys: [&[100_000, 1_000_000, 10_000_000], &[1_000_000], &[1_000]],
     amount: [2_000_000, 500_000, 1_000],
-    children: Children::Kept,
+    children: Children::KeepGuard,
     warm_up: true,
     by: By::Key,
 };

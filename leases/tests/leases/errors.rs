@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Acquired, BuildError, Claim, Destination, Fault, KeepError, LeaseStore, Leases, LockError,
-    Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError, Watchdog,
+    Acquired, BuildError, Claim, Destination, Fault, KeepAlive, KeepError, LeaseStore, Leases,
+    LockError, Loss, MemoryStore, Outcome, ReleaseError, Released, Renewal, StoreCall, StoreError,
 };
 
 use crate::worlds::{LEASE, MS, S, down, log, no_fault, world, world_of};
@@ -150,7 +150,7 @@ fn a_margin_leaves_room_for_renewals() {
 fn a_batch_has_room_for_one() {
     let none = Leases::builder(MemoryStore::new()).batch(0).build();
     assert!(matches!(none, Err(BuildError::Batch)));
-    let none = Watchdog::<u32>::builder().batch(0).build(|_| Ok(vec![]));
+    let none = KeepAlive::<u32>::builder().batch(0).build(|_| Ok(vec![]));
     assert!(matches!(none, Err(BuildError::Batch)));
 }
 
@@ -259,7 +259,7 @@ fn everything_can_be_shown() {
         (&builder, "node"),
         (&builder, "batch: 7"),
         (
-            &Watchdog::<u32>::builder().alarm_after(5),
+            &KeepAlive::<u32>::builder().alarm_after(5),
             "alarm_after: Some(5)",
         ),
         (&call, "GiveBack"),
@@ -282,8 +282,8 @@ fn by_default_the_clock_counts_suspended_time() {
     let before = clock.now();
     let now = leases.now();
     assert!(before <= now && now <= clock.now());
-    let watchdog = Watchdog::<u32>::builder().build(|_| Ok(vec![])).unwrap();
-    assert!(watchdog.now() >= now && watchdog.now() <= clock.now());
+    let keep_alive = KeepAlive::<u32>::builder().build(|_| Ok(vec![])).unwrap();
+    assert!(keep_alive.now() >= now && keep_alive.now() <= clock.now());
     // And a lease is thirty seconds.
     let guard = leases.try_lock("a").unwrap();
     assert!(guard.remaining() > 20 * S && guard.remaining() <= LEASE);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use tourbillon_leases::{Outcome, Watchdog};
+use tourbillon_leases::{KeepAlive, Outcome};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -29,7 +29,7 @@ fn a_key_whose_clone_panics_is_renewed_like_the_others() {
     for seed in 0..5 {
         let renewed = Arc::new([const { AtomicUsize::new(0) }; 3]);
         let counts = Arc::clone(&renewed);
-        let (watchdog, steps) = Watchdog::<Key>::builder()
+        let (keep_alive, steps) = KeepAlive::<Key>::builder()
             .build_stepped(seed, move |batch| {
                 for key in batch.keys() {
                     counts[key.number as usize].fetch_add(1, SeqCst);
@@ -37,7 +37,7 @@ fn a_key_whose_clone_panics_is_renewed_like_the_others() {
                 Ok(vec![Outcome::Renewed; batch.len()])
             })
             .unwrap();
-        let events = watchdog.events(1_000);
+        let events = keep_alive.events(1_000);
         let panics = Arc::new(AtomicBool::new(false));
         let kept: Vec<_> = (0..3)
             .map(|number| {
@@ -49,7 +49,7 @@ fn a_key_whose_clone_panics_is_renewed_like_the_others() {
                     number,
                     clone_panics,
                 };
-                watchdog.keep(key, LEASE).unwrap()
+                keep_alive.keep(key, LEASE).unwrap()
             })
             .collect();
         panics.store(true, SeqCst);
@@ -61,7 +61,7 @@ fn a_key_whose_clone_panics_is_renewed_like_the_others() {
             let renewed = renewed.load(SeqCst);
             assert!((27..=33).contains(&renewed), "{renewed}");
         }
-        assert_eq!(watchdog.stats().given_up, 0);
+        assert_eq!(keep_alive.stats().given_up, 0);
         assert!(events.try_iter().all(|event| event.key.number != 1));
     }
 }

@@ -7,8 +7,8 @@ use kit::gate;
 use kit::wait;
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
-    Claim, Fault, Fence, LeaseStore, LockError, Loss, Outcome, ReleaseError, StoreCall, StoreError,
-    Watchdog, What,
+    Claim, Fault, Fence, KeepAlive, LeaseStore, LockError, Loss, Outcome, ReleaseError, StoreCall,
+    StoreError, What,
 };
 
 use crate::worlds::{
@@ -455,7 +455,7 @@ fn an_attempt_that_was_given_up_has_failed_once() {
     let hand = ManualClock::new();
     let gate = gate::Gate::default();
     let (held_up, hangs) = (gate.clone(), AtomicBool::new(true));
-    let watchdog = Watchdog::<u32>::builder()
+    let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
         .build(move |batch| {
             if batch.len() == 2 && hangs.swap(false, SeqCst) {
@@ -467,33 +467,33 @@ fn an_attempt_that_was_given_up_has_failed_once() {
             Ok(vec![Outcome::Renewed; batch.len()])
         })
         .unwrap();
-    let _kept = [1, 2].map(|key| watchdog.keep(key, LEASE).unwrap());
+    let _kept = [1, 2].map(|key| keep_alive.keep(key, LEASE).unwrap());
     // Both are due after two fifths of the lease, mostly in one batch; else they are renewed.
     while gate.waiting() == 0 {
-        let all = watchdog.stats().renewed + 2;
+        let all = keep_alive.stats().renewed + 2;
         hand.advance(LEASE * 2 / 5 + MS);
-        while gate.waiting() == 0 && watchdog.stats().renewed < all {
+        while gate.waiting() == 0 && keep_alive.stats().renewed < all {
             wait::until("a pass", || {
-                let stats = watchdog.stats();
+                let stats = keep_alive.stats();
                 stats.armed == 3 || stats.renewed == all
             });
-            let renewed = watchdog.stats().renewed;
+            let renewed = keep_alive.stats().renewed;
             if renewed < all {
                 hand.advance(250 * MS);
                 wait::until("it is sent", || {
-                    gate.waiting() > 0 || watchdog.stats().renewed > renewed
+                    gate.waiting() > 0 || keep_alive.stats().renewed > renewed
                 });
             }
         }
     }
     hand.advance(LEASE / 6);
-    wait::until("both are given up", || watchdog.stats().given_up == 2);
-    assert_eq!(watchdog.stats().failed, 2);
-    let events = watchdog.events(10);
+    wait::until("both are given up", || keep_alive.stats().given_up == 2);
+    assert_eq!(keep_alive.stats().failed, 2);
+    let events = keep_alive.events(10);
     gate.open();
     let second = events.recv_timeout(60 * S).unwrap();
     assert!(matches!(second.what, What::Renewed { .. }), "{second:?}");
-    assert_eq!(watchdog.stats().failed, 2);
+    assert_eq!(keep_alive.stats().failed, 2);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use kit::wakes::{Wakes, poll};
 use kit::ways::{Dropping, in_every_way, map};
 use tourbillon::ExpiryMap;
 use tourbillon_leases::{
-    Event, LeaseGuard, Leases, LockError, MemoryStore, Outcome, Watchdog, What,
+    Event, KeepAlive, LeaseGuard, Leases, LockError, MemoryStore, Outcome, What,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -117,12 +117,12 @@ fn an_acquire_under_a_lock_of_a_panicking_thread_fails() {
 
 #[test]
 fn what_a_watchdog_keeps_is_kept_no_more() {
-    let watchdog = Watchdog::<u32>::builder()
+    let keep_alive = KeepAlive::<u32>::builder()
         .build(|batch| Ok(vec![Outcome::Renewed; batch.entries().len()]))
         .unwrap();
     in_every_way(
-        || Box::new(watchdog.keep(1, HOUR).unwrap()),
-        |_| assert_eq!(watchdog.stats().kept, 0),
+        || Box::new(keep_alive.keep(1, HOUR).unwrap()),
+        |_| assert_eq!(keep_alive.stats().kept, 0),
     );
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod desk;
 #[path = "../../../leases/src/hub.rs"]
 pub(crate) mod hub;
+pub(crate) mod keep_alive;
 #[path = "../../../leases/src/line.rs"]
 pub(crate) mod line;
 #[path = "../../../leases/src/memory.rs"]
@@ -12,4 +13,3 @@ pub(crate) mod memory;
 pub(crate) mod store;
 #[path = "../../../leases/src/turns.rs"]
 pub(crate) mod turns;
-pub(crate) mod watchdog;

@@ -1,5 +1,5 @@
 //! What is due at a destination is taken once, by a pass of the present epoch, and nothing stays
-//! there without a pass that will take it. `leases/watchdog/lane.rs` has the rules, LANE-1 and
+//! there without a pass that will take it. `leases/keep_alive/lane.rs` has the rules, LANE-1 and
 //! LANE-2.
 //!
 //! Nobody looks again here by himself, as a series does in truth: what stays shows at the end.
@@ -13,8 +13,8 @@ use std::time::Duration;
 use loom::thread;
 
 use super::check;
+use crate::leases::keep_alive::lane::{Lane, Route};
 use crate::leases::store::Destination;
-use crate::leases::watchdog::lane::{Lane, Route};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;

@@ -17,9 +17,9 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
+use crate::leases::keep_alive::{Lane, Route};
 use crate::leases::line::{Carrier, Entered, Line, Tally};
 use crate::leases::store::Destination;
-use crate::leases::watchdog::{Lane, Route};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;

@@ -1,5 +1,5 @@
 //! Lost against released: one of the two, told once, and whoever waits for the loss learns how it
-//! ended. `leases/watchdog/term.rs` has the rules, `lost.rs` beside it the future.
+//! ended. `leases/keep_alive/term.rs` has the rules, `lost.rs` beside it the future.
 //!
 //! Who is not told shows as a deadlock.
 //!
@@ -15,8 +15,8 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::watchdog::lost::Lost;
-use crate::leases::watchdog::term::{Loss, Standing, Stopped, Term};
+use crate::leases::keep_alive::lost::Lost;
+use crate::leases::keep_alive::term::{Loss, Standing, Stopped, Term};
 use crate::rig::{START, at, block_on};
 use crate::sync::Arc;
 use crate::tick::Time;

@@ -1,4 +1,4 @@
-//! Renewal against release, and a late answer against a new acquire. `leases/watchdog/term.rs` has
+//! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/term.rs` has
 //! the rules, TERM-1 to TERM-4.
 //!
 //! A holder that is not woken shows as a deadlock.
@@ -15,7 +15,7 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::watchdog::term::{Flight, Landing, Loss, Standing, Stopped, Term, UnderWay};
+use crate::leases::keep_alive::term::{Flight, Landing, Loss, Standing, Stopped, Term, UnderWay};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;

@@ -17,7 +17,7 @@ pub(crate) enum Target {
     /// Only in a task: its own id.
     Run,
     /// Only in a task: the id of what its own key has armed since it runs.
-    Kept,
+    KeepGuard,
 }
 
 /// When something shall be due.
@@ -146,7 +146,7 @@ struct Run {
 enum Place {
     Armed(Key),
     Run,
-    Kept,
+    KeepGuard,
     Nowhere,
 }
 
@@ -315,7 +315,7 @@ impl Model {
         let name = match target {
             Target::Key(key) => {
                 return match &self.run {
-                    Some(run) if run.key == key && run.kept.is_some() => Place::Kept,
+                    Some(run) if run.key == key && run.kept.is_some() => Place::KeepGuard,
                     Some(run) if run.key == key => Place::Run,
                     _ if self.timers.contains_key(&key) => Place::Armed(key),
                     _ => Place::Nowhere,
@@ -323,10 +323,10 @@ impl Model {
             }
             Target::Id(back) => self.name_of(back),
             Target::Run => return Place::Run,
-            Target::Kept => {
+            Target::KeepGuard => {
                 let run = self.run.as_ref().expect("in a task");
                 return if run.kept.is_some() {
-                    Place::Kept
+                    Place::KeepGuard
                 } else {
                     Place::Nowhere
                 };
@@ -371,7 +371,7 @@ impl Model {
         let place = self.find(target);
         let (replaced, after_run) = match place {
             Place::Armed(_) => (self.timers.get(&key).map(|arming| arming.deadline), false),
-            Place::Kept => {
+            Place::KeepGuard => {
                 let run = self.run.as_ref().expect("it runs");
                 (run.kept.as_ref().map(|(_, deadline, _)| *deadline), true)
             }
@@ -417,7 +417,7 @@ impl Model {
                 self.file(key, arming.name, deadline, arming.script);
                 Answer::Moved(before)
             }
-            Place::Kept => {
+            Place::KeepGuard => {
                 let run = self.run.as_mut().expect("it runs");
                 let (_, kept, _) = run.kept.as_mut().expect("it is kept");
                 let before = *kept;
@@ -432,7 +432,7 @@ impl Model {
 
     pub(crate) fn cancel(&mut self, target: Target) -> Answer {
         // The run is told by its key and by its own id, not by the id of the kept arming.
-        let tell = !matches!(target, Target::Kept | Target::Id(_));
+        let tell = !matches!(target, Target::KeepGuard | Target::Id(_));
         match self.find(target) {
             Place::Nowhere => Answer::NotFound,
             Place::Armed(key) => {
@@ -448,7 +448,7 @@ impl Model {
                 self.run.as_mut().expect("it runs").cancelled = true;
                 Answer::Running
             }
-            Place::Kept => {
+            Place::KeepGuard => {
                 let run = self.run.as_mut().expect("it runs");
                 run.cancelled |= tell;
                 let (_, deadline, _) = run.kept.take().expect("it is kept");
@@ -488,12 +488,12 @@ impl Model {
                     },
                 })
             }
-            (Place::Kept, Target::Kept) => kept.map(|(name, deadline)| Info {
+            (Place::KeepGuard, Target::KeepGuard) => kept.map(|(name, deadline)| Info {
                 name,
                 deadline,
                 state: State::Pending,
             }),
-            (Place::Run | Place::Kept, _) => run.map(|run| Info {
+            (Place::Run | Place::KeepGuard, _) => run.map(|run| Info {
                 name: run.name,
                 deadline: run.deadline,
                 state: State::Running(kept),

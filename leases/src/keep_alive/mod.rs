@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `mod.rs`, `builder.rs` | `Watchdog`, `Kept`, options |
+//! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
 //! | `machine.rs` | series and their rounds |
 //! | `pass.rs` | what goes out, and what came of it |
 //! | `term.rs` | one generation: kept, under way, stopped, lost |
@@ -26,7 +26,7 @@ mod term;
 mod timers;
 mod waits;
 
-pub use builder::WatchdogBuilder;
+pub use builder::KeepAliveBuilder;
 pub use events::{Event, What};
 pub use lost::Lost;
 #[cfg(any(test, feature = "test-util"))]
@@ -64,7 +64,7 @@ use term::Standing;
 ///   in time. A call that hangs or panics delays no other destination, and ends no series; only when
 ///   240 hang at one time, three of a destination and length at most, others wait for them.
 /// - The workers and a ticker start with the first key, and end when the watchdog's last clone and
-///   the last [`Kept`] are gone.
+///   the last [`KeepGuard`] are gone.
 /// - Events reach a [callback](WatchdogBuilder::on_event) or a [channel](Self::events), and none of
 ///   them can hold up a renewal.
 ///
@@ -74,10 +74,10 @@ use term::Standing;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tourbillon_leases::{Outcome, Watchdog};
+/// use tourbillon_leases::{Outcome, KeepAlive};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let sessions = Watchdog::<u64>::builder()
+/// let sessions = KeepAlive::<u64>::builder()
 ///     .on_event(|event| println!("{event:?}"))
 ///     .build(|batch| {
 ///         // One request to the peer for all of them.
@@ -90,14 +90,14 @@ use term::Standing;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Watchdog<K> {
+pub struct KeepAlive<K> {
     machine: Arc<Machine<K>>,
 }
 
-/// What [`Watchdog::keep_with`] keeps, and how.
+/// What [`KeepAlive::keep_with`] keeps, and how.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is kept until `keep_with`"]
-pub struct Keep {
+pub struct KeepOptions {
     lease: Duration,
     since: Option<Time>,
     renewed: bool,
@@ -105,10 +105,10 @@ pub struct Keep {
     max_hold: Option<Duration>,
 }
 
-impl Keep {
+impl KeepOptions {
     /// Something that ends after this time, unless it is renewed.
     pub fn for_lease(lease: Duration) -> Self {
-        Keep {
+        KeepOptions {
             lease,
             since: None,
             renewed: true,
@@ -130,7 +130,7 @@ impl Keep {
         self
     }
 
-    /// The holder has to call [`Kept::feed`] within every such period, or it counts as dead and the
+    /// The holder has to call [`KeepGuard::feed`] within every such period, or it counts as dead and the
     /// lease as lost.
     pub fn fed_every(mut self, period: Duration) -> Self {
         self.feed = Some(period);
@@ -278,7 +278,7 @@ impl<'a, K> Batch<'a, K> {
 /// Counters and gauges of a watchdog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct WatchdogStats {
+pub struct KeepAliveStats {
     /// Gauge: what is kept at present.
     pub kept: usize,
     /// Gauge: timers that are armed. That is one for each series that is kept, plus those of
@@ -309,10 +309,10 @@ pub struct WatchdogStats {
     pub most_renewals: u64,
 }
 
-impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
+impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Options with their defaults.
-    pub fn builder() -> WatchdogBuilder<K> {
-        WatchdogBuilder::new()
+    pub fn builder() -> KeepAliveBuilder<K> {
+        KeepAliveBuilder::new()
     }
 
     /// Keeps `key` from now on: it is renewed until the answer is stopped or dropped, or it is lost.
@@ -326,8 +326,8 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// # Blocking
     ///
     /// Not at all, but for the start of the threads by the first call.
-    pub fn keep(&self, key: K, lease: Duration) -> Result<Kept<K>, KeepError> {
-        self.keep_with(key, &Keep::for_lease(lease))
+    pub fn keep(&self, key: K, lease: Duration) -> Result<KeepGuard<K>, KeepError> {
+        self.keep_with(key, &KeepOptions::for_lease(lease))
     }
 
     /// [`keep`](Self::keep) with options.
@@ -335,15 +335,15 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     /// # Errors
     ///
     /// As for [`keep`](Self::keep), and for a feeding period or a longest hold of zero.
-    pub fn keep_with(&self, key: K, keep: &Keep) -> Result<Kept<K>, KeepError> {
-        Ok(Kept {
+    pub fn keep_with(&self, key: K, keep: &KeepOptions) -> Result<KeepGuard<K>, KeepError> {
+        Ok(KeepGuard {
             series: self.machine.keep(key, keep)?,
             machine: Arc::clone(&self.machine),
         })
     }
 
     /// A channel of events from now on. What it has no room for is left out and counted in
-    /// [`WatchdogStats::events_missed`]; at least one has room.
+    /// [`KeepAliveStats::events_missed`]; at least one has room.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<K>> {
         if self.is_forked() {
@@ -358,7 +358,7 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     ///
     /// Linear in what is kept.
     #[must_use]
-    pub fn stats(&self) -> WatchdogStats {
+    pub fn stats(&self) -> KeepAliveStats {
         self.machine.stats()
     }
 
@@ -390,7 +390,7 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     }
 
     /// Whether something could be kept so; starts the threads.
-    pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
+    pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         self.machine.check(keep)
     }
 
@@ -466,15 +466,15 @@ impl<K: Clone + Send + Sync + 'static> Watchdog<K> {
     }
 }
 
-impl<K> Clone for Watchdog<K> {
+impl<K> Clone for KeepAlive<K> {
     fn clone(&self) -> Self {
-        Watchdog {
+        KeepAlive {
             machine: Arc::clone(&self.machine),
         }
     }
 }
 
-impl<K: Clone + Send + Sync + 'static> fmt::Debug for Watchdog<K> {
+impl<K: Clone + Send + Sync + 'static> fmt::Debug for KeepAlive<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watchdog")
             .field("stats", &self.stats())
@@ -482,14 +482,14 @@ impl<K: Clone + Send + Sync + 'static> fmt::Debug for Watchdog<K> {
     }
 }
 
-/// Something that a [`Watchdog`] keeps. Dropping it stops the renewals; what was renewed runs out.
+/// Something that a [`KeepAlive`] keeps. Dropping it stops the renewals; what was renewed runs out.
 #[must_use = "dropping it stops the renewals"]
-pub struct Kept<K: Clone + Send + Sync + 'static> {
+pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
     machine: Arc<Machine<K>>,
     series: Arc<Series<K>>,
 }
 
-impl<K: Clone + Send + Sync + 'static> Kept<K> {
+impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// What is kept.
     pub fn key(&self) -> &K {
         &self.series.key
@@ -523,7 +523,7 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
         Lost::new(&self.series.term, self.machine.timers.clock())
     }
 
-    /// The holder is alive; see [`Keep::fed_every`]. False if it has ended.
+    /// The holder is alive; see [`KeepOptions::fed_every`]. False if it has ended.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
         self.series.term.feed(self.machine.now())
@@ -568,7 +568,7 @@ impl<K: Clone + Send + Sync + 'static> Kept<K> {
     }
 }
 
-impl<K: Clone + Send + Sync + 'static> Drop for Kept<K> {
+impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
     fn drop(&mut self) {
         let (machine, series) = (Arc::clone(&self.machine), Arc::clone(&self.series));
         // It may be a value of a map, and be dropped under that map's lock.
@@ -578,7 +578,7 @@ impl<K: Clone + Send + Sync + 'static> Drop for Kept<K> {
     }
 }
 
-impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for Kept<K> {
+impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for KeepGuard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept")
             .field("key", self.key())

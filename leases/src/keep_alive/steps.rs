@@ -11,7 +11,7 @@ use tourbillon::{Handle, Scheduler};
 use super::super::build_error::BuildError;
 use super::timers::Alarm;
 
-/// Drives [`Leases`](crate::Leases) or a [`Watchdog`](super::Watchdog) that was built stepped:
+/// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::Watchdog) that was built stepped:
 /// renewals, events and retries run in [`advance`](Self::advance) and its siblings, on the calling
 /// thread, on a manual clock, and the same way again with the same seed.
 ///

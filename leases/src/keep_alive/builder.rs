@@ -12,15 +12,15 @@ use super::events::{Callback, Event, Teller};
 use super::machine::{Machine, Parts, Renew, Where};
 use super::rhythm;
 use super::timers::Timers;
-use super::{Batch, Watchdog};
+use super::{Batch, KeepAlive};
 use crate::sync::Arc;
 
 /// More would hold up a server that does one thing at a time.
 const BATCH: usize = 100;
 
-/// Options of a [`Watchdog`].
+/// Options of a [`KeepAlive`].
 #[must_use = "a builder does nothing until `build`"]
-pub struct WatchdogBuilder<K> {
+pub struct KeepAliveBuilder<K> {
     clock: Option<Clock>,
     most: usize,
     margin: Option<Duration>,
@@ -29,9 +29,9 @@ pub struct WatchdogBuilder<K> {
     callback: Option<Box<Callback<K>>>,
 }
 
-impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
+impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     pub(super) fn new() -> Self {
-        WatchdogBuilder {
+        KeepAliveBuilder {
             clock: None,
             most: BATCH,
             margin: None,
@@ -95,7 +95,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
     /// # Errors
     ///
     /// [`BuildError`] names the value that can't be.
-    pub fn build<F>(self, renew: F) -> Result<Watchdog<K>, BuildError>
+    pub fn build<F>(self, renew: F) -> Result<KeepAlive<K>, BuildError>
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
@@ -115,7 +115,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
         self,
         seed: u64,
         renew: F,
-    ) -> Result<(Watchdog<K>, super::Steps), BuildError>
+    ) -> Result<(KeepAlive<K>, super::Steps), BuildError>
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
@@ -133,7 +133,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
         timers: Arc<Timers>,
         renew: Box<Renew<K>>,
         seed: u64,
-    ) -> Result<Watchdog<K>, BuildError> {
+    ) -> Result<KeepAlive<K>, BuildError> {
         if self.most == 0 {
             return Err(BuildError::Batch);
         }
@@ -147,7 +147,7 @@ impl<K: Clone + Send + Sync + 'static> WatchdogBuilder<K> {
             alarm_after: self.alarm_after,
             seed,
         });
-        Ok(Watchdog {
+        Ok(KeepAlive {
             machine: Arc::new(machine),
         })
     }
@@ -158,7 +158,7 @@ pub(in super::super) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-impl<K> fmt::Debug for WatchdogBuilder<K> {
+impl<K> fmt::Debug for KeepAliveBuilder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WatchdogBuilder")
             .field("clock", &self.clock)

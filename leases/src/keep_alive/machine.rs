@@ -29,7 +29,7 @@ use super::rhythm;
 use super::rhythm::splitmix64;
 use super::term::{Loss, Standing, Stopped, Term, UnderWay};
 use super::timers::{Alarm, Timers};
-use super::{Batch, Keep, KeepError, WatchdogStats};
+use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
 use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Origin, Weak};
@@ -153,7 +153,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     /// Whether a lease of this length can be kept, and everything that takes.
-    pub(super) fn check(&self, keep: &Keep) -> Result<(), KeepError> {
+    pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         if self.is_forked() {
             return Err(KeepError::Forked);
         }
@@ -200,7 +200,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     /// Keeps a key from now on: a new generation, whatever is or was kept of it.
-    pub(super) fn keep(self: &Arc<Self>, key: K, keep: &Keep) -> Result<Arc<Series<K>>, KeepError> {
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        key: K,
+        keep: &KeepOptions,
+    ) -> Result<Arc<Series<K>>, KeepError> {
         self.check(keep)?;
         let number = self.number();
         let now = self.now();
@@ -425,9 +429,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         Next::At(next)
     }
 
-    pub(super) fn stats(&self) -> WatchdogStats {
+    pub(super) fn stats(&self) -> KeepAliveStats {
         if self.is_forked() {
-            return WatchdogStats::default();
+            return KeepAliveStats::default();
         }
         // Relaxed: counters.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -436,7 +440,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let destinations: HashSet<_> = registry.lanes.keys().map(|lane| lane.destination).collect();
         drop(registry);
         let most = series.iter().map(|series| series.term.renewals()).max();
-        WatchdogStats {
+        KeepAliveStats {
             kept: series.len(),
             armed: self.timers.armed(),
             destinations: destinations.len(),

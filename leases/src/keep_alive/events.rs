@@ -24,7 +24,7 @@ const MAILBOX: usize = 64;
 /// And so many of all series.
 const MAIL: usize = 65_536;
 
-/// Something happened to what a [`Watchdog`](super::Watchdog) keeps.
+/// Something happened to what a [`KeepAlive`](super::Watchdog) keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event<K> {
@@ -71,7 +71,7 @@ pub enum What {
     /// A caller of [`Leases`](super::super::Leases) is waiting for a lock. This event comes after
     /// one second, and again after pauses of 2 s, 4 s, 8 s and so on, until the call returns. The
     /// event's key has the name of the lock and the owner that asks for it. Its token is 0, since
-    /// nothing has been granted. A [`Watchdog`](super::Watchdog) without leases has no such event.
+    /// nothing has been granted. A [`KeepAlive`](super::Watchdog) without leases has no such event.
     #[non_exhaustive]
     Waiting {
         /// When the wait began.

@@ -14,8 +14,8 @@ use kit::wait;
 use kit::wait::until;
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
-    Batch, Destination, Event, Keep, KeepError, Kept, Loss, Outcome, Steps, StoreError, Watchdog,
-    What,
+    Batch, Destination, Event, KeepAlive, KeepError, KeepGuard, KeepOptions, Loss, Outcome, Steps,
+    StoreError, What,
 };
 
 use crate::worlds::{LEASE, MARGIN, MS, S, down, is_lost, march};
@@ -25,8 +25,8 @@ type Answer = Result<Vec<Outcome>, StoreError>;
 fn stepped(
     seed: u64,
     renew: impl Fn(&Batch<'_, u32>) -> Answer + Send + Sync + 'static,
-) -> (Watchdog<u32>, Steps) {
-    let builder = Watchdog::builder().destination(|key| Destination::new(u64::from(key / 1_000)));
+) -> (KeepAlive<u32>, Steps) {
+    let builder = KeepAlive::builder().destination(|key| Destination::new(u64::from(key / 1_000)));
     builder.build_stepped(seed, renew).unwrap()
 }
 
@@ -34,12 +34,13 @@ fn all_well(batch: &Batch<'_, u32>) -> Answer {
     Ok(vec![Outcome::Renewed; batch.len()])
 }
 
-fn keep_all(watchdog: &Watchdog<u32>, keys: std::ops::Range<u32>) -> Vec<Kept<u32>> {
-    keys.map(|key| watchdog.keep(key, LEASE).unwrap()).collect()
+fn keep_all(keep_alive: &KeepAlive<u32>, keys: std::ops::Range<u32>) -> Vec<KeepGuard<u32>> {
+    keys.map(|key| keep_alive.keep(key, LEASE).unwrap())
+        .collect()
 }
 
-fn all_kept(all: &[Kept<u32>]) -> bool {
-    all.iter().all(Kept::is_kept)
+fn all_kept(all: &[KeepGuard<u32>]) -> bool {
+    all.iter().all(KeepGuard::is_kept)
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn what_is_kept_is_renewed_after_a_third_of_its_own_lease() {
     for seed in 0..5 {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let own = Arc::clone(&sent);
-        let (watchdog, steps) = stepped(seed, move |batch| {
+        let (keep_alive, steps) = stepped(seed, move |batch| {
             let mut sent = own.lock().unwrap();
             for entry in batch.entries() {
                 sent.push((*entry.key(), entry.lease()));
@@ -65,7 +66,7 @@ fn what_is_kept_is_renewed_after_a_third_of_its_own_lease() {
             all_well(batch)
         });
         let kept: Vec<_> = (1..=5)
-            .map(|n| watchdog.keep(n, n * 10 * S).unwrap())
+            .map(|n| keep_alive.keep(n, n * 10 * S).unwrap())
             .collect();
         steps.advance(300 * S);
         for (kept, n) in kept.iter().zip(1..) {
@@ -87,18 +88,18 @@ fn what_is_kept_is_renewed_after_a_third_of_its_own_lease() {
                 .iter()
                 .all(|(key, lease)| *lease == *key * 10 * S)
         );
-        assert_eq!(watchdog.stats().armed, 5);
+        assert_eq!(keep_alive.stats().armed, 5);
     }
 }
 
 #[test]
 fn each_call_gets_the_keys_of_one_destination_and_no_more_than_were_asked_for() {
-    let builder = Watchdog::<u32>::builder()
+    let builder = KeepAlive::<u32>::builder()
         .destination(|key| Destination::new(u64::from(key % 3)))
         .batch(7);
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
-    let (watchdog, steps) = builder
+    let (keep_alive, steps) = builder
         .build_stepped(1, move |batch| {
             count.fetch_add(1, SeqCst);
             assert!((1..=7).contains(&batch.len()));
@@ -107,8 +108,8 @@ fn each_call_gets_the_keys_of_one_destination_and_no_more_than_were_asked_for() 
             all_well(batch)
         })
         .unwrap();
-    let kept = keep_all(&watchdog, 0..100);
-    assert_eq!(watchdog.stats().destinations, 3);
+    let kept = keep_all(&keep_alive, 0..100);
+    assert_eq!(keep_alive.stats().destinations, 3);
     steps.advance(5 * LEASE);
     assert!(all_kept(&kept));
     assert!(calls.load(SeqCst) > 100 / 7 * 13);
@@ -116,12 +117,12 @@ fn each_call_gets_the_keys_of_one_destination_and_no_more_than_were_asked_for() 
 
 #[test]
 fn each_keep_is_a_generation_of_its_own() {
-    let (watchdog, steps) = stepped(1, all_well);
-    let first = watchdog.keep(7, LEASE).unwrap();
-    let second = watchdog.keep(7, LEASE).unwrap();
+    let (keep_alive, steps) = stepped(1, all_well);
+    let first = keep_alive.keep(7, LEASE).unwrap();
+    let second = keep_alive.keep(7, LEASE).unwrap();
     steps.advance(LEASE);
     assert!(first.renewals() >= 2 && second.renewals() >= 2);
-    assert_eq!((watchdog.stats().kept, watchdog.stats().armed), (2, 2));
+    assert_eq!((keep_alive.stats().kept, keep_alive.stats().armed), (2, 2));
     assert_eq!(first.stop(), Ok(()));
     let renewals = second.renewals();
     steps.advance(LEASE);
@@ -129,7 +130,7 @@ fn each_keep_is_a_generation_of_its_own() {
     // A drop stops as well.
     drop(second);
     steps.advance(LEASE);
-    let stats = watchdog.stats();
+    let stats = keep_alive.stats();
     assert_eq!((stats.kept, stats.armed, stats.destinations), (0, 0, 0));
     assert_eq!(stats.lost, 0);
 }
@@ -139,19 +140,20 @@ fn r14_r26_a_function_that_panics_or_answers_too_little_ends_no_series() {
     quiet::hush();
     for seed in 0..3 {
         let calls = AtomicUsize::new(0);
-        let (watchdog, steps) = stepped(seed, move |batch| match calls.fetch_add(1, SeqCst) % 9 {
-            0 => panic!("wanted"),
-            1 => Ok(vec![]),
-            2 => Err(StoreError::Refused("not together".to_owned())),
-            3 => Err(down()),
-            _ => all_well(batch),
-        });
-        let events = watchdog.events(100_000);
-        let kept = keep_all(&watchdog, 0..250);
+        let (keep_alive, steps) =
+            stepped(seed, move |batch| match calls.fetch_add(1, SeqCst) % 9 {
+                0 => panic!("wanted"),
+                1 => Ok(vec![]),
+                2 => Err(StoreError::Refused("not together".to_owned())),
+                3 => Err(down()),
+                _ => all_well(batch),
+            });
+        let events = keep_alive.events(100_000);
+        let kept = keep_all(&keep_alive, 0..250);
         steps.advance(10 * LEASE);
         assert!(all_kept(&kept));
         assert!(kept.iter().all(|kept| kept.renewals() >= 20));
-        let stats = watchdog.stats();
+        let stats = keep_alive.stats();
         assert!(
             stats.failed > 0 && stats.sent_alone > 0 && stats.lost == 0,
             "{stats:?}"
@@ -166,7 +168,7 @@ fn r14_r26_a_function_that_panics_or_answers_too_little_ends_no_series() {
         assert!(errors.iter().any(|error| error.contains("no outcome")));
         assert!(errors.iter().any(|error| error.contains("down")));
         // What comes later is renewed like everything else.
-        let next = watchdog.keep(9_999, LEASE).unwrap();
+        let next = keep_alive.keep(9_999, LEASE).unwrap();
         steps.advance(2 * LEASE);
         assert!(next.renewals() >= 4);
     }
@@ -174,7 +176,7 @@ fn r14_r26_a_function_that_panics_or_answers_too_little_ends_no_series() {
 
 #[test]
 fn answers_of_each_key_reach_that_key() {
-    let (watchdog, steps) = stepped(1, |batch| {
+    let (keep_alive, steps) = stepped(1, |batch| {
         let of = |key: &u32| match key % 4 {
             0 => Outcome::NotHeld,
             1 => Outcome::Failed(down()),
@@ -185,7 +187,7 @@ fn answers_of_each_key_reach_that_key() {
         outcomes.push(Outcome::NotHeld);
         Ok(outcomes)
     });
-    let kept = keep_all(&watchdog, 0..100);
+    let kept = keep_all(&keep_alive, 0..100);
     steps.advance(2 * LEASE);
     for (key, kept) in (0..).zip(kept) {
         let expected = match key % 4 {
@@ -195,7 +197,7 @@ fn answers_of_each_key_reach_that_key() {
         };
         assert_eq!(kept.stop(), expected, "{key}");
     }
-    assert_eq!(watchdog.stats().lost, 50);
+    assert_eq!(keep_alive.stats().lost, 50);
 }
 
 /// How many of these there are of keys below a thousand.
@@ -211,7 +213,7 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     let at_gate = gate.clone();
     let hanging = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&hanging);
-    let watchdog = Watchdog::<u32>::builder()
+    let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
         .destination(|key| Destination::new(u64::from(key / 1_000)))
         .build(move |batch| {
@@ -222,9 +224,9 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
             all_well(batch)
         })
         .unwrap();
-    let events = watchdog.events(1_000);
-    let bad = keep_all(&watchdog, 0..10);
-    let good = keep_all(&watchdog, 1_000..1_010);
+    let events = keep_alive.events(1_000);
+    let bad = keep_all(&keep_alive, 0..10);
+    let good = keep_all(&keep_alive, 1_000..1_010);
     let heard = RefCell::new(Vec::new());
     for renewals in 1..=4 {
         hand.advance(12 * S);
@@ -242,7 +244,7 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     }
     gate.crowd(1);
     assert!(all_kept(&good));
-    until("the others are lost", || watchdog.stats().lost == 10);
+    until("the others are lost", || keep_alive.stats().lost == 10);
     // They heard it: attempts that got no answer, the risk once, and the loss.
     let mut heard = heard.into_inner();
     heard.extend(events.try_iter());
@@ -254,7 +256,7 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
         _ => false,
     };
     assert!(of_bad(&heard, no_answer) >= 1);
-    assert!(watchdog.stats().given_up >= 1);
+    assert!(keep_alive.stats().given_up >= 1);
     assert_eq!(
         of_bad(&heard, |what| matches!(what, What::AtRisk { .. })),
         10
@@ -265,7 +267,7 @@ fn r26_a_function_that_hangs_for_ever_holds_up_no_other_destination() {
     );
     assert!((1..=5).contains(&hanging.load(SeqCst)));
     // What is kept there from now on is renewed as soon as it answers again.
-    let next = watchdog.keep(5, LEASE).unwrap();
+    let next = keep_alive.keep(5, LEASE).unwrap();
     hand.advance(12 * S);
     gate.open();
     march(&hand, 3 * S, "it is renewed", || next.renewals() >= 1);
@@ -287,26 +289,29 @@ fn r26_a_key_that_panics_when_an_answer_is_told_ends_no_series() {
     quiet::hush();
     for seed in 0..5 {
         let touchy = Arc::new(AtomicBool::new(false));
-        let (watchdog, steps) = Watchdog::<Touchy>::builder()
+        let (keep_alive, steps) = KeepAlive::<Touchy>::builder()
             .build_stepped(seed, |batch| Ok(vec![Outcome::Renewed; batch.len()]))
             .unwrap();
-        let events = watchdog.events(10_000);
+        let events = keep_alive.events(10_000);
         let keep = |n| {
-            watchdog
+            keep_alive
                 .keep(Touchy(n, Arc::clone(&touchy)), LEASE)
                 .unwrap()
         };
         let kept: Vec<_> = (0..20).map(keep).collect();
         steps.advance(LEASE);
-        let before: Vec<_> = kept.iter().map(Kept::renewals).collect();
+        let before: Vec<_> = kept.iter().map(KeepGuard::renewals).collect();
         events.try_iter().for_each(drop);
         touchy.store(true, SeqCst);
         steps.advance(5 * LEASE);
         touchy.store(false, SeqCst);
-        assert!(kept.iter().all(Kept::is_kept));
-        let after: Vec<_> = kept.iter().map(Kept::renewals).collect();
+        assert!(kept.iter().all(KeepGuard::is_kept));
+        let after: Vec<_> = kept.iter().map(KeepGuard::renewals).collect();
         let missed = after.iter().sum::<u64>() - before.iter().sum::<u64>();
-        assert_eq!((watchdog.stats().events_missed, events.len()), (missed, 0));
+        assert_eq!(
+            (keep_alive.stats().events_missed, events.len()),
+            (missed, 0)
+        );
         let before = after;
         steps.advance(3 * LEASE);
         for (kept, before) in kept.iter().zip(before) {
@@ -322,7 +327,7 @@ fn a_stop_waits_for_the_call_that_is_under_way_and_is_the_end() {
     let gate = Gate::default();
     let (at_gate, calls) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&calls);
-    let watchdog = Watchdog::<u32>::builder()
+    let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
         .build(move |batch| {
             count.fetch_add(1, SeqCst);
@@ -330,31 +335,31 @@ fn a_stop_waits_for_the_call_that_is_under_way_and_is_the_end() {
             all_well(batch)
         })
         .unwrap();
-    let kept = watchdog.keep(1, LEASE).unwrap();
+    let kept = keep_alive.keep(1, LEASE).unwrap();
     hand.advance(12 * S);
     march(&hand, S, "it is sent", || calls.load(SeqCst) == 1);
     gate.crowd(1);
     let (send, stopped) = channel();
     let lost = kept.lost();
     let stopping = thread::spawn(move || send.send(kept.stop()).unwrap());
-    until("it is stopped", || watchdog.stats().kept == 0);
+    until("it is stopped", || keep_alive.stats().kept == 0);
     assert!(stopped.try_recv().is_err());
     gate.open();
     assert_eq!(wait::next(&stopped), Ok(()));
     stopping.join().unwrap();
     assert!(!lost.is_lost());
     hand.advance(3 * LEASE);
-    until("nothing is armed", || watchdog.stats().armed == 0);
+    until("nothing is armed", || keep_alive.stats().armed == 0);
     assert_eq!(calls.load(SeqCst), 1);
     // The answer came after the stop.
-    assert_eq!(watchdog.stats().renewed, 0);
+    assert_eq!(keep_alive.stats().renewed, 0);
 }
 
 #[test]
 fn what_was_lost_says_so_when_it_is_stopped() {
-    let (watchdog, steps) = stepped(1, |_| Err(down()));
-    let events = watchdog.events(100);
-    let kept = watchdog.keep(1, LEASE).unwrap();
+    let (keep_alive, steps) = stepped(1, |_| Err(down()));
+    let events = keep_alive.events(100);
+    let kept = keep_alive.keep(1, LEASE).unwrap();
     assert_eq!(kept.remaining(), LEASE - MARGIN);
     steps.advance(LEASE);
     assert!(!kept.is_kept() && kept.remaining().is_zero());
@@ -376,44 +381,44 @@ fn what_was_lost_says_so_when_it_is_stopped() {
 
 #[test]
 fn a_lease_counts_from_when_it_was_asked_for() {
-    let (watchdog, steps) = stepped(1, all_well);
+    let (keep_alive, steps) = stepped(1, all_well);
     steps.advance(100 * S);
-    let keep = |sent: Time| Keep::for_lease(LEASE).since(sent);
-    let now = watchdog.now();
-    let kept = watchdog.keep_with(1, &keep(now - 10 * S)).unwrap();
+    let keep = |sent: Time| KeepOptions::for_lease(LEASE).since(sent);
+    let now = keep_alive.now();
+    let kept = keep_alive.keep_with(1, &keep(now - 10 * S)).unwrap();
     assert_eq!(kept.remaining(), LEASE - MARGIN - 10 * S);
     // The renewal is due by then, too, also if that has been.
-    let overdue = watchdog.keep_with(2, &keep(now - 20 * S)).unwrap();
+    let overdue = keep_alive.keep_with(2, &keep(now - 20 * S)).unwrap();
     steps.advance(S);
     assert_eq!((kept.renewals(), overdue.renewals()), (0, 1));
     steps.advance(S);
     // Later than now is now.
-    let future = watchdog
-        .keep_with(3, &keep(watchdog.now() + LEASE))
+    let future = keep_alive
+        .keep_with(3, &keep(keep_alive.now() + LEASE))
         .unwrap();
     assert_eq!(future.remaining(), LEASE - MARGIN);
     // What had run out before it was kept is lost, and never renewed.
-    let late = watchdog.keep_with(4, &keep(now - LEASE)).unwrap();
+    let late = keep_alive.keep_with(4, &keep(now - LEASE)).unwrap();
     assert!(!late.is_kept());
     assert_eq!(late.lost().loss(), Some(Loss::Expired));
     steps.advance(LEASE);
     assert_eq!(late.renewals(), 0);
-    assert_eq!(watchdog.stats().kept, 3);
-    assert_eq!(watchdog.stats().armed, 3);
+    assert_eq!(keep_alive.stats().kept, 3);
+    assert_eq!(keep_alive.stats().armed, 3);
 }
 
 #[test]
 fn feeding_and_the_longest_hold_and_no_renewal() {
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
-    let (watchdog, steps) = stepped(1, move |batch| {
+    let (keep_alive, steps) = stepped(1, move |batch| {
         count.fetch_add(batch.len(), SeqCst);
         all_well(batch)
     });
-    let keep = || Keep::for_lease(LEASE);
-    let fed = watchdog.keep_with(1, &keep().fed_every(40 * S)).unwrap();
-    let capped = watchdog.keep_with(2, &keep().max_hold(100 * S)).unwrap();
-    let fixed = watchdog.keep_with(3, &keep().without_renewal()).unwrap();
+    let keep = || KeepOptions::for_lease(LEASE);
+    let fed = keep_alive.keep_with(1, &keep().fed_every(40 * S)).unwrap();
+    let capped = keep_alive.keep_with(2, &keep().max_hold(100 * S)).unwrap();
+    let fixed = keep_alive.keep_with(3, &keep().without_renewal()).unwrap();
     steps.advance(LEASE);
     assert_eq!(fixed.lost().loss(), Some(Loss::Expired));
     assert_eq!(fixed.renewals(), 0);
@@ -429,11 +434,11 @@ fn feeding_and_the_longest_hold_and_no_renewal() {
     assert!(sent > 10);
     steps.advance(3 * LEASE);
     assert_eq!(calls.load(SeqCst), sent);
-    let zero = watchdog.keep_with(4, &keep().fed_every(Duration::ZERO));
+    let zero = keep_alive.keep_with(4, &keep().fed_every(Duration::ZERO));
     assert!(matches!(zero, Err(KeepError::ZeroFeed)));
-    let short = watchdog.keep(5, 49 * MS);
+    let short = keep_alive.keep(5, 49 * MS);
     assert!(matches!(short, Err(KeepError::TooShort { .. })));
-    assert_eq!(watchdog.stats().armed, 0);
+    assert_eq!(keep_alive.stats().armed, 0);
 }
 
 #[test]
@@ -441,17 +446,17 @@ fn a_watchdog_that_is_closed_keeps_nothing_and_calls_nothing() {
     for seed in 0..5 {
         let calls = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&calls);
-        let (watchdog, steps) = stepped(seed, move |batch| {
+        let (keep_alive, steps) = stepped(seed, move |batch| {
             count.fetch_add(1, SeqCst);
             all_well(batch)
         });
-        let events = watchdog.events(10_000);
-        let mut kept = keep_all(&watchdog, 0..20);
+        let events = keep_alive.events(10_000);
+        let mut kept = keep_all(&keep_alive, 0..20);
         steps.advance(LEASE);
         events.try_iter().for_each(drop);
         kept.truncate(15);
-        assert_eq!(watchdog.close(), 15);
-        assert_eq!(watchdog.close(), 0);
+        assert_eq!(keep_alive.close(), 15);
+        assert_eq!(keep_alive.close(), 0);
         let sent = calls.load(SeqCst);
         steps.advance(3 * LEASE);
         assert_eq!(calls.load(SeqCst), sent);
@@ -461,12 +466,12 @@ fn a_watchdog_that_is_closed_keeps_nothing_and_calls_nothing() {
             told.iter()
                 .all(|event| event.what == What::Lost(Loss::Closed))
         );
-        assert!(matches!(watchdog.keep(1, LEASE), Err(KeepError::Closed)));
+        assert!(matches!(keep_alive.keep(1, LEASE), Err(KeepError::Closed)));
         assert!(
             kept.into_iter()
                 .all(|kept| kept.stop() == Err(Loss::Closed))
         );
-        assert_eq!(watchdog.stats().armed, 0);
+        assert_eq!(keep_alive.stats().armed, 0);
     }
 }
 
@@ -481,16 +486,16 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
     let hand = ManualClock::new();
     let gone = Arc::new(AtomicBool::new(false));
     let mark = Gone(Arc::clone(&gone));
-    let watchdog = Watchdog::<u32>::builder()
+    let keep_alive = KeepAlive::<u32>::builder()
         .clock(Clock::manual(&hand))
         .build(move |batch| {
             let _ = &mark;
             all_well(batch)
         })
         .unwrap();
-    let kept = watchdog.clone().keep(1, LEASE).unwrap();
+    let kept = keep_alive.clone().keep(1, LEASE).unwrap();
     assert!(format!("{watchdog:?}").contains("kept: 1"));
-    drop(watchdog);
+    drop(keep_alive);
     hand.advance(12 * S);
     march(&hand, S, "it is renewed", || kept.renewals() == 1);
     let lost = kept.lost();
@@ -501,25 +506,25 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
 
 #[test]
 fn a_watchdog_that_kept_nothing_is_closed_like_any_other() {
-    let watchdog = Watchdog::<u32>::builder().build(all_well).unwrap();
-    assert_eq!(watchdog.stats(), Default::default());
-    assert_eq!(watchdog.close(), 0);
-    assert!(matches!(watchdog.keep(1, LEASE), Err(KeepError::Closed)));
+    let keep_alive = KeepAlive::<u32>::builder().build(all_well).unwrap();
+    assert_eq!(keep_alive.stats(), Default::default());
+    assert_eq!(keep_alive.close(), 0);
+    assert!(matches!(keep_alive.keep(1, LEASE), Err(KeepError::Closed)));
 }
 
 #[test]
 fn r19_calls_that_come_late_are_counted() {
-    let (watchdog, steps) = stepped(1, all_well);
-    let events = watchdog.events(1_000);
-    let kept = keep_all(&watchdog, 0..10);
+    let (keep_alive, steps) = stepped(1, all_well);
+    let events = keep_alive.events(1_000);
+    let kept = keep_all(&keep_alive, 0..10);
     steps.advance(LEASE);
-    assert_eq!(watchdog.stats().late, 0);
+    assert_eq!(keep_alive.stats().late, 0);
     steps.jump_to(steps.now() + 18 * S);
     steps.advance(S);
     assert!(all_kept(&kept));
-    assert!(watchdog.stats().late >= 1);
+    assert!(keep_alive.stats().late >= 1);
     let late = events
         .try_iter()
         .filter(|event| matches!(event.what, What::Late { .. }));
-    assert_eq!(late.count() as u64, watchdog.stats().late);
+    assert_eq!(late.count() as u64, keep_alive.stats().late);
 }
