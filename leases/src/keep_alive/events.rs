@@ -12,7 +12,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::super::store::StoreError;
-use super::term::Loss;
+use super::lease_state::Loss;
 use super::timers::{Alarm, Timers};
 use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tourbillon::Clock;
 
-use super::term::{Loss, Standing, Term};
+use super::lease_state::{LeaseState, LeaseStatus, Loss};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
@@ -34,16 +34,16 @@ use crate::sync::channel::Receiver;
 /// # }
 /// ```
 pub struct Lost {
-    term: Arc<Term>,
+    lease_state: Arc<LeaseState>,
     clock: Clock,
     /// The place of this future's waker.
     place: Option<u64>,
 }
 
 impl Lost {
-    pub(crate) fn new(term: &Arc<Term>, clock: &Clock) -> Self {
+    pub(crate) fn new(lease_state: &Arc<LeaseState>, clock: &Clock) -> Self {
         Lost {
-            term: Arc::clone(term),
+            lease_state: Arc::clone(lease_state),
             clock: clock.clone(),
             place: None,
         }
@@ -58,8 +58,8 @@ impl Lost {
     /// Why it was lost, if it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        match self.term.look(self.clock.now()) {
-            Standing::Lost(loss) => Some(loss),
+        match self.lease_state.look(self.clock.now()) {
+            LeaseStatus::Lost(loss) => Some(loss),
             _ => None,
         }
     }
@@ -69,13 +69,13 @@ impl Lost {
     /// until the lease ends: take it once, before a loop.
     #[must_use]
     pub fn channel(&self) -> Receiver<Loss> {
-        self.term.loss_channel()
+        self.lease_state.loss_channel()
     }
 }
 
 impl Clone for Lost {
     fn clone(&self) -> Self {
-        Lost::new(&self.term, &self.clock)
+        Lost::new(&self.lease_state, &self.clock)
     }
 }
 
@@ -85,13 +85,13 @@ impl Future for Lost {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Loss>> {
         for last in [false, true] {
-            match self.term.look(self.clock.now()) {
-                Standing::Lost(loss) => return Poll::Ready(Some(loss)),
-                Standing::Stopped => return Poll::Ready(None),
-                Standing::Held { .. } if last => {}
-                Standing::Held { .. } => {
+            match self.lease_state.look(self.clock.now()) {
+                LeaseStatus::Lost(loss) => return Poll::Ready(Some(loss)),
+                LeaseStatus::Stopped => return Poll::Ready(None),
+                LeaseStatus::Held { .. } if last => {}
+                LeaseStatus::Held { .. } => {
                     let mut place = self.place;
-                    self.term.leave_waker(&mut place, context.waker());
+                    self.lease_state.leave_waker(&mut place, context.waker());
                     self.place = place;
                 }
             }
@@ -103,7 +103,7 @@ impl Future for Lost {
 impl Drop for Lost {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.term.take_waker(place);
+            self.lease_state.take_waker(place);
         }
     }
 }

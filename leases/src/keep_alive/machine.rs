@@ -3,7 +3,7 @@
 //! ```text
 //!  a series' round --due--> its lane's queue --window--> pass --batch--> renew()
 //!     ^   (looks after itself: next round armed         |
-//!     |    whatever becomes of the pass)                 '--> outcomes: land on each term,
+//!     |    whatever becomes of the pass)                 '--> outcomes: complete_renewal on each lease_state,
 //!     '---------------- moved to the next renewal <----------  or the next attempt, or lost
 //! ```
 //!
@@ -25,9 +25,9 @@ use tourbillon::reentrancy::when_unlocked;
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Teller, What};
 use super::lane::{Lane, Route};
+use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
 use super::rhythm;
 use super::rhythm::splitmix64;
-use super::term::{Loss, Standing, Stopped, Term, UnderWay};
 use super::timers::{Alarm, Timers};
 use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
 use crate::panics::catch_panic;
@@ -88,7 +88,7 @@ pub(super) struct Series<K> {
     pub(super) lease: Duration,
     pub(super) renewed: bool,
     pub(super) lane: SharedLane<K>,
-    pub(super) term: Arc<Term>,
+    pub(super) lease_state: Arc<LeaseState>,
     pub(super) plan: Mutex<Plan>,
     /// The loss was told, after which nothing is.
     told: Mutex<bool>,
@@ -237,7 +237,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 lease: keep.lease,
                 renewed: keep.renewed,
                 lane: Arc::clone(lane),
-                term: Arc::new(Term::new(now, until, cap, keep.feed, on_loss)),
+                lease_state: Arc::new(LeaseState::new(now, until, cap, keep.feed, on_loss)),
                 plan: Mutex::new(Plan {
                     due,
                     failed: 0,
@@ -252,9 +252,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         };
         let machine = Arc::downgrade(self);
         let own = Arc::clone(&series);
-        let first = match series.term.look(now) {
-            Standing::Held { ends, .. } if keep.renewed => due.min(ends),
-            Standing::Held { ends, .. } => ends,
+        let first = match series.lease_state.look(now) {
+            LeaseStatus::Held { ends, .. } if keep.renewed => due.min(ends),
+            LeaseStatus::Held { ends, .. } => ends,
             _ => now,
         };
         let armed = self
@@ -270,7 +270,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             }
             Ok(series)
         } else {
-            series.term.end(Loss::Closed);
+            series.lease_state.end(Loss::Closed);
             Err(KeepError::Closed)
         }
     }
@@ -280,7 +280,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         if self.is_forked() {
             return Err(Loss::Forked);
         }
-        let stopped = series.term.stop(self.now());
+        let stopped = series.lease_state.stop(self.now());
         self.remove(series.number);
         match stopped {
             Stopped::Lost(loss) => Err(loss),
@@ -300,8 +300,11 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         };
         let mut kept = Vec::new();
         for series in all {
-            if matches!(series.term.look(self.now()), Standing::Held { .. }) {
-                series.term.end(Loss::Closed);
+            if matches!(
+                series.lease_state.look(self.now()),
+                LeaseStatus::Held { .. }
+            ) {
+                series.lease_state.end(Loss::Closed);
                 kept.push(series);
             }
         }
@@ -376,14 +379,14 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// A series looks after itself: RENEW-1.
     fn round(self: &Arc<Self>, series: &Arc<Series<K>>) -> Next {
         let now = self.now();
-        let Standing::Held { until, ends } = series.term.look(now) else {
+        let LeaseStatus::Held { until, ends } = series.lease_state.look(now) else {
             return Next::Stop;
         };
         if !series.renewed {
             return Next::At(ends);
         }
-        let under_way = series.term.under_way(now);
-        if under_way == UnderWay::GivenUp {
+        let in_flight_status = series.lease_state.in_flight_status(now);
+        if in_flight_status == InFlightStatus::GivenUp {
             count(&self.counts.given_up);
             let limit = rhythm::call_limit(series.lease);
             let error =
@@ -404,8 +407,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             } else {
                 next = next.min(risk);
             }
-            match under_way {
-                UnderWay::Until(limit) => next = next.min(limit),
+            match in_flight_status {
+                InFlightStatus::Until(limit) => next = next.min(limit),
                 _ if now < plan.due => next = next.min(plan.due),
                 _ => {
                     // Looked at again, should the pass hang.
@@ -439,7 +442,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let series: Vec<_> = registry.series.values().cloned().collect();
         let destinations: HashSet<_> = registry.lanes.keys().map(|lane| lane.destination).collect();
         drop(registry);
-        let most = series.iter().map(|series| series.term.renewals()).max();
+        let most = series
+            .iter()
+            .map(|series| series.lease_state.renewals())
+            .max();
         KeepAliveStats {
             kept: series.len(),
             armed: self.timers.armed(),

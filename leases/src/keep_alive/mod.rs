@@ -5,7 +5,7 @@
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
 //! | `machine.rs` | series and their rounds |
 //! | `pass.rs` | what goes out, and what came of it |
-//! | `term.rs` | one generation: kept, under way, stopped, lost |
+//! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
 //! | `lane.rs` | one destination: what is due, and which pass sends it |
 //! | `rhythm.rs` | when: jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | what the application hears |
@@ -16,22 +16,22 @@
 mod builder;
 mod events;
 mod lane;
+mod lease_state;
 mod lost;
 mod machine;
 mod pass;
 mod rhythm;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
-mod term;
 mod timers;
 mod waits;
 
 pub use builder::KeepAliveBuilder;
 pub use events::{Event, What};
+pub use lease_state::Loss;
 pub use lost::Lost;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
-pub use term::Loss;
 
 pub(super) use builder::random;
 pub(super) use lane::{Lane, Route};
@@ -49,8 +49,8 @@ use tourbillon::reentrancy::when_unlocked;
 use super::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
+use lease_state::LeaseStatus;
 use machine::{Machine, Series};
-use term::Standing;
 
 /// Keeps things alive that end unless they are renewed: a session at a peer, a registration of a
 /// service, a lock.
@@ -511,8 +511,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = self.machine.now();
-        match self.series.term.look(now) {
-            Standing::Held { ends, .. } => ends.since(now),
+        match self.series.lease_state.look(now) {
+            LeaseStatus::Held { ends, .. } => ends.since(now),
             _ => Duration::ZERO,
         }
     }
@@ -520,19 +520,19 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// How it is learnt that it was lost.
     #[must_use]
     pub fn lost(&self) -> Lost {
-        Lost::new(&self.series.term, self.machine.timers.clock())
+        Lost::new(&self.series.lease_state, self.machine.timers.clock())
     }
 
     /// The holder is alive; see [`KeepOptions::fed_every`]. False if it has ended.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
-        self.series.term.feed(self.machine.now())
+        self.series.lease_state.feed(self.machine.now())
     }
 
     /// How often it was renewed.
     #[must_use]
     pub fn renewals(&self) -> u64 {
-        self.series.term.renewals()
+        self.series.lease_state.renewals()
     }
 
     /// Stops the renewals. When this returns, no call of the renewal function for this generation
@@ -554,7 +554,7 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
 
     /// Whether this process is a forked copy of the one that keeps it.
     pub(super) fn is_forked(&self) -> bool {
-        self.series.term.is_forked()
+        self.series.lease_state.is_forked()
     }
 
     /// Stops without waiting for what is under way.
@@ -564,7 +564,9 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
 
     /// Waits for what is under way.
     pub(super) fn settled(&self) {
-        self.series.term.settled(self.machine.timers.clock());
+        self.series
+            .lease_state
+            .wait_for_in_flight(self.machine.timers.clock());
     }
 }
 

@@ -7,9 +7,9 @@ use tourbillon::Time;
 use super::super::store::{Outcome, StoreError};
 use super::events::What;
 use super::lane::Lane;
+use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
 use super::machine::{Machine, Series, SharedLane, count};
 use super::rhythm;
-use super::term::{Flight, Landing, Standing};
 use super::timers::{Alarm, MAX_PASSES};
 use super::{Batch, Entry};
 use crate::panics::catch_panic;
@@ -139,7 +139,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
         for series in batch {
-            if let Standing::Held { until, .. } = series.term.look(sent) {
+            if let LeaseStatus::Held { until, .. } = series.lease_state.look(sent) {
                 limit = limit
                     .min(rhythm::call_limit(series.lease))
                     .min(until.since(sent));
@@ -147,30 +147,30 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             }
         }
         let overdue = sent + limit;
-        let mut flights: Vec<(&Arc<Series<K>>, Flight)> = Vec::with_capacity(going.len());
+        let mut in_flights: Vec<(&Arc<Series<K>>, InFlight)> = Vec::with_capacity(going.len());
         for series in going {
-            if let Some(flight) = series.term.depart(sent, overdue) {
-                flights.push((series, flight));
+            if let Some(in_flight) = series.lease_state.begin_renewal(sent, overdue) {
+                in_flights.push((series, in_flight));
             }
         }
-        if flights.is_empty() {
+        if in_flights.is_empty() {
             return Some(false);
         }
         if !lane.sends(epoch, overdue) {
-            self.land_all(&flights, Landing::Failed);
+            self.complete_all(&in_flights, RenewalOutcome::Failed);
             return None;
         }
         // RENEW-2: no later than the first of them ends, which bounds the limit.
         let limit = overdue.since(self.now());
         if limit.is_zero() {
-            self.land_all(&flights, Landing::Failed);
-            for (series, _) in &flights {
+            self.complete_all(&in_flights, RenewalOutcome::Failed);
+            for (series, _) in &in_flights {
                 self.timers.move_to(series.number, sent);
             }
             return Some(false);
         }
         count(&self.counts.batches);
-        let entries: Vec<Entry<'_, K>> = flights
+        let entries: Vec<Entry<'_, K>> = in_flights
             .iter()
             .map(|(series, _)| Entry {
                 key: &series.key,
@@ -184,47 +184,63 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 limit,
             })
         });
-        let whole = flights.len() > 1;
+        let whole = in_flights.len() > 1;
         let outcomes = match answer {
             Ok(Ok(outcomes)) => outcomes,
             Ok(Err(StoreError::Refused(_))) | Err(_) if whole => {
-                self.land_all(&flights, Landing::Failed);
+                self.complete_all(&in_flights, RenewalOutcome::Failed);
                 count(&self.counts.alone);
                 return Some(true);
             }
-            Ok(Err(error)) => vec![Outcome::Failed(error); flights.len()],
+            Ok(Err(error)) => vec![Outcome::Failed(error); in_flights.len()],
             Err(panic) => {
                 let error = StoreError::Unavailable(format!("the renewal panicked: {panic}"));
-                vec![Outcome::Failed(error); flights.len()]
+                vec![Outcome::Failed(error); in_flights.len()]
             }
         };
         let mut outcomes = outcomes.into_iter();
-        for (series, flight) in flights {
+        for (series, in_flight) in in_flights {
             let outcome = outcomes.next().unwrap_or_else(|| {
                 Outcome::Failed(StoreError::Unavailable("it got no outcome".to_owned()))
             });
-            self.landed(series, flight, sent, outcome);
+            self.completed(series, in_flight, sent, outcome);
         }
         Some(false)
     }
 
-    fn land_all(&self, flights: &[(&Arc<Series<K>>, Flight)], landing: Landing) {
+    fn complete_all(
+        &self,
+        in_flights: &[(&Arc<Series<K>>, InFlight)],
+        outcome_of_renewal: RenewalOutcome,
+    ) {
         let now = self.now();
-        for (series, flight) in flights {
-            series.term.land(*flight, now, landing);
+        for (series, in_flight) in in_flights {
+            series
+                .lease_state
+                .complete_renewal(*in_flight, now, outcome_of_renewal);
         }
     }
 
-    fn landed(&self, series: &Arc<Series<K>>, flight: Flight, sent: Time, outcome: Outcome) {
+    fn completed(
+        &self,
+        series: &Arc<Series<K>>,
+        in_flight: InFlight,
+        sent: Time,
+        outcome: Outcome,
+    ) {
         let now = self.now();
         match outcome {
             Outcome::Renewed => {
                 let until = sent + self.good_for(series.lease);
-                if !series.term.land(flight, now, Landing::Renewed { until }) {
+                if !series.lease_state.complete_renewal(
+                    in_flight,
+                    now,
+                    RenewalOutcome::Renewed { until },
+                ) {
                     return;
                 }
                 count(&self.counts.renewed);
-                let renewals = series.term.renewals();
+                let renewals = series.lease_state.renewals();
                 let due = rhythm::next(sent, series.lease, self.random(series.number));
                 {
                     let mut plan = series.plan.lock();
@@ -232,7 +248,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     plan.failed = 0;
                     plan.warned = false;
                 }
-                if let Standing::Held { until, ends } = series.term.look(now) {
+                if let LeaseStatus::Held { until, ends } = series.lease_state.look(now) {
                     self.timers.move_to(series.number, due.min(ends));
                     self.tell(series, What::Renewed { until, renewals });
                     if self.alarm_after == Some(renewals) {
@@ -241,12 +257,18 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 }
             }
             Outcome::NotHeld => {
-                series.term.land(flight, now, Landing::NotHeld);
+                series
+                    .lease_state
+                    .complete_renewal(in_flight, now, RenewalOutcome::NotHeld);
             }
             Outcome::Failed(error) => {
                 // One that was given up has failed then.
-                let awaited = series.term.awaits(flight);
-                if series.term.land(flight, now, Landing::Failed) && awaited {
+                let awaited = series.lease_state.awaits(in_flight);
+                if series
+                    .lease_state
+                    .complete_renewal(in_flight, now, RenewalOutcome::Failed)
+                    && awaited
+                {
                     self.failed(series, error, now);
                 }
             }
@@ -256,7 +278,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// An attempt failed: never the end of the series.
     pub(super) fn failed(&self, series: &Series<K>, error: StoreError, now: Time) {
         count(&self.counts.failed);
-        let Standing::Held { until, ends } = series.term.look(now) else {
+        let LeaseStatus::Held { until, ends } = series.lease_state.look(now) else {
             return;
         };
         let (next, attempts) = {

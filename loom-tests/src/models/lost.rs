@@ -1,5 +1,5 @@
 //! Lost against released: one of the two, told once, and whoever waits for the loss learns how it
-//! ended. `leases/keep_alive/term.rs` has the rules, `lost.rs` beside it the future.
+//! ended. `leases/keep_alive/lease_state.rs` has the rules, `lost.rs` beside it the future.
 //!
 //! Who is not told shows as a deadlock.
 //!
@@ -15,8 +15,8 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
+use crate::leases::keep_alive::lease_state::{LeaseState, LeaseStatus, Loss, Stopped};
 use crate::leases::keep_alive::lost::Lost;
-use crate::leases::keep_alive::term::{Loss, Standing, Stopped, Term};
 use crate::rig::{START, at, block_on};
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -25,7 +25,7 @@ const UNTIL: u64 = START + 10;
 
 #[derive(Clone)]
 struct Held {
-    term: Arc<Term>,
+    lease_state: Arc<LeaseState>,
     clock: Clock,
     /// Not loom's: it must order nobody.
     told: Arc<Count>,
@@ -39,30 +39,30 @@ impl Held {
         let on_loss = Box::new(move |_| {
             tells.fetch_add(1, Relaxed);
         });
-        let term = Term::new(at(START), at(UNTIL), Time::MAX, None, on_loss);
+        let lease_state = LeaseState::new(at(START), at(UNTIL), Time::MAX, None, on_loss);
         Held {
-            term: Arc::new(term),
+            lease_state: Arc::new(lease_state),
             clock: Clock::manual(&hand),
             told,
         }
     }
 
     fn lost(&self) -> Lost {
-        Lost::new(&self.term, &self.clock)
+        Lost::new(&self.lease_state, &self.clock)
     }
 
     /// Somebody looks when the time has come.
     fn expires(&self) -> Option<Loss> {
-        match self.term.look(at(UNTIL)) {
-            Standing::Lost(loss) => Some(loss),
-            Standing::Stopped => None,
-            Standing::Held { .. } => unreachable!("its time has come"),
+        match self.lease_state.look(at(UNTIL)) {
+            LeaseStatus::Lost(loss) => Some(loss),
+            LeaseStatus::Stopped => None,
+            LeaseStatus::Held { .. } => unreachable!("its time has come"),
         }
     }
 
     /// The holder gives it up.
     fn stops(&self) -> Option<Loss> {
-        match self.term.stop(at(START)) {
+        match self.lease_state.stop(at(START)) {
             Stopped::Now => None,
             Stopped::Lost(loss) => Some(loss),
             Stopped::Before => unreachable!("nobody else stops it"),
@@ -91,10 +91,10 @@ fn on_another_thread(
 fn it_ends_once_and_all_agree_how() {
     check(3, || {
         let held = Held::new();
-        let channel = held.term.loss_channel();
+        let channel = held.lease_state.loss_channel();
         let expiry = on_another_thread(&held, Held::expires);
         let refusal = on_another_thread(&held, |held| {
-            held.term.end(Loss::NotHeld);
+            held.lease_state.end(Loss::NotHeld);
             held.lost().loss()
         });
         let ended = held.stops();
@@ -111,7 +111,7 @@ fn a_channel_learns_of_the_end_whenever_it_is_made() {
         check(3, move || {
             let held = Held::new();
             let ends = on_another_thread(&held, end);
-            let heard = held.term.loss_channel().recv().ok();
+            let heard = held.lease_state.loss_channel().recv().ok();
             assert_eq!(ends.join().unwrap(), heard);
             held.check(heard);
         });

@@ -1,13 +1,13 @@
-//! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/term.rs` has
+//! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/lease_state.rs` has
 //! the rules, TERM-1 to TERM-4.
 //!
 //! A holder that is not woken shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/term-departs-in-two-holds.patch`: a renewal is sent after the release.
-//! - `teeth/term-completed-registers-in-a-second-hold.patch`
-//! - `teeth/term-landing-wakes-nobody.patch`
-//! - `teeth/term-lands-in-two-holds.patch`: a late answer revives what was lost.
+//! - `teeth/lease_state-departs-in-two-holds.patch`: a renewal is sent after the release.
+//! - `teeth/lease_state-completed-registers-in-a-second-hold.patch`
+//! - `teeth/lease_state-outcome_of_renewal-wakes-nobody.patch`
+//! - `teeth/lease_state-lands-in-two-holds.patch`: a late answer revives what was lost.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 
@@ -15,7 +15,9 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::keep_alive::term::{Flight, Landing, Loss, Standing, Stopped, Term, UnderWay};
+use crate::leases::keep_alive::lease_state::{
+    InFlight, InFlightStatus, LeaseState, LeaseStatus, Loss, RenewalOutcome, Stopped,
+};
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
@@ -29,7 +31,7 @@ const RENEWED: u64 = START + 20;
 /// One term, and the store that its requests go to.
 #[derive(Clone)]
 struct Lease {
-    term: Arc<Term>,
+    lease_state: Arc<LeaseState>,
     clock: Clock,
     hand: ManualClock,
     /// How often the loss was told. Not loom's: it must order nobody.
@@ -49,9 +51,9 @@ impl Lease {
         let on_loss = Box::new(move |_| {
             tells.fetch_add(1, Relaxed);
         });
-        let term = Term::new(hand.now(), until, Time::MAX, None, on_loss);
+        let lease_state = LeaseState::new(hand.now(), until, Time::MAX, None, on_loss);
         Lease {
-            term: Arc::new(term),
+            lease_state: Arc::new(lease_state),
             clock: Clock::manual(hand),
             hand: hand.clone(),
             told,
@@ -59,34 +61,35 @@ impl Lease {
         }
     }
 
-    fn depart(&self, limit: u64) -> Option<Flight> {
-        self.term.depart(self.clock.now(), at(limit))
+    fn begin_renewal(&self, limit: u64) -> Option<InFlight> {
+        self.lease_state.begin_renewal(self.clock.now(), at(limit))
     }
 
-    fn land(&self, flight: Flight, landing: Landing) -> bool {
-        self.term.land(flight, self.clock.now(), landing)
+    fn complete_renewal(&self, in_flight: InFlight, outcome_of_renewal: RenewalOutcome) -> bool {
+        self.lease_state
+            .complete_renewal(in_flight, self.clock.now(), outcome_of_renewal)
     }
 
-    fn look(&self) -> Standing {
-        self.term.look(self.clock.now())
+    fn look(&self) -> LeaseStatus {
+        self.lease_state.look(self.clock.now())
     }
 
     /// What a pass does with a lease that is due.
     fn renew(&self, limit: u64) {
-        if let Some(flight) = self.depart(limit) {
+        if let Some(in_flight) = self.begin_renewal(limit) {
             for what in ["sent", "answered"] {
                 assert!(!*self.released.lock(), "{what} after the release");
             }
-            self.land(flight, Landing::Renewed { until: at(RENEWED) });
+            self.complete_renewal(in_flight, RenewalOutcome::Renewed { until: at(RENEWED) });
         }
     }
 
     /// What the holder does at the end.
     fn release(&self) {
-        assert_eq!(self.term.stop(self.clock.now()), Stopped::Now);
-        self.term.settled(&self.clock);
+        assert_eq!(self.lease_state.stop(self.clock.now()), Stopped::Now);
+        self.lease_state.wait_for_in_flight(&self.clock);
         *self.released.lock() = true;
-        assert_eq!(self.depart(RENEWED), None);
+        assert_eq!(self.begin_renewal(RENEWED), None);
     }
 
     fn told(&self) -> usize {
@@ -104,7 +107,7 @@ fn nothing_is_sent_after_the_release() {
         };
         lease.release();
         pass.join().unwrap();
-        assert_eq!(lease.look(), Standing::Stopped);
+        assert_eq!(lease.look(), LeaseStatus::Stopped);
         assert_eq!(lease.told(), 0);
     });
 }
@@ -114,17 +117,17 @@ fn nothing_is_sent_after_the_release() {
 fn the_answer_wakes_all_who_wait_for_it() {
     check(3, || {
         let lease = Lease::new();
-        let flight = lease.depart(LIMIT).unwrap();
-        lease.term.stop(at(START));
+        let in_flight = lease.begin_renewal(LIMIT).unwrap();
+        lease.lease_state.stop(at(START));
         let other = {
             let lease = lease.clone();
-            thread::spawn(move || lease.term.settled(&lease.clock))
+            thread::spawn(move || lease.lease_state.wait_for_in_flight(&lease.clock))
         };
         let pass = {
             let lease = lease.clone();
-            thread::spawn(move || lease.land(flight, Landing::Failed))
+            thread::spawn(move || lease.complete_renewal(in_flight, RenewalOutcome::Failed))
         };
-        lease.term.settled(&lease.clock);
+        lease.lease_state.wait_for_in_flight(&lease.clock);
         assert!(!pass.join().unwrap());
         other.join().unwrap();
     });
@@ -134,21 +137,21 @@ fn the_answer_wakes_all_who_wait_for_it() {
 fn a_call_that_hangs_delays_the_release_until_its_limit_and_no_longer() {
     check(3, || {
         let lease = Lease::new();
-        let flight = lease.depart(LIMIT).unwrap();
+        let in_flight = lease.begin_renewal(LIMIT).unwrap();
         let clock = {
             let lease = lease.clone();
             thread::spawn(move || {
                 lease.hand.set(at(LIMIT));
                 // A round finds it overdue, if it still looks.
-                let found = lease.term.under_way(lease.clock.now());
-                assert_eq!(found, UnderWay::GivenUp);
+                let found = lease.lease_state.in_flight_status(lease.clock.now());
+                assert_eq!(found, InFlightStatus::GivenUp);
             })
         };
         lease.release();
         assert_eq!(lease.hand.now(), at(LIMIT));
         clock.join().unwrap();
-        assert!(!lease.land(flight, Landing::NotHeld));
-        assert_eq!(lease.look(), Standing::Stopped);
+        assert!(!lease.complete_renewal(in_flight, RenewalOutcome::NotHeld));
+        assert_eq!(lease.look(), LeaseStatus::Stopped);
     });
 }
 
@@ -157,13 +160,16 @@ fn a_call_that_hangs_delays_the_release_until_its_limit_and_no_longer() {
 fn a_late_answer_lands_beside_the_next_flight() {
     check(3, || {
         let lease = Lease::new();
-        let flight = lease.depart(LIMIT).unwrap();
+        let in_flight = lease.begin_renewal(LIMIT).unwrap();
         lease.hand.set(at(LIMIT));
-        assert_eq!(lease.term.under_way(at(LIMIT)), UnderWay::GivenUp);
+        assert_eq!(
+            lease.lease_state.in_flight_status(at(LIMIT)),
+            InFlightStatus::GivenUp
+        );
         let late = {
             let lease = lease.clone();
             thread::spawn(move || {
-                lease.land(flight, Landing::Failed);
+                lease.complete_renewal(in_flight, RenewalOutcome::Failed);
             })
         };
         let pass = {
@@ -178,33 +184,33 @@ fn a_late_answer_lands_beside_the_next_flight() {
 
 /// The lease runs out by the clock while its renewal is under way. The name is acquired anew if the
 /// holder sees that; whatever the answer is then, it changes neither term, and no loss is told twice.
-fn a_late_answer(landing: Landing) {
+fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
     check(3, move || {
         let old = Lease::new();
-        let flight = old.depart(LIMIT).unwrap();
+        let in_flight = old.begin_renewal(LIMIT).unwrap();
         let pass = {
             let old = old.clone();
-            thread::spawn(move || old.land(flight, landing))
+            thread::spawn(move || old.complete_renewal(in_flight, outcome_of_renewal))
         };
         old.hand.set(at(UNTIL));
         let seen = old.look();
         let new = match seen {
-            Standing::Lost(_) => Some(Lease::acquired(&old.hand, at(RENEWED))),
-            Standing::Held { until, .. } => {
+            LeaseStatus::Lost(_) => Some(Lease::acquired(&old.hand, at(RENEWED))),
+            LeaseStatus::Held { until, .. } => {
                 assert_eq!(until, at(RENEWED));
                 None
             }
-            Standing::Stopped => unreachable!("nobody stopped it"),
+            LeaseStatus::Stopped => unreachable!("nobody stopped it"),
         };
         let goes_on = pass.join().unwrap();
         // Once lost it stays lost, for the same reason, and an answer that comes then is none.
         assert_eq!(old.look(), seen);
         assert_eq!(goes_on, new.is_none());
-        assert_eq!(old.term.renewals(), u64::from(goes_on));
+        assert_eq!(old.lease_state.renewals(), u64::from(goes_on));
         assert_eq!(old.told(), usize::from(new.is_some()));
         if let Some(new) = new {
-            assert!(matches!(new.look(), Standing::Held { .. }));
-            assert_eq!((new.told(), new.term.renewals()), (0, 0));
+            assert!(matches!(new.look(), LeaseStatus::Held { .. }));
+            assert_eq!((new.told(), new.lease_state.renewals()), (0, 0));
             new.release();
         }
     });
@@ -212,12 +218,12 @@ fn a_late_answer(landing: Landing) {
 
 #[test]
 fn a_late_success_revives_nothing() {
-    a_late_answer(Landing::Renewed { until: at(RENEWED) });
+    a_late_answer(RenewalOutcome::Renewed { until: at(RENEWED) });
 }
 
 #[test]
 fn a_late_refusal_ends_nothing_but_its_own_term() {
-    a_late_answer(Landing::NotHeld);
+    a_late_answer(RenewalOutcome::NotHeld);
 }
 
 /// The same after a release: the next holder has a term of its own from the first moment.
@@ -225,21 +231,21 @@ fn a_late_refusal_ends_nothing_but_its_own_term() {
 fn an_answer_after_the_release_ends_nothing() {
     check(3, || {
         let old = Lease::new();
-        let flight = old.depart(LIMIT).unwrap();
+        let in_flight = old.begin_renewal(LIMIT).unwrap();
         let pass = {
             let old = old.clone();
-            thread::spawn(move || old.land(flight, Landing::NotHeld))
+            thread::spawn(move || old.complete_renewal(in_flight, RenewalOutcome::NotHeld))
         };
-        let stopped = old.term.stop(at(START));
+        let stopped = old.lease_state.stop(at(START));
         let new = Lease::acquired(&old.hand, at(UNTIL));
         assert!(!pass.join().unwrap());
         // The one that came first.
         match stopped {
-            Stopped::Now => assert_eq!((old.look(), old.told()), (Standing::Stopped, 0)),
+            Stopped::Now => assert_eq!((old.look(), old.told()), (LeaseStatus::Stopped, 0)),
             _ => assert_eq!(stopped, Stopped::Lost(Loss::NotHeld)),
         }
         assert_eq!(old.told(), usize::from(stopped != Stopped::Now));
-        assert!(matches!(new.look(), Standing::Held { .. }));
+        assert!(matches!(new.look(), LeaseStatus::Held { .. }));
         assert_eq!(new.told(), 0);
     });
 }

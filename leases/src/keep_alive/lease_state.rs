@@ -1,9 +1,9 @@
 //! One term: the time from a grant to its end, which is a generation of its own.
 //!
 //! ```text
-//!          depart ------> under way ---- land: renewed, later `until` ----.
+//!          begin_renewal ------> under way ---- complete_renewal: renewed, later `until` ----.
 //!        /                    |                                            \
-//!   Held <--------------------'---- land: failed, or overdue ---------------+--> Held
+//!   Held <--------------------'---- complete_renewal: failed, or overdue ---------------+--> Held
 //!    |  \
 //!    |   '-- stop ------------------------------------------------> Stopped
 //!    '------ the clock, `not held`, cap, not fed, close ----------> Lost
@@ -13,7 +13,7 @@
 //!
 //! - **TERM-1** The clock decides. Every call settles the term by `now` first: from `until` on (or
 //!   the cap, or the time by which it was to be fed) it is lost, whatever an answer says later.
-//! - **TERM-2** Nothing departs after the end. `depart` looks and notes the flight in one hold of
+//! - **TERM-2** Nothing departs after the end. `begin_renewal` looks and notes the flight in one hold of
 //!   the lock; `stop` ends it and finds the flight in one hold. So after `stop` either no request
 //!   is under way and none will be, or there is one and [`settled`](Term::settled) waits for it.
 //! - **TERM-3** An answer belongs to the term that asked. It can't reach another one, since a
@@ -70,7 +70,7 @@ impl fmt::Display for Loss {
 
 /// How a term stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum LeaseStatus {
     /// Good until `until` by the last renewal; it ends at `ends` if nothing happens.
     Held {
         until: Time,
@@ -92,11 +92,11 @@ pub(crate) enum Stopped {
 
 /// A renewal that is under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Flight(u64);
+pub(crate) struct InFlight(u64);
 
 /// How a flight ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Landing {
+pub(crate) enum RenewalOutcome {
     Renewed { until: Time },
     NotHeld,
     Failed,
@@ -105,7 +105,7 @@ pub(crate) enum Landing {
 /// Told of the loss, without a lock.
 pub(crate) type OnLoss = Box<dyn Fn(Loss) + Send + Sync>;
 
-pub(crate) struct Term {
+pub(crate) struct LeaseState {
     state: Mutex<State>,
     on_loss: OnLoss,
     origin: Origin,
@@ -117,11 +117,11 @@ struct State {
     cap: Time,
     feed: Option<Feed>,
     /// The one under way, and until when it may be.
-    flight: Option<(Flight, Time)>,
-    flights: u64,
+    in_flight: Option<(InFlight, Time)>,
+    in_flights: u64,
     renewals: u64,
     /// Who waits for the flight to land.
-    landing: Vec<ClockUnparker>,
+    waiters: Vec<ClockUnparker>,
     /// Who wants to know of the loss.
     senders: Vec<Sender<Loss>>,
     wakers: Vec<(u64, Waker)>,
@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-impl Term {
+impl LeaseState {
     /// Begins. Fed for the first time at `now`.
     pub(crate) fn new(
         now: Time,
@@ -172,7 +172,7 @@ impl Term {
         feed: Option<Duration>,
         on_loss: OnLoss,
     ) -> Self {
-        Term {
+        LeaseState {
             state: Mutex::new(State {
                 stage: Stage::Held,
                 until,
@@ -181,10 +181,10 @@ impl Term {
                     period,
                     until: now + period,
                 }),
-                flight: None,
-                flights: 0,
+                in_flight: None,
+                in_flights: 0,
                 renewals: 0,
-                landing: Vec::new(),
+                waiters: Vec::new(),
                 senders: Vec::new(),
                 wakers: Vec::new(),
                 next_waker: 0,
@@ -200,24 +200,24 @@ impl Term {
     }
 
     /// How it stands at `now`.
-    pub(crate) fn look(&self, now: Time) -> Standing {
+    pub(crate) fn look(&self, now: Time) -> LeaseStatus {
         if self.is_forked() {
-            return Standing::Lost(Loss::Forked);
+            return LeaseStatus::Lost(Loss::Forked);
         }
         let state = self.state.lock();
         if state.stage == Stage::Held
             && let Some(loss) = state.overdue(now)
         {
             self.lose(state, loss);
-            return Standing::Lost(loss);
+            return LeaseStatus::Lost(loss);
         }
         match state.stage {
-            Stage::Held => Standing::Held {
+            Stage::Held => LeaseStatus::Held {
                 until: state.until,
                 ends: state.ends(),
             },
-            Stage::Stopped => Standing::Stopped,
-            Stage::Lost(loss) => Standing::Lost(loss),
+            Stage::Stopped => LeaseStatus::Stopped,
+            Stage::Lost(loss) => LeaseStatus::Lost(loss),
         }
     }
 
@@ -231,44 +231,49 @@ impl Term {
 
     /// A renewal is about to be sent, and may be under way until `limit`: TERM-2. None departs
     /// while another one is under way.
-    pub(crate) fn depart(&self, now: Time, limit: Time) -> Option<Flight> {
+    pub(crate) fn begin_renewal(&self, now: Time, limit: Time) -> Option<InFlight> {
         let mut state = self.state.lock();
-        if state.stage != Stage::Held || state.flight.is_some() {
+        if state.stage != Stage::Held || state.in_flight.is_some() {
             return None;
         }
         if let Some(loss) = state.overdue(now) {
             self.lose(state, loss);
             return None;
         }
-        state.flights += 1;
-        let flight = Flight(state.flights);
-        state.flight = Some((flight, limit));
-        Some(flight)
+        state.in_flights += 1;
+        let in_flight = InFlight(state.in_flights);
+        state.in_flight = Some((in_flight, limit));
+        Some(in_flight)
     }
 
     /// The answer to a flight; one that was given up may still land. Whether the term goes on.
-    pub(crate) fn land(&self, flight: Flight, now: Time, landing: Landing) -> bool {
+    pub(crate) fn complete_renewal(
+        &self,
+        in_flight: InFlight,
+        now: Time,
+        outcome_of_renewal: RenewalOutcome,
+    ) -> bool {
         let mut state = self.state.lock();
         let mut waiting = Vec::new();
         if state
-            .flight
-            .is_some_and(|(under_way, _)| under_way == flight)
+            .in_flight
+            .is_some_and(|(in_flight_status, _)| in_flight_status == in_flight)
         {
-            state.flight = None;
-            waiting = std::mem::take(&mut state.landing);
+            state.in_flight = None;
+            waiting = std::mem::take(&mut state.waiters);
         }
         let mut goes_on = false;
         if state.stage == Stage::Held {
-            let loss = match (state.overdue(now), landing) {
+            let loss = match (state.overdue(now), outcome_of_renewal) {
                 (Some(loss), _) => Some(loss),
-                (None, Landing::NotHeld) => Some(Loss::NotHeld),
-                (None, Landing::Renewed { until }) => {
+                (None, RenewalOutcome::NotHeld) => Some(Loss::NotHeld),
+                (None, RenewalOutcome::Renewed { until }) => {
                     // An answer that was overtaken says less than is known.
                     state.until = state.until.max(until);
                     state.renewals += 1;
                     None
                 }
-                (None, Landing::Failed) => None,
+                (None, RenewalOutcome::Failed) => None,
             };
             match loss {
                 Some(loss) => self.lose(state, loss),
@@ -285,24 +290,24 @@ impl Term {
     }
 
     /// Whether this one is under way, and was not given up.
-    pub(crate) fn awaits(&self, flight: Flight) -> bool {
-        let under_way = self.state.lock().flight;
-        under_way.is_some_and(|(under_way, _)| under_way == flight)
+    pub(crate) fn awaits(&self, in_flight: InFlight) -> bool {
+        let in_flight_status = self.state.lock().in_flight;
+        in_flight_status.is_some_and(|(in_flight_status, _)| in_flight_status == in_flight)
     }
 
     /// Until when a renewal is under way. One whose time has passed is given up, which is answered
     /// once.
-    pub(crate) fn under_way(&self, now: Time) -> UnderWay {
+    pub(crate) fn in_flight_status(&self, now: Time) -> InFlightStatus {
         let mut state = self.state.lock();
-        match state.flight {
-            None => UnderWay::Nothing,
-            Some((_, limit)) if now < limit => UnderWay::Until(limit),
+        match state.in_flight {
+            None => InFlightStatus::Nothing,
+            Some((_, limit)) if now < limit => InFlightStatus::Until(limit),
             Some(_) => {
-                state.flight = None;
-                let waiting = std::mem::take(&mut state.landing);
+                state.in_flight = None;
+                let waiting = std::mem::take(&mut state.waiters);
                 drop(state);
                 waiting.iter().for_each(ClockUnparker::unpark);
-                UnderWay::GivenUp
+                InFlightStatus::GivenUp
             }
         }
     }
@@ -363,7 +368,7 @@ impl Term {
     }
 
     /// Waits until no renewal is under way any more, or its time has passed.
-    pub(crate) fn settled(&self, clock: &Clock) {
+    pub(crate) fn wait_for_in_flight(&self, clock: &Clock) {
         if self.is_forked() {
             return;
         }
@@ -371,9 +376,9 @@ impl Term {
         loop {
             let until = {
                 let mut state = self.state.lock();
-                match state.flight {
+                match state.in_flight {
                     Some((_, limit)) if clock.now() < limit => {
-                        state.landing.push(parker.unparker());
+                        state.waiters.push(parker.unparker());
                         limit
                     }
                     _ => return,
@@ -466,12 +471,12 @@ fn wake_all(wakers: Vec<(u64, Waker)>) {
 
 /// What is known of a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum UnderWay {
+pub(crate) enum InFlightStatus {
     Nothing,
     Until(Time),
     GivenUp,
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "term/tests.rs"]
+#[path = "lease_state/tests.rs"]
 mod tests;

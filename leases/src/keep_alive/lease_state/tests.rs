@@ -29,7 +29,7 @@ enum Op {
     Land(Answer),
     /// To the one that departed first.
     LandFirst(Answer),
-    UnderWay,
+    InFlightStatus,
     Stop,
     Feed,
     End,
@@ -51,7 +51,7 @@ const OPS: [Op; 13] = [
     Op::Land(Answer::Failed),
     Op::LandFirst(Answer::Renewed),
     Op::LandFirst(Answer::NotHeld),
-    Op::UnderWay,
+    Op::InFlightStatus,
     Op::Stop,
     Op::Feed,
     Op::End,
@@ -65,10 +65,10 @@ struct Model {
     now: u64,
     until: u64,
     fed_until: u64,
-    ended: Option<Standing>,
+    ended: Option<LeaseStatus>,
     renewals: u64,
     /// Those without an answer: when they departed, and whether they still count as under way.
-    flights: Vec<(u64, bool)>,
+    in_flights: Vec<(u64, bool)>,
 }
 
 impl Model {
@@ -84,27 +84,27 @@ impl Model {
                 CAP => Loss::HeldTooLong,
                 _ => Loss::NotFed,
             };
-            self.ended = Some(Standing::Lost(loss));
+            self.ended = Some(LeaseStatus::Lost(loss));
         }
     }
 
-    fn standing(&self) -> Standing {
-        self.ended.unwrap_or(Standing::Held {
+    fn lease_status(&self) -> LeaseStatus {
+        self.ended.unwrap_or(LeaseStatus::Held {
             until: at(self.until),
             ends: at(self.ends()),
         })
     }
 
-    fn under_way(&mut self) -> Option<&mut (u64, bool)> {
-        self.flights.iter_mut().find(|(_, counts)| *counts)
+    fn in_flight_status(&mut self) -> Option<&mut (u64, bool)> {
+        self.in_flights.iter_mut().find(|(_, counts)| *counts)
     }
 }
 
 struct Pair {
     model: Model,
-    term: Term,
+    lease_state: LeaseState,
     /// In the model's order.
-    flights: Vec<Flight>,
+    in_flights: Vec<InFlight>,
     told: Arc<AtomicUsize>,
     channel: Receiver<Loss>,
 }
@@ -117,11 +117,11 @@ impl Pair {
             tells.fetch_add(1, SeqCst);
         });
         let feed = Some(Duration::from_nanos(FEED));
-        let term = Term::new(at(0), at(UNTIL), at(CAP), feed, on_loss);
+        let lease_state = LeaseState::new(at(0), at(UNTIL), at(CAP), feed, on_loss);
         Pair {
-            channel: term.loss_channel(),
-            term,
-            flights: Vec::new(),
+            channel: lease_state.loss_channel(),
+            lease_state,
+            in_flights: Vec::new(),
             told,
             model: Model {
                 now: 0,
@@ -129,7 +129,7 @@ impl Pair {
                 fed_until: FEED,
                 ended: None,
                 renewals: 0,
-                flights: Vec::new(),
+                in_flights: Vec::new(),
             },
         }
     }
@@ -140,40 +140,42 @@ impl Pair {
             Op::Pass(by) => self.model.now += by,
             Op::Look => {
                 self.model.settle();
-                assert_eq!(self.term.look(now), self.model.standing());
+                assert_eq!(self.lease_state.look(now), self.model.lease_status());
             }
-            Op::Depart => self.depart(now),
+            Op::Depart => self.begin_renewal(now),
             Op::Land(answer) => {
-                if let Some(last) = self.flights.len().checked_sub(1) {
-                    self.land(last, now, answer);
+                if let Some(last) = self.in_flights.len().checked_sub(1) {
+                    self.complete_renewal(last, now, answer);
                 }
             }
             Op::LandFirst(answer) => {
-                if !self.flights.is_empty() {
-                    self.land(0, now, answer);
+                if !self.in_flights.is_empty() {
+                    self.complete_renewal(0, now, answer);
                 }
             }
-            Op::UnderWay => {
+            Op::InFlightStatus => {
                 let moment = self.model.now;
-                let expected = match self.model.under_way() {
-                    None => UnderWay::Nothing,
-                    Some((sent, _)) if moment < *sent + LIMIT => UnderWay::Until(at(*sent + LIMIT)),
+                let expected = match self.model.in_flight_status() {
+                    None => InFlightStatus::Nothing,
+                    Some((sent, _)) if moment < *sent + LIMIT => {
+                        InFlightStatus::Until(at(*sent + LIMIT))
+                    }
                     Some((_, counts)) => {
                         *counts = false;
-                        UnderWay::GivenUp
+                        InFlightStatus::GivenUp
                     }
                 };
-                assert_eq!(self.term.under_way(now), expected);
+                assert_eq!(self.lease_state.in_flight_status(now), expected);
             }
             Op::Stop => {
                 self.model.settle();
                 let expected = match self.model.ended {
                     None => Stopped::Now,
-                    Some(Standing::Lost(loss)) => Stopped::Lost(loss),
+                    Some(LeaseStatus::Lost(loss)) => Stopped::Lost(loss),
                     Some(_) => Stopped::Before,
                 };
-                self.model.ended.get_or_insert(Standing::Stopped);
-                assert_eq!(self.term.stop(now), expected);
+                self.model.ended.get_or_insert(LeaseStatus::Stopped);
+                assert_eq!(self.lease_state.stop(now), expected);
             }
             Op::Feed => {
                 self.model.settle();
@@ -181,36 +183,38 @@ impl Pair {
                 if lives {
                     self.model.fed_until = self.model.now + FEED;
                 }
-                assert_eq!(self.term.feed(now), lives);
+                assert_eq!(self.lease_state.feed(now), lives);
             }
             Op::End => {
-                let lost = Standing::Lost(Loss::Closed);
+                let lost = LeaseStatus::Lost(Loss::Closed);
                 self.model.ended.get_or_insert(lost);
-                self.term.end(Loss::Closed);
+                self.lease_state.end(Loss::Closed);
             }
         }
     }
 
     /// TERM-2: nothing departs after the end, nor beside another one.
-    fn depart(&mut self, now: Time) {
-        let departs = if self.model.under_way().is_some() {
+    fn begin_renewal(&mut self, now: Time) {
+        let departs = if self.model.in_flight_status().is_some() {
             false
         } else {
             self.model.settle();
             self.model.ended.is_none()
         };
-        let flight = self.term.depart(now, now + Duration::from_nanos(LIMIT));
-        assert_eq!(flight.is_some(), departs);
-        if let Some(flight) = flight {
-            self.flights.push(flight);
-            self.model.flights.push((self.model.now, true));
+        let in_flight = self
+            .lease_state
+            .begin_renewal(now, now + Duration::from_nanos(LIMIT));
+        assert_eq!(in_flight.is_some(), departs);
+        if let Some(in_flight) = in_flight {
+            self.in_flights.push(in_flight);
+            self.model.in_flights.push((self.model.now, true));
         }
     }
 
     /// TERM-3: it changes nothing about what has ended.
-    fn land(&mut self, which: usize, now: Time, answer: Answer) {
-        let flight = self.flights.remove(which);
-        let (sent, _) = self.model.flights.remove(which);
+    fn complete_renewal(&mut self, which: usize, now: Time, answer: Answer) {
+        let in_flight = self.in_flights.remove(which);
+        let (sent, _) = self.model.in_flights.remove(which);
         let until = sent + LEASE;
         self.model.settle();
         if self.model.ended.is_none() {
@@ -219,43 +223,48 @@ impl Pair {
                     self.model.until = self.model.until.max(until);
                     self.model.renewals += 1;
                 }
-                Answer::NotHeld => self.model.ended = Some(Standing::Lost(Loss::NotHeld)),
+                Answer::NotHeld => self.model.ended = Some(LeaseStatus::Lost(Loss::NotHeld)),
                 Answer::Failed => {}
             }
         }
-        let landing = match answer {
-            Answer::Renewed => Landing::Renewed { until: at(until) },
-            Answer::NotHeld => Landing::NotHeld,
-            Answer::Failed => Landing::Failed,
+        let outcome_of_renewal = match answer {
+            Answer::Renewed => RenewalOutcome::Renewed { until: at(until) },
+            Answer::NotHeld => RenewalOutcome::NotHeld,
+            Answer::Failed => RenewalOutcome::Failed,
         };
-        let goes_on = self.term.land(flight, now, landing);
+        let goes_on = self
+            .lease_state
+            .complete_renewal(in_flight, now, outcome_of_renewal);
         assert_eq!(goes_on, self.model.ended.is_none());
     }
 
     /// What holds at all times, at the end of a sequence so that nothing is settled in between.
     fn check(&mut self) {
-        assert_eq!(self.term.renewals(), self.model.renewals);
+        assert_eq!(self.lease_state.renewals(), self.model.renewals);
         // TERM-4.
         let lost = match self.model.ended {
-            Some(Standing::Lost(loss)) => Some(loss),
+            Some(LeaseStatus::Lost(loss)) => Some(loss),
             _ => None,
         };
         assert_eq!(self.told.load(SeqCst), usize::from(lost.is_some()));
         let heard = match self.model.ended {
             None => Err(TryRecvError::Empty),
-            Some(Standing::Lost(loss)) => Ok(loss),
+            Some(LeaseStatus::Lost(loss)) => Ok(loss),
             Some(_) => Err(TryRecvError::Disconnected),
         };
         assert_eq!(self.channel.try_recv(), heard);
         // TERM-1: however late it is asked.
         self.model.now += CAP;
         self.step(Op::Look);
-        assert!(!matches!(self.model.standing(), Standing::Held { .. }));
-        let lost = matches!(self.model.standing(), Standing::Lost(_));
+        assert!(!matches!(
+            self.model.lease_status(),
+            LeaseStatus::Held { .. }
+        ));
+        let lost = matches!(self.model.lease_status(), LeaseStatus::Lost(_));
         assert_eq!(self.told.load(SeqCst), usize::from(lost));
         // Nobody waits for what can't be under way any more.
         let clock = Clock::manual(&ManualClock::starting_at(at(self.model.now)));
-        self.term.settled(&clock);
+        self.lease_state.wait_for_in_flight(&clock);
     }
 }
 
@@ -286,12 +295,12 @@ fn all_sequences_of_five_operations_are_those_of_the_model() {
 #[test]
 fn a_feed_that_was_overtaken_takes_nothing_back() {
     let feed = Some(Duration::from_nanos(FEED));
-    let term = Term::new(at(0), at(100), Time::MAX, feed, Box::new(|_| {}));
-    assert!(term.feed(at(2)));
+    let lease_state = LeaseState::new(at(0), at(100), Time::MAX, feed, Box::new(|_| {}));
+    assert!(lease_state.feed(at(2)));
     // This one read the clock before that.
-    assert!(term.feed(at(0)));
-    assert!(matches!(term.look(at(4)), Standing::Held { .. }));
-    assert_eq!(term.look(at(5)), Standing::Lost(Loss::NotFed));
+    assert!(lease_state.feed(at(0)));
+    assert!(matches!(lease_state.look(at(4)), LeaseStatus::Held { .. }));
+    assert_eq!(lease_state.look(at(5)), LeaseStatus::Lost(Loss::NotFed));
 }
 
 #[test]
@@ -310,7 +319,7 @@ fn a_waker_that_panics_leaves_no_other_asleep() {
     }
     for stopped in [false, true] {
         let panics = Box::new(|_| panic!("a key's drop"));
-        let term = Term::new(at(0), at(1), Time::MAX, None, panics);
+        let lease_state = LeaseState::new(at(0), at(1), Time::MAX, None, panics);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let wakers = [
             Waker::from(Arc::new(Bomb)),
@@ -319,12 +328,12 @@ fn a_waker_that_panics_leaves_no_other_asleep() {
             Waker::from(Arc::clone(&count)),
         ];
         for waker in &wakers {
-            term.leave_waker(&mut None, waker);
+            lease_state.leave_waker(&mut None, waker);
         }
         if stopped {
-            assert_eq!(term.stop(at(0)), Stopped::Now);
+            assert_eq!(lease_state.stop(at(0)), Stopped::Now);
         } else {
-            assert_eq!(term.look(at(1)), Standing::Lost(Loss::Expired));
+            assert_eq!(lease_state.look(at(1)), LeaseStatus::Lost(Loss::Expired));
         }
         assert_eq!(count.0.load(SeqCst), 2);
     }
