@@ -9,7 +9,7 @@ use tourbillon::Clock;
 use super::super::build_error::BuildError;
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Callback, Event, Teller};
-use super::machine::{Machine, Parts, Renew, Where};
+use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
 use super::rhythm;
 use super::timers::Timers;
 use super::{Batch, KeepAlive};
@@ -137,7 +137,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         if self.most == 0 {
             return Err(BuildError::Batch);
         }
-        let machine = Machine::new(Parts {
+        let renewal_loop = RenewalLoop::new(Parts {
             timers,
             teller: Arc::new(Teller::new(self.callback)),
             renew,
@@ -148,7 +148,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
             seed,
         });
         Ok(KeepAlive {
-            machine: Arc::new(machine),
+            renewal_loop: Arc::new(renewal_loop),
         })
     }
 }

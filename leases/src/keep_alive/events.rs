@@ -203,7 +203,7 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
     pub(super) fn post(
         self: &Arc<Self>,
         timers: &Timers,
-        series: u64,
+        registration: u64,
         event: Prepared<K>,
     ) -> Vec<Event<K>> {
         let mut left = Vec::new();
@@ -222,20 +222,25 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
             }
         }
         if let Some(event) = event.mail {
-            left.extend(self.mail(timers, series, event));
+            left.extend(self.mail(timers, registration, event));
         }
         left
     }
 
-    fn mail(self: &Arc<Self>, timers: &Timers, series: u64, event: Event<K>) -> Option<Event<K>> {
+    fn mail(
+        self: &Arc<Self>,
+        timers: &Timers,
+        registration: u64,
+        event: Event<K>,
+    ) -> Option<Event<K>> {
         let lost = matches!(event.what, What::Lost(_));
         let mut post = self.mailboxes.lock();
-        let first = !post.boxes.contains_key(&series);
+        let first = !post.boxes.contains_key(&registration);
         let waiting = post.waiting;
-        let mailbox = post.boxes.entry(series).or_default();
+        let mailbox = post.boxes.entry(registration).or_default();
         if !lost && (mailbox.len() >= MAILBOX || waiting >= MAIL) {
             if first {
-                post.boxes.remove(&series);
+                post.boxes.remove(&registration);
             }
             drop(post);
             self.miss(1);
@@ -246,13 +251,13 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         drop(post);
         if first {
             let teller: Weak<Self> = Arc::downgrade(self);
-            let posted = timers.tell(Alarm::Tell(series), move || {
+            let posted = timers.tell(Alarm::Tell(registration), move || {
                 if let Some(teller) = teller.upgrade() {
-                    teller.empty(series);
+                    teller.empty(registration);
                 }
             });
             if !posted {
-                while self.next(series).is_some() {
+                while self.next(registration).is_some() {
                     self.miss(1);
                 }
             }
@@ -261,21 +266,24 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
     }
 
     /// The next event of a series; its mailbox goes with the last one.
-    fn next(&self, series: u64) -> Option<Event<K>> {
+    fn next(&self, registration: u64) -> Option<Event<K>> {
         let mut post = self.mailboxes.lock();
-        let next = post.boxes.get_mut(&series).and_then(VecDeque::pop_front);
+        let next = post
+            .boxes
+            .get_mut(&registration)
+            .and_then(VecDeque::pop_front);
         match next {
             Some(_) => post.waiting -= 1,
             None => {
-                post.boxes.remove(&series);
+                post.boxes.remove(&registration);
             }
         }
         next
     }
 
     /// On a worker: as long as there is a mailbox, one of these runs or is about to.
-    fn empty(&self, series: u64) {
-        while let (Some(event), Some(callback)) = (self.next(series), &self.callback) {
+    fn empty(&self, registration: u64) {
+        while let (Some(event), Some(callback)) = (self.next(registration), &self.callback) {
             // Its panic is its own; the panic hook has printed it.
             let _ = catch_panic(move || callback(&event));
         }

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
-//! | `machine.rs` | series and their rounds |
+//! | `renewal_loop.rs` | series and their rounds |
 //! | `pass.rs` | what goes out, and what came of it |
 //! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
 //! | `lane.rs` | one destination: what is due, and which pass sends it |
@@ -18,8 +18,8 @@ mod events;
 mod lane;
 mod lease_state;
 mod lost;
-mod machine;
 mod pass;
+mod renewal_loop;
 mod rhythm;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
@@ -50,7 +50,7 @@ use super::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
 use lease_state::LeaseStatus;
-use machine::{Machine, Series};
+use renewal_loop::{Registration, RenewalLoop};
 
 /// Keeps things alive that end unless they are renewed: a session at a peer, a registration of a
 /// service, a lock.
@@ -91,7 +91,7 @@ use machine::{Machine, Series};
 /// # }
 /// ```
 pub struct KeepAlive<K> {
-    machine: Arc<Machine<K>>,
+    renewal_loop: Arc<RenewalLoop<K>>,
 }
 
 /// What [`KeepAlive::keep_with`] keeps, and how.
@@ -337,8 +337,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// As for [`keep`](Self::keep), and for a feeding period or a longest hold of zero.
     pub fn keep_with(&self, key: K, keep: &KeepOptions) -> Result<KeepGuard<K>, KeepError> {
         Ok(KeepGuard {
-            series: self.machine.keep(key, keep)?,
-            machine: Arc::clone(&self.machine),
+            registration: self.renewal_loop.keep(key, keep)?,
+            renewal_loop: Arc::clone(&self.renewal_loop),
         })
     }
 
@@ -349,7 +349,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         if self.is_forked() {
             return bounded(0).1;
         }
-        self.machine.teller.subscribe(capacity)
+        self.renewal_loop.teller.subscribe(capacity)
     }
 
     /// Counters and gauges.
@@ -359,22 +359,22 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Linear in what is kept.
     #[must_use]
     pub fn stats(&self) -> KeepAliveStats {
-        self.machine.stats()
+        self.renewal_loop.stats()
     }
 
     /// The present moment of the watchdog's clock.
     #[must_use]
     pub fn now(&self) -> Time {
-        self.machine.now()
+        self.renewal_loop.now()
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.machine.is_closed()
+        self.renewal_loop.is_closed()
     }
 
     /// Whether this process is a forked copy of the one that made it.
     pub(super) fn is_forked(&self) -> bool {
-        self.machine.is_forked()
+        self.renewal_loop.is_forked()
     }
 
     /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; returns how many there were.
@@ -385,47 +385,49 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
 
     /// Like [`close`](Self::close): what was lost.
     pub(super) fn close_all(&self) -> Vec<K> {
-        let lost = self.machine.close();
-        lost.iter().map(|series| series.key.clone()).collect()
+        let lost = self.renewal_loop.close();
+        lost.iter()
+            .map(|registration| registration.key.clone())
+            .collect()
     }
 
     /// Whether something could be kept so; starts the threads.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
-        self.machine.check(keep)
+        self.renewal_loop.check(keep)
     }
 
     pub(super) fn good_for(&self, lease: Duration) -> Duration {
-        self.machine.good_for(lease)
+        self.renewal_loop.good_for(lease)
     }
 
     /// Tells of a wait that begins now, until the answer is dropped.
     pub(super) fn waits(&self, key: impl Fn() -> K + Send + 'static) -> Waits {
-        self.machine.waits(key)
+        self.renewal_loop.waits(key)
     }
 
     /// A number that nothing else of this watchdog has.
     pub(super) fn number(&self) -> u64 {
-        self.machine.number()
+        self.renewal_loop.number()
     }
 
     pub(super) fn random(&self, of: u64) -> u64 {
-        self.machine.random(of)
+        self.renewal_loop.random(of)
     }
 
     /// How much goes into one batch.
     pub(super) fn most(&self) -> usize {
-        self.machine.most
+        self.renewal_loop.most
     }
 
     /// Runs `task` on a worker for calls, under a [`number`](Self::number). False if there is none.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
-        !self.is_forked() && self.machine.timers.call(number, task)
+        !self.is_forked() && self.renewal_loop.timers.call(number, task)
     }
 
     /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
     pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
         if !self.is_forked() {
-            self.machine.timers.pass(alarm, delay, task);
+            self.renewal_loop.timers.pass(alarm, delay, task);
         }
     }
 
@@ -438,13 +440,13 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         task: impl FnOnce() + Send + 'static,
     ) {
         if !self.is_forked() {
-            self.machine.timers.after(alarm, delay, task);
+            self.renewal_loop.timers.after(alarm, delay, task);
         }
     }
 
     pub(super) fn cancel(&self, alarm: Alarm) {
         if !self.is_forked() {
-            self.machine.timers.cancel(alarm);
+            self.renewal_loop.timers.cancel(alarm);
         }
     }
 
@@ -453,15 +455,15 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         if self.is_forked() {
             return None;
         }
-        let number = self.machine.number();
-        let armed = self.machine.timers.wake(number, delay, waker);
+        let number = self.renewal_loop.number();
+        let armed = self.renewal_loop.timers.wake(number, delay, waker);
         armed.then_some(number)
     }
 
     /// A call that has not begun does not.
     pub(super) fn cancel_call(&self, number: u64) {
         if !self.is_forked() {
-            self.machine.timers.cancel_call(number);
+            self.renewal_loop.timers.cancel_call(number);
         }
     }
 }
@@ -469,7 +471,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
 impl<K> Clone for KeepAlive<K> {
     fn clone(&self) -> Self {
         KeepAlive {
-            machine: Arc::clone(&self.machine),
+            renewal_loop: Arc::clone(&self.renewal_loop),
         }
     }
 }
@@ -485,14 +487,14 @@ impl<K: Clone + Send + Sync + 'static> fmt::Debug for KeepAlive<K> {
 /// Something that a [`KeepAlive`] keeps. Dropping it stops the renewals; what was renewed runs out.
 #[must_use = "dropping it stops the renewals"]
 pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
-    machine: Arc<Machine<K>>,
-    series: Arc<Series<K>>,
+    renewal_loop: Arc<RenewalLoop<K>>,
+    registration: Arc<Registration<K>>,
 }
 
 impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// What is kept.
     pub fn key(&self) -> &K {
-        &self.series.key
+        &self.registration.key
     }
 
     /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again. In a
@@ -510,8 +512,8 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// How long it lasts if nothing renews it; zero if it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let now = self.machine.now();
-        match self.series.lease_state.look(now) {
+        let now = self.renewal_loop.now();
+        match self.registration.lease_state.look(now) {
             LeaseStatus::Held { ends, .. } => ends.since(now),
             _ => Duration::ZERO,
         }
@@ -520,19 +522,22 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// How it is learnt that it was lost.
     #[must_use]
     pub fn lost(&self) -> Lost {
-        Lost::new(&self.series.lease_state, self.machine.timers.clock())
+        Lost::new(
+            &self.registration.lease_state,
+            self.renewal_loop.timers.clock(),
+        )
     }
 
     /// The holder is alive; see [`KeepOptions::fed_every`]. False if it has ended.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
-        self.series.lease_state.feed(self.machine.now())
+        self.registration.lease_state.feed(self.renewal_loop.now())
     }
 
     /// How often it was renewed.
     #[must_use]
     pub fn renewals(&self) -> u64 {
-        self.series.lease_state.renewals()
+        self.registration.lease_state.renewals()
     }
 
     /// Stops the renewals. When this returns, no call of the renewal function for this generation
@@ -554,28 +559,31 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
 
     /// Whether this process is a forked copy of the one that keeps it.
     pub(super) fn is_forked(&self) -> bool {
-        self.series.lease_state.is_forked()
+        self.registration.lease_state.is_forked()
     }
 
     /// Stops without waiting for what is under way.
     pub(super) fn end(&self) -> Result<(), Loss> {
-        self.machine.stop(&self.series)
+        self.renewal_loop.stop(&self.registration)
     }
 
     /// Waits for what is under way.
     pub(super) fn settled(&self) {
-        self.series
+        self.registration
             .lease_state
-            .wait_for_in_flight(self.machine.timers.clock());
+            .wait_for_in_flight(self.renewal_loop.timers.clock());
     }
 }
 
 impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
     fn drop(&mut self) {
-        let (machine, series) = (Arc::clone(&self.machine), Arc::clone(&self.series));
+        let (renewal_loop, registration) = (
+            Arc::clone(&self.renewal_loop),
+            Arc::clone(&self.registration),
+        );
         // It may be a value of a map, and be dropped under that map's lock.
         when_unlocked(move || {
-            let _ = machine.stop(&series);
+            let _ = renewal_loop.stop(&registration);
         });
     }
 }

@@ -8,7 +8,7 @@ use super::super::store::{Outcome, StoreError};
 use super::events::What;
 use super::lane::Lane;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
-use super::machine::{Machine, Series, SharedLane, count};
+use super::renewal_loop::{Registration, RenewalLoop, SharedLane, count};
 use super::rhythm;
 use super::timers::{Alarm, MAX_PASSES};
 use super::{Batch, Entry};
@@ -16,25 +16,25 @@ use crate::panics::catch_panic;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-impl<K: Clone + Send + Sync + 'static> Machine<K> {
+impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// LANE-2: unless a pass of the present epoch runs, which takes it.
     pub(super) fn arm_pass(self: &Arc<Self>, lane: &SharedLane<K>, now: Time, window: Duration) {
         let Some(epoch) = lane.supervise(now) else {
             return;
         };
         let alarm = Alarm::Pass(lane.number, epoch);
-        let (machine, own) = (Arc::downgrade(self), Arc::clone(lane));
+        let (renewal_loop, own) = (Arc::downgrade(self), Arc::clone(lane));
         self.timers.pass(alarm, window, move || {
-            let Some(machine) = machine.upgrade() else {
+            let Some(renewal_loop) = renewal_loop.upgrade() else {
                 return;
             };
             // Relaxed: a bound. Those that look after the series arm it again.
-            let running = machine.passes.fetch_add(1, Ordering::Relaxed);
+            let running = renewal_loop.passes.fetch_add(1, Ordering::Relaxed);
             if running < MAX_PASSES {
-                machine.pass(&own, epoch);
+                renewal_loop.pass(&own, epoch);
             }
             // Relaxed: as above.
-            machine.passes.fetch_sub(1, Ordering::Relaxed);
+            renewal_loop.passes.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
@@ -80,19 +80,19 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     /// A batch is in the queue no more. Tells of the one that is latest, if that is late.
-    fn taken(&self, batch: &[Arc<Series<K>>], now: Time) {
-        let mut latest: Option<(Duration, &Series<K>)> = None;
-        for series in batch {
-            let mut plan = series.plan.lock();
+    fn taken(&self, batch: &[Arc<Registration<K>>], now: Time) {
+        let mut latest: Option<(Duration, &Registration<K>)> = None;
+        for registration in batch {
+            let mut plan = registration.plan.lock();
             plan.queued = None;
             let by = now.since(plan.due);
-            if by > rhythm::late(series.lease) && latest.is_none_or(|(most, _)| by > most) {
-                latest = Some((by, series));
+            if by > rhythm::late(registration.lease) && latest.is_none_or(|(most, _)| by > most) {
+                latest = Some((by, registration));
             }
         }
-        if let Some((by, series)) = latest {
+        if let Some((by, registration)) = latest {
             count(&self.counts.late);
-            self.tell(series, What::Late { by });
+            self.tell(registration, What::Late { by });
         }
     }
 
@@ -100,9 +100,9 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// pass was given up meanwhile.
     fn send(
         self: &Arc<Self>,
-        lane: &Lane<Arc<Series<K>>>,
+        lane: &Lane<Arc<Registration<K>>>,
         epoch: u64,
-        batch: &[Arc<Series<K>>],
+        batch: &[Arc<Registration<K>>],
     ) -> bool {
         let Some(again) = self.send_once(lane, epoch, batch) else {
             return false;
@@ -111,13 +111,13 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             // All of them together may take as long as one call; who has not had its turn by then is
             // due as before.
             let until = self.now() + rhythm::call_limit(lane.route.shortest());
-            for series in batch {
+            for registration in batch {
                 if self.now() >= until {
-                    self.timers.move_to(series.number, until);
+                    self.timers.move_to(registration.number, until);
                     continue;
                 }
                 if self
-                    .send_once(lane, epoch, std::slice::from_ref(series))
+                    .send_once(lane, epoch, std::slice::from_ref(registration))
                     .is_none()
                 {
                     return false;
@@ -130,27 +130,28 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// Sends a batch once. Whether each is to be tried alone.
     fn send_once(
         self: &Arc<Self>,
-        lane: &Lane<Arc<Series<K>>>,
+        lane: &Lane<Arc<Registration<K>>>,
         epoch: u64,
-        batch: &[Arc<Series<K>>],
+        batch: &[Arc<Registration<K>>],
     ) -> Option<bool> {
         // RENEW-3.
         let sent = self.now();
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
-        for series in batch {
-            if let LeaseStatus::Held { until, .. } = series.lease_state.look(sent) {
+        for registration in batch {
+            if let LeaseStatus::Held { until, .. } = registration.lease_state.look(sent) {
                 limit = limit
-                    .min(rhythm::call_limit(series.lease))
+                    .min(rhythm::call_limit(registration.lease))
                     .min(until.since(sent));
-                going.push(series);
+                going.push(registration);
             }
         }
         let overdue = sent + limit;
-        let mut in_flights: Vec<(&Arc<Series<K>>, InFlight)> = Vec::with_capacity(going.len());
-        for series in going {
-            if let Some(in_flight) = series.lease_state.begin_renewal(sent, overdue) {
-                in_flights.push((series, in_flight));
+        let mut in_flights: Vec<(&Arc<Registration<K>>, InFlight)> =
+            Vec::with_capacity(going.len());
+        for registration in going {
+            if let Some(in_flight) = registration.lease_state.begin_renewal(sent, overdue) {
+                in_flights.push((registration, in_flight));
             }
         }
         if in_flights.is_empty() {
@@ -164,17 +165,17 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let limit = overdue.since(self.now());
         if limit.is_zero() {
             self.complete_all(&in_flights, RenewalOutcome::Failed);
-            for (series, _) in &in_flights {
-                self.timers.move_to(series.number, sent);
+            for (registration, _) in &in_flights {
+                self.timers.move_to(registration.number, sent);
             }
             return Some(false);
         }
         count(&self.counts.batches);
         let entries: Vec<Entry<'_, K>> = in_flights
             .iter()
-            .map(|(series, _)| Entry {
-                key: &series.key,
-                lease: series.lease,
+            .map(|(registration, _)| Entry {
+                key: &registration.key,
+                lease: registration.lease,
             })
             .collect();
         let answer = catch_panic(|| {
@@ -199,23 +200,23 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             }
         };
         let mut outcomes = outcomes.into_iter();
-        for (series, in_flight) in in_flights {
+        for (registration, in_flight) in in_flights {
             let outcome = outcomes.next().unwrap_or_else(|| {
                 Outcome::Failed(StoreError::Unavailable("it got no outcome".to_owned()))
             });
-            self.completed(series, in_flight, sent, outcome);
+            self.completed(registration, in_flight, sent, outcome);
         }
         Some(false)
     }
 
     fn complete_all(
         &self,
-        in_flights: &[(&Arc<Series<K>>, InFlight)],
+        in_flights: &[(&Arc<Registration<K>>, InFlight)],
         outcome_of_renewal: RenewalOutcome,
     ) {
         let now = self.now();
-        for (series, in_flight) in in_flights {
-            series
+        for (registration, in_flight) in in_flights {
+            registration
                 .lease_state
                 .complete_renewal(*in_flight, now, outcome_of_renewal);
         }
@@ -223,7 +224,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     fn completed(
         &self,
-        series: &Arc<Series<K>>,
+        registration: &Arc<Registration<K>>,
         in_flight: InFlight,
         sent: Time,
         outcome: Outcome,
@@ -231,8 +232,8 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let now = self.now();
         match outcome {
             Outcome::Renewed => {
-                let until = sent + self.good_for(series.lease);
-                if !series.lease_state.complete_renewal(
+                let until = sent + self.good_for(registration.lease);
+                if !registration.lease_state.complete_renewal(
                     in_flight,
                     now,
                     RenewalOutcome::Renewed { until },
@@ -240,53 +241,53 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     return;
                 }
                 count(&self.counts.renewed);
-                let renewals = series.lease_state.renewals();
-                let due = rhythm::next(sent, series.lease, self.random(series.number));
+                let renewals = registration.lease_state.renewals();
+                let due = rhythm::next(sent, registration.lease, self.random(registration.number));
                 {
-                    let mut plan = series.plan.lock();
+                    let mut plan = registration.plan.lock();
                     plan.due = due;
                     plan.failed = 0;
                     plan.warned = false;
                 }
-                if let LeaseStatus::Held { until, ends } = series.lease_state.look(now) {
-                    self.timers.move_to(series.number, due.min(ends));
-                    self.tell(series, What::Renewed { until, renewals });
+                if let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) {
+                    self.timers.move_to(registration.number, due.min(ends));
+                    self.tell(registration, What::Renewed { until, renewals });
                     if self.alarm_after == Some(renewals) {
-                        self.tell(series, What::HeldLong { renewals });
+                        self.tell(registration, What::HeldLong { renewals });
                     }
                 }
             }
             Outcome::NotHeld => {
-                series
+                registration
                     .lease_state
                     .complete_renewal(in_flight, now, RenewalOutcome::NotHeld);
             }
             Outcome::Failed(error) => {
                 // One that was given up has failed then.
-                let awaited = series.lease_state.awaits(in_flight);
-                if series
+                let awaited = registration.lease_state.awaits(in_flight);
+                if registration
                     .lease_state
                     .complete_renewal(in_flight, now, RenewalOutcome::Failed)
                     && awaited
                 {
-                    self.failed(series, error, now);
+                    self.failed(registration, error, now);
                 }
             }
         }
     }
 
     /// An attempt failed: never the end of the series.
-    pub(super) fn failed(&self, series: &Series<K>, error: StoreError, now: Time) {
+    pub(super) fn failed(&self, registration: &Registration<K>, error: StoreError, now: Time) {
         count(&self.counts.failed);
-        let LeaseStatus::Held { until, ends } = series.lease_state.look(now) else {
+        let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
             return;
         };
         let (next, attempts) = {
-            let mut plan = series.plan.lock();
+            let mut plan = registration.plan.lock();
             plan.failed = plan.failed.saturating_add(1);
-            let random = self.random(series.number);
-            plan.due = rhythm::retry(now, until, series.lease, plan.failed, random);
-            let risk = rhythm::at_risk(until, series.lease);
+            let random = self.random(registration.number);
+            plan.due = rhythm::retry(now, until, registration.lease, plan.failed, random);
+            let risk = rhythm::at_risk(until, registration.lease);
             let next = if plan.warned {
                 plan.due
             } else {
@@ -294,10 +295,10 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             };
             (next, plan.failed)
         };
-        self.timers.move_to(series.number, next.min(ends));
+        self.timers.move_to(registration.number, next.min(ends));
         let remaining = ends.since(now);
         self.tell(
-            series,
+            registration,
             What::Failed {
                 error,
                 attempts,

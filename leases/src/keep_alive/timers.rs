@@ -19,7 +19,7 @@ use crate::sync::{Mutex, OnceLock, Origin};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Alarm {
     /// The series of this number looks after itself: one repeating timer each.
-    Series(u64),
+    Registration(u64),
     /// What is due in a lane goes out. The second number changes when a pass is given up.
     Pass(u64, u64),
     /// Whether this pass of a lane hangs.
@@ -133,7 +133,7 @@ impl Timers {
     /// Arms a series: a round then, and when it says.
     pub(super) fn repeat(
         &self,
-        series: u64,
+        registration: u64,
         first: Time,
         mut round: impl FnMut() -> Next + Send + 'static,
     ) -> bool {
@@ -146,14 +146,14 @@ impl Timers {
                 first: Duration::from_millis(1),
                 most: Duration::from_millis(100),
             });
-        let armed = work.repeat(Alarm::Series(series), period, move |_| round());
+        let armed = work.repeat(Alarm::Registration(registration), period, move |_| round());
         armed.is_ok()
     }
 
     /// Moves the next round of a series; nothing if it has ended.
-    pub(super) fn move_to(&self, series: u64, at: Time) {
+    pub(super) fn move_to(&self, registration: u64, at: Time) {
         if let Some(work) = self.work() {
-            let _ = work.reschedule_at(&Alarm::Series(series), at);
+            let _ = work.reschedule_at(&Alarm::Registration(registration), at);
         }
     }
 

@@ -12,7 +12,7 @@ use tourbillon::Time;
 
 use super::super::store::StoreError;
 use super::events::What;
-use super::machine::Machine;
+use super::renewal_loop::RenewalLoop;
 use super::timers::{Alarm, Timers};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
@@ -76,25 +76,25 @@ impl Drop for Waits {
             return;
         }
         self.state.lock().over = true;
-        self.timers.cancel(Alarm::Series(self.number));
+        self.timers.cancel(Alarm::Registration(self.number));
     }
 }
 
-impl<K: Clone + Send + Sync + 'static> Machine<K> {
+impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// Tells of a wait that begins now, under the key that `key` makes when it is needed.
     pub(super) fn waits(self: &Arc<Self>, key: impl Fn() -> K + Send + 'static) -> Waits {
         let number = self.number();
         let since = self.now();
         let state = Arc::new(Mutex::new(State::default()));
         let own = Arc::clone(&state);
-        let machine = Arc::downgrade(self);
+        let renewal_loop = Arc::downgrade(self);
         let mut pause = FIRST;
         // Without a timer, since everything is closed, there is nothing to tell either.
         let _armed = self.timers.repeat(number, since + FIRST, move || {
-            let Some(machine) = machine.upgrade() else {
+            let Some(renewal_loop) = renewal_loop.upgrade() else {
                 return Next::Stop;
             };
-            let now = machine.now();
+            let now = renewal_loop.now();
             let error = {
                 let state = own.lock();
                 if state.over {
@@ -105,7 +105,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             // The key is user code; its panic costs the event.
             let event = catch_panic(|| {
                 let what = What::Waiting { since, error };
-                machine.teller.prepare(&key(), now, what)
+                renewal_loop.teller.prepare(&key(), now, what)
             });
             match event {
                 Ok(Some(event)) => {
@@ -114,13 +114,15 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                     let left = if state.over {
                         Vec::new()
                     } else {
-                        machine.teller.post(&machine.timers, number, event)
+                        renewal_loop
+                            .teller
+                            .post(&renewal_loop.timers, number, event)
                     };
                     drop(state);
                     drop(left);
                 }
                 Ok(None) => {}
-                Err(_) => machine.teller.miss(1),
+                Err(_) => renewal_loop.teller.miss(1),
             }
             pause = pause.saturating_mul(2);
             Next::At(now + pause)

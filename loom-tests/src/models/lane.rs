@@ -36,8 +36,8 @@ struct Rig {
     peer: Mutex<()>,
 }
 
-fn end_of(series: usize) -> Time {
-    at(START + 100 + series as u64)
+fn end_of(registration: usize) -> Time {
+    at(START + 100 + registration as u64)
 }
 
 impl Rig {
@@ -55,9 +55,9 @@ impl Rig {
     }
 
     /// A series' round.
-    fn due(&self, series: usize, now: u64) {
-        let end = end_of(series);
-        self.lane.put(end, series as u64, series);
+    fn due(&self, registration: usize, now: u64) {
+        let end = end_of(registration);
+        self.lane.put(end, registration as u64, registration);
         self.arm(now);
     }
 
@@ -86,8 +86,8 @@ impl Rig {
                 break;
             }
             assert!(!given_up, "it was given up, and takes something");
-            for series in batch {
-                self.taken[series].fetch_add(1, Relaxed);
+            for registration in batch {
+                self.taken[registration].fetch_add(1, Relaxed);
             }
             if !self.lane.sends(epoch, at(OVERDUE)) {
                 break;
@@ -104,8 +104,12 @@ impl Rig {
         while let Some(epoch) = self.begins(|_| true) {
             self.pass(epoch);
         }
-        for series in 0..due {
-            assert_eq!(self.taken[series].load(Relaxed), 1, "series {series}");
+        for registration in 0..due {
+            assert_eq!(
+                self.taken[registration].load(Relaxed),
+                1,
+                "series {registration}"
+            );
         }
     }
 }
@@ -115,9 +119,9 @@ fn nothing_stays_behind_a_pass_that_ends() {
     check(3, || {
         let rig = Rig::new();
         rig.due(0, START);
-        let rounds = [1, 2].map(|series| {
+        let rounds = [1, 2].map(|registration| {
             let rig = Arc::clone(&rig);
-            thread::spawn(move || rig.due(series, START))
+            thread::spawn(move || rig.due(registration, START))
         });
         rig.pass(rig.begins(|_| true).expect("it was armed"));
         for round in rounds {

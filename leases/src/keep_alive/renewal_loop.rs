@@ -1,7 +1,7 @@
 //! The renewal machine: series, lanes, passes.
 //!
 //! ```text
-//!  a series' round --due--> its lane's queue --window--> pass --batch--> renew()
+//!  a registration' round --due--> its lane's queue --window--> pass --batch--> renew()
 //!     ^   (looks after itself: next round armed         |
 //!     |    whatever becomes of the pass)                 '--> outcomes: complete_renewal on each lease_state,
 //!     '---------------- moved to the next renewal <----------  or the next attempt, or lost
@@ -39,7 +39,7 @@ pub(super) type Renew<K> = dyn Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreEr
 /// Where a key's renewals go.
 pub(super) type Where<K> = dyn Fn(&K) -> Destination + Send + Sync;
 
-pub(super) struct Machine<K> {
+pub(super) struct RenewalLoop<K> {
     pub(super) timers: Arc<Timers>,
     pub(super) teller: Arc<Teller<K>>,
     pub(super) renew: Box<Renew<K>>,
@@ -56,11 +56,11 @@ pub(super) struct Machine<K> {
     origin: Origin,
 }
 
-pub(super) type SharedLane<K> = Arc<Lane<Arc<Series<K>>>>;
+pub(super) type SharedLane<K> = Arc<Lane<Arc<Registration<K>>>>;
 
 struct Registry<K> {
     closed: bool,
-    series: HashMap<u64, Arc<Series<K>>>,
+    registrations: HashMap<u64, Arc<Registration<K>>>,
     /// With the number of their series. One stays for as long as a pass of it has not come back.
     lanes: HashMap<Route, (SharedLane<K>, usize)>,
 }
@@ -82,7 +82,7 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 /// One key that is kept, from its start to its end.
-pub(super) struct Series<K> {
+pub(super) struct Registration<K> {
     pub(super) number: u64,
     pub(super) key: K,
     pub(super) lease: Duration,
@@ -119,9 +119,9 @@ pub(super) struct Parts<K> {
     pub(super) seed: u64,
 }
 
-impl<K: Clone + Send + Sync + 'static> Machine<K> {
+impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     pub(super) fn new(parts: Parts<K>) -> Self {
-        Machine {
+        RenewalLoop {
             timers: parts.timers,
             teller: parts.teller,
             renew: parts.renew,
@@ -131,7 +131,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             alarm_after: parts.alarm_after,
             registry: Mutex::new(Registry {
                 closed: false,
-                series: HashMap::new(),
+                registrations: HashMap::new(),
                 lanes: HashMap::new(),
             }),
             numbers: AtomicU64::new(0),
@@ -204,7 +204,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         self: &Arc<Self>,
         key: K,
         keep: &KeepOptions,
-    ) -> Result<Arc<Series<K>>, KeepError> {
+    ) -> Result<Arc<Registration<K>>, KeepError> {
         self.check(keep)?;
         let number = self.number();
         let now = self.now();
@@ -213,14 +213,14 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
         let route = Route::of((self.destination)(&key), keep.lease);
         let due = rhythm::next(sent, keep.lease, self.random(number));
-        let machine: Weak<Self> = Arc::downgrade(self);
+        let renewal_loop: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
-            if let Some(machine) = machine.upgrade() {
+            if let Some(renewal_loop) = renewal_loop.upgrade() {
                 // A look at a guard may find the loss, and the guard may be a value of a map.
-                when_unlocked(move || machine.lost(number, loss));
+                when_unlocked(move || renewal_loop.lost(number, loss));
             }
         });
-        let series = {
+        let registration = {
             let mut registry = self.registry.lock();
             if registry.closed {
                 return Err(KeepError::Closed);
@@ -231,7 +231,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 .entry(route)
                 .or_insert_with(|| (Arc::new(Lane::new(route, lane_number)), 0));
             *members += 1;
-            let series = Arc::new(Series {
+            let registration = Arc::new(Registration {
                 number,
                 key,
                 lease: keep.lease,
@@ -247,41 +247,43 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 }),
                 told: Mutex::new(false),
             });
-            registry.series.insert(number, Arc::clone(&series));
-            series
+            registry
+                .registrations
+                .insert(number, Arc::clone(&registration));
+            registration
         };
-        let machine = Arc::downgrade(self);
-        let own = Arc::clone(&series);
-        let first = match series.lease_state.look(now) {
+        let renewal_loop = Arc::downgrade(self);
+        let own = Arc::clone(&registration);
+        let first = match registration.lease_state.look(now) {
             LeaseStatus::Held { ends, .. } if keep.renewed => due.min(ends),
             LeaseStatus::Held { ends, .. } => ends,
             _ => now,
         };
         let armed = self
             .timers
-            .repeat(number, first, move || match machine.upgrade() {
-                Some(machine) => machine.round(&own),
+            .repeat(number, first, move || match renewal_loop.upgrade() {
+                Some(renewal_loop) => renewal_loop.round(&own),
                 None => Next::Stop,
             });
         if armed {
             // It may have ended before its timer was there to be cancelled.
-            if !self.registry.lock().series.contains_key(&number) {
-                self.timers.cancel(Alarm::Series(number));
+            if !self.registry.lock().registrations.contains_key(&number) {
+                self.timers.cancel(Alarm::Registration(number));
             }
-            Ok(series)
+            Ok(registration)
         } else {
-            series.lease_state.end(Loss::Closed);
+            registration.lease_state.end(Loss::Closed);
             Err(KeepError::Closed)
         }
     }
 
     /// The holder gives it up. Nothing of this series departs any more.
-    pub(super) fn stop(&self, series: &Series<K>) -> Result<(), Loss> {
+    pub(super) fn stop(&self, registration: &Registration<K>) -> Result<(), Loss> {
         if self.is_forked() {
             return Err(Loss::Forked);
         }
-        let stopped = series.lease_state.stop(self.now());
-        self.remove(series.number);
+        let stopped = registration.lease_state.stop(self.now());
+        self.remove(registration.number);
         match stopped {
             Stopped::Lost(loss) => Err(loss),
             _ => Ok(()),
@@ -289,48 +291,48 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     }
 
     /// Everything is lost, and nothing is kept any more.
-    pub(super) fn close(&self) -> Vec<Arc<Series<K>>> {
+    pub(super) fn close(&self) -> Vec<Arc<Registration<K>>> {
         if self.is_forked() {
             return Vec::new();
         }
         let all: Vec<_> = {
             let mut registry = self.registry.lock();
             registry.closed = true;
-            registry.series.values().cloned().collect()
+            registry.registrations.values().cloned().collect()
         };
         let mut kept = Vec::new();
-        for series in all {
+        for registration in all {
             if matches!(
-                series.lease_state.look(self.now()),
+                registration.lease_state.look(self.now()),
                 LeaseStatus::Held { .. }
             ) {
-                series.lease_state.end(Loss::Closed);
-                kept.push(series);
+                registration.lease_state.end(Loss::Closed);
+                kept.push(registration);
             }
         }
         kept
     }
 
-    fn remove(&self, number: u64) -> Option<Arc<Series<K>>> {
-        let series = {
+    fn remove(&self, number: u64) -> Option<Arc<Registration<K>>> {
+        let registration = {
             let mut registry = self.registry.lock();
-            let series = registry.series.remove(&number)?;
-            if let Some((_, members)) = registry.lanes.get_mut(&series.lane.route) {
+            let registration = registry.registrations.remove(&number)?;
+            if let Some((_, members)) = registry.lanes.get_mut(&registration.lane.route) {
                 *members -= 1;
             }
-            series
+            registration
         };
-        self.sweep(&series.lane);
-        self.timers.cancel(Alarm::Series(number));
+        self.sweep(&registration.lane);
+        self.timers.cancel(Alarm::Registration(number));
         let queued = {
-            let mut plan = series.plan.lock();
+            let mut plan = registration.plan.lock();
             plan.ended = true;
             plan.queued.take()
         };
         if let Some(until) = queued {
-            series.lane.take_out(until, number);
+            registration.lane.take_out(until, number);
         }
-        Some(series)
+        Some(registration)
     }
 
     /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
@@ -347,24 +349,24 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     /// Told by the term, once.
     fn lost(&self, number: u64, loss: Loss) {
         count(&self.counts.lost);
-        if let Some(series) = self.remove(number) {
-            self.tell(&series, What::Lost(loss));
+        if let Some(registration) = self.remove(number) {
+            self.tell(&registration, What::Lost(loss));
         }
     }
 
-    pub(super) fn tell(&self, series: &Series<K>, what: What) {
+    pub(super) fn tell(&self, registration: &Registration<K>, what: What) {
         let last = matches!(what, What::Lost(_));
         // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
         // renewal.
         let told = catch_panic(|| {
             let now = self.now();
-            let Some(event) = self.teller.prepare(&series.key, now, what) else {
+            let Some(event) = self.teller.prepare(&registration.key, now, what) else {
                 return;
             };
-            let mut told = series.told.lock();
+            let mut told = registration.told.lock();
             if !*told {
                 *told = last;
-                let left = self.teller.post(&self.timers, series.number, event);
+                let left = self.teller.post(&self.timers, registration.number, event);
                 drop(told);
                 drop(left);
             }
@@ -377,28 +379,28 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
     // === rounds ===
 
     /// A series looks after itself: RENEW-1.
-    fn round(self: &Arc<Self>, series: &Arc<Series<K>>) -> Next {
+    fn round(self: &Arc<Self>, registration: &Arc<Registration<K>>) -> Next {
         let now = self.now();
-        let LeaseStatus::Held { until, ends } = series.lease_state.look(now) else {
+        let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
             return Next::Stop;
         };
-        if !series.renewed {
+        if !registration.renewed {
             return Next::At(ends);
         }
-        let in_flight_status = series.lease_state.in_flight_status(now);
+        let in_flight_status = registration.lease_state.in_flight_status(now);
         if in_flight_status == InFlightStatus::GivenUp {
             count(&self.counts.given_up);
-            let limit = rhythm::call_limit(series.lease);
+            let limit = rhythm::call_limit(registration.lease);
             let error =
                 StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
-            self.failed(series, error, now);
+            self.failed(registration, error, now);
         }
         let mut next = ends;
         let mut tell = None;
         let mut queue = false;
         {
-            let mut plan = series.plan.lock();
-            let risk = rhythm::at_risk(until, series.lease);
+            let mut plan = registration.plan.lock();
+            let risk = rhythm::at_risk(until, registration.lease);
             if plan.warned {
             } else if now >= risk {
                 plan.warned = true;
@@ -412,22 +414,24 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
                 _ if now < plan.due => next = next.min(plan.due),
                 _ => {
                     // Looked at again, should the pass hang.
-                    next = next.min(now + rhythm::call_limit(series.lease));
+                    next = next.min(now + rhythm::call_limit(registration.lease));
                     queue = true;
                     if plan.queued.is_none() && !plan.ended {
                         plan.queued = Some(until);
-                        series.lane.put(until, series.number, Arc::clone(series));
+                        registration
+                            .lane
+                            .put(until, registration.number, Arc::clone(registration));
                     }
                 }
             }
         }
         if let Some(what) = tell {
-            self.tell(series, what);
+            self.tell(registration, what);
         }
         if queue {
             let remaining = until.since(now);
-            let window = rhythm::window(series.lease).min(remaining / 20);
-            self.arm_pass(&series.lane, now, window);
+            let window = rhythm::window(registration.lease).min(remaining / 20);
+            self.arm_pass(&registration.lane, now, window);
         }
         Next::At(next)
     }
@@ -439,15 +443,15 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         // Relaxed: counters.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let registry = self.registry.lock();
-        let series: Vec<_> = registry.series.values().cloned().collect();
+        let registration: Vec<_> = registry.registrations.values().cloned().collect();
         let destinations: HashSet<_> = registry.lanes.keys().map(|lane| lane.destination).collect();
         drop(registry);
-        let most = series
+        let most = registration
             .iter()
-            .map(|series| series.lease_state.renewals())
+            .map(|registration| registration.lease_state.renewals())
             .max();
         KeepAliveStats {
-            kept: series.len(),
+            kept: registration.len(),
             armed: self.timers.armed(),
             destinations: destinations.len(),
             renewed: read(&self.counts.renewed),
@@ -464,7 +468,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 }
 
 /// What is queued would keep its lane, and the lane what is queued.
-impl<K> Drop for Machine<K> {
+impl<K> Drop for RenewalLoop<K> {
     fn drop(&mut self) {
         // In a forked copy a lane's lock may be held for ever: the cycle stays.
         if self.origin.is_elsewhere() {
