@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tourbillon::{Clock, ClockParker, ClockUnparker, Time};
 
-use super::keep_alive::{Lane, Route};
+use super::keep_alive::{DestinationQueue, QueueKey};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex};
 
@@ -32,122 +32,127 @@ pub(crate) trait Carrier<T> {
     fn most(&self) -> usize;
 
     /// How long the call for a batch may take.
-    fn limit(&self, route: Route) -> Duration;
+    fn limit(&self, queue_key: QueueKey) -> Duration;
 
-    /// Has [`Line::pass`] run soon, on a thread that may block. Of one lane and epoch one runs at a
+    /// Has [`Line::flush`] run soon, on a thread that may block. Of one lane and epoch one runs at a
     /// time, and one that is armed while another one runs follows it.
-    fn arm(&self, lane: &Arc<Lane<T>>, epoch: u64);
+    fn arm(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
 
     /// Has [`Line::look`] run then, unless [`stops_looking`](Self::stops_looking) comes first.
-    fn looks_at(&self, lane: &Arc<Lane<T>>, epoch: u64, at: Time);
+    fn looks_at(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64, at: Time);
 
-    fn stops_looking(&self, lane: &Arc<Lane<T>>, epoch: u64);
+    fn stops_looking(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
 
     /// Sends a batch. It may block, and hang.
-    fn send(&self, route: Route, batch: Vec<T>, limit: Duration);
+    fn send(&self, queue_key: QueueKey, batch: Vec<T>, limit: Duration);
 }
 
 pub(crate) struct Line<T> {
     /// Ordered, so that those who drive the passes themselves do so in the same order each time.
-    lanes: Mutex<BTreeMap<Route, Arc<Lane<T>>>>,
+    queues: Mutex<BTreeMap<QueueKey, Arc<DestinationQueue<T>>>>,
 }
 
 impl<T> Default for Line<T> {
     fn default() -> Self {
         Line {
-            lanes: Mutex::new(BTreeMap::new()),
+            queues: Mutex::new(BTreeMap::new()),
         }
     }
 }
 
 impl<T> Line<T> {
     /// All of these are to be sent. What is of use for the shortest time goes first.
-    pub(crate) fn put(&self, carrier: &impl Carrier<T>, items: Vec<(Route, Time, T)>) {
+    pub(crate) fn put(&self, carrier: &impl Carrier<T>, items: Vec<(QueueKey, Time, T)>) {
         let mut into = BTreeMap::new();
-        for (route, until, item) in items {
+        for (queue_key, until, item) in items {
             let number = carrier.number();
-            let lane_number = carrier.number();
-            let mut lanes = self.lanes.lock();
-            let lane = lanes
-                .entry(route)
-                .or_insert_with(|| Arc::new(Lane::new(route, lane_number)));
+            let queue_number = carrier.number();
+            let mut queues = self.queues.lock();
+            let queue = queues
+                .entry(queue_key)
+                .or_insert_with(|| Arc::new(DestinationQueue::new(queue_key, queue_number)));
             // In this hold: a lane goes only while it is empty.
-            lane.put(until, number, item);
-            into.insert(route, Arc::clone(lane));
+            queue.put(until, number, item);
+            into.insert(queue_key, Arc::clone(queue));
         }
         // After all of them, so that they fill their batches.
-        for lane in into.values() {
-            Self::arm(carrier, lane);
+        for queue in into.values() {
+            Self::arm(carrier, queue);
         }
     }
 
-    fn arm(carrier: &impl Carrier<T>, lane: &Arc<Lane<T>>) {
-        if let Some(epoch) = lane.supervise(carrier.now()) {
-            carrier.arm(lane, epoch);
+    fn arm(carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
+        if let Some(epoch) = queue.supervise(carrier.now()) {
+            carrier.arm(queue, epoch);
         }
     }
 
     /// Sends what is in a lane, batch by batch, but begins none after `until`.
-    pub(crate) fn pass(
+    pub(crate) fn flush(
         &self,
         carrier: &impl Carrier<T>,
-        lane: &Arc<Lane<T>>,
+        queue: &Arc<DestinationQueue<T>>,
         epoch: u64,
         until: Time,
     ) {
         // Whatever happens, the pass comes back to its lane.
-        let _ = catch_panic(|| Self::send_all(carrier, lane, epoch, until));
-        carrier.stops_looking(lane, epoch);
-        lane.ended(epoch);
-        if lane.is_empty() {
-            self.sweep(lane);
+        let _ = catch_panic(|| Self::send_all(carrier, queue, epoch, until));
+        carrier.stops_looking(queue, epoch);
+        queue.ended(epoch);
+        if queue.is_empty() {
+            self.sweep(queue);
         } else {
-            Self::arm(carrier, lane);
+            Self::arm(carrier, queue);
         }
     }
 
-    fn send_all(carrier: &impl Carrier<T>, lane: &Arc<Lane<T>>, epoch: u64, until: Time) {
-        let limit = carrier.limit(lane.route);
+    fn send_all(
+        carrier: &impl Carrier<T>,
+        queue: &Arc<DestinationQueue<T>>,
+        epoch: u64,
+        until: Time,
+    ) {
+        let limit = carrier.limit(queue.queue_key);
         loop {
             let now = carrier.now();
             let overdue = now + limit;
-            if now >= until || !lane.sends(epoch, overdue) {
+            if now >= until || !queue.sends(epoch, overdue) {
                 return;
             }
-            let batch = lane.take(epoch, carrier.most(), |_| true);
+            let batch = queue.take(epoch, carrier.most(), |_| true);
             if batch.is_empty() {
                 return;
             }
-            carrier.looks_at(lane, epoch, overdue);
-            carrier.send(lane.route, batch, limit);
+            carrier.looks_at(queue, epoch, overdue);
+            carrier.send(queue.queue_key, batch, limit);
         }
     }
 
     /// Gives the present pass of a lane up if its batch is overdue and others wait behind it.
-    pub(crate) fn look(&self, carrier: &impl Carrier<T>, lane: &Arc<Lane<T>>) {
-        if !lane.is_empty() {
-            Self::arm(carrier, lane);
+    pub(crate) fn look(&self, carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
+        if !queue.is_empty() {
+            Self::arm(carrier, queue);
         }
     }
 
     /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
-    fn sweep(&self, lane: &Arc<Lane<T>>) {
-        let mut lanes = self.lanes.lock();
-        let present = lanes.get(&lane.route);
-        if present.is_some_and(|present| Arc::ptr_eq(present, lane))
-            && lane.is_empty()
-            && lane.is_idle()
+    fn sweep(&self, queue: &Arc<DestinationQueue<T>>) {
+        let mut queues = self.queues.lock();
+        let present = queues.get(&queue.queue_key);
+        if present.is_some_and(|present| Arc::ptr_eq(present, queue))
+            && queue.is_empty()
+            && queue.is_idle()
         {
-            lanes.remove(&lane.route);
+            queues.remove(&queue.queue_key);
         }
     }
 
     /// Makes the passes on this thread, where no other thread does.
-    pub(crate) fn pass_here(&self, carrier: &impl Carrier<T>, until: Time) {
-        let lanes: Vec<_> = self.lanes.lock().values().cloned().collect();
-        for lane in lanes {
-            if let Some(epoch) = lane.supervise(carrier.now()) {
-                self.pass(carrier, &lane, epoch, until);
+    pub(crate) fn flush_here(&self, carrier: &impl Carrier<T>, until: Time) {
+        let queues: Vec<_> = self.queues.lock().values().cloned().collect();
+        for queue in queues {
+            if let Some(epoch) = queue.supervise(carrier.now()) {
+                self.flush(carrier, &queue, epoch, until);
             }
         }
     }

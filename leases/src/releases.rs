@@ -13,7 +13,7 @@ use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::inner::Inner;
-use super::keep_alive::{Alarm, Lane, Route, call_limit};
+use super::keep_alive::{Alarm, DestinationQueue, QueueKey, call_limit};
 use super::line::Carrier;
 use super::request::{GiveBack, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
@@ -70,8 +70,8 @@ impl Inner {
     fn put(self: &Arc<Self>, releases: Vec<Queued>) {
         let routed = releases.into_iter().map(|release| {
             let destination = self.destination(&release.back.name);
-            let route = Route::of(destination, release.back.lease);
-            (route, release.until, release)
+            let queue_key = QueueKey::of(destination, release.back.lease);
+            (queue_key, release.until, release)
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
         // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
@@ -94,7 +94,7 @@ impl Inner {
     /// this clock. Without threads it is tried here.
     pub(super) fn settle(self: &Arc<Self>, clock: &Clock, until: Time) {
         if self.stepped {
-            self.line.pass_here(self, until);
+            self.line.flush_here(self, until);
         } else {
             self.releases.settled(clock, until);
         }
@@ -218,28 +218,28 @@ impl Carrier<Queued> for Arc<Inner> {
         self.keep_alive.most()
     }
 
-    fn limit(&self, route: Route) -> Duration {
-        call_limit(route.shortest())
+    fn limit(&self, queue_key: QueueKey) -> Duration {
+        call_limit(queue_key.shortest())
     }
 
-    fn arm(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
-        pass_after(self, lane, epoch, Duration::ZERO);
+    fn arm(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
+        flush_after(self, queue, epoch, Duration::ZERO);
     }
 
-    fn looks_at(&self, lane: &Arc<Lane<Queued>>, epoch: u64, at: Time) {
-        let (inner, own) = (Arc::clone(self), Arc::clone(lane));
-        let alarm = Alarm::Look(lane.number, epoch);
+    fn looks_at(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64, at: Time) {
+        let (inner, own) = (Arc::clone(self), Arc::clone(queue));
+        let alarm = Alarm::Look(queue.number, epoch);
         let delay = at.since(self.clock.now());
         self.keep_alive
             .after(alarm, delay, move || inner.line.look(&inner, &own));
     }
 
-    fn stops_looking(&self, lane: &Arc<Lane<Queued>>, epoch: u64) {
-        self.keep_alive.cancel(Alarm::Look(lane.number, epoch));
+    fn stops_looking(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
+        self.keep_alive.cancel(Alarm::Look(queue.number, epoch));
     }
 
-    fn send(&self, route: Route, mut batch: Vec<Queued>, limit: Duration) {
-        let answers = self.release_all(route.destination, &batch, limit);
+    fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
+        let answers = self.release_all(queue_key.destination, &batch, limit);
         // Those with one pause share a timer.
         let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {
@@ -262,16 +262,21 @@ impl Carrier<Queued> for Arc<Inner> {
 }
 
 /// The timer keeps the leases alive: what is in the line is sent also when nobody has them any more.
-fn pass_after(inner: &Arc<Inner>, lane: &Arc<Lane<Queued>>, epoch: u64, delay: Duration) {
-    let (own, lane_of) = (Arc::clone(inner), Arc::clone(lane));
-    let alarm = Alarm::Pass(lane.number, epoch);
-    inner.keep_alive.pass(alarm, delay, move || {
+fn flush_after(
+    inner: &Arc<Inner>,
+    queue: &Arc<DestinationQueue<Queued>>,
+    epoch: u64,
+    delay: Duration,
+) {
+    let (own, lane_of) = (Arc::clone(inner), Arc::clone(queue));
+    let alarm = Alarm::Flush(queue.number, epoch);
+    inner.keep_alive.flush(alarm, delay, move || {
         // Relaxed: a bound.
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
         if running < MOST_PASSES {
-            own.line.pass(&own, &lane_of, epoch, Time::MAX);
+            own.line.flush(&own, &lane_of, epoch, Time::MAX);
         } else {
-            pass_after(&own, &lane_of, epoch, BUSY);
+            flush_after(&own, &lane_of, epoch, BUSY);
         }
         // Relaxed: as above.
         own.release_passes.fetch_sub(1, Ordering::Relaxed);

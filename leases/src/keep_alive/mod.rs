@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
 //! | `renewal_loop.rs` | series and their rounds |
-//! | `pass.rs` | what goes out, and what came of it |
+//! | `flush.rs` | what goes out, and what came of it |
 //! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
-//! | `lane.rs` | one destination: what is due, and which pass sends it |
+//! | `queue.rs` | one destination: what is due, and which pass sends it |
 //! | `rhythm.rs` | when: jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | what the application hears |
 //! | `waits.rs` | what it hears of callers that wait |
@@ -15,10 +15,10 @@
 
 mod builder;
 mod events;
-mod lane;
+mod flush;
 mod lease_state;
 mod lost;
-mod pass;
+mod queue;
 mod renewal_loop;
 mod rhythm;
 #[cfg(any(test, feature = "test-util"))]
@@ -34,7 +34,7 @@ pub use lost::Lost;
 pub use steps::Steps;
 
 pub(super) use builder::random;
-pub(super) use lane::{Lane, Route};
+pub(super) use queue::{DestinationQueue, QueueKey};
 pub(super) use rhythm::{call_limit, spread};
 pub(super) use timers::Alarm;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
@@ -425,9 +425,14 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     }
 
     /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
-    pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
+    pub(super) fn flush(
+        &self,
+        alarm: Alarm,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) {
         if !self.is_forked() {
-            self.renewal_loop.timers.pass(alarm, delay, task);
+            self.renewal_loop.timers.flush(alarm, delay, task);
         }
     }
 

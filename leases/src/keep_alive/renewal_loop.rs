@@ -1,9 +1,9 @@
 //! The renewal machine: series, lanes, passes.
 //!
 //! ```text
-//!  a registration' round --due--> its lane's queue --window--> pass --batch--> renew()
+//!  a registration' round --due--> its queue's queue --window--> flush --batch--> renew()
 //!     ^   (looks after itself: next round armed         |
-//!     |    whatever becomes of the pass)                 '--> outcomes: complete_renewal on each lease_state,
+//!     |    whatever becomes of the flush)                 '--> outcomes: complete_renewal on each lease_state,
 //!     '---------------- moved to the next renewal <----------  or the next attempt, or lost
 //! ```
 //!
@@ -24,8 +24,8 @@ use tourbillon::reentrancy::when_unlocked;
 
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Teller, What};
-use super::lane::{Lane, Route};
 use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
+use super::queue::{DestinationQueue, QueueKey};
 use super::rhythm;
 use super::rhythm::splitmix64;
 use super::timers::{Alarm, Timers};
@@ -50,19 +50,19 @@ pub(super) struct RenewalLoop<K> {
     registry: Mutex<Registry<K>>,
     numbers: AtomicU64,
     /// Passes that run.
-    pub(super) passes: AtomicUsize,
+    pub(super) flushes: AtomicUsize,
     seed: u64,
     pub(super) counts: Counts,
     origin: Origin,
 }
 
-pub(super) type SharedLane<K> = Arc<Lane<Arc<Registration<K>>>>;
+pub(super) type SharedQueue<K> = Arc<DestinationQueue<Arc<Registration<K>>>>;
 
 struct Registry<K> {
     closed: bool,
     registrations: HashMap<u64, Arc<Registration<K>>>,
     /// With the number of their series. One stays for as long as a pass of it has not come back.
-    lanes: HashMap<Route, (SharedLane<K>, usize)>,
+    queues: HashMap<QueueKey, (SharedQueue<K>, usize)>,
 }
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub(super) struct Registration<K> {
     pub(super) key: K,
     pub(super) lease: Duration,
     pub(super) renewed: bool,
-    pub(super) lane: SharedLane<K>,
+    pub(super) queue: SharedQueue<K>,
     pub(super) lease_state: Arc<LeaseState>,
     pub(super) plan: Mutex<Plan>,
     /// The loss was told, after which nothing is.
@@ -132,10 +132,10 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             registry: Mutex::new(Registry {
                 closed: false,
                 registrations: HashMap::new(),
-                lanes: HashMap::new(),
+                queues: HashMap::new(),
             }),
             numbers: AtomicU64::new(0),
-            passes: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
             seed: parts.seed,
             counts: Counts::default(),
             origin: Origin::here(),
@@ -211,7 +211,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let sent = keep.since.map_or(now, |since| since.min(now));
         let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
-        let route = Route::of((self.destination)(&key), keep.lease);
+        let queue_key = QueueKey::of((self.destination)(&key), keep.lease);
         let due = rhythm::next(sent, keep.lease, self.random(number));
         let renewal_loop: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
@@ -225,18 +225,18 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             if registry.closed {
                 return Err(KeepError::Closed);
             }
-            let lane_number = self.number();
-            let (lane, members) = registry
-                .lanes
-                .entry(route)
-                .or_insert_with(|| (Arc::new(Lane::new(route, lane_number)), 0));
+            let queue_number = self.number();
+            let (queue, members) = registry
+                .queues
+                .entry(queue_key)
+                .or_insert_with(|| (Arc::new(DestinationQueue::new(queue_key, queue_number)), 0));
             *members += 1;
             let registration = Arc::new(Registration {
                 number,
                 key,
                 lease: keep.lease,
                 renewed: keep.renewed,
-                lane: Arc::clone(lane),
+                queue: Arc::clone(queue),
                 lease_state: Arc::new(LeaseState::new(now, until, cap, keep.feed, on_loss)),
                 plan: Mutex::new(Plan {
                     due,
@@ -317,12 +317,12 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let registration = {
             let mut registry = self.registry.lock();
             let registration = registry.registrations.remove(&number)?;
-            if let Some((_, members)) = registry.lanes.get_mut(&registration.lane.route) {
+            if let Some((_, members)) = registry.queues.get_mut(&registration.queue.queue_key) {
                 *members -= 1;
             }
             registration
         };
-        self.sweep(&registration.lane);
+        self.sweep(&registration.queue);
         self.timers.cancel(Alarm::Registration(number));
         let queued = {
             let mut plan = registration.plan.lock();
@@ -330,19 +330,19 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             plan.queued.take()
         };
         if let Some(until) = queued {
-            registration.lane.take_out(until, number);
+            registration.queue.take_out(until, number);
         }
         Some(registration)
     }
 
     /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
-    pub(super) fn sweep(&self, lane: &SharedLane<K>) {
+    pub(super) fn sweep(&self, queue: &SharedQueue<K>) {
         let mut registry = self.registry.lock();
-        let unused = |(present, members): &(SharedLane<K>, usize)| {
-            *members == 0 && Arc::ptr_eq(present, lane) && lane.is_idle()
+        let unused = |(present, members): &(SharedQueue<K>, usize)| {
+            *members == 0 && Arc::ptr_eq(present, queue) && queue.is_idle()
         };
-        if registry.lanes.get(&lane.route).is_some_and(unused) {
-            registry.lanes.remove(&lane.route);
+        if registry.queues.get(&queue.queue_key).is_some_and(unused) {
+            registry.queues.remove(&queue.queue_key);
         }
     }
 
@@ -418,9 +418,11 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                     queue = true;
                     if plan.queued.is_none() && !plan.ended {
                         plan.queued = Some(until);
-                        registration
-                            .lane
-                            .put(until, registration.number, Arc::clone(registration));
+                        registration.queue.put(
+                            until,
+                            registration.number,
+                            Arc::clone(registration),
+                        );
                     }
                 }
             }
@@ -431,7 +433,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if queue {
             let remaining = until.since(now);
             let window = rhythm::window(registration.lease).min(remaining / 20);
-            self.arm_pass(&registration.lane, now, window);
+            self.arm_flush(&registration.queue, now, window);
         }
         Next::At(next)
     }
@@ -444,7 +446,11 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let registry = self.registry.lock();
         let registration: Vec<_> = registry.registrations.values().cloned().collect();
-        let destinations: HashSet<_> = registry.lanes.keys().map(|lane| lane.destination).collect();
+        let destinations: HashSet<_> = registry
+            .queues
+            .keys()
+            .map(|queue| queue.destination)
+            .collect();
         drop(registry);
         let most = registration
             .iter()
@@ -474,7 +480,7 @@ impl<K> Drop for RenewalLoop<K> {
         if self.origin.is_elsewhere() {
             return;
         }
-        let lanes = std::mem::take(&mut self.registry.lock().lanes);
-        lanes.values().for_each(|(lane, _)| lane.clear());
+        let queues = std::mem::take(&mut self.registry.lock().queues);
+        queues.values().for_each(|(queue, _)| queue.clear());
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum Alarm {
     /// The series of this number looks after itself: one repeating timer each.
     Registration(u64),
     /// What is due in a lane goes out. The second number changes when a pass is given up.
-    Pass(u64, u64),
+    Flush(u64, u64),
     /// Whether this pass of a lane hangs.
     Look(u64, u64),
     /// A call to the store that somebody awaits, or releases that are tried again.
@@ -31,7 +31,7 @@ pub(crate) enum Alarm {
 }
 
 /// Passes that hang at one time; beyond those the ones that look after the series find a worker.
-pub(super) const MAX_PASSES: usize = 240;
+pub(super) const MAX_FLUSHES: usize = 240;
 /// Passes of renewals, those of releases, of which there are 64, and rounds.
 const MAX_WORKERS: usize = 320;
 /// Calls that hang at one time; one more waits, and renewals don't. Those of one destination have
@@ -181,7 +181,12 @@ impl Timers {
 
     /// Runs a pass after `delay`, or earlier if one of this name is armed; one that runs is followed by
     /// another one.
-    pub(super) fn pass(&self, alarm: Alarm, delay: Duration, task: impl FnOnce() + Send + 'static) {
+    pub(super) fn flush(
+        &self,
+        alarm: Alarm,
+        delay: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) {
         if let Some(work) = self.work() {
             let armed = work.schedule_if_absent(alarm, delay, move |_| task());
             if armed.is_err() {

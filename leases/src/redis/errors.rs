@@ -86,7 +86,7 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
         _ => "",
     };
     let why = format!("{} {said}{hint}", error.code());
-    if passes(error.code(), details) {
+    if flushes(error.code(), details) {
         StoreError::Unavailable(why)
     } else {
         StoreError::Refused(why)
@@ -104,7 +104,7 @@ pub(super) fn is_cross_slot(error: &ServerError) -> bool {
                 .any(|word| words.contains(word))
 }
 
-fn passes(code: &str, details: &str) -> bool {
+fn flushes(code: &str, details: &str) -> bool {
     if PASSING.contains(&code) {
         return true;
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn what_passes_and_what_does_not() {
         for code in PASSING {
-            assert!(passes(code, ""), "{code}");
+            assert!(flushes(code, ""), "{code}");
         }
         for code in [
             "NOAUTH",
@@ -158,14 +158,14 @@ mod tests {
             "MOVED",
             "ERR",
         ] {
-            assert!(!passes(code, "the rest of the line"), "{code}");
+            assert!(!flushes(code, "the rest of the line"), "{code}");
         }
-        assert!(passes("ERR", "max number of clients reached"));
-        assert!(passes(
+        assert!(flushes("ERR", "max number of clients reached"));
+        assert!(flushes(
             "ERR",
             "Error running script (call to f_1): @user_script:9: -READONLY You can't write"
         ));
-        assert!(!passes(
+        assert!(!flushes(
             "ERR",
             "Error running script: WRONGTYPE Operation against a key"
         ));

@@ -476,7 +476,7 @@ impl LeaseStore for RedisStore {
         if calls.is_empty() {
             return Ok(outcomes);
         }
-        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit))?;
+        let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit))?;
         for (at, answer) in places.into_iter().zip(answers) {
             outcomes[at] = match answer {
                 Value::Int(1) => Outcome::Renewed,
@@ -512,7 +512,7 @@ impl LeaseStore for RedisStore {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.0.pool.call(Whose::Pass, &calls, Limit::new(limit));
+        let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit));
         // As after a release.
         for held in batch {
             self.0.listener.hub.released(held.name);

@@ -44,7 +44,7 @@ pub(super) enum Whose {
     User(Destination),
     /// A pass's, of renewals or releases. There are few at a time, and they must not stand in line
     /// behind the others.
-    Pass,
+    Flush,
 }
 
 /// A turn, until it is dropped.
@@ -97,7 +97,7 @@ impl Pool {
         }
         let _turn = match whose {
             Whose::User(destination) => Some(self.turn(destination, limit)?),
-            Whose::Pass => None,
+            Whose::Flush => None,
         };
         let mut idle = self.take_idle();
         loop {

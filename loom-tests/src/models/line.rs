@@ -5,7 +5,7 @@
 //! shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/line-pass-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
+//! - `teeth/line-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
 //! - `teeth/line-looks-at-nothing.patch`: what is behind a pass that hangs stays.
 //! - `teeth/line-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
 //! - `teeth/line-completed-registers-in-a-second-hold.patch`
@@ -17,7 +17,7 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
-use crate::leases::keep_alive::{Lane, Route};
+use crate::leases::keep_alive::{DestinationQueue, QueueKey};
 use crate::leases::line::{Carrier, Entered, Line, Tally};
 use crate::leases::store::Destination;
 use crate::rig::{START, at};
@@ -39,8 +39,8 @@ struct Rig {
     tally: Arc<Tally>,
     hand: ManualClock,
     clock: Clock,
-    armed: std::sync::Mutex<Vec<(Arc<Lane<Item>>, u64)>>,
-    looks: std::sync::Mutex<Vec<(Arc<Lane<Item>>, u64)>>,
+    armed: std::sync::Mutex<Vec<(Arc<DestinationQueue<Item>>, u64)>>,
+    looks: std::sync::Mutex<Vec<(Arc<DestinationQueue<Item>>, u64)>>,
     numbers: Number,
     sent: [Count; 3],
     /// What a batch is sent to, with which the checker lets others in between.
@@ -65,38 +65,38 @@ impl Carrier<Item> for Arc<Rig> {
         1
     }
 
-    fn limit(&self, _route: Route) -> Duration {
+    fn limit(&self, _route: QueueKey) -> Duration {
         Duration::from_nanos(LIMIT)
     }
 
-    fn arm(&self, lane: &Arc<Lane<Item>>, epoch: u64) {
+    fn arm(&self, queue: &Arc<DestinationQueue<Item>>, epoch: u64) {
         let mut armed = self.armed.lock().unwrap();
         if !armed.iter().any(|(_, other)| *other == epoch) {
-            armed.push((Arc::clone(lane), epoch));
+            armed.push((Arc::clone(queue), epoch));
         }
     }
 
-    fn looks_at(&self, lane: &Arc<Lane<Item>>, epoch: u64, _at: Time) {
-        self.stops_looking(lane, epoch);
-        self.looks.lock().unwrap().push((Arc::clone(lane), epoch));
+    fn looks_at(&self, queue: &Arc<DestinationQueue<Item>>, epoch: u64, _at: Time) {
+        self.stops_looking(queue, epoch);
+        self.looks.lock().unwrap().push((Arc::clone(queue), epoch));
     }
 
-    fn stops_looking(&self, _lane: &Arc<Lane<Item>>, epoch: u64) {
+    fn stops_looking(&self, _lane: &Arc<DestinationQueue<Item>>, epoch: u64) {
         self.looks
             .lock()
             .unwrap()
             .retain(|(_, other)| *other != epoch);
     }
 
-    fn send(&self, _route: Route, batch: Vec<Item>, _limit: Duration) {
+    fn send(&self, _route: QueueKey, batch: Vec<Item>, _limit: Duration) {
         for item in batch {
             drop(self.store.lock());
             if self.hangs == Some(item.number) {
                 self.hanging.lock().unwrap().push(item);
                 self.hand.set(at(START + LIMIT));
                 let looks = std::mem::take(&mut *self.looks.lock().unwrap());
-                for (lane, _) in looks {
-                    self.line.look(self, &lane);
+                for (queue, _) in looks {
+                    self.line.look(self, &queue);
                 }
                 // Other workers, as long as this one hangs.
                 while self.runs_one() {}
@@ -134,16 +134,17 @@ impl Rig {
             number,
             entered: self.tally.enter(),
         };
-        let route = Route::of(Destination::default(), Duration::from_secs(30));
-        self.line.put(self, vec![(route, at(START + 100), item)]);
+        let queue_key = QueueKey::of(Destination::default(), Duration::from_secs(30));
+        self.line
+            .put(self, vec![(queue_key, at(START + 100), item)]);
     }
 
     /// One that is armed runs, on this thread. Whether there was one.
     fn runs_one(self: &Arc<Self>) -> bool {
-        let Some((lane, epoch)) = self.armed.lock().unwrap().pop() else {
+        let Some((queue, epoch)) = self.armed.lock().unwrap().pop() else {
             return false;
         };
-        self.line.pass(self, &lane, epoch, Time::MAX);
+        self.line.flush(self, &queue, epoch, Time::MAX);
         true
     }
 
@@ -181,8 +182,8 @@ fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
             let rig = Arc::clone(&rig);
             thread::spawn(move || rig.give_back(2))
         };
-        let (lane, epoch) = rig.armed.lock().unwrap().pop().expect("it was armed");
-        rig.line.pass(&rig, &lane, epoch, Time::MAX);
+        let (queue, epoch) = rig.armed.lock().unwrap().pop().expect("it was armed");
+        rig.line.flush(&rig, &queue, epoch, Time::MAX);
         dropping.join().unwrap();
         while rig.runs_one() {}
         assert_eq!(rig.sent(), [0, 1, 1]);

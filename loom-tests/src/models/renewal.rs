@@ -101,12 +101,12 @@ impl Lease {
 fn nothing_is_sent_after_the_release() {
     check(3, || {
         let lease = Lease::new();
-        let pass = {
+        let flush = {
             let lease = lease.clone();
             thread::spawn(move || lease.renew(LIMIT))
         };
         lease.release();
-        pass.join().unwrap();
+        flush.join().unwrap();
         assert_eq!(lease.look(), LeaseStatus::Stopped);
         assert_eq!(lease.told(), 0);
     });
@@ -123,12 +123,12 @@ fn the_answer_wakes_all_who_wait_for_it() {
             let lease = lease.clone();
             thread::spawn(move || lease.lease_state.wait_for_in_flight(&lease.clock))
         };
-        let pass = {
+        let flush = {
             let lease = lease.clone();
             thread::spawn(move || lease.complete_renewal(in_flight, RenewalOutcome::Failed))
         };
         lease.lease_state.wait_for_in_flight(&lease.clock);
-        assert!(!pass.join().unwrap());
+        assert!(!flush.join().unwrap());
         other.join().unwrap();
     });
 }
@@ -172,13 +172,13 @@ fn a_late_answer_lands_beside_the_next_flight() {
                 lease.complete_renewal(in_flight, RenewalOutcome::Failed);
             })
         };
-        let pass = {
+        let flush = {
             let lease = lease.clone();
             thread::spawn(move || lease.renew(UNTIL))
         };
         lease.release();
         late.join().unwrap();
-        pass.join().unwrap();
+        flush.join().unwrap();
     });
 }
 
@@ -188,7 +188,7 @@ fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
     check(3, move || {
         let old = Lease::new();
         let in_flight = old.begin_renewal(LIMIT).unwrap();
-        let pass = {
+        let flush = {
             let old = old.clone();
             thread::spawn(move || old.complete_renewal(in_flight, outcome_of_renewal))
         };
@@ -202,7 +202,7 @@ fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
             }
             LeaseStatus::Stopped => unreachable!("nobody stopped it"),
         };
-        let goes_on = pass.join().unwrap();
+        let goes_on = flush.join().unwrap();
         // Once lost it stays lost, for the same reason, and an answer that comes then is none.
         assert_eq!(old.look(), seen);
         assert_eq!(goes_on, new.is_none());
@@ -232,13 +232,13 @@ fn an_answer_after_the_release_ends_nothing() {
     check(3, || {
         let old = Lease::new();
         let in_flight = old.begin_renewal(LIMIT).unwrap();
-        let pass = {
+        let flush = {
             let old = old.clone();
             thread::spawn(move || old.complete_renewal(in_flight, RenewalOutcome::NotHeld))
         };
         let stopped = old.lease_state.stop(at(START));
         let new = Lease::acquired(&old.hand, at(UNTIL));
-        assert!(!pass.join().unwrap());
+        assert!(!flush.join().unwrap());
         // The one that came first.
         match stopped {
             Stopped::Now => assert_eq!((old.look(), old.told()), (LeaseStatus::Stopped, 0)),

@@ -33,7 +33,7 @@ enum Op {
     Stop,
     Feed,
     End,
-    Pass(u64),
+    Flush(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +55,8 @@ const OPS: [Op; 13] = [
     Op::Stop,
     Op::Feed,
     Op::End,
-    Op::Pass(1),
-    Op::Pass(3),
+    Op::Flush(1),
+    Op::Flush(3),
 ];
 
 /// What a term is, without its mechanics.
@@ -137,7 +137,7 @@ impl Pair {
     fn step(&mut self, op: Op) {
         let now = at(self.model.now);
         match op {
-            Op::Pass(by) => self.model.now += by,
+            Op::Flush(by) => self.model.now += by,
             Op::Look => {
                 self.model.settle();
                 assert_eq!(self.lease_state.look(now), self.model.lease_status());

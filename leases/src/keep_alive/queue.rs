@@ -26,14 +26,14 @@ const HANGING: usize = 2;
 
 /// What has a lane of its own: a destination, and leases from a power of two up to the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct Route {
+pub(crate) struct QueueKey {
     pub(crate) destination: Destination,
     length: u32,
 }
 
-impl Route {
+impl QueueKey {
     pub(crate) fn of(destination: Destination, lease: Duration) -> Self {
-        Route {
+        QueueKey {
             destination,
             length: lease.as_millis().max(1).ilog2(),
         }
@@ -47,8 +47,8 @@ impl Route {
     }
 }
 
-pub(crate) struct Lane<T> {
-    pub(crate) route: Route,
+pub(crate) struct DestinationQueue<T> {
+    pub(crate) queue_key: QueueKey,
     /// No other lane's, not even that of an earlier one of this destination.
     pub(crate) number: u64,
     state: Mutex<State<T>>,
@@ -64,10 +64,10 @@ struct State<T> {
     hanging: Vec<u64>,
 }
 
-impl<T> Lane<T> {
-    pub(crate) fn new(route: Route, number: u64) -> Self {
-        Lane {
-            route,
+impl<T> DestinationQueue<T> {
+    pub(crate) fn new(queue_key: QueueKey, number: u64) -> Self {
+        DestinationQueue {
+            queue_key,
             number,
             state: Mutex::new(State {
                 queue: BTreeMap::new(),
@@ -178,37 +178,40 @@ mod tests {
         Time::from_nanos(nanos)
     }
 
-    fn lane(until: &[u64]) -> Lane<u64> {
-        let lane = Lane::new(Route::of(Destination::new(7), Duration::from_secs(30)), 0);
+    fn queue(until: &[u64]) -> DestinationQueue<u64> {
+        let queue = DestinationQueue::new(
+            QueueKey::of(Destination::new(7), Duration::from_secs(30)),
+            0,
+        );
         for (number, until) in until.iter().enumerate() {
-            lane.put(at(*until), number as u64, *until);
+            queue.put(at(*until), number as u64, *until);
         }
-        lane
+        queue
     }
 
-    fn taken(lane: &Lane<u64>, epoch: u64, most: usize) -> Vec<u64> {
-        lane.take(epoch, most, |_| true)
+    fn taken(queue: &DestinationQueue<u64>, epoch: u64, most: usize) -> Vec<u64> {
+        queue.take(epoch, most, |_| true)
     }
 
     #[test]
     fn r18_the_most_urgent_go_first() {
-        let lane = lane(&[30, 10, 20, 10]);
-        assert_eq!(taken(&lane, 0, 3), [10, 10, 20]);
-        assert!(lane.take_out(at(30), 0));
-        assert!(!lane.take_out(at(30), 0));
-        assert!(taken(&lane, 0, 3).is_empty());
+        let queue = queue(&[30, 10, 20, 10]);
+        assert_eq!(taken(&queue, 0, 3), [10, 10, 20]);
+        assert!(queue.take_out(at(30), 0));
+        assert!(!queue.take_out(at(30), 0));
+        assert!(taken(&queue, 0, 3).is_empty());
     }
 
     #[test]
     fn leases_of_about_one_length_share_a_lane() {
-        let of = |millis| Route::of(Destination::new(1), Duration::from_millis(millis));
+        let of = |millis| QueueKey::of(Destination::new(1), Duration::from_millis(millis));
         assert_eq!(of(16_384), of(30_000));
         assert_ne!(of(16_383), of(16_384));
         assert_eq!(of(30_000).shortest(), Duration::from_millis(16_384));
         assert_eq!(of(0), of(1));
-        let longest = Route::of(Destination::new(1), Duration::MAX);
+        let longest = QueueKey::of(Destination::new(1), Duration::MAX);
         assert!(longest.shortest() > Duration::from_secs(1 << 40));
-        let shortest = lane(&[]);
+        let shortest = queue(&[]);
         assert!(shortest.is_idle());
         assert!(shortest.sends(0, at(1)) && !shortest.is_idle());
         shortest.ended(0);
@@ -217,47 +220,47 @@ mod tests {
 
     #[test]
     fn a_pass_that_hangs_is_given_up_and_takes_nothing_more() {
-        let lane = lane(&[1, 2, 3]);
-        assert_eq!(lane.supervise(at(5)), Some(0));
-        assert!(lane.sends(0, at(10)));
-        assert_eq!(taken(&lane, 0, 1), [1]);
-        assert_eq!(lane.supervise(at(9)), None);
-        assert_eq!(lane.supervise(at(10)), Some(1));
-        assert!(taken(&lane, 0, 1).is_empty());
-        assert!(!lane.sends(0, at(99)));
-        assert!(!lane.ended(0));
-        assert_eq!(taken(&lane, 1, 1), [2]);
-        assert!(lane.ended(1));
+        let queue = queue(&[1, 2, 3]);
+        assert_eq!(queue.supervise(at(5)), Some(0));
+        assert!(queue.sends(0, at(10)));
+        assert_eq!(taken(&queue, 0, 1), [1]);
+        assert_eq!(queue.supervise(at(9)), None);
+        assert_eq!(queue.supervise(at(10)), Some(1));
+        assert!(taken(&queue, 0, 1).is_empty());
+        assert!(!queue.sends(0, at(99)));
+        assert!(!queue.ended(0));
+        assert_eq!(taken(&queue, 1, 1), [2]);
+        assert!(queue.ended(1));
     }
 
     #[test]
     fn so_many_may_hang_and_then_it_waits_for_one() {
-        let lane = lane(&[1]);
+        let queue = queue(&[1]);
         for epoch in 0..HANGING as u64 {
-            assert!(lane.sends(epoch, at(10)));
-            assert_eq!(lane.supervise(at(10)), Some(epoch + 1));
+            assert!(queue.sends(epoch, at(10)));
+            assert_eq!(queue.supervise(at(10)), Some(epoch + 1));
         }
         let last = HANGING as u64;
-        assert!(lane.sends(last, at(20)));
-        assert_eq!(lane.supervise(at(99)), None);
-        lane.ended(0);
-        assert_eq!(lane.supervise(at(99)), Some(last + 1));
+        assert!(queue.sends(last, at(20)));
+        assert_eq!(queue.supervise(at(99)), None);
+        queue.ended(0);
+        assert_eq!(queue.supervise(at(99)), Some(last + 1));
     }
 
     #[test]
     fn a_pass_that_runs_once_more_after_it_was_given_up_comes_back_once() {
-        let lane = lane(&[1]);
+        let queue = queue(&[1]);
         for epoch in 0..HANGING as u64 {
-            assert!(lane.sends(epoch, at(10)));
-            assert_eq!(lane.supervise(at(10)), Some(epoch + 1));
+            assert!(queue.sends(epoch, at(10)));
+            assert_eq!(queue.supervise(at(10)), Some(epoch + 1));
         }
         let last = HANGING as u64;
-        assert!(lane.sends(last, at(10)));
-        assert!(!lane.ended(0));
-        assert!(!lane.ended(0));
-        assert_eq!(lane.supervise(at(10)), Some(last + 1));
-        assert!(lane.sends(last + 1, at(10)));
+        assert!(queue.sends(last, at(10)));
+        assert!(!queue.ended(0));
+        assert!(!queue.ended(0));
+        assert_eq!(queue.supervise(at(10)), Some(last + 1));
+        assert!(queue.sends(last + 1, at(10)));
         // As many hang as may, still.
-        assert_eq!(lane.supervise(at(10)), None);
+        assert_eq!(queue.supervise(at(10)), None);
     }
 }

@@ -6,11 +6,11 @@ use tourbillon::Time;
 
 use super::super::store::{Outcome, StoreError};
 use super::events::What;
-use super::lane::Lane;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
-use super::renewal_loop::{Registration, RenewalLoop, SharedLane, count};
+use super::queue::DestinationQueue;
+use super::renewal_loop::{Registration, RenewalLoop, SharedQueue, count};
 use super::rhythm;
-use super::timers::{Alarm, MAX_PASSES};
+use super::timers::{Alarm, MAX_FLUSHES};
 use super::{Batch, Entry};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -18,49 +18,49 @@ use crate::sync::atomic::Ordering;
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// LANE-2: unless a pass of the present epoch runs, which takes it.
-    pub(super) fn arm_pass(self: &Arc<Self>, lane: &SharedLane<K>, now: Time, window: Duration) {
-        let Some(epoch) = lane.supervise(now) else {
+    pub(super) fn arm_flush(self: &Arc<Self>, queue: &SharedQueue<K>, now: Time, window: Duration) {
+        let Some(epoch) = queue.supervise(now) else {
             return;
         };
-        let alarm = Alarm::Pass(lane.number, epoch);
-        let (renewal_loop, own) = (Arc::downgrade(self), Arc::clone(lane));
-        self.timers.pass(alarm, window, move || {
+        let alarm = Alarm::Flush(queue.number, epoch);
+        let (renewal_loop, own) = (Arc::downgrade(self), Arc::clone(queue));
+        self.timers.flush(alarm, window, move || {
             let Some(renewal_loop) = renewal_loop.upgrade() else {
                 return;
             };
             // Relaxed: a bound. Those that look after the series arm it again.
-            let running = renewal_loop.passes.fetch_add(1, Ordering::Relaxed);
-            if running < MAX_PASSES {
-                renewal_loop.pass(&own, epoch);
+            let running = renewal_loop.flushes.fetch_add(1, Ordering::Relaxed);
+            if running < MAX_FLUSHES {
+                renewal_loop.flush(&own, epoch);
             }
             // Relaxed: as above.
-            renewal_loop.passes.fetch_sub(1, Ordering::Relaxed);
+            renewal_loop.flushes.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
     /// Sends what is due, and comes back to the lane whatever happens: a key's `Drop` is user code.
-    fn pass(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
-        let _ = catch_panic(|| self.send_all(lane, epoch));
-        if lane.ended(epoch) {
-            self.arm_pass(lane, self.now(), Duration::ZERO);
+    fn flush(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
+        let _ = catch_panic(|| self.send_all(queue, epoch));
+        if queue.ended(epoch) {
+            self.arm_flush(queue, self.now(), Duration::ZERO);
         } else {
-            self.sweep(lane);
+            self.sweep(queue);
         }
     }
 
     /// Batch by batch.
-    fn send_all(self: &Arc<Self>, lane: &SharedLane<K>, epoch: u64) {
-        let limit = rhythm::call_limit(lane.route.shortest());
+    fn send_all(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
+        let limit = rhythm::call_limit(queue.queue_key.shortest());
         loop {
             let now = self.now();
             // Whatever else may hold it up, it is noticed.
-            if !lane.sends(epoch, now + limit) {
+            if !queue.sends(epoch, now + limit) {
                 return;
             }
             // Who has less time than a call may take gets a call of its own, so that the limit of
             // nobody else is the shorter for it.
             let mut reach = None;
-            let batch = lane.take(epoch, self.most, |until| {
+            let batch = queue.take(epoch, self.most, |until| {
                 let remaining = until.since(now);
                 let reach = *reach.get_or_insert(if remaining < limit {
                     remaining * 2
@@ -73,7 +73,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 return;
             }
             self.taken(&batch, now);
-            if !self.send(lane, epoch, &batch) {
+            if !self.send(queue, epoch, &batch) {
                 return;
             }
         }
@@ -100,24 +100,24 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// pass was given up meanwhile.
     fn send(
         self: &Arc<Self>,
-        lane: &Lane<Arc<Registration<K>>>,
+        queue: &DestinationQueue<Arc<Registration<K>>>,
         epoch: u64,
         batch: &[Arc<Registration<K>>],
     ) -> bool {
-        let Some(again) = self.send_once(lane, epoch, batch) else {
+        let Some(again) = self.send_once(queue, epoch, batch) else {
             return false;
         };
         if again {
             // All of them together may take as long as one call; who has not had its turn by then is
             // due as before.
-            let until = self.now() + rhythm::call_limit(lane.route.shortest());
+            let until = self.now() + rhythm::call_limit(queue.queue_key.shortest());
             for registration in batch {
                 if self.now() >= until {
                     self.timers.move_to(registration.number, until);
                     continue;
                 }
                 if self
-                    .send_once(lane, epoch, std::slice::from_ref(registration))
+                    .send_once(queue, epoch, std::slice::from_ref(registration))
                     .is_none()
                 {
                     return false;
@@ -130,7 +130,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     /// Sends a batch once. Whether each is to be tried alone.
     fn send_once(
         self: &Arc<Self>,
-        lane: &Lane<Arc<Registration<K>>>,
+        queue: &DestinationQueue<Arc<Registration<K>>>,
         epoch: u64,
         batch: &[Arc<Registration<K>>],
     ) -> Option<bool> {
@@ -157,7 +157,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if in_flights.is_empty() {
             return Some(false);
         }
-        if !lane.sends(epoch, overdue) {
+        if !queue.sends(epoch, overdue) {
             self.complete_all(&in_flights, RenewalOutcome::Failed);
             return None;
         }
@@ -180,7 +180,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             .collect();
         let answer = catch_panic(|| {
             (self.renew)(&Batch {
-                destination: lane.route.destination,
+                destination: queue.queue_key.destination,
                 entries: &entries,
                 limit,
             })

@@ -1,11 +1,11 @@
 //! What is due at a destination is taken once, by a pass of the present epoch, and nothing stays
-//! there without a pass that will take it. `leases/keep_alive/lane.rs` has the rules, LANE-1 and
+//! there without a pass that will take it. `leases/keep_alive/queue.rs` has the rules, LANE-1 and
 //! LANE-2.
 //!
 //! Nobody looks again here by himself, as a series does in truth: what stays shows at the end.
 //!
 //! Teeth:
-//! - `teeth/lane-pass-ends-without-a-look.patch`
+//! - `teeth/queue-flush-ends-without-a-look.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::check;
-use crate::leases::keep_alive::lane::{Lane, Route};
+use crate::leases::keep_alive::queue::{DestinationQueue, QueueKey};
 use crate::leases::store::Destination;
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ const SERIES: usize = 3;
 
 /// A lane and the timers of its passes. The checker does not see them: they order nobody.
 struct Rig {
-    lane: Lane<usize>,
+    queue: DestinationQueue<usize>,
     /// The passes that will run, by epoch: one of each at most. Of one epoch one runs at a time.
     armed: std::sync::Mutex<Vec<u64>>,
     /// The greatest epoch that somebody knows of.
@@ -43,8 +43,8 @@ fn end_of(registration: usize) -> Time {
 impl Rig {
     fn new() -> Arc<Self> {
         Arc::new(Rig {
-            lane: Lane::new(
-                Route::of(Destination::default(), Duration::from_secs(30)),
+            queue: DestinationQueue::new(
+                QueueKey::of(Destination::default(), Duration::from_secs(30)),
                 0,
             ),
             armed: std::sync::Mutex::default(),
@@ -57,12 +57,12 @@ impl Rig {
     /// A series' round.
     fn due(&self, registration: usize, now: u64) {
         let end = end_of(registration);
-        self.lane.put(end, registration as u64, registration);
+        self.queue.put(end, registration as u64, registration);
         self.arm(now);
     }
 
     fn arm(&self, now: u64) {
-        if let Some(epoch) = self.lane.supervise(at(now)) {
+        if let Some(epoch) = self.queue.supervise(at(now)) {
             self.opened.fetch_max(epoch, Relaxed);
             let mut armed = self.armed.lock().unwrap();
             if !armed.contains(&epoch) {
@@ -78,10 +78,10 @@ impl Rig {
         Some(armed.swap_remove(at))
     }
 
-    fn pass(&self, epoch: u64) {
+    fn flush(&self, epoch: u64) {
         loop {
             let given_up = self.opened.load(Relaxed) > epoch;
-            let batch = self.lane.take(epoch, 1, |_| true);
+            let batch = self.queue.take(epoch, 1, |_| true);
             if batch.is_empty() {
                 break;
             }
@@ -89,12 +89,12 @@ impl Rig {
             for registration in batch {
                 self.taken[registration].fetch_add(1, Relaxed);
             }
-            if !self.lane.sends(epoch, at(OVERDUE)) {
+            if !self.queue.sends(epoch, at(OVERDUE)) {
                 break;
             }
             drop(self.peer.lock());
         }
-        if self.lane.ended(epoch) {
+        if self.queue.ended(epoch) {
             self.arm(START);
         }
     }
@@ -102,7 +102,7 @@ impl Rig {
     /// What is armed runs, until nothing is; then all of these have been taken.
     fn run_out(&self, due: usize) {
         while let Some(epoch) = self.begins(|_| true) {
-            self.pass(epoch);
+            self.flush(epoch);
         }
         for registration in 0..due {
             assert_eq!(
@@ -123,7 +123,7 @@ fn nothing_stays_behind_a_pass_that_ends() {
             let rig = Arc::clone(&rig);
             thread::spawn(move || rig.due(registration, START))
         });
-        rig.pass(rig.begins(|_| true).expect("it was armed"));
+        rig.flush(rig.begins(|_| true).expect("it was armed"));
         for round in rounds {
             round.join().unwrap();
         }
@@ -145,11 +145,11 @@ fn a_pass_that_was_given_up_takes_nothing_and_keeps_nothing() {
                 rig.due(2, OVERDUE);
                 // Another worker.
                 if let Some(epoch) = rig.begins(|epoch| epoch != 0) {
-                    rig.pass(epoch);
+                    rig.flush(epoch);
                 }
             })
         };
-        rig.pass(rig.begins(|_| true).expect("it was armed"));
+        rig.flush(rig.begins(|_| true).expect("it was armed"));
         rounds.join().unwrap();
         rig.run_out(3);
     });
