@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tourbillon::Clock;
 
+use super::background::BackgroundQueue;
 use super::build_error::BuildError;
 use super::hub::Hub;
 use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::{Event, KeepAlive, KeepAliveBuilder, random};
-use super::line::Line;
 use super::locks::Leases;
 use super::stats::Asks;
 use super::store::LeaseStore;
@@ -167,7 +167,7 @@ impl LeasesBuilder {
             poll: self.poll,
             drop_limit: DROP_LIMIT,
             waiting: Hub::default(),
-            line: Line::default(),
+            background: BackgroundQueue::default(),
             releases: Arc::default(),
             release_passes: AtomicUsize::new(0),
             released: AtomicU64::new(0),
@@ -208,7 +208,7 @@ impl LeasesBuilder {
             // Nothing would happen while it waits.
             drop_limit: Duration::ZERO,
             waiting: Hub::default(),
-            line: Line::default(),
+            background: BackgroundQueue::default(),
             releases: Arc::default(),
             release_passes: AtomicUsize::new(0),
             released: AtomicU64::new(0),

@@ -10,7 +10,7 @@ use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::{KeepGuard, Loss, Lost};
 use super::releases::UserHandle;
-use super::request::GiveBack;
+use super::request::PendingRelease;
 use super::store::Released;
 use crate::sync::Arc;
 use crate::sync::channel::bounded;
@@ -54,9 +54,9 @@ impl Lease {
         self.answer(ended)
     }
 
-    fn back(&self, sure: bool) -> GiveBack {
+    fn back(&self, sure: bool) -> PendingRelease {
         let id = self.id();
-        GiveBack {
+        PendingRelease {
             name: id.name().to_owned(),
             owner: id.owner().to_owned(),
             lease: id.lease(),

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tourbillon::Clock;
 use tourbillon::reentrancy;
 
+use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;
 use super::hub::Hub;
 use super::id::LeaseId;
 use super::keep_alive::{Batch, KeepAlive, KeepOptions};
-use super::line::{Line, Tally};
 use super::request::{Queued, Request};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Destination, LeaseStore, Outcome, Renewal, StoreError};
@@ -30,7 +30,7 @@ pub(super) struct Inner {
     /// Who waits for a lock, to be told of the end.
     pub(super) waiting: Hub,
     /// What is to be given back, and how much that is.
-    pub(super) line: Line<Queued>,
+    pub(super) background: BackgroundQueue<Queued>,
     pub(super) releases: Arc<Tally>,
     /// Passes of the line that run.
     pub(super) release_passes: AtomicUsize,

@@ -180,6 +180,7 @@
 mod acquire;
 mod attempt;
 mod awaiting;
+mod background;
 mod build_error;
 mod builder;
 mod desk;
@@ -190,7 +191,6 @@ mod hub;
 mod id;
 mod inner;
 mod keep_alive;
-mod line;
 mod locks;
 mod memory;
 mod panics;

@@ -12,7 +12,7 @@ use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::Event;
 use super::releases::UserHandle;
-use super::request::GiveBack;
+use super::request::PendingRelease;
 use super::stats::LeaseStats;
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
@@ -233,7 +233,7 @@ impl Leases {
         let until = self.now() + limit;
         let held = self.inner.keep_alive.close_all();
         self.inner.waiting.all_may_be_free();
-        let back = |id: &LeaseId| GiveBack {
+        let back = |id: &LeaseId| PendingRelease {
             name: id.name().to_owned(),
             owner: id.owner().to_owned(),
             lease: id.lease(),

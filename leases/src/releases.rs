@@ -1,7 +1,7 @@
 //! Giving back what nobody waits for, or nobody but a drop: the locks of dropped guards, those that
 //! may have been granted without an answer, and releases that failed before.
 //!
-//! They go through a [`Line`] of their own, on the threads of the renewals, and are tried again
+//! They go through a [`BackgroundQueue`] of their own, on the threads of the renewals, and are tried again
 //! until their lease would have run out.
 
 use std::fmt;
@@ -12,10 +12,10 @@ use tourbillon::Clock;
 use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
+use super::background::Carrier;
 use super::inner::Inner;
 use super::keep_alive::{Alarm, DestinationQueue, QueueKey, call_limit};
-use super::line::Carrier;
-use super::request::{GiveBack, Queued};
+use super::request::{PendingRelease, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -31,7 +31,7 @@ const BUSY: Duration = Duration::from_millis(50);
 
 impl Inner {
     /// Gives a name back in the background, and tries again until any lease of it would have run out.
-    pub(super) fn give_back_later(self: &Arc<Self>, back: GiveBack) {
+    pub(super) fn give_back_later(self: &Arc<Self>, back: PendingRelease) {
         self.give_back(back, false, None);
     }
 
@@ -39,7 +39,7 @@ impl Inner {
     /// is dropped when it has been tried once.
     pub(super) fn give_back(
         self: &Arc<Self>,
-        back: GiveBack,
+        back: PendingRelease,
         held: bool,
         tells: Option<Sender<()>>,
     ) {
@@ -52,11 +52,11 @@ impl Inner {
     }
 
     /// The same for many, in batches that are as full as can be.
-    pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = GiveBack>) {
+    pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = PendingRelease>) {
         self.put(all.map(|back| self.release_of(back, false, None)).collect());
     }
 
-    fn release_of(&self, back: GiveBack, held: bool, tells: Option<Sender<()>>) -> Queued {
+    fn release_of(&self, back: PendingRelease, held: bool, tells: Option<Sender<()>>) -> Queued {
         Queued {
             until: self.of_use(&back),
             back,
@@ -75,7 +75,7 @@ impl Inner {
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
         // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
-        when_unlocked(move || inner.line.put(&inner, routed));
+        when_unlocked(move || inner.background.put(&inner, routed));
     }
 
     /// Where a name lives. A panic of the store's leaves it where the others are.
@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// Until when a release that begins now is of use.
-    fn of_use(&self, back: &GiveBack) -> Time {
+    fn of_use(&self, back: &PendingRelease) -> Time {
         // A call may be under way, and prolong it once more.
         let whole = back.lease.saturating_add(call_limit(back.lease));
         self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) }
@@ -94,7 +94,7 @@ impl Inner {
     /// this clock. Without threads it is tried here.
     pub(super) fn settle(self: &Arc<Self>, clock: &Clock, until: Time) {
         if self.stepped {
-            self.line.flush_here(self, until);
+            self.background.flush_here(self, until);
         } else {
             self.releases.settled(clock, until);
         }
@@ -231,7 +231,7 @@ impl Carrier<Queued> for Arc<Inner> {
         let alarm = Alarm::Look(queue.number, epoch);
         let delay = at.since(self.clock.now());
         self.keep_alive
-            .after(alarm, delay, move || inner.line.look(&inner, &own));
+            .after(alarm, delay, move || inner.background.look(&inner, &own));
     }
 
     fn stops_looking(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
@@ -274,7 +274,7 @@ fn flush_after(
         // Relaxed: a bound.
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
         if running < MOST_PASSES {
-            own.line.flush(&own, &lane_of, epoch, Time::MAX);
+            own.background.flush(&own, &lane_of, epoch, Time::MAX);
         } else {
             flush_after(&own, &lane_of, epoch, BUSY);
         }

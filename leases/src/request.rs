@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tourbillon::Time;
 
+use super::background::QueuedItem;
 use super::keep_alive::KeepOptions;
-use super::line::Entered;
 use crate::sync::channel::Sender;
 
 /// What is to be acquired, checked.
@@ -19,8 +19,8 @@ pub(super) struct Request {
 
 impl Request {
     /// What may have been granted without our knowing, or may still be.
-    pub(super) fn give_back(&self) -> GiveBack {
-        GiveBack {
+    pub(super) fn give_back(&self) -> PendingRelease {
+        PendingRelease {
             name: self.name.clone(),
             owner: self.owner.clone(),
             lease: self.lease,
@@ -45,7 +45,7 @@ pub(super) struct How {
 }
 
 /// A name that is to be given back.
-pub(super) struct GiveBack {
+pub(super) struct PendingRelease {
     pub(super) name: String,
     pub(super) owner: String,
     pub(super) lease: Duration,
@@ -56,7 +56,7 @@ pub(super) struct GiveBack {
 
 /// A name in the line.
 pub(super) struct Queued {
-    pub(super) back: GiveBack,
+    pub(super) back: PendingRelease,
     /// Until when it is of use.
     pub(super) until: Time,
     pub(super) tried: u32,
@@ -64,7 +64,7 @@ pub(super) struct Queued {
     /// granted.
     pub(super) held: bool,
     /// Counts it, until the store has answered.
-    pub(super) entered: Option<Entered>,
+    pub(super) entered: Option<QueuedItem>,
     /// Dropped when it has been tried.
     pub(super) tells: Option<Sender<()>>,
 }

@@ -10,7 +10,7 @@
 //! - **LANE-1** What is in the queue is taken by one pass only, that of the present epoch.
 //! - **LANE-2** Something is in the queue and no pass runs: one is armed. Who puts something in
 //!   arms it, and so does every series that looks after itself and finds its renewal still in the
-//!   queue. For releases, which nobody looks after, `line.rs` has a rule of its own in this one's
+//!   queue. For releases, which nobody looks after, `background.rs` has a rule of its own in this one's
 //!   place.
 
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! The protocols of the leases, without the schedulers that they run on.
 
+#[path = "../../../leases/src/background.rs"]
+pub(crate) mod background;
 #[path = "../../../leases/src/desk.rs"]
 pub(crate) mod desk;
 #[path = "../../../leases/src/hub.rs"]
 pub(crate) mod hub;
 pub(crate) mod keep_alive;
-#[path = "../../../leases/src/line.rs"]
-pub(crate) mod line;
 #[path = "../../../leases/src/memory.rs"]
 pub(crate) mod memory;
 #[path = "../../../leases/src/store.rs"]

@@ -8,6 +8,7 @@
 //! `cargo run -q -p xtask -- teeth --refresh` first adapts the diffs to files and identifiers that
 //! have moved or been renamed; those that it cannot adapt have to be written anew by hand.
 
+mod background;
 mod backlog;
 mod bounded_channel;
 mod claim;
@@ -18,7 +19,6 @@ mod doorbell;
 mod groups;
 mod growth;
 mod inline;
-mod line;
 mod litmus;
 mod lost;
 mod pace;

@@ -34,11 +34,11 @@ pub(crate) trait Carrier<T> {
     /// How long the call for a batch may take.
     fn limit(&self, queue_key: QueueKey) -> Duration;
 
-    /// Has [`Line::flush`] run soon, on a thread that may block. Of one lane and epoch one runs at a
+    /// Has [`BackgroundQueue::flush`] run soon, on a thread that may block. Of one lane and epoch one runs at a
     /// time, and one that is armed while another one runs follows it.
     fn arm(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
 
-    /// Has [`Line::look`] run then, unless [`stops_looking`](Self::stops_looking) comes first.
+    /// Has [`BackgroundQueue::look`] run then, unless [`stops_looking`](Self::stops_looking) comes first.
     fn looks_at(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64, at: Time);
 
     fn stops_looking(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
@@ -47,20 +47,20 @@ pub(crate) trait Carrier<T> {
     fn send(&self, queue_key: QueueKey, batch: Vec<T>, limit: Duration);
 }
 
-pub(crate) struct Line<T> {
+pub(crate) struct BackgroundQueue<T> {
     /// Ordered, so that those who drive the passes themselves do so in the same order each time.
     queues: Mutex<BTreeMap<QueueKey, Arc<DestinationQueue<T>>>>,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for BackgroundQueue<T> {
     fn default() -> Self {
-        Line {
+        BackgroundQueue {
             queues: Mutex::new(BTreeMap::new()),
         }
     }
 }
 
-impl<T> Line<T> {
+impl<T> BackgroundQueue<T> {
     /// All of these are to be sent. What is of use for the shortest time goes first.
     pub(crate) fn put(&self, carrier: &impl Carrier<T>, items: Vec<(QueueKey, Time, T)>) {
         let mut into = BTreeMap::new();
@@ -160,10 +160,10 @@ impl<T> Line<T> {
 
 /// Counts what has entered the line and is not done, and who waits for it.
 #[derive(Default)]
-pub(crate) struct Tally(Mutex<Counts>);
+pub(crate) struct Tally(Mutex<QueueCounts>);
 
 #[derive(Default)]
-struct Counts {
+struct QueueCounts {
     entered: usize,
     untried: usize,
     waiting: Vec<ClockUnparker>,
@@ -171,12 +171,12 @@ struct Counts {
 
 impl Tally {
     /// Something enters the line, and stays until the answer is dropped.
-    pub(crate) fn enter(self: &Arc<Self>) -> Entered {
+    pub(crate) fn enter(self: &Arc<Self>) -> QueuedItem {
         let mut counts = self.0.lock();
         counts.entered += 1;
         counts.untried += 1;
         drop(counts);
-        Entered {
+        QueuedItem {
             tally: Arc::clone(self),
             tried: false,
         }
@@ -204,12 +204,12 @@ impl Tally {
 }
 
 /// One that is in the line.
-pub(crate) struct Entered {
+pub(crate) struct QueuedItem {
     tally: Arc<Tally>,
     tried: bool,
 }
 
-impl Entered {
+impl QueuedItem {
     /// The store has said something about it, be it that it failed.
     pub(crate) fn tried(&mut self) {
         if std::mem::replace(&mut self.tried, true) {
@@ -229,7 +229,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for QueuedItem {
     fn drop(&mut self) {
         self.tried();
         self.tally.0.lock().entered -= 1;

@@ -1,14 +1,14 @@
 //! What is given back is sent, whatever becomes of the passes, and who waits for it goes on when it
-//! has been. `leases/line.rs` has the rules, LINE-1 and LINE-2.
+//! has been. `leases/background.rs` has the rules, LINE-1 and LINE-2.
 //!
 //! Nobody looks again here, as nobody does in truth: what stays shows at the end. Who is not woken
 //! shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/line-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
-//! - `teeth/line-looks-at-nothing.patch`: what is behind a pass that hangs stays.
-//! - `teeth/line-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
-//! - `teeth/line-completed-registers-in-a-second-hold.patch`
+//! - `teeth/background-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
+//! - `teeth/background-looks-at-nothing.patch`: what is behind a pass that hangs stays.
+//! - `teeth/background-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
+//! - `teeth/background-completed-registers-in-a-second-hold.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use loom::thread;
 
 use super::check;
 use crate::clock::{Clock, ManualClock};
+use crate::leases::background::{BackgroundQueue, Carrier, QueuedItem, Tally};
 use crate::leases::keep_alive::{DestinationQueue, QueueKey};
-use crate::leases::line::{Carrier, Entered, Line, Tally};
 use crate::leases::store::Destination;
 use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
@@ -30,12 +30,12 @@ const LIMIT: u64 = 5;
 /// What is to be given back.
 struct Item {
     number: usize,
-    entered: Entered,
+    entered: QueuedItem,
 }
 
 /// A line, its timers, and the store. The checker does not see the timers: they order nobody.
 struct Rig {
-    line: Line<Item>,
+    background: BackgroundQueue<Item>,
     tally: Arc<Tally>,
     hand: ManualClock,
     clock: Clock,
@@ -96,7 +96,7 @@ impl Carrier<Item> for Arc<Rig> {
                 self.hand.set(at(START + LIMIT));
                 let looks = std::mem::take(&mut *self.looks.lock().unwrap());
                 for (queue, _) in looks {
-                    self.line.look(self, &queue);
+                    self.background.look(self, &queue);
                 }
                 // Other workers, as long as this one hangs.
                 while self.runs_one() {}
@@ -114,7 +114,7 @@ impl Rig {
     fn new(hangs: Option<usize>) -> Arc<Self> {
         let hand = ManualClock::starting_at(at(START));
         Arc::new(Rig {
-            line: Line::default(),
+            background: BackgroundQueue::default(),
             tally: Arc::default(),
             clock: Clock::manual(&hand),
             hand,
@@ -135,7 +135,7 @@ impl Rig {
             entered: self.tally.enter(),
         };
         let queue_key = QueueKey::of(Destination::default(), Duration::from_secs(30));
-        self.line
+        self.background
             .put(self, vec![(queue_key, at(START + 100), item)]);
     }
 
@@ -144,7 +144,7 @@ impl Rig {
         let Some((queue, epoch)) = self.armed.lock().unwrap().pop() else {
             return false;
         };
-        self.line.flush(self, &queue, epoch, Time::MAX);
+        self.background.flush(self, &queue, epoch, Time::MAX);
         true
     }
 
@@ -183,7 +183,7 @@ fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
             thread::spawn(move || rig.give_back(2))
         };
         let (queue, epoch) = rig.armed.lock().unwrap().pop().expect("it was armed");
-        rig.line.flush(&rig, &queue, epoch, Time::MAX);
+        rig.background.flush(&rig, &queue, epoch, Time::MAX);
         dropping.join().unwrap();
         while rig.runs_one() {}
         assert_eq!(rig.sent(), [0, 1, 1]);
