@@ -8,7 +8,7 @@ use tourbillon::Clock;
 
 use super::super::build_error::BuildError;
 use super::super::store::{Destination, Outcome, StoreError};
-use super::events::{Callback, Event, Teller};
+use super::events::{Callback, Event, EventSink};
 use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
 use super::rhythm;
 use super::timers::Timers;
@@ -139,7 +139,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         }
         let renewal_loop = RenewalLoop::new(Parts {
             timers,
-            teller: Arc::new(Teller::new(self.callback)),
+            events: Arc::new(EventSink::new(self.callback)),
             renew,
             destination: self.destination,
             most: self.most,

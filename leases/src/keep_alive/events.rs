@@ -139,7 +139,7 @@ struct Post<K> {
 }
 
 /// Tells them.
-pub(super) struct Teller<K> {
+pub(super) struct EventSink<K> {
     callback: Option<Box<Callback<K>>>,
     /// Relaxed hint that there is somebody to tell.
     heard: AtomicBool,
@@ -148,9 +148,9 @@ pub(super) struct Teller<K> {
     missed: AtomicU64,
 }
 
-impl<K: Clone + Send + Sync + 'static> Teller<K> {
+impl<K: Clone + Send + Sync + 'static> EventSink<K> {
     pub(super) fn new(callback: Option<Box<Callback<K>>>) -> Self {
-        Teller {
+        EventSink {
             heard: AtomicBool::new(callback.is_some()),
             callback,
             channels: Mutex::new(Vec::new()),
@@ -250,10 +250,10 @@ impl<K: Clone + Send + Sync + 'static> Teller<K> {
         post.waiting += 1;
         drop(post);
         if first {
-            let teller: Weak<Self> = Arc::downgrade(self);
+            let events: Weak<Self> = Arc::downgrade(self);
             let posted = timers.tell(Alarm::Tell(registration), move || {
-                if let Some(teller) = teller.upgrade() {
-                    teller.empty(registration);
+                if let Some(events) = events.upgrade() {
+                    events.empty(registration);
                 }
             });
             if !posted {

@@ -349,7 +349,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         if self.is_forked() {
             return bounded(0).1;
         }
-        self.renewal_loop.teller.subscribe(capacity)
+        self.renewal_loop.events.subscribe(capacity)
     }
 
     /// Counters and gauges.

@@ -23,7 +23,7 @@ use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::super::store::{Destination, Outcome, StoreError};
-use super::events::{Teller, What};
+use super::events::{EventSink, What};
 use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
 use super::queue::{DestinationQueue, QueueKey};
 use super::rhythm;
@@ -41,7 +41,7 @@ pub(super) type Where<K> = dyn Fn(&K) -> Destination + Send + Sync;
 
 pub(super) struct RenewalLoop<K> {
     pub(super) timers: Arc<Timers>,
-    pub(super) teller: Arc<Teller<K>>,
+    pub(super) events: Arc<EventSink<K>>,
     pub(super) renew: Box<Renew<K>>,
     destination: Box<Where<K>>,
     pub(super) most: usize,
@@ -110,7 +110,7 @@ pub(super) struct Plan {
 /// What a machine is made of.
 pub(super) struct Parts<K> {
     pub(super) timers: Arc<Timers>,
-    pub(super) teller: Arc<Teller<K>>,
+    pub(super) events: Arc<EventSink<K>>,
     pub(super) renew: Box<Renew<K>>,
     pub(super) destination: Box<Where<K>>,
     pub(super) most: usize,
@@ -123,7 +123,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     pub(super) fn new(parts: Parts<K>) -> Self {
         RenewalLoop {
             timers: parts.timers,
-            teller: parts.teller,
+            events: parts.events,
             renew: parts.renew,
             destination: parts.destination,
             most: parts.most,
@@ -360,19 +360,19 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         // renewal.
         let told = catch_panic(|| {
             let now = self.now();
-            let Some(event) = self.teller.prepare(&registration.key, now, what) else {
+            let Some(event) = self.events.prepare(&registration.key, now, what) else {
                 return;
             };
             let mut told = registration.told.lock();
             if !*told {
                 *told = last;
-                let left = self.teller.post(&self.timers, registration.number, event);
+                let left = self.events.post(&self.timers, registration.number, event);
                 drop(told);
                 drop(left);
             }
         });
         if told.is_err() {
-            self.teller.miss(1);
+            self.events.miss(1);
         }
     }
 
@@ -467,7 +467,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             sent_alone: read(&self.counts.alone),
             late: read(&self.counts.late),
             given_up: read(&self.counts.given_up),
-            events_missed: self.teller.missed(),
+            events_missed: self.events.missed(),
             most_renewals: most.unwrap_or(0),
         }
     }

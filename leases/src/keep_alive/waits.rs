@@ -105,7 +105,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             // The key is user code; its panic costs the event.
             let event = catch_panic(|| {
                 let what = What::Waiting { since, error };
-                renewal_loop.teller.prepare(&key(), now, what)
+                renewal_loop.events.prepare(&key(), now, what)
             });
             match event {
                 Ok(Some(event)) => {
@@ -115,14 +115,14 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                         Vec::new()
                     } else {
                         renewal_loop
-                            .teller
+                            .events
                             .post(&renewal_loop.timers, number, event)
                     };
                     drop(state);
                     drop(left);
                 }
                 Ok(None) => {}
-                Err(_) => renewal_loop.teller.miss(1),
+                Err(_) => renewal_loop.events.miss(1),
             }
             pause = pause.saturating_mul(2);
             Next::At(now + pause)
