@@ -8,9 +8,9 @@ use tourbillon::Clock;
 
 use super::super::build_error::BuildError;
 use super::super::store::{Destination, Outcome, StoreError};
+use super::cadence;
 use super::events::{Callback, Event, EventSink};
 use super::renewal_loop::{Parts, Renew, RenewalLoop, Where};
-use super::rhythm;
 use super::timers::Timers;
 use super::{Batch, KeepAlive};
 use crate::sync::Arc;
@@ -64,7 +64,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
 
     /// The shortest lease that can be kept.
     pub(in super::super) fn least(&self) -> Duration {
-        rhythm::shortest(self.margin)
+        cadence::shortest(self.margin)
     }
 
     /// Tells [`What::HeldLong`](super::What::HeldLong) when something was renewed as often as this.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::super::store::{Outcome, StoreError};
+use super::cadence;
 use super::events::What;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
 use super::queue::DestinationQueue;
 use super::renewal_loop::{Registration, RenewalLoop, SharedQueue, count};
-use super::rhythm;
 use super::timers::{Alarm, MAX_FLUSHES};
 use super::{Batch, Entry};
 use crate::panics::catch_panic;
@@ -50,7 +50,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
 
     /// Batch by batch.
     fn send_all(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
-        let limit = rhythm::call_limit(queue.queue_key.shortest());
+        let limit = cadence::call_limit(queue.queue_key.shortest());
         loop {
             let now = self.now();
             // Whatever else may hold it up, it is noticed.
@@ -86,7 +86,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             let mut plan = registration.plan.lock();
             plan.queued = None;
             let by = now.since(plan.due);
-            if by > rhythm::late(registration.lease) && latest.is_none_or(|(most, _)| by > most) {
+            if by > cadence::late(registration.lease) && latest.is_none_or(|(most, _)| by > most) {
                 latest = Some((by, registration));
             }
         }
@@ -110,7 +110,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if again {
             // All of them together may take as long as one call; who has not had its turn by then is
             // due as before.
-            let until = self.now() + rhythm::call_limit(queue.queue_key.shortest());
+            let until = self.now() + cadence::call_limit(queue.queue_key.shortest());
             for registration in batch {
                 if self.now() >= until {
                     self.timers.move_to(registration.number, until);
@@ -141,7 +141,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         for registration in batch {
             if let LeaseStatus::Held { until, .. } = registration.lease_state.look(sent) {
                 limit = limit
-                    .min(rhythm::call_limit(registration.lease))
+                    .min(cadence::call_limit(registration.lease))
                     .min(until.since(sent));
                 going.push(registration);
             }
@@ -242,7 +242,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 }
                 count(&self.counts.renewed);
                 let renewals = registration.lease_state.renewals();
-                let due = rhythm::next(sent, registration.lease, self.random(registration.number));
+                let due = cadence::next(sent, registration.lease, self.random(registration.number));
                 {
                     let mut plan = registration.plan.lock();
                     plan.due = due;
@@ -286,8 +286,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             let mut plan = registration.plan.lock();
             plan.failed = plan.failed.saturating_add(1);
             let random = self.random(registration.number);
-            plan.due = rhythm::retry(now, until, registration.lease, plan.failed, random);
-            let risk = rhythm::at_risk(until, registration.lease);
+            plan.due = cadence::retry(now, until, registration.lease, plan.failed, random);
+            let risk = cadence::at_risk(until, registration.lease);
             let next = if plan.warned {
                 plan.due
             } else {

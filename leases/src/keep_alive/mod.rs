@@ -7,20 +7,20 @@
 //! | `flush.rs` | what goes out, and what came of it |
 //! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
 //! | `queue.rs` | one destination: what is due, and which pass sends it |
-//! | `rhythm.rs` | when: jitter, retries, limits |
+//! | `cadence.rs` | when: jitter, retries, limits |
 //! | `events.rs`, `lost.rs` | what the application hears |
 //! | `waits.rs` | what it hears of callers that wait |
 //! | `timers.rs` | the scheduler that it all runs on |
 //! | `steps.rs` | a scheduler that a test drives |
 
 mod builder;
+mod cadence;
 mod events;
 mod flush;
 mod lease_state;
 mod lost;
 mod queue;
 mod renewal_loop;
-mod rhythm;
 #[cfg(any(test, feature = "test-util"))]
 mod steps;
 mod timers;
@@ -34,8 +34,8 @@ pub use lost::Lost;
 pub use steps::Steps;
 
 pub(super) use builder::random;
+pub(super) use cadence::{call_limit, spread};
 pub(super) use queue::{DestinationQueue, QueueKey};
-pub(super) use rhythm::{call_limit, spread};
 pub(super) use timers::Alarm;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 

@@ -23,11 +23,11 @@ use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::super::store::{Destination, Outcome, StoreError};
+use super::cadence;
+use super::cadence::splitmix64;
 use super::events::{EventSink, What};
 use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
 use super::queue::{DestinationQueue, QueueKey};
-use super::rhythm;
-use super::rhythm::splitmix64;
 use super::timers::{Alarm, Timers};
 use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
 use crate::panics::catch_panic;
@@ -157,7 +157,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if self.is_forked() {
             return Err(KeepError::Forked);
         }
-        let least = rhythm::shortest(self.margin);
+        let least = cadence::shortest(self.margin);
         if keep.lease < least {
             return Err(KeepError::TooShort {
                 lease: keep.lease,
@@ -181,7 +181,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     }
 
     pub(super) fn margin(&self, lease: Duration) -> Duration {
-        self.margin.unwrap_or_else(|| rhythm::margin(lease))
+        self.margin.unwrap_or_else(|| cadence::margin(lease))
     }
 
     /// How long a lease is by the local clock. Not a moment less a margin: it may be for ever.
@@ -212,7 +212,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
         let queue_key = QueueKey::of((self.destination)(&key), keep.lease);
-        let due = rhythm::next(sent, keep.lease, self.random(number));
+        let due = cadence::next(sent, keep.lease, self.random(number));
         let renewal_loop: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
             if let Some(renewal_loop) = renewal_loop.upgrade() {
@@ -390,7 +390,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let in_flight_status = registration.lease_state.in_flight_status(now);
         if in_flight_status == InFlightStatus::GivenUp {
             count(&self.counts.given_up);
-            let limit = rhythm::call_limit(registration.lease);
+            let limit = cadence::call_limit(registration.lease);
             let error =
                 StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
             self.failed(registration, error, now);
@@ -400,7 +400,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let mut queue = false;
         {
             let mut plan = registration.plan.lock();
-            let risk = rhythm::at_risk(until, registration.lease);
+            let risk = cadence::at_risk(until, registration.lease);
             if plan.warned {
             } else if now >= risk {
                 plan.warned = true;
@@ -414,7 +414,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 _ if now < plan.due => next = next.min(plan.due),
                 _ => {
                     // Looked at again, should the pass hang.
-                    next = next.min(now + rhythm::call_limit(registration.lease));
+                    next = next.min(now + cadence::call_limit(registration.lease));
                     queue = true;
                     if plan.queued.is_none() && !plan.ended {
                         plan.queued = Some(until);
@@ -432,7 +432,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
         if queue {
             let remaining = until.since(now);
-            let window = rhythm::window(registration.lease).min(remaining / 20);
+            let window = cadence::window(registration.lease).min(remaining / 20);
             self.arm_flush(&registration.queue, now, window);
         }
         Next::At(next)
