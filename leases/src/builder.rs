@@ -7,7 +7,6 @@ use tourbillon::Clock;
 
 use super::background::BackgroundQueue;
 use super::build_error::BuildError;
-use super::hub::Hub;
 use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::{Event, KeepAlive, KeepAliveBuilder, random};
@@ -15,6 +14,7 @@ use super::locks::Leases;
 use super::stats::Asks;
 use super::store::LeaseStore;
 use super::turns::Turns;
+use super::wait_queue::WaitQueue;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize};
 #[cfg(any(test, feature = "test-util"))]
@@ -166,7 +166,7 @@ impl LeasesBuilder {
             lease: self.lease,
             poll: self.poll,
             drop_limit: DROP_LIMIT,
-            waiting: Hub::default(),
+            waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
             releases: Arc::default(),
             release_passes: AtomicUsize::new(0),
@@ -207,7 +207,7 @@ impl LeasesBuilder {
             poll: self.poll,
             // Nothing would happen while it waits.
             drop_limit: Duration::ZERO,
-            waiting: Hub::default(),
+            waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
             releases: Arc::default(),
             release_passes: AtomicUsize::new(0),

@@ -8,13 +8,13 @@ use tourbillon::reentrancy;
 
 use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;
-use super::hub::Hub;
 use super::id::LeaseId;
 use super::keep_alive::{Batch, KeepAlive, KeepOptions};
 use super::request::{Queued, Request};
 use super::stats::{Asks, LeaseStats};
 use super::store::{Destination, LeaseStore, Outcome, Renewal, StoreError};
 use super::turns::Turns;
+use super::wait_queue::WaitQueue;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -28,7 +28,7 @@ pub(super) struct Inner {
     pub(super) poll: Option<Duration>,
     pub(super) drop_limit: Duration,
     /// Who waits for a lock, to be told of the end.
-    pub(super) waiting: Hub,
+    pub(super) waiting: WaitQueue,
     /// What is to be given back, and how much that is.
     pub(super) background: BackgroundQueue<Queued>,
     pub(super) releases: Arc<Tally>,

@@ -134,7 +134,7 @@
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
-//! | `Waiting` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
+//! | `QueuedWaiter` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end
@@ -187,7 +187,6 @@ mod desk;
 mod error;
 mod fence;
 mod guard;
-mod hub;
 mod id;
 mod inner;
 mod keep_alive;
@@ -202,6 +201,7 @@ mod stats;
 mod store;
 mod sync;
 mod turns;
+mod wait_queue;
 
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tourbillon::Clock;
 use tourbillon::Time;
 
-use super::hub::Hub;
 use super::store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
     Watch,
 };
+use super::wait_queue::WaitQueue;
 use crate::sync::{Arc, Mutex, Origin};
 
 /// Leases in the memory of one process: the embedded default, and the store of tests, whose
@@ -47,7 +47,7 @@ pub struct MemoryStore(Arc<Shared>);
 struct Shared {
     clock: Clock,
     state: Mutex<State>,
-    hub: Hub,
+    wait_queue: WaitQueue,
     destinations: u64,
     faults: Mutex<Option<Arc<Injected>>>,
     origin: Origin,
@@ -153,7 +153,7 @@ impl MemoryStore {
         MemoryStore(Arc::new(Shared {
             clock,
             state: Mutex::new(State::default()),
-            hub: Hub::default(),
+            wait_queue: WaitQueue::default(),
             destinations,
             faults: Mutex::new(None),
             origin: Origin::here(),
@@ -182,7 +182,7 @@ impl MemoryStore {
         }
         let held = std::mem::take(&mut self.0.state.lock().held);
         for name in held.keys() {
-            self.0.hub.released(name);
+            self.0.wait_queue.released(name);
         }
     }
 
@@ -302,7 +302,7 @@ impl MemoryStore {
                 }
                 drop(state);
                 drop(gone);
-                self.0.hub.released(name);
+                self.0.wait_queue.released(name);
                 if in_time {
                     Released::Released
                 } else {
@@ -371,7 +371,7 @@ impl LeaseStore for MemoryStore {
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
-        (!self.is_forked()).then(|| self.0.hub.watch(name, waker))
+        (!self.is_forked()).then(|| self.0.wait_queue.watch(name, waker))
     }
 }
 

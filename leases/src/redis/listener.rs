@@ -11,11 +11,11 @@ use tourbillon::{Clock, ClockParker, ClockUnparker};
 
 use super::errors::{Fault, answered};
 use super::link::{Limit, Link, Server};
-use crate::hub::Hub;
 use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::Builder;
 use crate::sync::{Arc, Mutex};
+use crate::wait_queue::WaitQueue;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -33,7 +33,7 @@ pub(super) struct Listener {
     channel: String,
     /// Who publishes: messages begin with it, and those of this store are not news here.
     own: String,
-    pub(super) hub: Hub,
+    pub(super) wait_queue: WaitQueue,
     closed: AtomicBool,
     /// What ends a pause of the thread, while there is one.
     running: Mutex<Option<ClockUnparker>>,
@@ -45,7 +45,7 @@ impl Listener {
             server,
             channel,
             own,
-            hub: Hub::default(),
+            wait_queue: WaitQueue::default(),
             closed: AtomicBool::new(false),
             running: Mutex::new(None),
         }
@@ -100,7 +100,7 @@ impl Listener {
         let mut running = self.running.lock();
         // Who waits enters the hub first and takes this lock afterwards: either it is seen here, or
         // it sees that there is no thread.
-        let ends = self.is_closed() || self.hub.is_empty();
+        let ends = self.is_closed() || self.wait_queue.is_empty();
         if ends {
             *running = None;
         }
@@ -133,7 +133,7 @@ impl Listener {
                 return Err(answered(&error));
             }
         }
-        self.hub.all_may_be_free();
+        self.wait_queue.all_may_be_free();
         *pause = PAUSE;
         let mut heard = Instant::now();
         let mut wanted = heard;
@@ -156,7 +156,7 @@ impl Listener {
                 Err(fault) => return Err(fault.into()),
             }
             // Others may have much to say all the time.
-            if !self.hub.is_empty() {
+            if !self.wait_queue.is_empty() {
                 wanted = Instant::now();
             }
             let unwanted = wanted.elapsed() >= SILENCE;
@@ -181,7 +181,7 @@ impl Listener {
         if let Some((who, name)) = text.split_once(' ')
             && who != self.own
         {
-            self.hub.released(name);
+            self.wait_queue.released(name);
         }
     }
 }

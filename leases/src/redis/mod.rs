@@ -495,7 +495,7 @@ impl LeaseStore for RedisStore {
         let answer = self.call_one(name, self.giving_back(name, owner), Limit::new(limit));
         // Who waits in this process may have come after the last acquire that was refused, so that
         // nothing is announced; and also without an answer it may be free.
-        self.0.listener.hub.released(name);
+        self.0.listener.wait_queue.released(name);
         given_back(answer?)
     }
 
@@ -515,7 +515,7 @@ impl LeaseStore for RedisStore {
         let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit));
         // As after a release.
         for held in batch {
-            self.0.listener.hub.released(held.name);
+            self.0.listener.wait_queue.released(held.name);
         }
         Ok(answers?.into_iter().map(given_back).collect())
     }
@@ -524,7 +524,7 @@ impl LeaseStore for RedisStore {
         if self.0.pool.is_forked() {
             return None;
         }
-        let place = self.0.listener.hub.watch(name, waker);
+        let place = self.0.listener.wait_queue.watch(name, waker);
         self.0.listener.listen();
         Some(place)
     }

@@ -4,8 +4,6 @@
 pub(crate) mod background;
 #[path = "../../../leases/src/desk.rs"]
 pub(crate) mod desk;
-#[path = "../../../leases/src/hub.rs"]
-pub(crate) mod hub;
 pub(crate) mod keep_alive;
 #[path = "../../../leases/src/memory.rs"]
 pub(crate) mod memory;
@@ -13,3 +11,5 @@ pub(crate) mod memory;
 pub(crate) mod store;
 #[path = "../../../leases/src/turns.rs"]
 pub(crate) mod turns;
+#[path = "../../../leases/src/wait_queue.rs"]
+pub(crate) mod wait_queue;

@@ -1,6 +1,6 @@
 //! A release while somebody is due leaves the name to that one, whoever else asks at that moment; and
 //! a reservation that nobody uses keeps nobody waiting for longer than it lasts. `leases/memory.rs`
-//! reserves, `leases/hub.rs` wakes.
+//! reserves, `leases/wait_queue.rs` wakes.
 //!
 //! A waiter that nobody wakes shows as a deadlock.
 //!

@@ -13,23 +13,23 @@ use crate::sync::{Arc, Mutex, Origin};
 
 /// Clones are one hub.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hub(Arc<Mutex<State>>);
+pub(crate) struct WaitQueue(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    names: HashMap<String, VecDeque<Waiting>>,
+    names: HashMap<String, VecDeque<QueuedWaiter>>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedWaiter {
     number: u64,
     waker: Waker,
     /// Woken, and has not looked since.
     woken: bool,
 }
 
-impl Hub {
+impl WaitQueue {
     /// Somebody waits from now on.
     pub(crate) fn watch(&self, name: &str, waker: &Waker) -> Box<dyn Watch> {
         let (name, waker) = (name.to_owned(), waker.clone());
@@ -40,14 +40,14 @@ impl Hub {
             .names
             .entry(name.clone())
             .or_default()
-            .push_back(Waiting {
+            .push_back(QueuedWaiter {
                 number,
                 waker,
                 woken: false,
             });
         drop(state);
-        Box::new(Place {
-            hub: self.clone(),
+        Box::new(WaitHandle {
+            wait_queue: self.clone(),
             name,
             number,
             origin: Origin::here(),
@@ -87,20 +87,20 @@ impl Hub {
 }
 
 /// The place of one who waits.
-struct Place {
-    hub: Hub,
+struct WaitHandle {
+    wait_queue: WaitQueue,
     name: String,
     number: u64,
     /// In a forked copy the hub's lock may be held for ever.
     origin: Origin,
 }
 
-impl Watch for Place {
+impl Watch for WaitHandle {
     fn looks(&self) {
         if self.origin.is_elsewhere() {
             return;
         }
-        let mut state = self.hub.0.lock();
+        let mut state = self.wait_queue.0.lock();
         let waiting = state.names.get_mut(&self.name).into_iter().flatten();
         if let Some(own) = waiting.into_iter().find(|one| one.number == self.number) {
             own.woken = false;
@@ -108,13 +108,13 @@ impl Watch for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitHandle {
     fn drop(&mut self) {
         if self.origin.is_elsewhere() {
             return;
         }
         let own = {
-            let mut state = self.hub.0.lock();
+            let mut state = self.wait_queue.0.lock();
             let Some(waiting) = state.names.get_mut(&self.name) else {
                 return;
             };
@@ -126,7 +126,7 @@ impl Drop for Place {
             own
         };
         if own.is_some_and(|own| own.woken) {
-            self.hub.released(&self.name);
+            self.wait_queue.released(&self.name);
         }
     }
 }
@@ -146,9 +146,9 @@ mod tests {
         }
     }
 
-    fn waiter(hub: &Hub, name: &str) -> (Arc<Bell>, Box<dyn Watch>) {
+    fn waiter(wait_queue: &WaitQueue, name: &str) -> (Arc<Bell>, Box<dyn Watch>) {
         let bell = Arc::new(Bell::default());
-        let place = hub.watch(name, &Waker::from(Arc::clone(&bell)));
+        let place = wait_queue.watch(name, &Waker::from(Arc::clone(&bell)));
         (bell, place)
     }
 
@@ -158,45 +158,45 @@ mod tests {
 
     #[test]
     fn a_release_wakes_one_after_the_other_in_their_order() {
-        let hub = Hub::default();
-        let (a, place_a) = waiter(&hub, "x");
-        let (b, _place_b) = waiter(&hub, "x");
-        let (other, _place) = waiter(&hub, "y");
-        hub.released("x");
+        let wait_queue = WaitQueue::default();
+        let (a, place_a) = waiter(&wait_queue, "x");
+        let (b, _place_b) = waiter(&wait_queue, "x");
+        let (other, _place) = waiter(&wait_queue, "y");
+        wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 0, 0]);
         // The first is on its way.
-        hub.released("x");
+        wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
-        hub.released("x");
+        wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
         // It looked, in vain, and keeps its place.
         place_a.looks();
-        hub.released("x");
+        wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [2, 1, 0]);
-        hub.released("unknown");
+        wait_queue.released("unknown");
     }
 
     #[test]
     fn who_gives_up_without_a_look_passes_it_on_and_leaves_nothing() {
-        let hub = Hub::default();
-        let (_, place_a) = waiter(&hub, "x");
-        let (b, place_b) = waiter(&hub, "x");
-        hub.released("x");
+        let wait_queue = WaitQueue::default();
+        let (_, place_a) = waiter(&wait_queue, "x");
+        let (b, place_b) = waiter(&wait_queue, "x");
+        wait_queue.released("x");
         drop(place_a);
         assert_eq!(rung(&[&b]), [1]);
         place_b.looks();
         drop(place_b);
-        assert!(hub.is_empty());
-        hub.released("x");
+        assert!(wait_queue.is_empty());
+        wait_queue.released("x");
         assert_eq!(rung(&[&b]), [1]);
     }
 
     #[test]
     fn everybody_is_woken_when_something_may_have_been_missed() {
-        let hub = Hub::default();
-        let (a, _place_a) = waiter(&hub, "x");
-        let (b, _place_b) = waiter(&hub, "y");
-        hub.all_may_be_free();
+        let wait_queue = WaitQueue::default();
+        let (a, _place_a) = waiter(&wait_queue, "x");
+        let (b, _place_b) = waiter(&wait_queue, "y");
+        wait_queue.all_may_be_free();
         assert_eq!(rung(&[&a, &b]), [1, 1]);
     }
 }
