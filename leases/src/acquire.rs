@@ -17,7 +17,7 @@ use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
 use super::releases::UserHandle;
-use super::request::{How, Request};
+use super::request::{AttemptOptions, Request};
 use super::store::{StoreError, Watch};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -100,7 +100,7 @@ impl<'a> Acquisition<'a> {
     ///
     /// As for that.
     pub fn lock(self) -> Result<LeaseGuard, LockError> {
-        self.quest(Patience::Endless)?.go()
+        self.acquire_loop(WaitPolicy::Endless)?.go()
     }
 
     /// See [`Leases::try_lock`](super::Leases::try_lock).
@@ -109,7 +109,7 @@ impl<'a> Acquisition<'a> {
     ///
     /// As for that.
     pub fn try_lock(self) -> Result<LeaseGuard, LockError> {
-        self.quest(Patience::None)?.go()
+        self.acquire_loop(WaitPolicy::None)?.go()
     }
 
     /// See [`Leases::try_lock_for`](super::Leases::try_lock_for).
@@ -119,14 +119,14 @@ impl<'a> Acquisition<'a> {
     /// As for that.
     pub fn try_lock_for(self, wait: Duration) -> Result<LeaseGuard, LockError> {
         let until = self.now() + wait;
-        self.quest(Patience::Until(until))?.go()
+        self.acquire_loop(WaitPolicy::Until(until))?.go()
     }
 
     pub(super) fn now(&self) -> Time {
         self.leases.clock.now()
     }
 
-    pub(super) fn quest(&self, patience: Patience) -> Result<Quest, LockError> {
+    pub(super) fn acquire_loop(&self, wait_policy: WaitPolicy) -> Result<AcquireLoop, LockError> {
         let mut keep = (self.keep)(self.lease);
         if let Some(period) = self.feed {
             keep = keep.fed_every(period);
@@ -135,10 +135,10 @@ impl<'a> Acquisition<'a> {
             keep = keep.max_hold(most);
         }
         let inner: &Arc<Inner> = self.leases;
-        let mut quest = Quest {
+        let mut acquire_loop = AcquireLoop {
             request: Arc::new(inner.request(self.name, keep, self.lease)?),
             inner: Arc::clone(inner),
-            patience,
+            wait_policy,
             asked: 0,
             watch: None,
             last: Last::None,
@@ -148,14 +148,14 @@ impl<'a> Acquisition<'a> {
             ended: false,
         };
         inner.asks.begin();
-        quest.announce();
-        Ok(quest)
+        acquire_loop.announce();
+        Ok(acquire_loop)
     }
 }
 
 /// For how long somebody waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
+pub(super) enum WaitPolicy {
     None,
     Until(Time),
     Endless,
@@ -163,17 +163,17 @@ pub(super) enum Patience {
 
 /// What comes next.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum AcquireStep {
     Ask,
     Wait(Time),
     Done(Result<LeaseGuard, LockError>),
 }
 
 /// Somebody who wants a lock. It knows neither threads nor tasks.
-pub(super) struct Quest {
+pub(super) struct AcquireLoop {
     pub(super) inner: Arc<Inner>,
     pub(super) request: Arc<Request>,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     asked: u64,
     /// `None` until it waits.
     watch: Option<Watching>,
@@ -208,9 +208,9 @@ struct Watching {
     _closed: Box<dyn Watch>,
 }
 
-impl Quest {
+impl AcquireLoop {
     /// About to ask.
-    pub(super) fn ask(&mut self, drop_waits: bool) -> How {
+    pub(super) fn ask(&mut self, drop_waits: bool) -> AttemptOptions {
         self.asked += 1;
         let now = self.inner.clock.now();
         self.rushed = self.end().since(now) < RUSHED;
@@ -220,7 +220,7 @@ impl Quest {
         if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
-        How {
+        AttemptOptions {
             // The last call is followed by no wait, so nothing is noted of it.
             waits: self.watch.is_some() && now < self.end(),
             waited: self
@@ -234,21 +234,21 @@ impl Quest {
     }
 
     /// What follows an answer. `waker` is to be woken when the name may be free.
-    pub(super) fn after(&mut self, answer: Attempt, waker: &Waker) -> Step {
-        let waits = !matches!(self.patience, Patience::None);
+    pub(super) fn after(&mut self, answer: Attempt, waker: &Waker) -> AcquireStep {
+        let waits = !matches!(self.wait_policy, WaitPolicy::None);
         let pause = match answer {
             Attempt::Granted(guard) => {
                 // It knows of earlier attempts.
                 self.unsure = false;
-                return Step::Done(Ok(guard));
+                return AcquireStep::Done(Ok(guard));
             }
             Attempt::Ended(error) => {
                 self.unsure = true;
-                return Step::Done(Err(error));
+                return AcquireStep::Done(Err(error));
             }
             Attempt::Held(remaining) if !waits => {
                 let name = self.name();
-                return Step::Done(Err(LockError::Held { name, remaining }));
+                return AcquireStep::Done(Err(LockError::Held { name, remaining }));
             }
             Attempt::Held(remaining) => {
                 self.answered(None);
@@ -256,7 +256,7 @@ impl Quest {
                 let watched = self.watch.is_some();
                 self.watch(waker);
                 if !watched && self.inner.clock.now() < self.end() && !self.is_closed() {
-                    return Step::Ask;
+                    return AcquireStep::Ask;
                 }
                 let told = self
                     .watch
@@ -269,7 +269,7 @@ impl Quest {
                 self.unsure |= error.leaves_open();
                 if !waits || !error.may_pass() {
                     let name = self.name();
-                    return Step::Done(Err(LockError::Store { name, error }));
+                    return AcquireStep::Done(Err(LockError::Store { name, error }));
                 }
                 self.watch(waker);
                 let pause = match error {
@@ -285,14 +285,14 @@ impl Quest {
             }
         };
         if self.is_closed() {
-            return Step::Done(Err(self.closed()));
+            return AcquireStep::Done(Err(self.closed()));
         }
         let now = self.inner.clock.now();
         let end = self.end();
         if now >= end {
-            return Step::Done(Err(self.timed_out()));
+            return AcquireStep::Done(Err(self.timed_out()));
         }
-        Step::Wait((now + pause.max(Duration::from_millis(1))).min(end))
+        AcquireStep::Wait((now + pause.max(Duration::from_millis(1))).min(end))
     }
 
     /// Who waits is woken when they are closed, and asks no more.
@@ -333,12 +333,12 @@ impl Quest {
 
     /// Has the wait told, if it may last until the first event.
     fn announce(&mut self) {
-        let patience = match self.patience {
-            Patience::None => Duration::ZERO,
-            Patience::Until(until) => until.since(self.inner.clock.now()),
-            Patience::Endless => Duration::MAX,
+        let wait_policy = match self.wait_policy {
+            WaitPolicy::None => Duration::ZERO,
+            WaitPolicy::Until(until) => until.since(self.inner.clock.now()),
+            WaitPolicy::Endless => Duration::MAX,
         };
-        if patience > FIRST_WAIT {
+        if wait_policy > FIRST_WAIT {
             let request = Arc::clone(&self.request);
             let key = move || LeaseId::new(&request, 0);
             self.waits = Some(self.inner.keep_alive.waits(key));
@@ -354,8 +354,8 @@ impl Quest {
 
     /// When its patience is over.
     pub(super) fn end(&self) -> Time {
-        match self.patience {
-            Patience::Until(until) => until,
+        match self.wait_policy {
+            WaitPolicy::Until(until) => until,
             _ => Time::MAX,
         }
     }
@@ -399,16 +399,16 @@ impl Quest {
             let how = self.ask(true);
             let answer = self.inner.attempt(&self.request, how);
             match self.after(answer, &waker) {
-                Step::Ask => {}
-                Step::Wait(until) => parker.park_until(until),
-                Step::Done(answer) => return answer,
+                AcquireStep::Ask => {}
+                AcquireStep::Wait(until) => parker.park_until(until),
+                AcquireStep::Done(answer) => return answer,
             }
         }
     }
 }
 
 /// An attempt that may have been granted is given back: nothing is held by nobody.
-impl Drop for Quest {
+impl Drop for AcquireLoop {
     fn drop(&mut self) {
         if !self.ended {
             self.inner.asks.abandon();

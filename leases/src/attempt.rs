@@ -6,7 +6,7 @@ use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::Inner;
-use super::request::{How, Request};
+use super::request::{AttemptOptions, Request};
 use super::store::{Acquired, Claim, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -26,14 +26,14 @@ pub(super) enum Attempt {
 
 impl Inner {
     /// Asks the store once. Whatever panics, the answer is that nobody knows.
-    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
+    pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Attempt::Failed(StoreError::Unavailable(what))
         })
     }
 
-    fn ask(self: &Arc<Self>, request: &Request, how: How) -> Attempt {
+    fn ask(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         // The lease counts from before the request is sent.
         let sent = self.clock.now();
         let claim = Claim::new(&request.name, &request.owner, request.lease);

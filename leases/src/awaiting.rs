@@ -9,7 +9,7 @@ use std::time::Duration;
 use tourbillon::Time;
 use tourbillon::reentrancy;
 
-use super::acquire::{Acquisition, Patience, Quest, Step};
+use super::acquire::{AcquireLoop, AcquireStep, Acquisition, WaitPolicy};
 use super::attempt::{Attempt, LEAST_CALL};
 use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
@@ -93,7 +93,7 @@ impl Acquisition<'_> {
     ///
     /// As for that.
     pub async fn lock_async(self) -> Result<LeaseGuard, LockError> {
-        go(self.quest(Patience::Endless)?).await
+        go(self.acquire_loop(WaitPolicy::Endless)?).await
     }
 
     /// See [`Leases::try_lock_async`].
@@ -102,7 +102,7 @@ impl Acquisition<'_> {
     ///
     /// As for that.
     pub async fn try_lock_async(self) -> Result<LeaseGuard, LockError> {
-        go(self.quest(Patience::None)?).await
+        go(self.acquire_loop(WaitPolicy::None)?).await
     }
 
     /// See [`Leases::try_lock_for_async`].
@@ -112,7 +112,7 @@ impl Acquisition<'_> {
     /// As for that.
     pub async fn try_lock_for_async(self, wait: Duration) -> Result<LeaseGuard, LockError> {
         let until = self.now() + wait;
-        go(self.quest(Patience::Until(until))?).await
+        go(self.acquire_loop(WaitPolicy::Until(until))?).await
     }
 }
 
@@ -146,11 +146,11 @@ impl LeaseGuard {
 
 /// In a forked copy of the process nothing wakes the future, and a lock that it would take may be held
 /// for ever. So each poll looks for that first.
-async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
-    let inner = Arc::clone(&quest.inner);
-    let name = quest.request.name.clone();
+async fn go(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&acquire_loop.inner);
+    let name = acquire_loop.request.name.clone();
     let answer = {
-        let mut asking = pin!(ask(&mut quest));
+        let mut asking = pin!(ask(&mut acquire_loop));
         poll_fn(|context| {
             if inner.keep_alive.is_forked() {
                 let (name, error) = (name.clone(), StoreError::Forked);
@@ -160,31 +160,31 @@ async fn go(mut quest: Quest) -> Result<LeaseGuard, LockError> {
         })
         .await
     };
-    quest.ended(&answer);
+    acquire_loop.ended(&answer);
     answer
 }
 
-async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
-    let inner = Arc::clone(&quest.inner);
-    let destination = inner.destination(&quest.request.name);
+async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
+    let inner = Arc::clone(&acquire_loop.inner);
+    let destination = inner.destination(&acquire_loop.request.name);
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     // All workers may be busy with calls that hang, and then its own does not even begin. Else there
     // is time for a call that begins at the end.
-    let patience = Arc::new(Bell::default());
-    let _alarm = match quest.end() {
+    let wait_policy = Arc::new(Bell::default());
+    let _alarm = match acquire_loop.end() {
         Time::MAX => None,
         end => {
             let left = (end + 2 * LEAST_CALL).since(inner.clock.now());
-            alarm(&inner, left, Waker::from(Arc::clone(&patience)))
+            alarm(&inner, left, Waker::from(Arc::clone(&wait_policy)))
         }
     };
     loop {
-        if quest.is_closed() {
-            return Err(quest.closed());
+        if acquire_loop.is_closed() {
+            return Err(acquire_loop.closed());
         }
-        let how = quest.ask(false);
-        let (asked, request) = (Arc::clone(&inner), Arc::clone(&quest.request));
+        let how = acquire_loop.ask(false);
+        let (asked, request) = (Arc::clone(&inner), Arc::clone(&acquire_loop.request));
         // Should this future be dropped, the answer is.
         let attempt = move || Answer {
             attempt: Some(asked.attempt(&request, how)),
@@ -196,17 +196,17 @@ async fn ask(quest: &mut Quest) -> Result<LeaseGuard, LockError> {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
                 return Poll::Ready(Some(answer));
             }
-            patience.poll(context).map(|()| None)
+            wait_policy.poll(context).map(|()| None)
         });
         let answer = match answer.await {
             Some(Some(answer)) => answer.take(),
-            Some(None) => Attempt::Ended(quest.closed()),
-            None => return Err(quest.timed_out()),
+            Some(None) => Attempt::Ended(acquire_loop.closed()),
+            None => return Err(acquire_loop.timed_out()),
         };
-        match quest.after(answer, &waker) {
-            Step::Ask => {}
-            Step::Wait(until) => sleep(&inner, &bell, &waker, until).await,
-            Step::Done(answer) => return answer,
+        match acquire_loop.after(answer, &waker) {
+            AcquireStep::Ask => {}
+            AcquireStep::Wait(until) => sleep(&inner, &bell, &waker, until).await,
+            AcquireStep::Done(answer) => return answer,
         }
     }
 }

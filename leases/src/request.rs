@@ -31,7 +31,7 @@ impl Request {
 
 /// How an attempt is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct How {
+pub(super) struct AttemptOptions {
     /// The release is to be announced.
     pub(super) waits: bool,
     /// For how long it has waited.
