@@ -11,13 +11,13 @@ use tourbillon::reentrancy;
 
 use super::acquire::{AcquireLoop, AcquireStep, Acquisition, WaitPolicy};
 use super::attempt::{Attempt, LEAST_CALL};
-use super::desk::{Bell, desk};
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::Inner;
 use super::keep_alive::{KeepAlive, Loss};
 use super::locks::Leases;
+use super::oneshot::{OneshotWaker, oneshot};
 use super::request::Request;
 use super::store::{Destination, StoreError};
 use crate::sync::Arc;
@@ -167,11 +167,11 @@ async fn go(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
 async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&acquire_loop.inner);
     let destination = inner.destination(&acquire_loop.request.name);
-    let bell = Arc::new(Bell::default());
+    let bell = Arc::new(OneshotWaker::default());
     let waker = Waker::from(Arc::clone(&bell));
     // All workers may be busy with calls that hang, and then its own does not even begin. Else there
     // is time for a call that begins at the end.
-    let wait_policy = Arc::new(Bell::default());
+    let wait_policy = Arc::new(OneshotWaker::default());
     let _alarm = match acquire_loop.end() {
         Time::MAX => None,
         end => {
@@ -240,7 +240,7 @@ impl Drop for Answer {
 }
 
 /// Until then, or until the bell rings.
-async fn sleep(inner: &Inner, bell: &Arc<Bell>, waker: &Waker, until: Time) {
+async fn sleep(inner: &Inner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Time) {
     let delay = until.since(inner.clock.now());
     // Without a worker there will be an answer at the next attempt, and at once.
     if let Some(_alarm) = alarm(inner, delay, waker.clone()) {
@@ -294,7 +294,7 @@ async fn on_worker<T: Send + 'static>(
     task: impl FnOnce() -> T + Send + 'static,
     may_be_left: bool,
 ) -> Option<T> {
-    let (answers, end) = desk();
+    let (answers, end) = oneshot();
     let number = inner.keep_alive.number();
     let own = Arc::clone(inner);
     let task = Box::new(move || {

@@ -183,7 +183,6 @@ mod awaiting;
 mod background;
 mod build_error;
 mod builder;
-mod desk;
 mod error;
 mod fence;
 mod guard;
@@ -192,6 +191,7 @@ mod inner;
 mod keep_alive;
 mod locks;
 mod memory;
+mod oneshot;
 mod panics;
 #[cfg(feature = "redis")]
 mod redis;

@@ -2,11 +2,11 @@
 
 #[path = "../../../leases/src/background.rs"]
 pub(crate) mod background;
-#[path = "../../../leases/src/desk.rs"]
-pub(crate) mod desk;
 pub(crate) mod keep_alive;
 #[path = "../../../leases/src/memory.rs"]
 pub(crate) mod memory;
+#[path = "../../../leases/src/oneshot.rs"]
+pub(crate) mod oneshot;
 #[path = "../../../leases/src/store.rs"]
 pub(crate) mod store;
 #[path = "../../../leases/src/turns.rs"]

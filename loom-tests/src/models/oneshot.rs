@@ -1,10 +1,10 @@
 //! A future that awaits a worker's answer is woken by it, or by its never coming; one that is dropped
-//! leaves no answer behind. `leases/desk.rs` has the rules, DESK-1 and DESK-2.
+//! leaves no answer behind. `leases/oneshot.rs` has the rules, DESK-1 and DESK-2.
 //!
 //! Who is not woken shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/desk-bell-rings-before-it-notes.patch`
+//! - `teeth/oneshot-bell-rings-before-it-notes.patch`
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 use loom::thread;
 
 use super::check;
-use crate::leases::desk::{Bell, End, desk};
+use crate::leases::oneshot::{OneshotReceiver, OneshotWaker, oneshot};
 use crate::rig::block_on;
 use crate::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Drop for Answer {
     }
 }
 
-fn wait<T>(end: &End<T>) -> Option<T> {
+fn wait<T>(end: &OneshotReceiver<T>) -> Option<T> {
     // By a task before, from which the future moved on.
     let _ = end.poll(&Context::from_waker(Waker::noop())).is_ready();
     block_on(poll_fn(|context| end.poll(context)))
@@ -35,7 +35,7 @@ fn wait<T>(end: &End<T>) -> Option<T> {
 #[test]
 fn the_answer_wakes_who_awaits_it() {
     check(3, || {
-        let (answers, end) = desk();
+        let (answers, end) = oneshot();
         let worker = thread::spawn(move || answers.leave(7));
         assert_eq!(block_on(poll_fn(|context| end.poll(context))), Some(7));
         worker.join().unwrap();
@@ -45,7 +45,7 @@ fn the_answer_wakes_who_awaits_it() {
 #[test]
 fn that_there_is_no_answer_wakes_who_awaits_it() {
     check(3, || {
-        let (answers, end) = desk::<u32>();
+        let (answers, end) = oneshot::<u32>();
         let worker = thread::spawn(move || drop(answers));
         assert_eq!(wait(&end), None);
         worker.join().unwrap();
@@ -55,7 +55,7 @@ fn that_there_is_no_answer_wakes_who_awaits_it() {
 #[test]
 fn an_answer_that_nobody_takes_is_dropped() {
     check(3, || {
-        let (answers, end) = desk();
+        let (answers, end) = oneshot();
         let drops = Arc::new(Count::new(0));
         let answer = Answer(Arc::clone(&drops));
         let worker = thread::spawn(move || {
@@ -76,7 +76,7 @@ fn an_answer_that_nobody_takes_is_dropped() {
 #[test]
 fn a_bell_wakes_who_sleeps_and_who_is_about_to() {
     check(3, || {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(OneshotWaker::default());
         let rings = {
             let waker = Waker::from(Arc::clone(&bell));
             thread::spawn(move || waker.wake())

@@ -12,17 +12,20 @@ use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
 /// A desk's two ends.
-pub(crate) fn desk<T>() -> (Answers<T>, End<T>) {
-    let desk = Arc::new(Mutex::new(Left {
+pub(crate) fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
+    let oneshot = Arc::new(Mutex::new(OneshotState {
         answer: None,
         gone: false,
         abandoned: false,
         waker: None,
     }));
-    (Answers(Arc::clone(&desk)), End(desk, Origin::here()))
+    (
+        OneshotSender(Arc::clone(&oneshot)),
+        OneshotReceiver(oneshot, Origin::here()),
+    )
 }
 
-struct Left<T> {
+struct OneshotState<T> {
     answer: Option<T>,
     /// Nobody will leave one any more.
     gone: bool,
@@ -32,13 +35,13 @@ struct Left<T> {
 }
 
 /// The worker's end: dropped when the task has run, panicked, or will not run.
-pub(crate) struct Answers<T>(Arc<Mutex<Left<T>>>);
+pub(crate) struct OneshotSender<T>(Arc<Mutex<OneshotState<T>>>);
 
 /// The future's end. In a forked copy of the process there will never be an answer, and the worker's
 /// end may hold the lock for ever.
-pub(crate) struct End<T>(Arc<Mutex<Left<T>>>, Origin);
+pub(crate) struct OneshotReceiver<T>(Arc<Mutex<OneshotState<T>>>, Origin);
 
-impl<T> Answers<T> {
+impl<T> OneshotSender<T> {
     /// Whether the future is still there.
     pub(crate) fn are_awaited(&self) -> bool {
         !self.0.lock().abandoned
@@ -56,7 +59,7 @@ impl<T> Answers<T> {
     }
 }
 
-impl<T> Drop for Answers<T> {
+impl<T> Drop for OneshotSender<T> {
     fn drop(&mut self) {
         let waker = {
             let mut state = self.0.lock();
@@ -67,7 +70,7 @@ impl<T> Drop for Answers<T> {
     }
 }
 
-impl<T> End<T> {
+impl<T> OneshotReceiver<T> {
     /// The answer, or `None` if there never will be one.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         if self.1.is_elsewhere() {
@@ -88,7 +91,7 @@ impl<T> End<T> {
     }
 }
 
-impl<T> Drop for End<T> {
+impl<T> Drop for OneshotReceiver<T> {
     fn drop(&mut self) {
         if self.1.is_elsewhere() {
             return;
@@ -104,9 +107,9 @@ impl<T> Drop for End<T> {
 
 /// Wakes a task, and remembers that it did.
 #[derive(Default)]
-pub(crate) struct Bell(Mutex<(bool, Option<Waker>)>);
+pub(crate) struct OneshotWaker(Mutex<(bool, Option<Waker>)>);
 
-impl Bell {
+impl OneshotWaker {
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let mut state = self.0.lock();
@@ -120,7 +123,7 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for OneshotWaker {
     fn wake(self: Arc<Self>) {
         let waker = {
             let mut state = self.0.lock();
