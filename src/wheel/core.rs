@@ -45,7 +45,7 @@
 //! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
 use super::drain::Drain;
-use super::filing::{Budget, EntryStore, LEVELS, Progress, WheelPosition};
+use super::filing::{Budget, CoreProgress, EntryStore, LEVELS, WheelPosition};
 use super::level::{self, Level, SLOTS};
 use super::slab::NO_ENTRY;
 use crate::tick::Tick;
@@ -253,17 +253,17 @@ impl CoreWheel {
         budget: &mut Budget,
         entries: &mut E,
         sink: &mut impl FnMut(&mut E, u32),
-    ) -> Progress {
+    ) -> CoreProgress {
         if target < self.now {
-            return Progress::Done;
+            return CoreProgress::Done;
         }
         loop {
             while self.drain.live > 0 {
                 if budget.expired == 0 {
-                    return Progress::Expired;
+                    return CoreProgress::Expired;
                 }
                 if !self.drain_chunk(budget, entries, sink) {
-                    return Progress::Held;
+                    return CoreProgress::Held;
                 }
             }
             match self.next_event(target) {
@@ -271,11 +271,11 @@ impl CoreWheel {
                 Some(Event::Due(slot)) => {
                     // `now` does not claim a tick before its turn has come.
                     if budget.expired == 0 {
-                        return Progress::Expired;
+                        return CoreProgress::Expired;
                     }
                     self.start_drain(slot);
                 }
-                Some(_) if budget.cascaded == 0 => return Progress::Cascade,
+                Some(_) if budget.cascaded == 0 => return CoreProgress::Cascade,
                 Some(Event::Enter(level, slot)) => {
                     debug_assert!(self.levels[..level].iter().all(Level::is_empty), "WHEEL-5");
                     self.now = self.start_of(level, slot);
@@ -302,7 +302,7 @@ impl CoreWheel {
             }
         }
         self.now = target;
-        Progress::Done
+        CoreProgress::Done
     }
 
     /// The earliest tick at which `advance` has something to do: the exact tick of a due slot, the

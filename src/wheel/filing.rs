@@ -69,7 +69,7 @@ pub(crate) struct Budget {
 /// How far [`super::CoreWheel::advance`] came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub(crate) enum Progress {
+pub(crate) enum CoreProgress {
     /// All is done up to the tick asked for.
     Done,
     /// More slots are due.

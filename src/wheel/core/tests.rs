@@ -134,7 +134,7 @@ impl Rig {
     }
 
     /// The due ticks of what expired.
-    fn advance_within(&mut self, to: u64, budget: &mut Budget) -> (Vec<u64>, Progress) {
+    fn advance_within(&mut self, to: u64, budget: &mut Budget) -> (Vec<u64>, CoreProgress) {
         let before = *budget;
         let mut fired = Vec::new();
         let progress = self.wheel.advance(
@@ -157,7 +157,7 @@ impl Rig {
 
     fn advance(&mut self, to: u64) -> Vec<u64> {
         let (fired, progress) = self.advance_within(to, &mut ALL.clone());
-        assert_eq!(progress, Progress::Done);
+        assert_eq!(progress, CoreProgress::Done);
         assert!(fired.iter().all(|&due| due <= to), "never early");
         fired
     }
@@ -353,7 +353,7 @@ fn c015_what_is_armed_for_now_is_the_next_rounds() {
         cascaded: 0,
     };
     let (fired, progress) = rig.advance_within(100, &mut one);
-    assert_eq!((fired, progress), (vec![100, 99], Progress::Expired));
+    assert_eq!((fired, progress), (vec![100, 99], CoreProgress::Expired));
     rig.insert(98);
     assert_eq!(rig.advance(100), [99, 99, 98]);
 }
@@ -433,7 +433,7 @@ fn c028_a_jump_of_years_costs_slots_and_not_ticks() {
         let later = rig.insert(1 << 63);
         let mut budget = ALL;
         let (mut fired, progress) = rig.advance_within(1 << 62, &mut budget);
-        assert_eq!(progress, Progress::Done);
+        assert_eq!(progress, CoreProgress::Done);
         fired.sort_unstable();
         dues.sort_unstable();
         assert_eq!(fired, dues, "each once");
@@ -523,7 +523,7 @@ fn c032_five_thousand_entries() {
         now += random.distance();
         let mut sink = |arena: &mut Arena, id| fired.push(arena.due(id).get());
         let progress = wheel.advance(Tick::new(now), &mut ALL.clone(), &mut arena, &mut sink);
-        assert_eq!(progress, Progress::Done);
+        assert_eq!(progress, CoreProgress::Done);
         assert_eq!(fired.len(), dues.iter().filter(|&&due| due <= now).count());
     }
     dues.sort_unstable();
@@ -568,9 +568,9 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
             rig.insert(9);
         }
         for (expired, progress) in [
-            (budget, Progress::Expired),
-            (budget, Progress::Expired),
-            (1, Progress::Done),
+            (budget, CoreProgress::Expired),
+            (budget, CoreProgress::Expired),
+            (1, CoreProgress::Done),
         ] {
             let mut left = Budget {
                 expired: budget,
@@ -581,7 +581,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
             assert_eq!((fired.len(), got), (expired, progress));
             assert_eq!(
                 rig.wheel.now().get(),
-                if got == Progress::Done { 50 } else { 9 }
+                if got == CoreProgress::Done { 50 } else { 9 }
             );
         }
     }
@@ -596,7 +596,7 @@ fn c038_an_expiry_budget_is_kept_and_now_claims_no_more() {
             cascaded: 0,
         },
     );
-    assert_eq!((fired, progress), (vec![9], Progress::Done));
+    assert_eq!((fired, progress), (vec![9], CoreProgress::Done));
 }
 
 #[test]
@@ -617,7 +617,7 @@ fn c039_a_budget_across_slots_keeps_their_order() {
             },
         );
         all.extend(fired);
-        if progress == Progress::Done {
+        if progress == CoreProgress::Done {
             break;
         }
         assert_eq!(all.len() % 2, 0);
@@ -639,12 +639,12 @@ fn what_is_found_pushed_out_counts_against_the_budget() {
     };
     assert_eq!(
         rig.advance_within(10, &mut budget),
-        (vec![], Progress::Expired)
+        (vec![], CoreProgress::Expired)
     );
     assert_eq!(rig.wheel.now().get(), 5);
     assert_eq!(
         rig.advance_within(10, &mut ALL.clone()),
-        (vec![], Progress::Done)
+        (vec![], CoreProgress::Done)
     );
     assert_eq!(rig.advance(40), [40, 40, 40]);
 }
@@ -665,31 +665,37 @@ fn what_is_not_allowed_to_expire_stays_and_all_else_goes_on() {
     rig.insert(200);
     rig.reschedule(pushed_out, 40);
     // What was pushed out is filed again by a look that expires nothing.
-    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
+    assert_eq!(within(&mut rig, 10, 0), (vec![], CoreProgress::Held));
     assert_eq!(rig.wheel.now().get(), 5);
     assert_eq!(rig.arena.filed[pushed_out as usize].get(), 40);
     assert_eq!(rig.wake(), Some(5));
-    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
-    assert_eq!(within(&mut rig, 10, 1), (vec![5], Progress::Held));
+    assert_eq!(within(&mut rig, 10, 0), (vec![], CoreProgress::Held));
+    assert_eq!(within(&mut rig, 10, 1), (vec![5], CoreProgress::Held));
     // What is held back can be cancelled and moved.
     rig.remove(due[1]);
     rig.reschedule(due[2], 7);
-    assert_eq!(within(&mut rig, 10, 0), (vec![], Progress::Held));
+    assert_eq!(within(&mut rig, 10, 0), (vec![], CoreProgress::Held));
     assert_eq!(rig.wheel.now().get(), 7);
-    assert_eq!(within(&mut rig, 10, 1), (vec![7], Progress::Done));
+    assert_eq!(within(&mut rig, 10, 1), (vec![7], CoreProgress::Done));
     // A slot that is all pushed out does not hold, and a cascade goes on to what is due.
     rig.reschedule(pushed_out, 199);
-    assert_eq!(within(&mut rig, 150, 0), (vec![], Progress::Done));
-    assert_eq!(within(&mut rig, 250, 0), (vec![], Progress::Held));
+    assert_eq!(within(&mut rig, 150, 0), (vec![], CoreProgress::Done));
+    assert_eq!(within(&mut rig, 250, 0), (vec![], CoreProgress::Held));
     assert_eq!(rig.wheel.now().get(), 199);
-    assert_eq!(within(&mut rig, 250, 2), (vec![199, 200], Progress::Done));
+    assert_eq!(
+        within(&mut rig, 250, 2),
+        (vec![199, 200], CoreProgress::Done)
+    );
     // Whatever the due ticks say.
     for due in [300, 400, 5_000] {
         rig.insert(due);
     }
     rig.wheel.make_all_due(&mut rig.arena);
-    assert_eq!(within(&mut rig, 250, 2), (vec![300, 400], Progress::Held));
-    assert_eq!(within(&mut rig, 250, 2), (vec![5_000], Progress::Done));
+    assert_eq!(
+        within(&mut rig, 250, 2),
+        (vec![300, 400], CoreProgress::Held)
+    );
+    assert_eq!(within(&mut rig, 250, 2), (vec![5_000], CoreProgress::Done));
 }
 
 #[test]
@@ -707,7 +713,7 @@ fn due_slots_come_before_cascades() {
     };
     assert_eq!(
         rig.advance_within(100, &mut budget),
-        (vec![10], Progress::Cascade)
+        (vec![10], CoreProgress::Cascade)
     );
     assert!(rig.wheel.now().get() < 64);
     // With too small a one, what was due on level 0 is served first by the next call, and `now`
@@ -718,7 +724,7 @@ fn due_slots_come_before_cascades() {
         cascaded: 50,
     };
     let (fired, progress) = rig.advance_within(100, &mut budget);
-    assert_eq!((budget.cascaded, progress), (0, Progress::Cascade));
+    assert_eq!((budget.cascaded, progress), (0, CoreProgress::Cascade));
     assert!(fired.len() <= 50);
     assert_eq!(rig.wake(), Some(rig.wheel.now().get()), "a debt is due now");
     let soon = rig.wheel.now().get() + 1;
@@ -730,7 +736,7 @@ fn due_slots_come_before_cascades() {
     };
     let (fired, progress) = rig.advance_within(1_000, &mut budget);
     assert!(fired.contains(&soon));
-    assert_eq!(progress, Progress::Cascade);
+    assert_eq!(progress, CoreProgress::Cascade);
     assert!(
         rig.wheel.now().get() < 128,
         "the debt holds `now` in its slot"
@@ -752,7 +758,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     };
     assert_eq!(
         rig.advance_within(4_096, &mut budget),
-        (vec![], Progress::Cascade)
+        (vec![], CoreProgress::Cascade)
     );
     // Into a slot of level 1, which is paid for before the rest of level 2.
     rig.insert(4_096 + 70);
@@ -762,7 +768,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
         cascaded: 1,
     };
     let (fired, progress) = rig.advance_within(4_096 + 70, &mut budget);
-    assert_eq!((fired, progress), (vec![4_096 + 70], Progress::Cascade));
+    assert_eq!((fired, progress), (vec![4_096 + 70], CoreProgress::Cascade));
     // But not beyond the slot of the debt.
     rig.insert(8_192);
     let mut budget = Budget {
@@ -772,7 +778,7 @@ fn lower_levels_go_on_while_a_higher_one_is_in_debt() {
     };
     assert_eq!(
         rig.advance_within(10_000, &mut budget),
-        (vec![], Progress::Cascade)
+        (vec![], CoreProgress::Cascade)
     );
     assert_eq!(rig.advance(10_000).len(), 101);
 }
@@ -799,7 +805,7 @@ fn entries_far_away_are_looked_at_within_a_budget() {
             let (batch, progress) = rig.advance_within(4 * turn - 1, &mut budget);
             fired.extend(batch);
             calls += 1;
-            assert!(progress == Progress::Cascade || fired.len() == 30);
+            assert!(progress == CoreProgress::Cascade || fired.len() == 30);
             // Removal from both lists, while the look is unfinished.
             if calls == 2 {
                 rig.remove(beyond[29]);
@@ -868,7 +874,7 @@ fn everything_made_due_expires_at_once() {
         };
         rig.insert(1_000);
         let (first, progress) = rig.advance_within(1_000, &mut half.clone());
-        assert_eq!((first, progress), (vec![1_000], Progress::Expired));
+        assert_eq!((first, progress), (vec![1_000], CoreProgress::Expired));
         ids.retain(|&id| rig.is_filed(id));
         rig.wheel.make_all_due(&mut rig.arena);
         rig.check();
@@ -877,7 +883,7 @@ fn everything_made_due_expires_at_once() {
         rig.remove(removed);
         let late = rig.insert(2_000);
         let (fired, progress) = rig.advance_within(1_000, &mut ALL.clone());
-        assert_eq!((fired.len(), progress), (ids.len() + 1, Progress::Done));
+        assert_eq!((fired.len(), progress), (ids.len() + 1, CoreProgress::Done));
         assert!(
             rig.is_filed(late),
             "what is inserted afterwards waits for its tick"
@@ -913,7 +919,7 @@ fn an_unfinished_drain_can_be_removed_from() {
     rig.reschedule(ids[9], 7);
     assert_eq!(
         rig.advance_within(3, &mut ALL.clone()),
-        (vec![3, 2], Progress::Done)
+        (vec![3, 2], CoreProgress::Done)
     );
     assert!(!rig.is_filed(other));
     rig.remove(ids[9]);
@@ -1028,7 +1034,7 @@ fn c145_random_calls_keep_every_invariant() {
                     let (fired, progress) = rig.advance_within(to, &mut budget);
                     assert!(fired.iter().all(|&due| due <= to), "never early");
                     ids.retain(|&id| rig.is_filed(id));
-                    if progress == Progress::Done {
+                    if progress == CoreProgress::Done {
                         assert!(
                             ids.iter().all(|&id| rig.arena.due(id).get() > to),
                             "none lost"
