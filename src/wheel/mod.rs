@@ -66,7 +66,7 @@ mod store;
 mod values;
 
 pub(crate) use self::core::CoreWheel;
-pub(crate) use self::filing::{Budget, EntryStore, Progress as CoreProgress, WheelPosition};
+pub(crate) use self::filing::{Budget, CoreProgress, EntryStore, WheelPosition};
 pub use self::full::Full;
 pub(crate) use self::slab::{NO_ENTRY, Slab};
 pub use self::store::{Expired, Key};

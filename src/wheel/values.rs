@@ -358,7 +358,7 @@ impl<T> Wheel<T> {
         drop(self.core.take_spare());
         Progress {
             expired: count,
-            more: progress != filing::Progress::Done,
+            more: progress != filing::CoreProgress::Done,
         }
     }
 
