@@ -14,7 +14,7 @@ use tourbillon::reentrancy::when_unlocked;
 
 use super::background::Carrier;
 use super::inner::Inner;
-use super::keep_alive::{Alarm, DestinationQueue, QueueKey, call_limit};
+use super::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
 use super::request::{PendingRelease, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
 use crate::panics::catch_panic;
@@ -228,14 +228,14 @@ impl Carrier<Queued> for Arc<Inner> {
 
     fn looks_at(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64, at: Time) {
         let (inner, own) = (Arc::clone(self), Arc::clone(queue));
-        let alarm = Alarm::Look(queue.number, epoch);
+        let alarm = TimerKey::Look(queue.number, epoch);
         let delay = at.since(self.clock.now());
         self.keep_alive
             .after(alarm, delay, move || inner.background.look(&inner, &own));
     }
 
     fn stops_looking(&self, queue: &Arc<DestinationQueue<Queued>>, epoch: u64) {
-        self.keep_alive.cancel(Alarm::Look(queue.number, epoch));
+        self.keep_alive.cancel(TimerKey::Look(queue.number, epoch));
     }
 
     fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
@@ -254,7 +254,7 @@ impl Carrier<Queued> for Arc<Inner> {
         for (pause, releases) in later {
             // It keeps the leases alive until it has been said, or may be left unsaid.
             let inner = Arc::clone(self);
-            let alarm = Alarm::Call(self.keep_alive.number());
+            let alarm = TimerKey::Call(self.keep_alive.number());
             self.keep_alive
                 .after(alarm, pause, move || inner.put(releases));
         }
@@ -269,7 +269,7 @@ fn flush_after(
     delay: Duration,
 ) {
     let (own, lane_of) = (Arc::clone(inner), Arc::clone(queue));
-    let alarm = Alarm::Flush(queue.number, epoch);
+    let alarm = TimerKey::Flush(queue.number, epoch);
     inner.keep_alive.flush(alarm, delay, move || {
         // Relaxed: a bound.
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use tourbillon::Time;
 
 use super::super::store::StoreError;
 use super::lease_state::Loss;
-use super::timers::{Alarm, Timers};
+use super::timers::{TimerKey, Timers};
 use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
@@ -251,7 +251,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         drop(post);
         if first {
             let events: Weak<Self> = Arc::downgrade(self);
-            let posted = timers.tell(Alarm::Tell(registration), move || {
+            let posted = timers.tell(TimerKey::Tell(registration), move || {
                 if let Some(events) = events.upgrade() {
                     events.empty(registration);
                 }

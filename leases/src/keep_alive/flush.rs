@@ -10,7 +10,7 @@ use super::events::What;
 use super::lease_state::{InFlight, LeaseStatus, RenewalOutcome};
 use super::queue::DestinationQueue;
 use super::renewal_loop::{Registration, RenewalLoop, SharedQueue, count};
-use super::timers::{Alarm, MAX_FLUSHES};
+use super::timers::{MAX_FLUSHES, TimerKey};
 use super::{Batch, Entry};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -22,7 +22,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let Some(epoch) = queue.supervise(now) else {
             return;
         };
-        let alarm = Alarm::Flush(queue.number, epoch);
+        let alarm = TimerKey::Flush(queue.number, epoch);
         let (renewal_loop, own) = (Arc::downgrade(self), Arc::clone(queue));
         self.timers.flush(alarm, window, move || {
             let Some(renewal_loop) = renewal_loop.upgrade() else {

@@ -36,7 +36,7 @@ pub use steps::Steps;
 pub(super) use builder::random;
 pub(super) use cadence::{call_limit, spread};
 pub(super) use queue::{DestinationQueue, QueueKey};
-pub(super) use timers::Alarm;
+pub(super) use timers::TimerKey;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;
@@ -427,7 +427,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
     pub(super) fn flush(
         &self,
-        alarm: Alarm,
+        alarm: TimerKey,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) {
@@ -440,7 +440,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// alarm.
     pub(super) fn after(
         &self,
-        alarm: Alarm,
+        alarm: TimerKey,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) {
@@ -449,7 +449,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         }
     }
 
-    pub(super) fn cancel(&self, alarm: Alarm) {
+    pub(super) fn cancel(&self, alarm: TimerKey) {
         if !self.is_forked() {
             self.renewal_loop.timers.cancel(alarm);
         }

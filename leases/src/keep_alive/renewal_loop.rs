@@ -28,7 +28,7 @@ use super::cadence::splitmix64;
 use super::events::{EventSink, What};
 use super::lease_state::{InFlightStatus, LeaseState, LeaseStatus, Loss, Stopped};
 use super::queue::{DestinationQueue, QueueKey};
-use super::timers::{Alarm, Timers};
+use super::timers::{TimerKey, Timers};
 use super::{Batch, KeepAliveStats, KeepError, KeepOptions};
 use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -268,7 +268,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if armed {
             // It may have ended before its timer was there to be cancelled.
             if !self.registry.lock().registrations.contains_key(&number) {
-                self.timers.cancel(Alarm::Registration(number));
+                self.timers.cancel(TimerKey::Registration(number));
             }
             Ok(registration)
         } else {
@@ -323,7 +323,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             registration
         };
         self.sweep(&registration.queue);
-        self.timers.cancel(Alarm::Registration(number));
+        self.timers.cancel(TimerKey::Registration(number));
         let queued = {
             let mut plan = registration.plan.lock();
             plan.ended = true;

@@ -9,7 +9,7 @@ use tourbillon::{Clock, ManualClock};
 use tourbillon::{Handle, Scheduler};
 
 use super::super::build_error::BuildError;
-use super::timers::Alarm;
+use super::timers::TimerKey;
 
 /// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::Watchdog) that was built stepped:
 /// renewals, events and retries run in [`advance`](Self::advance) and its siblings, on the calling
@@ -36,7 +36,7 @@ use super::timers::Alarm;
 /// # }
 /// ```
 pub struct Steps {
-    stepped: Stepped<Alarm>,
+    stepped: Stepped<TimerKey>,
 }
 
 impl Steps {
@@ -51,7 +51,7 @@ impl Steps {
         Ok(Steps { stepped })
     }
 
-    pub(super) fn handle(&self) -> Handle<Alarm> {
+    pub(super) fn handle(&self) -> Handle<TimerKey> {
         self.stepped.handle()
     }
 

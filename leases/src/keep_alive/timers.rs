@@ -17,7 +17,7 @@ use crate::sync::{Mutex, OnceLock, Origin};
 
 /// What is armed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Alarm {
+pub(crate) enum TimerKey {
     /// The series of this number looks after itself: one repeating timer each.
     Registration(u64),
     /// What is due in a lane goes out. The second number changes when a pass is given up.
@@ -49,11 +49,11 @@ pub(crate) struct Timers {
 }
 
 struct Started {
-    work: Handle<Alarm>,
-    calls: Handle<Alarm>,
-    tell: Option<Handle<Alarm>>,
+    work: Handle<TimerKey>,
+    calls: Handle<TimerKey>,
+    tell: Option<Handle<TimerKey>>,
     /// None for what is stepped.
-    owners: Vec<Scheduler<Alarm>>,
+    owners: Vec<Scheduler<TimerKey>>,
 }
 
 impl Timers {
@@ -69,7 +69,7 @@ impl Timers {
 
     /// On a scheduler that somebody else drives.
     #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn stepped(clock: Clock, work: Handle<Alarm>) -> Self {
+    pub(super) fn stepped(clock: Clock, work: Handle<TimerKey>) -> Self {
         let timers = Timers::new(clock, true);
         let started = Started {
             tell: Some(work.clone()),
@@ -112,7 +112,7 @@ impl Timers {
         Ok(())
     }
 
-    fn scheduler(&self, workers: usize, max_workers: usize) -> io::Result<Scheduler<Alarm>> {
+    fn scheduler(&self, workers: usize, max_workers: usize) -> io::Result<Scheduler<TimerKey>> {
         let built = Scheduler::builder()
             .shards(1)
             .stripes(8)
@@ -126,7 +126,7 @@ impl Timers {
         })
     }
 
-    fn work(&self) -> Option<&Handle<Alarm>> {
+    fn work(&self) -> Option<&Handle<TimerKey>> {
         self.started.get().map(|started| &started.work)
     }
 
@@ -146,19 +146,21 @@ impl Timers {
                 first: Duration::from_millis(1),
                 most: Duration::from_millis(100),
             });
-        let armed = work.repeat(Alarm::Registration(registration), period, move |_| round());
+        let armed = work.repeat(TimerKey::Registration(registration), period, move |_| {
+            round()
+        });
         armed.is_ok()
     }
 
     /// Moves the next round of a series; nothing if it has ended.
     pub(super) fn move_to(&self, registration: u64, at: Time) {
         if let Some(work) = self.work() {
-            let _ = work.reschedule_at(&Alarm::Registration(registration), at);
+            let _ = work.reschedule_at(&TimerKey::Registration(registration), at);
         }
     }
 
     /// Drops call this, also under a lock.
-    pub(super) fn cancel(&self, alarm: Alarm) {
+    pub(super) fn cancel(&self, alarm: TimerKey) {
         if let Some(work) = self.work() {
             let work = work.clone();
             when_unlocked(move || {
@@ -170,7 +172,7 @@ impl Timers {
     /// Runs `task` after `delay`, in the place of what was armed under this alarm.
     pub(super) fn after(
         &self,
-        alarm: Alarm,
+        alarm: TimerKey,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) {
@@ -183,7 +185,7 @@ impl Timers {
     /// another one.
     pub(super) fn flush(
         &self,
-        alarm: Alarm,
+        alarm: TimerKey,
         delay: Duration,
         task: impl FnOnce() + Send + 'static,
     ) {
@@ -199,7 +201,7 @@ impl Timers {
     /// Runs `task` on a worker for calls. False after the end, or before the beginning.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
         self.started.get().is_some_and(|started| {
-            let alarm = Alarm::Call(number);
+            let alarm = TimerKey::Call(number);
             let called = started
                 .calls
                 .schedule(alarm, Duration::ZERO, move |_| task());
@@ -208,7 +210,7 @@ impl Timers {
     }
 
     /// Runs `task` on a worker for callbacks.
-    pub(super) fn tell(&self, alarm: Alarm, task: impl FnOnce() + Send + 'static) -> bool {
+    pub(super) fn tell(&self, alarm: TimerKey, task: impl FnOnce() + Send + 'static) -> bool {
         let tell = self.started.get().and_then(|started| started.tell.as_ref());
         tell.is_some_and(|tell| {
             tell.schedule(alarm, Duration::ZERO, move |_| task())
@@ -221,8 +223,8 @@ impl Timers {
         if let Some(started) = self.started.get() {
             let (calls, work) = (started.calls.clone(), started.work.clone());
             when_unlocked(move || {
-                let _ = calls.cancel(&Alarm::Call(number));
-                let _ = work.cancel(&Alarm::Call(number));
+                let _ = calls.cancel(&TimerKey::Call(number));
+                let _ = work.cancel(&TimerKey::Call(number));
             });
         }
     }
@@ -230,7 +232,7 @@ impl Timers {
     /// Wakes a task after `delay`: among the renewals, since calls may keep all of their workers.
     pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
         self.work().is_some_and(|work| {
-            let armed = work.schedule(Alarm::Call(number), delay, move |_| waker.wake());
+            let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());
             armed.is_ok()
         })
     }

@@ -13,7 +13,7 @@ use tourbillon::Time;
 use super::super::store::StoreError;
 use super::events::What;
 use super::renewal_loop::RenewalLoop;
-use super::timers::{Alarm, Timers};
+use super::timers::{TimerKey, Timers};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
@@ -76,7 +76,7 @@ impl Drop for Waits {
             return;
         }
         self.state.lock().over = true;
-        self.timers.cancel(Alarm::Registration(self.number));
+        self.timers.cancel(TimerKey::Registration(self.number));
     }
 }
 
