@@ -249,19 +249,19 @@ async fn sleep(inner: &Inner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Ti
 }
 
 /// Wakes after `delay`, unless it is dropped before.
-fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<Alarm<'_>> {
+fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<WakeUp<'_>> {
     let keep_alive = &inner.keep_alive;
     let number = keep_alive.wake(delay, waker)?;
-    Some(Alarm { keep_alive, number })
+    Some(WakeUp { keep_alive, number })
 }
 
 /// What is to happen, unless it has begun. Nothing of it is left when it is not waited for any more.
-struct Alarm<'a> {
+struct WakeUp<'a> {
     keep_alive: &'a KeepAlive<LeaseId>,
     number: u64,
 }
 
-impl Drop for Alarm<'_> {
+impl Drop for WakeUp<'_> {
     fn drop(&mut self) {
         self.keep_alive.cancel_call(self.number);
     }
