@@ -186,7 +186,7 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
         let how = acquire_loop.ask(false);
         let (asked, request) = (Arc::clone(&inner), Arc::clone(&acquire_loop.request));
         // Should this future be dropped, the answer is.
-        let attempt = move || Answer {
+        let attempt = move || AttemptAnswer {
             attempt: Some(asked.attempt(&request, how)),
             inner: asked,
             request,
@@ -213,20 +213,20 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
 
 /// What an attempt had for an answer, on its way to a future that may be gone: then a guard gives its
 /// lock back by itself, and what may have been granted without our knowing is given back, too.
-struct Answer {
+struct AttemptAnswer {
     attempt: Option<Attempt>,
     inner: Arc<Inner>,
     request: Arc<Request>,
 }
 
-impl Answer {
+impl AttemptAnswer {
     fn take(mut self) -> Attempt {
         let attempt = self.attempt.take();
         attempt.expect("it is taken once, with the answer itself")
     }
 }
 
-impl Drop for Answer {
+impl Drop for AttemptAnswer {
     fn drop(&mut self) {
         let unknown = match &self.attempt {
             Some(Attempt::Failed(error)) => error.leaves_open(),
