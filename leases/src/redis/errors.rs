@@ -32,7 +32,7 @@ const PASSING: [&str; 11] = [
 ];
 
 /// Why there is no answer.
-pub(super) enum Fault {
+pub(super) enum CallFault {
     /// The connection is gone, perhaps since long ago.
     Lost(String),
     /// Nothing came in time.
@@ -41,35 +41,35 @@ pub(super) enum Fault {
     Other(StoreError),
 }
 
-impl Fault {
+impl CallFault {
     /// What an error of the connection means.
     pub(super) fn of(error: &io::Error, address: &impl fmt::Display) -> Self {
         #[cfg(feature = "redis-tls")]
         if let Some(refusal) = super::tls::refusal(error) {
-            return Fault::Other(StoreError::Refused(format!("{address}: {refusal}")));
+            return CallFault::Other(StoreError::Refused(format!("{address}: {refusal}")));
         }
         let why = format!("{address}: {error}");
         match error.kind() {
-            io::ErrorKind::TimedOut => Fault::late(address),
+            io::ErrorKind::TimedOut => CallFault::late(address),
             io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::NotConnected => Fault::Lost(why),
-            _ => Fault::Other(StoreError::Unavailable(why)),
+            | io::ErrorKind::NotConnected => CallFault::Lost(why),
+            _ => CallFault::Other(StoreError::Unavailable(why)),
         }
     }
 
     pub(super) fn late(address: &impl fmt::Display) -> Self {
-        Fault::Late(format!("{address}: no answer in time"))
+        CallFault::Late(format!("{address}: no answer in time"))
     }
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
+impl From<CallFault> for StoreError {
+    fn from(fault: CallFault) -> Self {
         match fault {
-            Fault::Lost(why) | Fault::Late(why) => StoreError::Unavailable(why),
-            Fault::Other(error) => error,
+            CallFault::Lost(why) | CallFault::Late(why) => StoreError::Unavailable(why),
+            CallFault::Other(error) => error,
         }
     }
 }
@@ -124,16 +124,16 @@ mod tests {
 
     #[test]
     fn errors_of_connections_are_told_apart() {
-        let fault = |kind: io::ErrorKind| Fault::of(&io::Error::from(kind), &"here");
+        let fault = |kind: io::ErrorKind| CallFault::of(&io::Error::from(kind), &"here");
         for kind in [
             io::ErrorKind::UnexpectedEof,
             io::ErrorKind::ConnectionReset,
             io::ErrorKind::ConnectionAborted,
             io::ErrorKind::BrokenPipe,
         ] {
-            assert!(matches!(fault(kind), Fault::Lost(_)), "{kind}");
+            assert!(matches!(fault(kind), CallFault::Lost(_)), "{kind}");
         }
-        assert!(matches!(fault(io::ErrorKind::TimedOut), Fault::Late(_)));
+        assert!(matches!(fault(io::ErrorKind::TimedOut), CallFault::Late(_)));
         for kind in [
             io::ErrorKind::TimedOut,
             io::ErrorKind::NotFound,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Parser, Value};
 
-use super::errors::{Fault, answered};
+use super::errors::{CallFault, answered};
 #[cfg(feature = "redis-tls")]
 use super::tls::Tls;
 pub(super) use super::wire::Limit;
@@ -81,9 +81,9 @@ impl Server {
     }
 
     /// The addresses to try, in their order.
-    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+    fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, CallFault> {
         let unknown = |why: &str| {
-            Fault::Other(StoreError::Unavailable(format!(
+            CallFault::Other(StoreError::Unavailable(format!(
                 "{self}: the name of the host is not to be found{why}"
             )))
         };
@@ -97,7 +97,7 @@ impl Server {
         Ok(found)
     }
 
-    fn connect(&self, limit: Limit) -> Result<Wire, Fault> {
+    fn connect(&self, limit: Limit) -> Result<Wire, CallFault> {
         let (host, port) = match &self.address {
             Address::Tcp(host, port) => (host, *port),
             #[cfg(unix)]
@@ -105,15 +105,15 @@ impl Server {
                 let connected = Timed::unix(path, limit);
                 return connected
                     .map(Wire::Plain)
-                    .map_err(|error| Fault::of(&error, self));
+                    .map_err(|error| CallFault::of(&error, self));
             }
             #[cfg(not(unix))]
             Address::Unix(_) => {
                 let error = io::ErrorKind::Unsupported.into();
-                return Err(Fault::of(&error, self));
+                return Err(CallFault::of(&error, self));
             }
         };
-        let mut fault = Fault::late(self);
+        let mut fault = CallFault::late(self);
         let addresses = self.addresses(host, port)?;
         for (tried, address) in (0..).zip(&addresses) {
             let Some(left) = limit.left() else {
@@ -125,7 +125,7 @@ impl Server {
             let connected = connected.and_then(|timed| self.secured(timed));
             match connected {
                 Ok(wire) => return Ok(wire),
-                Err(error) => fault = Fault::of(&error, self),
+                Err(error) => fault = CallFault::of(&error, self),
             }
         }
         Err(fault)
@@ -167,7 +167,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects. Looking up the name of a host is the system's affair, and has limits of its own.
-    pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, Fault> {
+    pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, CallFault> {
         let mut link = Link {
             wire: server.connect(limit)?,
             parser: Parser::new(),
@@ -176,14 +176,14 @@ impl Link {
         Ok(link)
     }
 
-    fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), Fault> {
+    fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), CallFault> {
         let (greeting, answers) = &server.greeting;
         if *answers == 0 {
             return Ok(());
         }
         for answer in self.exchange(server, greeting, *answers, limit)? {
             if let Value::ServerError(error) = answer {
-                return Err(Fault::Other(answered(&error)));
+                return Err(CallFault::Other(answered(&error)));
             }
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Link {
         commands: &[u8],
         answers: usize,
         limit: Limit,
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, CallFault> {
         self.send(server, commands, limit)?;
         (0..answers).map(|_| self.receive(server, limit)).collect()
     }
@@ -206,15 +206,15 @@ impl Link {
         server: &Server,
         commands: &[u8],
         limit: Limit,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CallFault> {
         self.wire.limit(limit);
         let sent = self.wire.write_all(commands);
         sent.and_then(|()| self.wire.flush())
-            .map_err(|error| Fault::of(&error, server))
+            .map_err(|error| CallFault::of(&error, server))
     }
 
-    /// The next answer, or whatever else the server says. After [`Fault::Late`] the wait can go on.
-    pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, Fault> {
+    /// The next answer, or whatever else the server says. After [`CallFault::Late`] the wait can go on.
+    pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, CallFault> {
         self.wire.limit(limit);
         let mut noted = Noted {
             wire: &mut self.wire,
@@ -222,8 +222,8 @@ impl Link {
         };
         let answer = self.parser.parse_value(&mut noted);
         answer.map_err(|error| match noted.error {
-            Some(error) => Fault::of(&error, server),
-            None => Fault::Other(StoreError::Unavailable(format!("{server}: {error}"))),
+            Some(error) => CallFault::of(&error, server),
+            None => CallFault::Other(StoreError::Unavailable(format!("{server}: {error}"))),
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tourbillon::{Clock, ClockParker, ClockUnparker};
 
-use super::errors::{Fault, answered};
+use super::errors::{CallFault, answered};
 use super::link::{Limit, Link, Server};
 use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -143,8 +143,8 @@ impl Listener {
                     heard = Instant::now();
                     self.hear(&message);
                 }
-                Err(Fault::Late(_)) if heard.elapsed() < SILENCE => {}
-                Err(Fault::Late(_)) => {
+                Err(CallFault::Late(_)) if heard.elapsed() < SILENCE => {}
+                Err(CallFault::Late(_)) => {
                     let ping = redis::cmd("PING").get_packed_command();
                     let limit = Limit::new(SLICE);
                     link.send(&self.server, &ping, limit)?;

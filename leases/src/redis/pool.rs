@@ -11,7 +11,7 @@ use redis::Value;
 use tourbillon::Clock;
 use tourbillon::Time;
 
-use super::errors::Fault;
+use super::errors::CallFault;
 use super::link::{Limit, Link, Server};
 use super::scripts::{By, Call};
 use crate::store::{Destination, StoreError};
@@ -117,7 +117,7 @@ impl Pool {
                 drop(others);
             }
             match fault {
-                Fault::Lost(_) if reused => {}
+                CallFault::Lost(_) if reused => {}
                 fault => return Err(fault.into()),
             }
         }
@@ -137,7 +137,7 @@ impl Pool {
     }
 
     fn turn(&self, destination: Destination, limit: Limit) -> Result<Turn, StoreError> {
-        let left = limit.left().ok_or_else(|| Fault::late(&*self.server))?;
+        let left = limit.left().ok_or_else(|| CallFault::late(&*self.server))?;
         let (enter, leave) = {
             let mut turns = self.turns.lock();
             let turns = turns.entry(destination);
@@ -158,7 +158,7 @@ impl Pool {
         mut link: Link,
         calls: &[Call<'_>],
         limit: Limit,
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, CallFault> {
         let mut answers = self.send(&mut link, calls.iter(), By::Hash, limit)?;
         let again: Vec<usize> = (0..calls.len())
             .filter(|&at| code(&answers[at]) == Some("NOSCRIPT"))
@@ -195,7 +195,7 @@ impl Pool {
         calls: impl ExactSizeIterator<Item = &'a Call<'a>>,
         by: By,
         limit: Limit,
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, CallFault> {
         let answers = calls.len();
         let mut commands = Vec::new();
         for call in calls {
