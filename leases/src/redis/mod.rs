@@ -192,9 +192,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// Clones are one store.
 #[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
+pub struct RedisStore(Arc<RedisInner>);
 
-struct Inner {
+struct RedisInner {
     options: Options,
     scripts: Scripts,
     server: Arc<Server>,
@@ -236,7 +236,7 @@ impl RedisStore {
         let server = Arc::new(server);
         // Different in each process and for each store. A forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
-        RedisStore(Arc::new(Inner {
+        RedisStore(Arc::new(RedisInner {
             scripts: Scripts::new(),
             pool: Pool::new(Arc::clone(&server), options.connections, Clock::boottime()),
             listener: Arc::new(Listener::new(
@@ -530,7 +530,7 @@ impl LeaseStore for RedisStore {
     }
 }
 
-impl Drop for Inner {
+impl Drop for RedisInner {
     fn drop(&mut self) {
         // A forked copy has no thread that listens, and closing its sockets leaves the original's open.
         if !self.pool.is_forked() {

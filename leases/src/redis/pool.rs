@@ -28,11 +28,11 @@ pub(super) struct Pool {
     /// What tells how long they were idle. It goes on while the machine is suspended.
     clock: Clock,
     /// Of each destination: one that hangs keeps its own, and no others.
-    turns: Mutex<HashMap<Destination, Turns>>,
+    turns: Mutex<HashMap<Destination, ConnectionTurns>>,
     origin: Origin,
 }
 
-type Turns = (Sender<()>, Receiver<()>);
+type ConnectionTurns = (Sender<()>, Receiver<()>);
 
 /// A connection that was idle for longer is closed, and not used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(60);
