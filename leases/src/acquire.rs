@@ -14,7 +14,7 @@ use super::attempt::Attempt;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
 use super::releases::UserHandle;
 use super::request::{AttemptOptions, Request};
@@ -134,7 +134,7 @@ impl<'a> Acquisition<'a> {
         if let Some(most) = self.max_hold {
             keep = keep.max_hold(most);
         }
-        let inner: &Arc<Inner> = self.leases;
+        let inner: &Arc<LeasesInner> = self.leases;
         let mut acquire_loop = AcquireLoop {
             request: Arc::new(inner.request(self.name, keep, self.lease)?),
             inner: Arc::clone(inner),
@@ -171,7 +171,7 @@ pub(super) enum AcquireStep {
 
 /// Somebody who wants a lock. It knows neither threads nor tasks.
 pub(super) struct AcquireLoop {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<LeasesInner>,
     pub(super) request: Arc<Request>,
     wait_policy: WaitPolicy,
     asked: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::request::{AttemptOptions, Request};
 use super::store::{Acquired, Claim, StoreError};
 use crate::panics::catch_panic;
@@ -24,7 +24,7 @@ pub(super) enum Attempt {
     Ended(LockError),
 }
 
-impl Inner {
+impl LeasesInner {
     /// Asks the store once. Whatever panics, the answer is that nobody knows.
     pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {

@@ -14,7 +14,7 @@ use super::attempt::{Attempt, LEAST_CALL};
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::{KeepAlive, Loss};
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
@@ -215,7 +215,7 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
 /// lock back by itself, and what may have been granted without our knowing is given back, too.
 struct AttemptAnswer {
     attempt: Option<Attempt>,
-    inner: Arc<Inner>,
+    inner: Arc<LeasesInner>,
     request: Arc<Request>,
 }
 
@@ -240,7 +240,7 @@ impl Drop for AttemptAnswer {
 }
 
 /// Until then, or until the bell rings.
-async fn sleep(inner: &Inner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Time) {
+async fn sleep(inner: &LeasesInner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Time) {
     let delay = until.since(inner.clock.now());
     // Without a worker there will be an answer at the next attempt, and at once.
     if let Some(_alarm) = alarm(inner, delay, waker.clone()) {
@@ -249,7 +249,7 @@ async fn sleep(inner: &Inner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Ti
 }
 
 /// Wakes after `delay`, unless it is dropped before.
-fn alarm(inner: &Inner, delay: Duration, waker: Waker) -> Option<WakeUp<'_>> {
+fn alarm(inner: &LeasesInner, delay: Duration, waker: Waker) -> Option<WakeUp<'_>> {
     let keep_alive = &inner.keep_alive;
     let number = keep_alive.wake(delay, waker)?;
     Some(WakeUp { keep_alive, number })
@@ -269,7 +269,7 @@ impl Drop for WakeUp<'_> {
 
 /// A task that is to have a turn, unless it has begun.
 struct AwaitedTurn<'a> {
-    inner: &'a Inner,
+    inner: &'a LeasesInner,
     destination: Destination,
     number: u64,
 }
@@ -289,7 +289,7 @@ impl Drop for AwaitedTurn<'_> {
 /// any more. When the future is dropped, a task that has begun runs to its end, and its answer is
 /// dropped; one that has not does not begin if it `may_be_left`.
 async fn on_worker<T: Send + 'static>(
-    inner: &Arc<Inner>,
+    inner: &Arc<LeasesInner>,
     destination: Destination,
     task: impl FnOnce() -> T + Send + 'static,
     may_be_left: bool,

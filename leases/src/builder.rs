@@ -8,7 +8,7 @@ use tourbillon::Clock;
 use super::background::BackgroundQueue;
 use super::build_error::BuildError;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::{Event, KeepAlive, KeepAliveBuilder, random};
 use super::locks::Leases;
 use super::stats::Asks;
@@ -156,9 +156,9 @@ impl LeasesBuilder {
         let store_of = Arc::clone(&self.store);
         let keep_alive = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
-            .build(move |batch| Inner::renew(store.as_ref(), batch))?;
+            .build(move |batch| LeasesInner::renew(store.as_ref(), batch))?;
         let instance = instance(self.instance.as_deref(), random(), random());
-        Ok(Leases::of(Inner {
+        Ok(Leases::of(LeasesInner {
             store: self.store,
             keep_alive,
             clock: self.clock,
@@ -197,8 +197,8 @@ impl LeasesBuilder {
         let store_of = Arc::clone(&self.store);
         let (keep_alive, steps) = keep_alive
             .destination(move |id: &LeaseId| store_of.destination(id.name()))
-            .build_stepped(seed, move |batch| Inner::renew(store.as_ref(), batch))?;
-        let inner = Inner {
+            .build_stepped(seed, move |batch| LeasesInner::renew(store.as_ref(), batch))?;
+        let inner = LeasesInner {
             store: self.store,
             keep_alive,
             clock: Clock::manual(&steps.clock()),

@@ -7,7 +7,7 @@ use tourbillon::reentrancy::{self, when_unlocked};
 
 use super::error::ReleaseError;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::{KeepGuard, Loss, Lost};
 use super::releases::UserHandle;
 use super::request::PendingRelease;
@@ -115,7 +115,7 @@ impl Lease {
 
 impl LeaseGuard {
     pub(super) fn new(
-        inner: &Arc<Inner>,
+        inner: &Arc<LeasesInner>,
         kept: KeepGuard<LeaseId>,
         unsure: bool,
         waits: bool,
@@ -140,7 +140,7 @@ impl LeaseGuard {
         }
     }
 
-    pub(super) fn belongs_to(&self, inner: &Arc<Inner>) -> bool {
+    pub(super) fn belongs_to(&self, inner: &Arc<LeasesInner>) -> bool {
         Arc::ptr_eq(&self.lease.inner, inner)
     }
 

@@ -19,7 +19,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The leases, whatever their users have of them.
-pub(super) struct Inner {
+pub(super) struct LeasesInner {
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) keep_alive: KeepAlive<LeaseId>,
     pub(super) clock: Clock,
@@ -47,7 +47,7 @@ pub(super) struct Inner {
     pub(super) turns: Turns<Destination>,
 }
 
-impl Inner {
+impl LeasesInner {
     /// A request that can be sent, and the threads to keep what it will be granted.
     pub(super) fn request(
         &self,
@@ -126,7 +126,7 @@ impl Inner {
 }
 
 /// As its users know it: [`Leases`](super::Leases).
-impl fmt::Debug for Inner {
+impl fmt::Debug for LeasesInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases")
             .field("instance", &self.instance)

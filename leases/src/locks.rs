@@ -9,7 +9,7 @@ use super::acquire::Acquisition;
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::Event;
 use super::releases::UserHandle;
 use super::request::PendingRelease;
@@ -81,7 +81,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    pub(super) fn of(inner: Inner) -> Self {
+    pub(super) fn of(inner: LeasesInner) -> Self {
         Leases {
             inner: UserHandle::new(&Arc::new(inner)),
         }

@@ -13,7 +13,7 @@ use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
 
 use super::background::Carrier;
-use super::inner::Inner;
+use super::inner::LeasesInner;
 use super::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
 use super::request::{PendingRelease, Queued};
 use super::store::{Destination, Holding, Released, StoreError};
@@ -29,7 +29,7 @@ const MOST_PASSES: usize = 64;
 /// A pass that finds as many tries again after this.
 const BUSY: Duration = Duration::from_millis(50);
 
-impl Inner {
+impl LeasesInner {
     /// Gives a name back in the background, and tries again until any lease of it would have run out.
     pub(super) fn give_back_later(self: &Arc<Self>, back: PendingRelease) {
         self.give_back(back, false, None);
@@ -205,7 +205,7 @@ impl Inner {
     }
 }
 
-impl Carrier<Queued> for Arc<Inner> {
+impl Carrier<Queued> for Arc<LeasesInner> {
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -263,7 +263,7 @@ impl Carrier<Queued> for Arc<Inner> {
 
 /// The timer keeps the leases alive: what is in the line is sent also when nobody has them any more.
 fn flush_after(
-    inner: &Arc<Inner>,
+    inner: &Arc<LeasesInner>,
     queue: &Arc<DestinationQueue<Queued>>,
     epoch: u64,
     delay: Duration,
@@ -285,10 +285,10 @@ fn flush_after(
 
 /// The leases as their users have them: through [`Leases`](super::Leases) or a guard. The drop of the
 /// last one waits for what is to be given back.
-pub(super) struct UserHandle(Arc<Inner>);
+pub(super) struct UserHandle(Arc<LeasesInner>);
 
 impl UserHandle {
-    pub(super) fn new(inner: &Arc<Inner>) -> Self {
+    pub(super) fn new(inner: &Arc<LeasesInner>) -> Self {
         // Relaxed: who makes one has another one, or is about to let nobody have it.
         inner.handles.fetch_add(1, Ordering::Relaxed);
         UserHandle(Arc::clone(inner))
@@ -308,9 +308,9 @@ impl fmt::Debug for UserHandle {
 }
 
 impl Deref for UserHandle {
-    type Target = Arc<Inner>;
+    type Target = Arc<LeasesInner>;
 
-    fn deref(&self) -> &Arc<Inner> {
+    fn deref(&self) -> &Arc<LeasesInner> {
         &self.0
     }
 }
