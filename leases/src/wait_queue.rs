@@ -13,10 +13,10 @@ use crate::sync::{Arc, Mutex, Origin};
 
 /// Clones are one hub.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitQueue(Arc<Mutex<State>>);
+pub(crate) struct WaitQueue(Arc<Mutex<Waiters>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Waiters {
     next: u64,
     names: HashMap<String, VecDeque<QueuedWaiter>>,
 }
