@@ -46,7 +46,7 @@ pub struct MemoryStore(Arc<Shared>);
 
 struct Shared {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     wait_queue: WaitQueue,
     destinations: u64,
     faults: Mutex<Option<Arc<Injected>>>,
@@ -56,7 +56,7 @@ struct Shared {
 type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     held: HashMap<String, Held>,
     /// Names that nobody holds, and until when they are for those who are due alone.
     reserved: HashMap<String, Time>,
@@ -152,7 +152,7 @@ impl MemoryStore {
         assert!(destinations > 0, "a name has to have a destination");
         MemoryStore(Arc::new(Shared {
             clock,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(MemoryState::default()),
             wait_queue: WaitQueue::default(),
             destinations,
             faults: Mutex::new(None),
