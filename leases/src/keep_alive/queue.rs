@@ -51,10 +51,10 @@ pub(crate) struct DestinationQueue<T> {
     pub(crate) queue_key: QueueKey,
     /// No other lane's, not even that of an earlier one of this destination.
     pub(crate) number: u64,
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
 }
 
-struct State<T> {
+struct QueueState<T> {
     /// By the end of the lease, then by number.
     queue: BTreeMap<(Time, u64), T>,
     epoch: u64,
@@ -69,7 +69,7 @@ impl<T> DestinationQueue<T> {
         DestinationQueue {
             queue_key,
             number,
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 queue: BTreeMap::new(),
                 epoch: 0,
                 overdue: None,
