@@ -26,12 +26,12 @@ const SLOW: Duration = Duration::from_millis(500);
 pub(in super::super) struct Waits {
     number: u64,
     timers: Arc<Timers>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WaitState>>,
     origin: Origin,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitState {
     over: bool,
     /// Since when a call to the store has been under way.
     asked: Option<Time>,
@@ -39,7 +39,7 @@ struct State {
     error: Option<StoreError>,
 }
 
-impl State {
+impl WaitState {
     fn error(&self, now: Time) -> Option<StoreError> {
         match self.asked {
             Some(asked) if now.since(asked) >= SLOW => {
@@ -85,7 +85,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     pub(super) fn waits(self: &Arc<Self>, key: impl Fn() -> K + Send + 'static) -> Waits {
         let number = self.number();
         let since = self.now();
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(WaitState::default()));
         let own = Arc::clone(&state);
         let renewal_loop = Arc::downgrade(self);
         let mut pause = FIRST;
