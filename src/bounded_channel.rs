@@ -4,14 +4,14 @@
 //! for one: it checks for an item, leaves the waker, and checks again. A sender sends first and
 //! takes the waker afterwards; so does a call that ends the channel, and the drop of the sender.
 //! Both sides take the lock of that place. So either the second check finds the item, or the sender
-//! finds the waker. **OUTLET-1**
+//! finds the waker. **CHANNEL-1**
 //!
 //! A send that waits for room holds no lock. So the channel can be ended meanwhile, and it is
-//! disconnected when the last send has returned. **OUTLET-2**
+//! disconnected when the last send has returned. **CHANNEL-2**
 //!
 //! An item without a receiver is returned to its sender and counted. A receiver that is gone never
 //! returns, and the count is one read-modify-write, so exactly one of these items is the first. The
-//! sender of that item reports the loss. **OUTLET-3**
+//! sender of that item reports the loss. **CHANNEL-3**
 
 use std::task::{Context, Poll, Waker};
 
@@ -77,7 +77,7 @@ impl<T> BoundedSender<T> {
     ///
     /// Returns the item if there is no receiver any more, or after the end.
     pub(crate) fn send(&self, item: T) -> Result<(), Unsent<T>> {
-        // OUTLET-2: the item is not sent under the lock.
+        // CHANNEL-2: the item is not sent under the lock.
         let sender = self.sender.lock().clone();
         let Some(sender) = sender else {
             return Err(self.came_back(item));
@@ -92,7 +92,7 @@ impl<T> BoundedSender<T> {
 
     /// Counts an item that is returned to its sender.
     fn came_back(&self, item: T) -> Unsent<T> {
-        // OUTLET-3. Relaxed: one step on a count, so each caller gets a different value.
+        // CHANNEL-3. Relaxed: one step on a count, so each caller gets a different value.
         let before = self.unsent.fetch_add(1, Ordering::Relaxed);
         Unsent {
             item,
@@ -153,7 +153,7 @@ impl<T> BoundedReceiver<T> {
             Err(TryRecvError::Disconnected) => return Poll::Ready(None),
         }
         leave(context.waker(), |show| show(&mut self.signal.waker.lock()));
-        // OUTLET-1: the second check.
+        // CHANNEL-1: the second check.
         match self.try_recv() {
             Err(TryRecvError::Empty) => Poll::Pending,
             Ok(item) => Poll::Ready(Some(item)),

@@ -74,7 +74,7 @@ impl LeasesInner {
             (queue_key, release.until, release)
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
-        // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
+        // What is in a lane has an armed pass (BACKGROUND-1), and none can be armed under a lock.
         when_unlocked(move || inner.background.put(&inner, routed));
     }
 

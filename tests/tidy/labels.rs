@@ -126,19 +126,19 @@ mod tests {
 
     #[test]
     fn labels_are_found_in_prose_code_and_messages() {
-        let text = "//! - **LANE-1** One.\n// LANE-2, (LANE-31).\nassert!(x, \"TERM-1: no\");\n\
-                    // UTF-8, SHA-1, AB-1, LANE-1x, LANE-, aLANE-1, LANE_1, LANE-1-2, X-LANE-1\n\
-                    /// **LANE-4**, and not in a head.\n";
+        let text = "//! - **QUEUE-1** One.\n// QUEUE-2, (QUEUE-31).\nassert!(x, \"LEASE-1: no\");\n\
+                    // UTF-8, SHA-1, AB-1, QUEUE-1x, LANE-, aLANE-1, LANE_1, QUEUE-1-2, X-QUEUE-1\n\
+                    /// **QUEUE-4**, and not in a head.\n";
         let found: Vec<_> = labels("src/x.rs", text)
             .into_iter()
             .map(|label| (label.name, label.line, label.defined))
             .collect();
         let expected = [
-            ("LANE-1", 1, true),
-            ("LANE-2", 2, false),
-            ("LANE-31", 2, false),
-            ("TERM-1", 3, false),
-            ("LANE-4", 5, false),
+            ("QUEUE-1", 1, true),
+            ("QUEUE-2", 2, false),
+            ("QUEUE-31", 2, false),
+            ("LEASE-1", 3, false),
+            ("QUEUE-4", 5, false),
         ];
         assert_eq!(
             found,
@@ -148,20 +148,20 @@ mod tests {
 
     #[test]
     fn a_label_is_defined_once_and_cited_anywhere() {
-        let head = "//! - **LANE-1** One.\n//! Another. **LANE-2**\n// LANE-1\n";
-        assert_eq!(of(&[("src/x.rs", head), ("DESIGN.md", "LANE-2")]), [""; 0]);
-        let twice = of(&[("src/x.rs", head), ("src/x.rs", "//! **LANE-2** again")]);
+        let head = "//! - **QUEUE-1** One.\n//! Another. **QUEUE-2**\n// QUEUE-1\n";
+        assert_eq!(of(&[("src/x.rs", head), ("DESIGN.md", "QUEUE-2")]), [""; 0]);
+        let twice = of(&[("src/x.rs", head), ("src/x.rs", "//! **QUEUE-2** again")]);
         assert_eq!(
             twice,
-            ["src/x.rs:1: LANE-2 is defined in src/x.rs:2 already"]
+            ["src/x.rs:1: QUEUE-2 is defined in src/x.rs:2 already"]
         );
         let unknown = of(&[("src/x.rs", head), ("DESIGN.md", "\nLANE-3")]);
         assert_eq!(unknown.len(), 1);
-        assert!(unknown[0].starts_with("DESIGN.md:2: LANE-3 is not defined"));
-        let spread = of(&[("src/x.rs", head), ("src/y.rs", "//! **LANE-3** Three.")]);
+        assert!(unknown[0].starts_with("DESIGN.md:2: QUEUE-3 is not defined"));
+        let spread = of(&[("src/x.rs", head), ("src/y.rs", "//! **QUEUE-3** Three.")]);
         assert_eq!(
             spread,
-            ["src/y.rs:1: LANE-3 belongs in src/x.rs, with LANE-1"]
+            ["src/y.rs:1: QUEUE-3 belongs in src/x.rs, with QUEUE-1"]
         );
     }
 

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
-    /// LANE-2: unless a pass of the present epoch runs, which takes it.
+    /// QUEUE-2: unless a pass of the present epoch runs, which takes it.
     pub(super) fn arm_flush(self: &Arc<Self>, queue: &SharedQueue<K>, now: Time, window: Duration) {
         let Some(epoch) = queue.supervise(now) else {
             return;

@@ -11,16 +11,16 @@
 //!
 //! All of it lies under one lock, and what has ended has ended:
 //!
-//! - **TERM-1** The clock decides. Every call settles the term by `now` first: from `until` on (or
+//! - **LEASE-1** The clock decides. Every call settles the term by `now` first: from `until` on (or
 //!   the cap, or the time by which it was to be fed) it is lost, whatever an answer says later.
-//! - **TERM-2** Nothing departs after the end. `begin_renewal` looks and notes the flight in one hold of
+//! - **LEASE-2** Nothing departs after the end. `begin_renewal` looks and notes the flight in one hold of
 //!   the lock; `stop` ends it and finds the flight in one hold. So after `stop` either no request
 //!   is under way and none will be, or there is one and [`settled`](Term::settled) waits for it.
-//! - **TERM-3** An answer belongs to the term that asked. It can't reach another one, since a
+//! - **LEASE-3** An answer belongs to the term that asked. It can't reach another one, since a
 //!   flight is landed on the term itself and not looked up by a name; and on an ended term it
 //!   changes nothing.
-//! - **TERM-4** The loss is told exactly once, by whoever ends the term, after the lock.
-//! - **TERM-5** In a forked copy of the process the term is lost, and its lock is not taken: a
+//! - **LEASE-4** The loss is told exactly once, by whoever ends the term, after the lock.
+//! - **LEASE-5** In a forked copy of the process the term is lost, and its lock is not taken: a
 //!   thread that the copy does not have may hold it. So every call that a holder can make looks at
 //!   the origin first.
 
@@ -147,7 +147,7 @@ impl State {
         self.until.min(self.cap).min(fed)
     }
 
-    /// TERM-1. The reason is that which came first.
+    /// LEASE-1. The reason is that which came first.
     fn overdue(&self, now: Time) -> Option<Loss> {
         let ends = self.ends();
         if now < ends {
@@ -194,7 +194,7 @@ impl LeaseState {
         }
     }
 
-    /// TERM-5.
+    /// LEASE-5.
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
@@ -229,7 +229,7 @@ impl LeaseState {
         self.state.lock().renewals
     }
 
-    /// A renewal is about to be sent, and may be under way until `limit`: TERM-2. None departs
+    /// A renewal is about to be sent, and may be under way until `limit`: LEASE-2. None departs
     /// while another one is under way.
     pub(crate) fn begin_renewal(&self, now: Time, limit: Time) -> Option<InFlight> {
         let mut state = self.state.lock();
@@ -332,7 +332,7 @@ impl LeaseState {
         true
     }
 
-    /// The holder gives it up: TERM-2.
+    /// The holder gives it up: LEASE-2.
     pub(crate) fn stop(&self, now: Time) -> Stopped {
         if self.is_forked() {
             return Stopped::Lost(Loss::Forked);
@@ -446,7 +446,7 @@ impl LeaseState {
         drop(waker);
     }
 
-    /// TERM-4. Everybody is told without the lock.
+    /// LEASE-4. Everybody is told without the lock.
     fn lose(&self, mut state: MutexGuard<'_, State>, loss: Loss) {
         state.stage = Stage::Lost(loss);
         let senders = std::mem::take(&mut state.senders);

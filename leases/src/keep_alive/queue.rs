@@ -7,8 +7,8 @@
 //! *epoch*: the pass that hangs takes nothing more from the queue, and another one may begin. Only so
 //! many may hang at one time; then the destination waits for one of them to come back.
 //!
-//! - **LANE-1** What is in the queue is taken by one pass only, that of the present epoch.
-//! - **LANE-2** Something is in the queue and no pass runs: one is armed. Who puts something in
+//! - **QUEUE-1** What is in the queue is taken by one pass only, that of the present epoch.
+//! - **QUEUE-2** Something is in the queue and no pass runs: one is armed. Who puts something in
 //!   arms it, and so does every series that looks after itself and finds its renewal still in the
 //!   queue. For releases, which nobody looks after, `background.rs` has a rule of its own in this one's
 //!   place.

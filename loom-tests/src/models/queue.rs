@@ -1,6 +1,6 @@
 //! What is due at a destination is taken once, by a pass of the present epoch, and nothing stays
-//! there without a pass that will take it. `leases/keep_alive/queue.rs` has the rules, LANE-1 and
-//! LANE-2.
+//! there without a pass that will take it. `leases/keep_alive/queue.rs` has the rules, QUEUE-1 and
+//! QUEUE-2.
 //!
 //! Nobody looks again here by himself, as a series does in truth: what stays shows at the end.
 //!

@@ -1,5 +1,5 @@
 //! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/lease_state.rs` has
-//! the rules, TERM-1 to TERM-4.
+//! the rules, LEASE-1 to LEASE-4.
 //!
 //! A holder that is not woken shows as a deadlock.
 //!

@@ -1,4 +1,4 @@
-//! One term against a model without a lock and waiters, which states TERM-1 to TERM-4 directly: all
+//! One term against a model without a lock and waiters, which states LEASE-1 to LEASE-4 directly: all
 //! sequences of five operations.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -76,7 +76,7 @@ impl Model {
         self.until.min(CAP).min(self.fed_until)
     }
 
-    /// TERM-1: by the clock, before anything else.
+    /// LEASE-1: by the clock, before anything else.
     fn settle(&mut self) {
         if self.ended.is_none() && self.now >= self.ends() {
             let loss = match self.ends() {
@@ -193,7 +193,7 @@ impl Pair {
         }
     }
 
-    /// TERM-2: nothing departs after the end, nor beside another one.
+    /// LEASE-2: nothing departs after the end, nor beside another one.
     fn begin_renewal(&mut self, now: Time) {
         let departs = if self.model.in_flight_status().is_some() {
             false
@@ -211,7 +211,7 @@ impl Pair {
         }
     }
 
-    /// TERM-3: it changes nothing about what has ended.
+    /// LEASE-3: it changes nothing about what has ended.
     fn complete_renewal(&mut self, which: usize, now: Time, answer: Answer) {
         let in_flight = self.in_flights.remove(which);
         let (sent, _) = self.model.in_flights.remove(which);
@@ -241,7 +241,7 @@ impl Pair {
     /// What holds at all times, at the end of a sequence so that nothing is settled in between.
     fn check(&mut self) {
         assert_eq!(self.lease_state.renewals(), self.model.renewals);
-        // TERM-4.
+        // LEASE-4.
         let lost = match self.model.ended {
             Some(LeaseStatus::Lost(loss)) => Some(loss),
             _ => None,
@@ -253,7 +253,7 @@ impl Pair {
             Some(_) => Err(TryRecvError::Disconnected),
         };
         assert_eq!(self.channel.try_recv(), heard);
-        // TERM-1: however late it is asked.
+        // LEASE-1: however late it is asked.
         self.model.now += CAP;
         self.step(Op::Look);
         assert!(!matches!(
