@@ -494,7 +494,7 @@ fn it_is_kept_for_as_long_as_the_answer_lives_and_then_everything_is_gone() {
         })
         .unwrap();
     let kept = keep_alive.clone().keep(1, LEASE).unwrap();
-    assert!(format!("{watchdog:?}").contains("kept: 1"));
+    assert!(format!("{keep_alive:?}").contains("kept: 1"));
     drop(keep_alive);
     hand.advance(12 * S);
     march(&hand, S, "it is renewed", || kept.renewals() == 1);

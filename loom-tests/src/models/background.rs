@@ -8,7 +8,7 @@
 //! - `teeth/background-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
 //! - `teeth/background-looks-at-nothing.patch`: what is behind a pass that hangs stays.
 //! - `teeth/background-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
-//! - `teeth/background-completed-registers-in-a-second-hold.patch`
+//! - `teeth/background-waiter-registers-in-a-second-hold.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
 use std::time::Duration;

@@ -4,10 +4,10 @@
 //! A holder that is not woken shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/lease_state-departs-in-two-holds.patch`: a renewal is sent after the release.
-//! - `teeth/lease_state-completed-registers-in-a-second-hold.patch`
-//! - `teeth/lease_state-outcome_of_renewal-wakes-nobody.patch`
-//! - `teeth/lease_state-lands-in-two-holds.patch`: a late answer revives what was lost.
+//! - `teeth/lease-state-begins-in-two-holds.patch`: a renewal is sent after the release.
+//! - `teeth/lease-state-waiter-registers-in-a-second-hold.patch`
+//! - `teeth/lease-state-outcome-wakes-nobody.patch`
+//! - `teeth/lease-state-completes-in-two-holds.patch`: a late answer revives what was lost.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 
