@@ -3,14 +3,14 @@
 //! The thread's side is the channel's own. A task leaves its waker in a place of which there is
 //! one: it looks, leaves the waker, and looks again. Who sends, sends first and takes the waker
 //! afterwards; so does who ends it, or drops it. Both go through the lock of that place, so either
-//! the second look finds what was sent, or the sender finds the waker. **O1**
+//! the second look finds what was sent, or the sender finds the waker. **OUTLET-1**
 //!
 //! A send that waits for room holds no lock: the end can be told meanwhile, and it is disconnected
-//! when the last send is through. **O2**
+//! when the last send is through. **OUTLET-2**
 //!
 //! An item that finds no receiver comes back to its sender and is counted. A receiver that is gone
 //! never returns, and the count is one read-modify-write, so exactly one of these items is the
-//! first: its sender reports the loss. **O3**
+//! first: its sender reports the loss. **OUTLET-3**
 
 use std::task::{Context, Poll, Waker};
 
@@ -76,7 +76,7 @@ impl<T> Outlet<T> {
     ///
     /// The item, if nobody receives any more, or after the end.
     pub(crate) fn send(&self, item: T) -> Result<(), Unsent<T>> {
-        // O2: not sent under the lock.
+        // OUTLET-2: not sent under the lock.
         let sender = self.sender.lock().clone();
         let Some(sender) = sender else {
             return Err(self.came_back(item));
@@ -89,7 +89,7 @@ impl<T> Outlet<T> {
     }
 
     fn came_back(&self, item: T) -> Unsent<T> {
-        // O3. Relaxed: a count, whose values differ for each caller since this is one step.
+        // OUTLET-3. Relaxed: a count, whose values differ for each caller since this is one step.
         let before = self.unsent.fetch_add(1, Ordering::Relaxed);
         Unsent {
             item,
@@ -148,7 +148,7 @@ impl<T> Intake<T> {
             Err(TryRecvError::Disconnected) => return Poll::Ready(None),
         }
         leave(context.waker(), |show| show(&mut self.signal.waker.lock()));
-        // O1: the second look.
+        // OUTLET-1: the second look.
         match self.try_recv() {
             Err(TryRecvError::Empty) => Poll::Pending,
             Ok(item) => Poll::Ready(Some(item)),

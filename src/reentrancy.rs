@@ -60,14 +60,15 @@ use crate::shard;
 /// ```
 /// use std::time::Duration;
 /// use tourbillon::reentrancy::is_under_lock;
-/// use tourbillon::{Expiry, ExpiryMap};
+/// use tourbillon::ExpiryMap;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let sessions = ExpiryMap::builder(Expiry::after(Duration::from_secs(60))).build(|_, _| ())?;
-/// sessions.insert(1, "a session")?;
-/// let under_lock = sessions.update(&1, |_| is_under_lock());
+/// let sessions = ExpiryMap::<u64, String>::builder()
+///     .time_to_live(Duration::from_secs(60))
+///     .build(|_, _| ())?;
+/// sessions.insert(7, "Ada".to_owned())?;
+/// assert_eq!(sessions.update(&7, |_| is_under_lock()), Some(true));
 /// assert!(!is_under_lock());
-/// # let _ = under_lock;
 /// # Ok(())
 /// # }
 /// ```

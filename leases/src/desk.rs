@@ -1,9 +1,10 @@
 //! Where a future waits for a worker's answer, and a bell that wakes it meanwhile.
 //!
-//! - **D1** What is left on a desk is taken by the future, or dropped: by the future's drop, or by
-//!   whoever comes too late.
-//! - **D2** The worker's end is dropped when there is an answer, and when there never will be. Either
-//!   way the future is woken: it leaves its waker in the hold of the lock in which it looked.
+//! - **DESK-1** What is left on a desk is taken by the future, or dropped: by the future's drop, or
+//!   by whoever comes too late.
+//! - **DESK-2** The worker's end is dropped when there is an answer, and when there never will be.
+//!   Either way the future is woken: it leaves its waker in the hold of the lock in which it
+//!   looked.
 
 use std::task::{Context, Poll, Wake, Waker};
 

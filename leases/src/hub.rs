@@ -2,8 +2,8 @@
 //!
 //! A release wakes the one who has waited longest and is not on its way already. That one may find
 //! the name taken by another process: it keeps its place. It may also give up without having looked;
-//! then its drop wakes the next one. **H1**: a name that was released while somebody waits has been
-//! looked at by somebody since, or somebody who was woken has not looked yet.
+//! then its drop wakes the next one. **HUB-1**: a name that was released while somebody waits has
+//! been looked at by somebody since, or somebody who was woken has not looked yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;

@@ -58,7 +58,7 @@ impl LeaseId {
         &self.0.owner
     }
 
-    /// See [`LeaseGuard::fencing_token`].
+    /// See [`LeaseGuard::fencing_token`](super::LeaseGuard::fencing_token).
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token

@@ -2,15 +2,15 @@
 //! batches, and a tally of what has not been tried yet.
 //!
 //! The lanes are those of the renewals. A series looks after its renewal again and again; nobody
-//! looks after a release. So the line has a rule of its own in the place of L2:
+//! looks after a release. So the line has a rule of its own in the place of LANE-2:
 //!
-//! - **L3** While something is in a lane, a pass of it runs or is armed, or a look is armed, or as
-//!   many passes hang as may. Who puts something in arms a pass. So does a pass that comes back and
-//!   leaves something, also one that was given up. And before a pass sends a batch, it arms a look
-//!   for the moment from which that batch is overdue: the look gives a pass up that hangs.
-//! - **L4** Who waits for the line goes on when everything that entered before has been tried. What
-//!   enters is counted before it is in a lane, and until the store has answered. Who waits leaves
-//!   its parker in the hold of the lock in which it looked.
+//! - **LINE-1** While something is in a lane, a pass of it runs or is armed, or a look is armed, or
+//!   as many passes hang as may. Who puts something in arms a pass. So does a pass that comes back
+//!   and leaves something, also one that was given up. And before a pass sends a batch, it arms a
+//!   look for the moment from which that batch is overdue: the look gives a pass up that hangs.
+//! - **LINE-2** Who waits for the line goes on when everything that entered before has been tried.
+//!   What enters is counted before it is in a lane, and until the store has answered. Who waits
+//!   leaves its parker in the hold of the lock in which it looked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -8,9 +8,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use tourbillon::Clock;
-use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
+use tourbillon::{Clock, Time};
 
 use super::inner::Inner;
 use super::line::Carrier;
@@ -74,7 +73,7 @@ impl Inner {
             (route, release.until, release)
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
-        // What is in a lane has an armed pass (L3), and none can be armed under a lock.
+        // What is in a lane has an armed pass (LINE-1), and none can be armed under a lock.
         when_unlocked(move || inner.line.put(&inner, routed));
     }
 

@@ -1,8 +1,8 @@
 //! Turns for calls that are awaited: so many of one destination run at one time, and the others wait
 //! in their order. So a destination that hangs does not take all workers from the others.
 //!
-//! **W1** While a task waits, as many as may run of its destination do. Who has run its task takes
-//! the next one, in the hold of the lock in which it would stop.
+//! **TURN-1** While a task waits, as many as may run of its destination do. Who has run its task
+//! takes the next one, in the hold of the lock in which it would stop.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

@@ -6,20 +6,20 @@
 //!
 //! 1. *begin*: one caller wins; all others are told that it is closed.
 //! 2. Every stripe's gate is closed under its lock. An arming is before the gate (accepted, and
-//!    accounted for below) or after it (refused). **C1**
+//!    accounted for below) or after it (refused). **CLOSE-1**
 //! 3. By mode: `HandBack` takes everything out at once; `Drain` waits until the stripes are empty;
 //!    `RunNow` makes everything due, then waits.
 //! 4. What is left after the limit is taken out under the stripes' locks: it was claimed before,
-//!    and runs, or is handed back: never both. **C2** Whoever sleeps on a timer that was taken out
-//!    is woken now: a task that is still running may keep step 5 waiting for long.
+//!    and runs, or is handed back: never both. **CLOSE-2** Whoever sleeps on a timer that was taken
+//!    out is woken now: a task that is still running may keep step 5 waiting for long.
 //! 5. Running tasks are waited for, and so is user code outside of a run (`shard/user_code.rs`),
 //!    up to the limit.
 //! 6. *stop*: tickers and workers leave at their next look; they look after they announced their
-//!    sleep, so none sleeps through it. **C3**
+//!    sleep, so none sleeps through it. **CLOSE-3**
 //!
 //! A closed stripe without pending and running armings reports once that it is empty; nothing can
 //! fill it again. The last one wakes who waits: it registers under a lock and looks afterwards, the
-//! last stripe counts first and takes the lock afterwards. **C4**
+//! last stripe counts first and takes the lock afterwards. **CLOSE-4**
 
 use super::{Engine, Face};
 use crate::shard::Taken;
@@ -116,7 +116,7 @@ impl Closing {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// C3: set before the bells are rung and the sleepers woken, whose fences order it.
+    /// CLOSE-3: set before the bells are rung and the sleepers woken, whose fences order it.
     fn stop(&self) {
         // Release pairs with the Acquire in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
@@ -127,7 +127,7 @@ impl Closing {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// C4: counts first, takes the lock afterwards. Whether it was the last one.
+    /// CLOSE-4: counts first, takes the lock afterwards. Whether it was the last one.
     pub(crate) fn stripe_emptied(&self) -> bool {
         // AcqRel: the last one has seen what all did before.
         let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -150,7 +150,7 @@ impl Closing {
         self.busy_stripes.load(Ordering::Acquire) == 0
     }
 
-    /// C4: registers. Whoever calls this looks afterwards.
+    /// CLOSE-4: registers. Whoever calls this looks afterwards.
     pub(crate) fn wake_when_quiet(&self, parker: &Parker) {
         self.waiters.lock().push(parker.unparker().clone());
     }

@@ -9,24 +9,25 @@
 //! ticker 3                   ##           something back
 //! ```
 //!
-//! - **G1** Shares begin no closer together than one takes, and nothing of one expires before it
-//!   begins. It may have begun before it is reserved, but by no more than [`CATCH_UP`]: a ticker
+//! - **PACE-1** Shares begin no closer together than one takes, and nothing of one expires before
+//!   it begins. It may have begun before it is reserved, but by no more than [`CATCH_UP`]: a ticker
 //!   that wakes late goes on at once with what it is behind, and a quiet time leaves no more than
 //!   that.
-//! - **G2** A ticker has one share at a time, and reserves one only when it holds something back.
-//!   So tickers that hold something back take turns: between two shares of one of them, each other
-//!   has at most one. And a ticker with little to do waits for one share of each other, however
-//!   much they have.
-//! - **G3** What is left of a share is kept until it is used: few timers, now and then, need not
-//!   wait for a turn each.
-//! - **G4** Of shares that have not begun each ticker has one at most, so at any moment they are no
-//!   farther ahead than one share for each shard. What is farther is of before the clock was set
-//!   back, and the pace begins anew.
+//! - **PACE-2** A ticker has one share at a time, and reserves one only when it holds something
+//!   back. So tickers that hold something back take turns: between two shares of one of them, each
+//!   other has at most one. And a ticker with little to do waits for one share of each other,
+//!   however much they have.
+//! - **PACE-3** What is left of a share is kept until it is used: few timers, now and then, need
+//!   not wait for a turn each.
+//! - **PACE-4** Of shares that have not begun each ticker has one at most, so at any moment they
+//!   are no farther ahead than one share for each shard. What is farther is of before the clock was
+//!   set back, and the pace begins anew.
 //!
 //! What expires in a window of length T, both ends included, is of a share that a ticker has had
-//! since before, one for each by G2 and G3, or of those reserved in the window. They begin in it,
-//! or before it by the time to catch up, so by G1 they are at most (T + `CATCH_UP`) / length + 1.
-//! Together: what the pace has in T and a millisecond, and one share, and one for each shard.
+//! since before, one for each by PACE-2 and PACE-3, or of those reserved in the window. They begin
+//! in it, or before it by the time to catch up, so by PACE-1 they are at most (T + `CATCH_UP`) /
+//! length + 1. Together: what the pace has in T and a millisecond, and one share, and one for each
+//! shard.
 
 use std::num::NonZeroU32;
 
@@ -49,7 +50,7 @@ pub(super) struct Pace {
     share: usize,
     /// How long a share takes, in nanoseconds.
     length: u64,
-    /// How far ahead the end of what is reserved may be: G4, and one that is reserved just now.
+    /// How far ahead the end of what is reserved may be: PACE-4, and one that is reserved just now.
     horizon: u64,
     /// When the next share begins at the earliest, in nanoseconds of the clock.
     next: AtomicU64,
@@ -89,7 +90,8 @@ impl Pace {
     /// None may expire now, and something is held back: until when, at the least.
     ///
     /// The clock is read in here, after what others have reserved: by a reading of before, a ticker
-    /// that was held up in between would take their progress for a clock that was set back (G4).
+    /// that was held up in between would take their progress for a clock that was set back
+    /// (PACE-4).
     pub(super) fn reserve(&self, share: &mut Share, clock: impl Fn() -> Time) -> Time {
         if share.left == 0 {
             let mut begin = 0;
@@ -125,7 +127,7 @@ impl Pace {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// Whether a moment is of before the clock was set back. G4.
+    /// Whether a moment is of before the clock was set back. PACE-4.
     fn is_far(&self, begin: u64, now: Time) -> bool {
         begin.saturating_sub(now.as_nanos()) > self.horizon
     }
@@ -134,7 +136,7 @@ impl Pace {
 impl Share {
     /// So many have expired.
     pub(super) fn take(&mut self, expired: usize) {
-        debug_assert!(expired <= self.left, "G1");
+        debug_assert!(expired <= self.left, "PACE-1");
         self.left -= expired;
     }
 }

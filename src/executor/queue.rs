@@ -70,8 +70,9 @@ impl Queues {
 
     /// Notes that a worker sits on this seat from now on. Under the lock of the free seats.
     pub(super) fn use_local(&self, seat: usize) {
-        // Relaxed: a deque gets its first ticket after this and before the fence F2 of `sleep.rs`,
-        // so a look after F1 that must see the ticket sees this number, too.
+        // Relaxed: a deque gets its first ticket after this and before the waker's fence of
+        // `sleep.rs`, so a look after the worker's fence that must see the ticket sees this number,
+        // too.
         let used = self.used.load(Ordering::Relaxed).max(seat + 1);
         self.used.store(used, Ordering::Relaxed);
     }

@@ -22,7 +22,7 @@
 //! ```text
 //!   worker (`Worker::rest`)                        whoever makes a ticket visible
 //!     announce: list, count                          push
-//!     F1: fence(SeqCst)  in `announce`               F2: fence(SeqCst)  in `wake_one_if`
+//!     its fence(SeqCst), in `announce`               its fence(SeqCst), in `wake_one_if`
 //!     look at stop, then at every queue              read the count; 0: done
 //!     park, if there was nothing                     take one off the list, lower the count
 //!     retract: off the list, if nobody chose it      unpark it
@@ -33,31 +33,34 @@
 //!
 //! # Why nothing is lost
 //!
-//! - **P1** For a push and an announcement, F1 and F2 have an order. F1 first: the waker's read of
-//!   the count sees the announcement, or a later value of the count. F2 first: the worker's look
-//!   sees the push, or that the ticket has been taken meanwhile.
-//! - **P2** The count is only written under the list's lock, next to the list. A count that no
+//! - **SLEEP-1** For a push and an announcement, the worker's fence and the waker's fence have an
+//!   order. If the worker's is first, the waker's read of the count sees the announcement, or a
+//!   later value of the count. If the waker's is first, the worker's look sees the push, or that
+//!   the ticket has been taken meanwhile.
+//! - **SLEEP-2** The count is only written under the list's lock, next to the list. A count that no
 //!   longer contains an announcement therefore means that its worker was chosen or has retracted:
-//!   it is awake, and whatever it announces next comes with an F1 of its own, to which P1 applies.
-//!   So when all workers are parked for good, every push was seen by a look or has chosen somebody.
-//! - **P3** A chosen worker learns of it through the list's lock (in `retract`), after the waker
-//!   took the lock, after the push: its next look sees the ticket or that it has been taken. So a
-//!   chosen worker never leaves and never ends before it looked again (`Worker::rest` says so), and
-//!   a wake-up that meets a worker which had found work by itself is used up rightly: it looks at
-//!   everything when that work is done, and the steal of that work wakes the next if there was
-//!   more.
-//! - **P4** A token that stays behind in a parker (its worker was chosen and did not need to park)
-//!   ends one later park early: one look for nothing, no harm.
-//! - **P5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so the
-//!   next waker takes another one. When the list is empty, nobody sleeps.
-//! - **P6** `stop` sets its flag before F2 and empties the list; the look reads the flag after F1.
+//!   it is awake, and whatever it announces next comes with another fence, to which SLEEP-1
+//!   applies. So when all workers are parked for good, every push was seen by a look or has chosen
+//!   somebody.
+//! - **SLEEP-3** A chosen worker learns of it through the list's lock (in `retract`), after the
+//!   waker took the lock, after the push: its next look sees the ticket or that it has been taken.
+//!   So a chosen worker never leaves and never ends before it looked again (`Worker::rest` says
+//!   so), and a wake-up that meets a worker which had found work by itself is used up rightly: it
+//!   looks at everything when that work is done, and the steal of that work wakes the next if there
+//!   was more.
+//! - **SLEEP-4** A token that stays behind in a parker (its worker was chosen and did not need to
+//!   park) ends one later park early: one look for nothing, no harm.
+//! - **SLEEP-5** A wake-up in vain costs nobody else's: a waker takes exactly one off the list, so
+//!   the next waker takes another one. When the list is empty, nobody sleeps.
+//! - **SLEEP-6** `stop` sets its flag before its fence and empties the list; the look reads the
+//!   flag after the worker's fence.
 //!
 //! # Why nothing waits beside a sleeper
 //!
 //! Announcing a batch wakes one worker, and tasks may take long. So that a batch of ten occupies
 //! ten workers, each wakes the next:
 //!
-//! - **P7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or
+//! - **SLEEP-7** As long as a ticket waits and a worker sleeps, some worker is *looking*: chosen or
 //!   awake, and in no task. A looking worker either finds nothing anywhere, or steals, and then
 //!   wakes a sleeper if there is a ticket left *anywhere*. It does not do to look at the queue it
 //!   stole from and its own deque alone. Three tickets: A steals two of them, keeps one in its
@@ -102,8 +105,8 @@ impl Sleep {
             idle[seat / BITS] |= bit(seat);
             self.add_to_count(1);
         }
-        // F1, pairs with F2 in `wake_one_if` and `wake_all`: the look that follows sees what was
-        // pushed before F2, or the waker sees the count of above.
+        // Pairs with the fences in `wake_one_if` and `wake_all`: the look that follows sees what
+        // was pushed before the waker's fence, or the waker sees the count of above.
         fence(Ordering::SeqCst);
     }
 
@@ -127,8 +130,8 @@ impl Sleep {
 
     /// Wakes one sleeper, if there is one and a reason for it. The reason is looked for only then.
     pub(super) fn wake_one_if(&self, reason: impl FnOnce() -> bool) -> bool {
-        // F2, pairs with F1 in `announce`: whoever announced itself before is seen here, and whoever
-        // does so later sees the ticket.
+        // Pairs with the fence in `announce`: whoever announced itself before is seen here, and
+        // whoever does so later sees the ticket.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fences. A busy pool pays for the fence and this read, no lock.
         if self.count.load(Ordering::Relaxed) == 0 || !reason() {
@@ -156,7 +159,7 @@ impl Sleep {
 
     /// Wakes every sleeper. Called after the stop flag was set.
     pub(super) fn wake_all(&self) {
-        // F2 once more, this time for the stop flag.
+        // Pairs with the fence in `announce`, as in `wake_one_if`, this time for the stop flag.
         fence(Ordering::SeqCst);
         let chosen = {
             let mut idle = self.idle.lock();
@@ -180,7 +183,7 @@ impl Sleep {
     /// The caller holds the list's lock.
     fn add_to_count(&self, by: isize) {
         // Relaxed, twice: the lock makes this the only writer, and readers order themselves by the
-        // fences F1 and F2.
+        // fences of `announce` and `wake_one_if`.
         let count = self.count.load(Ordering::Relaxed);
         self.count
             .store(count.wrapping_add_signed(by), Ordering::Relaxed);

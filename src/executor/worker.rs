@@ -109,8 +109,8 @@ impl Worker {
             look_ahead(claim, ticket, &seat.local);
             // The steal may have made tickets visible in its own deque, and this worker is about to
             // disappear into a task: the next sleeper has to look after whatever waits, wherever it
-            // waits. P7 in `sleep.rs` says why it is not enough to look at the two deques of this
-            // steal.
+            // waits. SLEEP-7 in `sleep.rs` says why it is not enough to look at the two deques of
+            // this steal.
             pool.sleep.wake_one_if(|| pool.queues.any());
         }
         pool.count_claim(seat.number);

@@ -11,18 +11,19 @@
 //! So an entry is in its group for as long as it is in the map, however it ends; nobody has to
 //! think of it.
 //!
-//! - **G1** A shard's lock comes before a stripe's: whoever holds a stripe's takes none of these.
-//!   Payloads are never dropped under a stripe's lock, so a membership may take its shard's.
-//! - **G2** Whoever enters a group holds its lock until the entry is armed and its id is noted. So
-//!   under the lock every member has its id, and what reads the list sees each entry that was
-//!   inserted before, and none that comes after.
-//! - **G3** Whoever acts on all of a group copies the ids under the lock and acts on them later,
-//!   stripe by stripe. An id stands for one arming only, and through all its touches; so what has
-//!   ended, or was replaced, in between is not found, and nothing else is.
-//! - **G4** Under the lock runs no user code but `Eq` of a group, `to_owned` of what names a new
-//!   one, and in the insertion what runs under a stripe's lock. A call of the map from there
-//!   panics, as it does from under a stripe's lock (S2). Leaving runs none: it goes by number.
-//! - **G5** A group without a member is gone, and its number is free. What names it is dropped
+//! - **GROUP-1** A shard's lock comes before a stripe's: whoever holds a stripe's takes none of
+//!   these. Payloads are never dropped under a stripe's lock, so a membership may take its shard's.
+//! - **GROUP-2** Whoever enters a group holds its lock until the entry is armed and its id is
+//!   noted. So under the lock every member has its id, and what reads the list sees each entry that
+//!   was inserted before, and none that comes after.
+//! - **GROUP-3** Whoever acts on all of a group copies the ids under the lock and acts on them
+//!   later, stripe by stripe. An id stands for one arming only, and through all its touches; so
+//!   what has ended, or was replaced, in between is not found, and nothing else is.
+//! - **GROUP-4** Under the lock runs no user code but `Eq` of a group, `to_owned` of what names a
+//!   new one, and in the insertion what runs under a stripe's lock. A call of the map from there
+//!   panics, as it does from under a stripe's lock (STRIPE-2). Leaving runs none: it goes by
+//!   number.
+//! - **GROUP-5** A group without a member is gone, and its number is free. What names it is dropped
 //!   outside of the lock.
 
 use std::borrow::Borrow;
@@ -90,7 +91,7 @@ impl<G> Shard<G> {
         }
     }
 
-    /// G4: `Eq` of the user's.
+    /// GROUP-4: `Eq` of the user's.
     fn find<Q>(&self, hash: KeyHash, name: &Q) -> Option<u32>
     where
         G: Borrow<Q>,
@@ -103,7 +104,7 @@ impl<G> Shard<G> {
         })
     }
 
-    /// A group that there was not. It is to get a member under the same hold of the lock (G5).
+    /// A group that there was not. It is to get a member under the same hold of the lock (GROUP-5).
     fn open(&mut self, hash: KeyHash, name: G) -> Result<u32, G> {
         let group = Place::Used(Group {
             name,
@@ -128,7 +129,7 @@ impl<G> Shard<G> {
     }
 
     /// Cuts off the free numbers behind the last group, and gives their memory back. A number that
-    /// is free is known to nobody (G5), so it may come back.
+    /// is free is known to nobody (GROUP-5), so it may come back.
     fn shrink_to_fit(&mut self) {
         while let Some(last) = self.groups.len().checked_sub(1)
             && self.group(last).is_none()
@@ -148,7 +149,7 @@ impl<G> Shard<G> {
     /// The group, if that was its last member: to be dropped outside of the lock.
     fn leave(&mut self, number: u32, member: u32) -> Option<Group<G>> {
         let Some(group) = self.group_mut(number) else {
-            unreachable!("G5: a group with a member is there");
+            unreachable!("GROUP-5: a group with a member is there");
         };
         group.members.leave(member);
         if group.members.count() > 0 {
@@ -184,7 +185,7 @@ impl<G> Membership<G> {
         std::mem::replace(&mut self.number, NO_ENTRY)
     }
 
-    /// To be asked without the stripe's lock, under which this is (G1).
+    /// To be asked without the stripe's lock, under which this is (GROUP-1).
     pub(super) fn place(&self) -> MemberPlace<G> {
         MemberPlace {
             shard: Arc::clone(&self.shard),
@@ -204,7 +205,8 @@ impl<G> Drop for Membership<G> {
     }
 }
 
-/// G5. Nobody could do anything about a panic of this drop, which may come in the middle of others.
+/// GROUP-5. Nobody could do anything about a panic of this drop, which may come in the middle of
+/// others.
 fn dispose<G>(emptied: Option<Group<G>>) {
     if emptied.is_some() {
         let _ = contain(|| drop(emptied));
@@ -219,7 +221,7 @@ pub(super) struct MemberPlace<G> {
 }
 
 impl<G> MemberPlace<G> {
-    /// The group, if `member` is still there. G3: an id does not come back.
+    /// The group, if `member` is still there. GROUP-3: an id does not come back.
     pub(super) fn group_of(&self, member: Member) -> Option<G>
     where
         G: Clone,
@@ -248,7 +250,7 @@ fn hold<G>(shard: &Lock<G>) -> Option<Held<'_, G>> {
     })
 }
 
-/// A shard's lock. What is put off meanwhile is done when it is released (PUT-1).
+/// A shard's lock. What is put off meanwhile is done when it is released (DEFER-1).
 struct Held<'a, G> {
     shard: MutexGuard<'a, Shard<G>>,
     /// After the lock, in the order of fields.
@@ -295,8 +297,9 @@ impl<G> GroupIndex<G> {
         &self.shards[(hash.0 >> 48) as usize & (self.shards.len() - 1)]
     }
 
-    /// G2: `arm` is called under the group's lock, with a membership and whether there is only room
-    /// for it in the place of another member of the same group. `None`: there is no number left, or no lock to be had ([`hold`]).
+    /// GROUP-2: `arm` is called under the group's lock, with a membership and whether there is only
+    /// room for it in the place of another member of the same group. `None`: there is no number
+    /// left, or no lock to be had ([`hold`]).
     ///
     /// If `arm` panics, the membership must not be dropped before this call has ended.
     pub(super) fn enter<Q, R>(
@@ -387,7 +390,7 @@ impl<G> GroupIndex<G> {
         group.map_or(0, |group| group.members.count())
     }
 
-    /// G3: all members, by stripe and slot.
+    /// GROUP-3: all members, by stripe and slot.
     pub(super) fn members<Q>(&self, hash: KeyHash, name: &Q) -> Vec<Member>
     where
         G: Borrow<Q>,

@@ -8,10 +8,10 @@
 //! the new end is *displaced*: it takes a free position, and a sorted list says which. When the
 //! list has grown up to its number again, it goes home to that, and whoever comes takes its place.
 //!
-//! - **M1** A place is held by one member, or free.
-//! - **M2** A member whose number is not in `displaced` lies at the position of its number.
-//! - **M3** The number of a displaced member is no position: it is behind the end.
-//! - **M4** There is memory for at most four times as many members as there are, or for
+//! - **MEMBER-1** A place is held by one member, or free.
+//! - **MEMBER-2** A member whose number is not in `displaced` lies at the position of its number.
+//! - **MEMBER-3** The number of a displaced member is no position: it is behind the end.
+//! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
 
 use crate::shard::EntryId;
@@ -100,7 +100,7 @@ impl Members {
             number = end;
             let mut comes = Member::coming();
             if let Some(at) = self.displaced_at(end) {
-                // M3: that one goes home.
+                // MEMBER-3: that one goes home.
                 number = std::mem::replace(&mut self.displaced[at].1, NO_ENTRY);
                 std::mem::swap(&mut self.places[number as usize], &mut comes);
             }
@@ -141,7 +141,7 @@ impl Members {
         all
     }
 
-    /// M2.
+    /// MEMBER-2.
     fn position(&self, number: u32) -> u32 {
         match self.displaced_at(number) {
             Some(at) => self.displaced[at].1,
@@ -181,7 +181,7 @@ impl Members {
                 *position = moved_to(&mut self.places, *position as usize);
             }
         }
-        // M3: these numbers are before those that were displaced earlier.
+        // MEMBER-3: these numbers are before those that were displaced earlier.
         let mut displaced = Vec::with_capacity(self.count);
         for number in end..self.places.len() {
             if self.places[number].is_held() {
@@ -225,23 +225,23 @@ mod tests {
 
         fn check(&self) {
             let held = self.places.iter().filter(|place| place.is_held());
-            assert_eq!(held.count(), self.count, "M1");
+            assert_eq!(held.count(), self.count, "MEMBER-1");
             let mut free = 0;
             let mut next = self.free;
             while next != NO_ENTRY {
-                assert!(!self.places[next as usize].is_held(), "M1");
+                assert!(!self.places[next as usize].is_held(), "MEMBER-1");
                 next = self.places[next as usize].id.slot;
                 free += 1;
             }
-            assert_eq!(self.count + free, self.places.len(), "M1");
+            assert_eq!(self.count + free, self.places.len(), "MEMBER-1");
             for &(number, position) in &self.displaced {
                 if position != NO_ENTRY {
-                    assert!(self.places[position as usize].is_held(), "M2");
-                    assert!(number as usize >= self.places.len(), "M3");
+                    assert!(self.places[position as usize].is_held(), "MEMBER-2");
+                    assert!(number as usize >= self.places.len(), "MEMBER-3");
                 }
             }
             let room = self.places.capacity();
-            assert!(room <= LEAST.max(4 * self.count), "M4: {room}");
+            assert!(room <= LEAST.max(4 * self.count), "MEMBER-4: {room}");
         }
     }
 

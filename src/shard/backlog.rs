@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! ticker (stalled)                         worker
-//!  T1  promise                              W1  unclaimed -= 1; came to half of the bound:
-//!  T2  fence(SeqCst)                        W2  fence(SeqCst), read promise, ring
-//!  T3  unclaimed <= half: do not sleep
+//!  promise                                  unclaimed -= 1; came to half of the bound:
+//!  fence(SeqCst)                            fence(SeqCst), read promise, ring
+//!  unclaimed <= half: do not sleep
 //! ```
 //!
-//! The doorbell's argument holds: either W2 sees the promise, or T3 sees the number. Between half
-//! and the bound the ticker may sleep, since the claim that comes to half is still ahead.
+//! The doorbell's argument holds: either the worker sees the promise, or the ticker, in its last
+//! step, sees the number. Between half and the bound the ticker may sleep, since the claim that
+//! comes to half is still ahead.
 
 use super::doorbell::Doorbell;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +57,7 @@ impl Backlog {
         self.bound.saturating_sub(self.unclaimed())
     }
 
-    /// T3: whether a stalled ticker should go on instead of sleeping.
+    /// Whether a stalled ticker should go on instead of sleeping.
     pub(crate) fn recovered(&self) -> bool {
         self.unclaimed() <= self.bound / 2
     }

@@ -167,9 +167,9 @@ impl<K, V> Shards<K, V> {
     /// Serves places that are sorted by stripe in groups: under one hold of several stripes' locks
     /// each. Then does what [`with`](Self::with) does for each of the stripes.
     ///
-    /// S1: the first lock of a group is waited for. A further one is only tried, and if somebody
-    /// has it, the group ends before it: so this never waits while it holds up others, and no two
-    /// calls wait for each other.
+    /// STRIPE-1: the first lock of a group is waited for. A further one is only tried, and if
+    /// somebody has it, the group ends before it: so this never waits while it holds up others, and
+    /// no two calls wait for each other.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
         &self,
         places: &[Place<'k, Q>],
@@ -177,7 +177,7 @@ impl<K, V> Shards<K, V> {
         mut act: impl FnMut(usize, Aftermath),
     ) {
         let mut left = Vec::new();
-        // Out here, so that a panic drops it after the locks (PUT-1).
+        // Out here, so that a panic drops it after the locks (DEFER-1).
         let mut flag: Option<NoCalls> = None;
         let mut held: Vec<Held<'_, '_, 'k, K, V, Q>> = Vec::with_capacity(STRIPES_PER_HOLD);
         let mut rest = places;

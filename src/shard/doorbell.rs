@@ -5,17 +5,18 @@
 //!
 //! ```text
 //! ticker                                   producer
-//!  T1  promise = at                         P1  publish (next_due lowered, backlog raised, stop set)
-//!  T2  fence(SeqCst)                        P2  fence(SeqCst)
-//!  T3  look again; found: awake, go on      P3  read promise; due < promise: fetch_min, unpark
-//!  T4  park until `at`
+//!  promise = at                             publish (next_due lowered, backlog raised, stop set)
+//!  fence(SeqCst)                            fence(SeqCst)
+//!  look again; found: awake, go on          read promise; due < promise: fetch_min, unpark
+//!  park until `at`
 //! ```
 //!
-//! T2 and P2 are totally ordered. If T2 is first, P3 sees T1's promise (or a later one) and rings;
-//! if P2 is first, T3 sees what P1 published. The unpark leaves a token, so it is not lost between
-//! T3 and T4. `fetch_min` makes the promise the earlier moment, so that the next producer with a
-//! deadline between the two need not ring: the ticker is about to wake and looks at everything.
-//! A deadline that is later than the promise never wakes a thread.
+//! The two fences are totally ordered. If the ticker's is first, the producer reads that promise
+//! (or a later one) and rings. If the producer's is first, the ticker's look sees what was
+//! published. The unpark leaves a token, so it is not lost between the look and the park.
+//! `fetch_min` makes the promise the earlier moment, so that the next producer with a deadline
+//! between the two need not ring: the ticker is about to wake and looks at everything. A deadline
+//! that is later than the promise never wakes a thread.
 //!
 //! The promise is only ever written by read-modify-writes. The ticker could store: what a producer
 //! lowered before is overwritten in any case. But the checker places a store after the others'
@@ -41,8 +42,7 @@ impl Doorbell {
         }
     }
 
-    /// P2, P3: rings if the ticker sleeps past `due`. To be called after publishing, without a
-    /// lock.
+    /// Rings if the ticker sleeps past `due`. To be called after publishing, without a lock.
     pub(crate) fn ring_for(&self, due: Time) {
         // Pairs with the fence in `promise`.
         fence(Ordering::SeqCst);
@@ -56,7 +56,8 @@ impl Doorbell {
         }
     }
 
-    /// T1, T2: after this the ticker must look again at everything that `ring_for` is called for.
+    /// Promises to wake at `at`. After this the ticker must look again at everything that
+    /// `ring_for` is called for.
     pub(crate) fn promise(&self, at: Time) {
         // Relaxed: ordered by the fence. An `at` of 0 would mean awake: then nobody rings, and the
         // ticker must not sleep.

@@ -16,17 +16,17 @@
 //!
 //! Invariants:
 //!
-//! - **E1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim
+//! - **ENTRY-1** A slot has at most one ticket under way; its `ticket` bit says so. Only the claim
 //!   clears it.
-//! - **E2** A slot with the bit set is never on the free list: the claim of its ticket puts it
+//! - **ENTRY-2** A slot with the bit set is never on the free list: the claim of its ticket puts it
 //!   there.
-//! - **E3** Generations of a slot only grow; a slot whose generations are used up is not used
+//! - **ENTRY-3** Generations of a slot only grow; a slot whose generations are used up is not used
 //!   again.
-//! - **E4** A Running slot has no ticket and one line in the stripe's list of runs.
-//! - **E5** Pending entries are staged, or filed in the wheel, unless their deadline is
+//! - **ENTRY-4** A Running slot has no ticket and one line in the stripe's list of runs.
+//! - **ENTRY-5** Pending entries are staged, or filed in the wheel, unless their deadline is
 //!   `Time::MAX`; others never are.
-//! - **E6** No id, slot and generation, is given out twice. A slot that was cut off may come back:
-//!   it then begins above every generation that was cut off in its block ([`Floors`]).
+//! - **ENTRY-6** No id, slot and generation, is given out twice. A slot that was cut off may come
+//!   back: it then begins above every generation that was cut off in its block ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{Entries, NO_ENTRY, Place, Slab};
@@ -98,7 +98,7 @@ const OLD: u32 = 1 << 30;
 /// others begin there.
 const BLOCK: u32 = 1 << 12;
 
-/// E6: the greatest generation that was cut off, by block of slot numbers. Kept outside of the
+/// ENTRY-6: the greatest generation that was cut off, by block of slot numbers. Kept outside of the
 /// table, so that what every call reads stays together.
 #[derive(Default)]
 pub(super) struct Floors(Vec<u32>);
@@ -206,7 +206,7 @@ impl<K, V> Table<K, V> {
         let slot = self.free;
         let entry = &mut self.slots[slot];
         let Slot::Free(vacant) = entry else {
-            unreachable!("E2: only free slots are on the free list");
+            unreachable!("ENTRY-2: only free slots are on the free list");
         };
         let generation = vacant.generation + 1;
         self.free = vacant.next;
@@ -237,7 +237,7 @@ impl<K, V> Table<K, V> {
         std::mem::replace(entry, Slot::Free(vacant))
     }
 
-    /// E2, E3: on the free list is what has no ticket under way and a generation left.
+    /// ENTRY-2, ENTRY-3: on the free list is what has no ticket under way and a generation left.
     fn may_be_listed(generation: u32, ticket: bool) -> bool {
         !ticket && generation < u32::MAX
     }
@@ -245,7 +245,7 @@ impl<K, V> Table<K, V> {
     /// The ticket of a free slot is back.
     pub(super) fn ticket_back(&mut self, slot: u32) {
         if let Slot::Free(vacant) = &mut self.slots[slot] {
-            debug_assert!(vacant.ticket, "E1: one ticket per slot");
+            debug_assert!(vacant.ticket, "ENTRY-1: one ticket per slot");
             vacant.ticket = false;
             if Self::may_be_listed(vacant.generation, vacant.ticket) {
                 vacant.next = self.free;
@@ -320,7 +320,8 @@ impl<K, V> Table<K, V> {
         if !self.has_room() {
             return None;
         }
-        // E3: never on the free list again. It would be the first one there, and be taken at once.
+        // ENTRY-3: never on the free list again. It would be the first one there, and be taken at
+        // once.
         let retired = Slot::Free(Vacant {
             next: NIL,
             generation: busy.newest,
@@ -337,7 +338,7 @@ impl<K, V> Table<K, V> {
         }
         let fresh = self.free;
         let Slot::Free(vacant) = &self.slots[fresh] else {
-            unreachable!("E2: only free slots are on the free list");
+            unreachable!("ENTRY-2: only free slots are on the free list");
         };
         busy.newest = vacant.generation + 1;
         self.free = vacant.next;
@@ -348,8 +349,8 @@ impl<K, V> Table<K, V> {
     /// Cuts off the free slots behind the last one that is in use, and gives their memory back.
     /// Afterwards the lowest free slots are taken first, so that later calls can cut off more.
     ///
-    /// Only what is on the free list is cut off: no ticket stands for it (E2), and it is not
-    /// retired (E3).
+    /// Only what is on the free list is cut off: no ticket stands for it (ENTRY-2), and it is not
+    /// retired (ENTRY-3).
     pub(super) fn shrink_to_fit(&mut self, floors: &mut Floors) {
         // A retired slot looks like one on the list, so the list says which ones are on it.
         let mut listed = vec![0_u64; self.slots.len().div_ceil(u64::BITS) as usize];

@@ -10,16 +10,16 @@
 //! A shard is what one ticker serves: the stripes whose number is the shard's modulo the number of
 //! shards. Rules that hold everywhere above:
 //!
-//! - **S1** Nobody waits for a lock while holding a stripe's; a call for many keys holds several,
-//!   of which it waits for the first and tries the others. Inside are the permit pool's atomics
-//!   only. A face may hold a lock of its own around it, and never takes that inside.
-//! - **S2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap` says
-//!   that it calls there. Those must not call the scheduler; `under_lock.rs` turns that into a
+//! - **STRIPE-1** Nobody waits for a lock while holding a stripe's; a call for many keys holds
+//!   several, of which it waits for the first and tries the others. Inside are the permit pool's
+//!   atomics only. A face may hold a lock of its own around it, and never takes that inside.
+//! - **STRIPE-2** Under it runs no user code but a key's `Eq` and `Clone`, and what an `ExpiryMap`
+//!   says that it calls there. Those must not call the scheduler; `under_lock.rs` turns that into a
 //!   panic with a message, and puts off what drops of guards would do.
-//! - **S3** `next_due` is written under the stripe's lock only: lowered by whoever files something
-//!   earlier, raised by the ticker alone.
-//! - **S4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is rung,
-//!   a ticket is handed over, and values are dropped.
+//! - **STRIPE-3** `next_due` is written under the stripe's lock only: lowered by whoever files
+//!   something earlier, raised by the ticker alone.
+//! - **STRIPE-4** After the lock is released the caller acts on the [`Aftermath`]: the doorbell is
+//!   rung, a ticket is handed over, and values are dropped.
 
 mod backlog;
 pub(crate) mod batch;
@@ -253,7 +253,8 @@ impl<K, V> Shards<K, V> {
         let after = stripe.take_aftermath();
         if let Some(due) = after.lowered {
             let next_due = &self.shard_of(number).next_due[number / self.shards.len()];
-            // Relaxed: S3 makes writes ordered by the lock; the ticker's look by the doorbell.
+            // Relaxed: STRIPE-3 makes writes ordered by the lock; the ticker's look by the
+            // doorbell.
             next_due.store(due.as_nanos(), Ordering::Relaxed);
         }
         after

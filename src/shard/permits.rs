@@ -9,9 +9,9 @@
 //! producer becomes the collector (one at a time), turns `scarce` on, and visits every stripe under
 //! its lock. While `scarce` is on, a stripe that gets a permit back gives it to the pool and takes
 //! no more than it needs at once; so a visited stripe stays without unused permits. When the pool
-//! is then found empty, at that moment there was none at all: **P1**. `scarce` goes off when the
-//! pool is comfortably full again, and never during a collection: **P2** (both hold the collector's
-//! lock). Until then another refusal need not visit anybody: **P3**.
+//! is then found empty, at that moment there was none at all: **PERMIT-1**. `scarce` goes off when
+//! the pool is comfortably full again, and never during a collection: **PERMIT-2** (both hold the
+//! collector's lock). Until then another refusal need not visit anybody: **PERMIT-3**.
 //!
 //! `scarce` is written under the collector's lock and read under a stripe's lock. A stripe that was
 //! locked after the collector's visit sees it, since the visit's unlock comes in between: that is

@@ -108,7 +108,7 @@ impl Ticker {
                 CoreProgress::Done | CoreProgress::Expired => Left::Anything,
             };
             let due = locked.0.republish();
-            // Relaxed: S3; the ticker is the only one that raises it.
+            // Relaxed: STRIPE-3; the ticker is the only one that raises it.
             shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
             locked.0.take_spare()
         };

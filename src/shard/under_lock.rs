@@ -11,10 +11,10 @@
 //! during unwinding, that would end the process. Its [`NoCalls`] is [inert](NoCalls::is_inert)
 //! then, and the call gets a stripe that is empty, refuses everything and belongs to nobody.
 //!
-//! - **PUT-1** What is put off runs without any lock of the crate. A [`NoCalls`] is dropped after
+//! - **DEFER-1** What is put off runs without any lock of the crate. A [`NoCalls`] is dropped after
 //!   the lock that it stands for, and a [`Barrier`] covers a lock that is held around others.
-//! - **PUT-2** It runs exactly once: whoever clears the flag looks at the list, and nothing is put
-//!   off unless the flag is set.
+//! - **DEFER-2** It runs exactly once: whoever clears the flag looks at the list, and nothing is
+//!   put off unless the flag is set.
 
 use std::cell::{Cell, RefCell};
 use std::mem::{ManuallyDrop, take};
@@ -119,7 +119,7 @@ impl Barrier {
     /// To be called from under no lock.
     pub(crate) fn begin() -> Self {
         let state = state();
-        debug_assert!(state == 0, "S1: one lock after the other");
+        debug_assert!(state == 0, "STRIPE-1: one lock after the other");
         STATE.with(|cell| cell.set(state | BARRIER));
         Barrier(())
     }

@@ -9,20 +9,21 @@
 //!
 //! ```text
 //! a thread                                  the end
-//!  T1  count += 1                            E1  set the bit
-//!  T2  user code                             E2  register under the lock of `closing.rs`
-//!  T3  count -= 1                            E3  sleep while count > 0
-//!  T4  the bit was set: take that lock,
-//!      wake those who are registered
+//!  enter: count += 1                         set the bit
+//!  user code                                 register under the lock of `closing.rs`
+//!  leave: count -= 1                         sleep while count > 0
+//!  the bit was set: take that lock,
+//!  wake those who are registered
 //! ```
 //!
-//! - T1 happens in the same hold of the stripe's lock that settles the run. So the end finds the
-//!   run, or the count. **USER-1**
-//! - T3 and E1 change the same word, so one of them is first. If T3 is first, E3 reads what it
-//!   wrote. Otherwise T3 finds the bit, and T4 finds the end registered; or the end registers after
-//!   T4 had the lock, and E3 reads what T3 wrote. **USER-2**
-//! - A batch that finds the bit at T1 is not handed over. When the bit is set nothing is pending, so
-//!   no ticket of that batch stands for anything. **USER-3**
+//! - **USER-1** A thread enters in the same hold of the stripe's lock that settles the run. So the
+//!   end finds the run, or the count.
+//! - **USER-2** No thread leaves without the end knowing of it. Leaving and setting the bit change
+//!   the same word, so one of them is first. If the thread leaves first, the end reads the lower
+//!   count. If the bit is set first, the thread finds it and takes the lock. Either the end is
+//!   registered by then and is woken, or it registers afterwards and reads the lower count.
+//! - **USER-3** A batch that finds the bit when it enters is not handed over. When the bit is set
+//!   nothing is pending, so no ticket of that batch stands for anything.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,13 +66,13 @@ impl UserCode {
         UserCode(AtomicU64::new(0))
     }
 
-    /// T1, under the lock of a stripe.
+    /// Enters, under the lock of a stripe (USER-1).
     pub(crate) fn enter_after_run(&self) {
         // Relaxed: the stripe's lock orders it before the look of whoever finds the run settled.
         self.0.fetch_add(AFTER_RUN, Ordering::Relaxed);
     }
 
-    /// T1 of a hand-over. False: not any more (USER-3).
+    /// Enters for a hand-over. False: not any more (USER-3).
     pub(crate) fn try_enter_hand_over(&self) -> bool {
         let one_more = |word| (word & ENDING == 0).then_some(word + HAND_OVER);
         // Relaxed: nothing but the order of the changes of this word matters.
@@ -80,19 +81,20 @@ impl UserCode {
             .is_ok()
     }
 
-    /// T3. Whether the end is to be woken.
+    /// Leaves. Whether the end is to be woken (USER-2).
     pub(crate) fn leave(&self, what: Outside) -> bool {
         // Release pairs with the Acquire in `counts`: the user code is over for whoever reads this.
         self.0.fetch_sub(what.unit(), Ordering::Release) & ENDING != 0
     }
 
-    /// E1.
+    /// Sets the bit (USER-2).
     pub(crate) fn end(&self) {
         // Relaxed: nothing but the order of the changes of this word matters.
         self.0.fetch_or(ENDING, Ordering::Relaxed);
     }
 
-    /// Whether the end has nothing to wait for here: also before E1, when it does not ask yet.
+    /// Whether the end has nothing to wait for here: also before the bit is set, when it does not
+    /// ask yet.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);

@@ -3,7 +3,8 @@
 //! A sleep is armed when it is first polled, under the polling thread's stripe. From then on its
 //! stripe's lock decides: a poll that finds the entry leaves its waker there, and whoever takes the
 //! entry out (a run, a shutdown, a drop of the timer) drops the waker, which wakes. So the waker of
-//! the last poll is woken in every case, and a poll that does not find the entry is ready. **T1**
+//! the last poll is woken in every case, and a poll that does not find the entry is ready.
+//! **TIMER-1**
 //!
 //! Only the sleep itself cancels without waking. Wakers are the runtime's code: they are cloned,
 //! woken and dropped without a lock.

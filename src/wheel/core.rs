@@ -32,17 +32,17 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A filed entry lies in exactly one place, the one it says; `len` counts them.
-//! - **W2** No occupied slot of a level lies before the digit of `now`, and all of a level's slots
-//!   agree with `now` in the digits above.
-//! - **W3** An entry is looked at no later than its due tick, or at `now` if that is past: its
+//! - **WHEEL-1** A filed entry lies in exactly one place, the one it says; `len` counts them.
+//! - **WHEEL-2** No occupied slot of a level lies before the digit of `now`, and all of a level's
+//!   slots agree with `now` in the digits above.
+//! - **WHEEL-3** An entry is looked at no later than its due tick, or at `now` if that is past: its
 //!   slot does not start after it. It may be looked at earlier (lazy push-out).
-//! - **W4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
+//! - **WHEEL-4** An expired entry was due at or before `now` (or was made due) and is filed nowhere
 //!   when the sink sees it.
-//! - **W5** When `now` enters a slot of a level, all levels below it are empty.
-//! - **W6** What is far is not due before the turn of the top level that `far_min` lies in, and
-//!   that turn has not begun.
-//! - **W7** While a drain is unfinished, `now` does not move.
+//! - **WHEEL-5** When `now` enters a slot of a level, all levels below it are empty.
+//! - **WHEEL-6** What is far is not due before the turn of the top level that `far_min` lies in,
+//!   and that turn has not begun.
+//! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
 use super::drain::Drain;
 use super::filing::{Budget, Entries, LEVELS, Place, Progress};
@@ -137,7 +137,7 @@ impl CoreWheel {
         debug_assert_eq!(
             entries.place(id).0,
             Place::NONE,
-            "W1: an entry is filed once"
+            "WHEEL-1: an entry is filed once"
         );
         self.len += 1;
         let place = self.file(id, due, entries);
@@ -152,7 +152,7 @@ impl CoreWheel {
     pub(crate) fn remove(&mut self, id: u32, entries: &mut impl Entries) {
         let (place, pos) = entries.place(id);
         if place == Place::NONE {
-            debug_assert!(false, "W1: only a filed entry can be removed");
+            debug_assert!(false, "WHEEL-1: only a filed entry can be removed");
             return;
         }
         entries.set_place(id, Place::NONE, 0);
@@ -163,7 +163,7 @@ impl CoreWheel {
     /// any more: what goes away need not be written once more.
     #[inline]
     pub(crate) fn unlink(&mut self, id: u32, place: Place, pos: u32, entries: &mut impl Entries) {
-        debug_assert!(place != Place::NONE, "W1: only a filed entry is unlinked");
+        debug_assert!(place != Place::NONE, "WHEEL-1: it is filed");
         self.len -= 1;
         let mut emptied = None;
         let moved = if self.drain.holds(id, pos) {
@@ -181,7 +181,7 @@ impl CoreWheel {
             } else {
                 &mut self.far
             };
-            debug_assert_eq!(ids[pos as usize], id, "W1");
+            debug_assert_eq!(ids[pos as usize], id, "WHEEL-1");
             let moved = level::swap_remove(ids, pos);
             if ids.is_empty() {
                 emptied = level::take_if_large(ids);
@@ -189,7 +189,7 @@ impl CoreWheel {
             moved
         } else {
             let (level, slot) = place.level_and_slot();
-            debug_assert_eq!(self.levels[level].ids(slot)[pos as usize], id, "W1");
+            debug_assert_eq!(self.levels[level].ids(slot)[pos as usize], id, "WHEEL-1");
             self.levels[level].swap_remove(slot, pos, &mut emptied)
         };
         if let Some(moved) = moved {
@@ -268,7 +268,7 @@ impl CoreWheel {
                 }
                 Some(_) if budget.cascaded == 0 => return Progress::Cascade,
                 Some(Event::Enter(level, slot)) => {
-                    debug_assert!(self.levels[..level].iter().all(Level::is_empty), "W5");
+                    debug_assert!(self.levels[..level].iter().all(Level::is_empty), "WHEEL-5");
                     self.now = self.start_of(level, slot);
                 }
                 // A debt is paid whole before level 0 is looked at again, unless the budget ends:
@@ -279,7 +279,7 @@ impl CoreWheel {
                     }
                 }
                 Some(Event::EnterTurn) => {
-                    debug_assert!(self.levels.iter().all(Level::is_empty), "W5");
+                    debug_assert!(self.levels.iter().all(Level::is_empty), "WHEEL-5");
                     // Not the turn of `far_min`: however many turns a jump passes, what is far is
                     // looked at once.
                     self.now = self.turn_of(target);
@@ -314,13 +314,13 @@ impl CoreWheel {
         if debts || !self.far_debt.is_empty() {
             return Some(self.now);
         }
-        // W2: everything on a lower level comes before everything on a higher one.
+        // WHEEL-2: everything on a lower level comes before everything on a higher one.
         for (n, level) in self.levels.iter().enumerate() {
             if let Some(slot) = level.first_from(self.digit(n)) {
                 return Some(self.start_of(n, slot));
             }
         }
-        debug_assert!(!self.far.is_empty(), "W1: what is filed lies somewhere");
+        debug_assert!(!self.far.is_empty(), "WHEEL-1: it lies here");
         Some(self.turn_of(self.far_min))
     }
 
@@ -351,7 +351,7 @@ impl CoreWheel {
             all.append(&mut ids);
             self.set_aside_large(&mut ids);
         }
-        debug_assert_eq!(all.len(), self.len, "W1");
+        debug_assert_eq!(all.len(), self.len, "WHEEL-1");
         for (pos, &id) in all.iter().enumerate() {
             entries.set_place(id, Place::DRAINING, pos as u32);
         }
@@ -372,8 +372,8 @@ impl CoreWheel {
 
     // === Events ===
 
-    /// What comes first and not after `target`. From below: W2 makes that the order of time, and
-    /// nothing on a level with debt, or above, is entered before the debt is paid.
+    /// What comes first and not after `target`. From below: WHEEL-2 makes that the order of time,
+    /// and nothing on a level with debt, or above, is entered before the debt is paid.
     fn next_event(&self, target: Tick) -> Option<Event> {
         for (n, level) in self.levels.iter().enumerate() {
             let digit = self.digit(n);
@@ -407,7 +407,7 @@ impl CoreWheel {
     }
 
     fn finish_drain(&mut self) {
-        debug_assert_eq!(self.drain.live, 0, "W7");
+        debug_assert_eq!(self.drain.live, 0, "WHEEL-7");
         self.drain.ids.clear();
         self.drain.next = 0;
         self.drain.forced = false;
@@ -442,7 +442,7 @@ impl CoreWheel {
             if due > self.now && !self.drain.forced {
                 self.file(id, due, entries);
             } else {
-                // All of this before the sink is called, which may panic (W4).
+                // All of this before the sink is called, which may panic (WHEEL-4).
                 self.len -= 1;
                 entries.set_place(id, Place::NONE, 0);
                 sink(entries, id);
@@ -549,7 +549,7 @@ impl CoreWheel {
     #[inline]
     fn start_of(&self, level: usize, slot: u32) -> Tick {
         let now = self.shifted(self.now);
-        debug_assert!(slot >= digit(now, level), "W2");
+        debug_assert!(slot >= digit(now, level), "WHEEL-2");
         let shift = DIGIT * level as u32;
         let above = now >> (shift + DIGIT) << (shift + DIGIT);
         let start = above | u64::from(slot) << shift;

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 mod circles;
+mod labels;
 mod rows;
 mod rules;
 mod source;
@@ -159,6 +160,11 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The folders whose files define and cite labels of invariants.
+const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
+
+const DESIGN: &str = "DESIGN.md";
+
 /// All Rust files below these folders of the repository, sorted by path.
 fn sources(folders: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
@@ -188,6 +194,16 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
             found.push(Source::new(&path, &text));
         }
     }
+}
+
+/// Whether it is a file of this test, whose samples break the rules.
+fn is_sample(source: &Source) -> bool {
+    source.path.starts_with("tests/tidy")
+}
+
+/// The text of a file that is no Rust source.
+fn document(path: &str) -> String {
+    fs::read_to_string(repository().join(path)).expect("the document can be read")
 }
 
 #[track_caller]
@@ -276,14 +292,40 @@ fn the_tables_of_this_test_are_up_to_date() {
 #[test]
 fn every_row_of_the_tables_has_a_test_or_a_reason() {
     let mut held = Vec::new();
-    for source in sources(TESTED) {
-        // Not the samples of this test.
-        if !source.path.starts_with("tests/tidy") {
-            held.extend(rows::held(&source));
-        }
+    for source in sources(TESTED).iter().filter(|source| !is_sample(source)) {
+        held.extend(rows::held(source));
     }
-    let path = repository().join(rows::DOCUMENT);
-    let text = fs::read_to_string(path).expect("the document can be read");
-    let documented = rows::documented(&text).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let documented =
+        rows::documented(&document(rows::DOCUMENT)).unwrap_or_else(|wrong| panic!("{wrong}"));
     none(&rows::complaints(&held, &documented));
+}
+
+#[test]
+fn every_label_is_defined_once() {
+    let mut found = labels::labels(DESIGN, &document(DESIGN));
+    for source in sources(LABELLED).iter().filter(|source| !is_sample(source)) {
+        found.extend(labels::labels(&source.path, &source.text));
+    }
+    assert!(!found.is_empty(), "there are no labels in {LABELLED:?}");
+    none(&labels::complaints(&found));
+}
+
+#[test]
+fn labels_name_their_place() {
+    // Not in `benches`, whose workloads are called `W1` and so on.
+    let folders = [
+        "src",
+        "leases",
+        "tests",
+        "loom-tests",
+        "fork-tests",
+        "examples",
+        "xtask",
+    ];
+    let sources = sources(&folders);
+    let complaints = sources
+        .iter()
+        .filter(|source| !is_sample(source))
+        .flat_map(labels::short);
+    none(&complaints.collect::<Vec<_>>());
 }

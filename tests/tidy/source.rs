@@ -10,6 +10,7 @@ pub(crate) struct Source {
     /// Its path from the root of the repository, with `/`.
     pub(crate) path: String,
     pub(crate) lines: usize,
+    pub(crate) text: String,
     pub(crate) tokens: Vec<Token>,
     pub(crate) comments: Vec<Comment>,
 }
@@ -124,6 +125,7 @@ impl Source {
         Source {
             path: path.to_owned(),
             lines: text.lines().count(),
+            text: text.to_owned(),
             tokens,
             comments,
         }

@@ -5,18 +5,18 @@
 //! asked: between the first and the last one it *believes*. The server's own moment of a grant comes
 //! with the token, which is that moment in microseconds, unless the server's clock was set back.
 //!
-//! - **J1** No two beliefs touch. By the holders' own words alone: the earlier one's last yes lies
-//!   before the later one's acquire returned.
-//! - **J2** Who was granted a lower token said yes for the last time before the server granted the
-//!   higher one. That is earlier than the return of the acquire by the way of the answer, so this is
-//!   the stricter of the two, and holds for a grant that nobody came to believe in as well. It is
-//!   right only since the grant follows the release, or the end of the lease, at the server. (The
-//!   moment before the later one's request was sent would be too strict: the earlier one may hold,
-//!   and give back, while the request is under way.)
-//! - **J3** Tokens increase in the order of the grants. Whose acquire returned before another one
-//!   said yes for the first time was granted earlier: it can't be that the other one's lease had
-//!   ended by then. Of others nobody knows the order from outside; the servers' words are judged
-//!   for that, see `watch`.
+//! - **JUDGE-1** No two beliefs touch. By the holders' own words alone: the earlier one's last yes
+//!   lies before the later one's acquire returned.
+//! - **JUDGE-2** Who was granted a lower token said yes for the last time before the server granted
+//!   the higher one. That is earlier than the return of the acquire by the way of the answer, so
+//!   this is the stricter of the two, and holds for a grant that nobody came to believe in as well.
+//!   It is right only since the grant follows the release, or the end of the lease, at the server.
+//!   (The moment before the later one's request was sent would be too strict: the earlier one may
+//!   hold, and give back, while the request is under way.)
+//! - **JUDGE-3** Tokens increase in the order of the grants. Whose acquire returned before another
+//!   one said yes for the first time was granted earlier: it can't be that the other one's lease
+//!   had ended by then. Of others nobody knows the order from outside; the servers' words are
+//!   judged for that, see `watch`.
 
 use std::collections::HashMap;
 
@@ -44,9 +44,9 @@ pub(crate) struct Grant {
 /// What must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
-    /// J1, J2.
+    /// JUDGE-1 and JUDGE-2.
     Overlap(String),
-    /// J3, and the server's words.
+    /// JUDGE-3, and the server's words.
     Token(String),
     /// Renewed after the end, not free after its lease, or not forgotten by its holder.
     Leftover(String),

@@ -1,15 +1,14 @@
 //! The connections of a store, and calls on them.
 //!
-//! **P1** No call goes out on a connection that has been idle for longer than [`LONGEST_IDLE`]. A device
-//! between here and the server may have forgotten such a connection and drop what is sent on it: then a
-//! call would have no answer, and cost its whole limit.
+//! **POOL-1** No call goes out on a connection that has been idle for longer than [`LONGEST_IDLE`].
+//! A device between here and the server may have forgotten such a connection and drop what is sent
+//! on it: then a call would have no answer, and cost its whole limit.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::Value;
-use tourbillon::Clock;
-use tourbillon::Time;
+use tourbillon::{Clock, Time};
 
 use super::errors::Fault;
 use super::link::{Limit, Link, Server};
@@ -123,7 +122,8 @@ impl Pool {
         }
     }
 
-    /// The connection that was used last: P1. Those that are too old are closed, without the lock.
+    /// The connection that was used last: POOL-1. Those that are too old are closed, without the
+    /// lock.
     fn take_idle(&self) -> Option<Link> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();

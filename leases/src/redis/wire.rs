@@ -1,8 +1,8 @@
 //! A connection's bytes: over TCP or a Unix socket, plain or with TLS.
 //!
-//! **W1** Connecting, the handshake, and each read and write end with the limit of the call. The system
-//! knows limits of single operations only, so each one gets what is left of the call's. A signal that
-//! interrupts an operation does not end it: it begins again with what is left then.
+//! **WIRE-1** Connecting, the handshake, and each read and write end with the limit of the call.
+//! The system knows limits of single operations only, so each one gets what is left of the call's.
+//! A signal that interrupts an operation does not end it: it begins again with what is left then.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -38,7 +38,7 @@ impl Limit {
     }
 }
 
-/// A socket on which W1 holds.
+/// A socket on which WIRE-1 holds.
 pub(super) struct Timed {
     socket: Socket,
     limit: Limit,

@@ -7,10 +7,11 @@
 //! *epoch*: the pass that hangs takes nothing more from the queue, and another one may begin. Only so
 //! many may hang at one time; then the destination waits for one of them to come back.
 //!
-//! - **L1** What is in the queue is taken by one pass only, that of the present epoch.
-//! - **L2** Something is in the queue and no pass runs: one is armed. Who puts something in arms it,
-//!   and so does every series that looks after itself and finds its renewal still in the queue. For
-//!   releases, which nobody looks after, `line.rs` has a rule of its own in this one's place.
+//! - **LANE-1** What is in the queue is taken by one pass only, that of the present epoch.
+//! - **LANE-2** Something is in the queue and no pass runs: one is armed. Who puts something in
+//!   arms it, and so does every series that looks after itself and finds its renewal still in the
+//!   queue. For releases, which nobody looks after, `line.rs` has a rule of its own in this one's
+//!   place.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

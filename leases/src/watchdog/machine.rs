@@ -7,19 +7,19 @@
 //!     '---------------- moved to the next renewal <----------  or the next attempt, or lost
 //! ```
 //!
-//! - **M1** A series has one timer, a repeating one, from its start to its end. A round only looks,
-//!   queues, and says when the next one is; what may hang or panic runs elsewhere. So nothing that
-//!   happens to a pass can end a series, and a pass that never answers is noticed by the rounds.
-//! - **M2** Right before a batch is sent the clock is read again, and what has ended by then stays
-//!   behind: after a pause of the process the loss comes first.
-//! - **M3** The lease is counted from a moment that was read before the request was sent.
+//! - **RENEW-1** A series has one timer, a repeating one, from its start to its end. A round only
+//!   looks, queues, and says when the next one is; what may hang or panic runs elsewhere. So
+//!   nothing that happens to a pass can end a series, and a pass that never answers is noticed by
+//!   the rounds.
+//! - **RENEW-2** Right before a batch is sent the clock is read again, and what has ended by then
+//!   stays behind: after a pause of the process the loss comes first.
+//! - **RENEW-3** The lease is counted from a moment that was read before the request was sent.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tourbillon::Next;
-use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
+use tourbillon::{Next, Time};
 
 use super::super::store::{Destination, Outcome, StoreError};
 use super::events::{Teller, What};
@@ -368,7 +368,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
 
     // === rounds ===
 
-    /// A series looks after itself: M1.
+    /// A series looks after itself: RENEW-1.
     fn round(self: &Arc<Self>, series: &Arc<Series<K>>) -> Next {
         let now = self.now();
         let Standing::Kept { until, ends } = series.term.look(now) else {

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl<K: Clone + Send + Sync + 'static> Machine<K> {
-    /// L2: unless a pass of the present epoch runs, which takes it.
+    /// LANE-2: unless a pass of the present epoch runs, which takes it.
     pub(super) fn arm_pass(self: &Arc<Self>, lane: &SharedLane<K>, now: Time, window: Duration) {
         let Some(epoch) = lane.supervise(now) else {
             return;
@@ -134,7 +134,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
         epoch: u64,
         batch: &[Arc<Series<K>>],
     ) -> Option<bool> {
-        // M3.
+        // RENEW-3.
         let sent = self.now();
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
@@ -160,7 +160,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             self.land_all(&flights, Landing::Failed);
             return None;
         }
-        // M2: no later than the first of them ends, which bounds the limit.
+        // RENEW-2: no later than the first of them ends, which bounds the limit.
         let limit = overdue.since(self.now());
         if limit.is_zero() {
             self.land_all(&flights, Landing::Failed);

@@ -11,16 +11,18 @@
 //!
 //! All of it lies under one lock, and what has ended has ended:
 //!
-//! - **T1** The clock decides. Every call settles the term by `now` first: from `until` on (or the
-//!   cap, or the time by which it was to be fed) it is lost, whatever an answer says later.
-//! - **T2** Nothing departs after the end. `depart` looks and notes the flight in one hold of the
-//!   lock; `stop` ends it and finds the flight in one hold. So after `stop` either no request is
-//!   under way and none will be, or there is one and [`settled`](Term::settled) waits for it.
-//! - **T3** An answer belongs to the term that asked. It can't reach another one, since a flight is
-//!   landed on the term itself and not looked up by a name; and on an ended term it changes nothing.
-//! - **T4** The loss is told exactly once, by whoever ends the term, after the lock.
-//! - **T5** In a forked copy of the process the term is lost, and its lock is not taken: a thread that
-//!   the copy does not have may hold it. So every call that a holder can make looks at the origin first.
+//! - **TERM-1** The clock decides. Every call settles the term by `now` first: from `until` on (or
+//!   the cap, or the time by which it was to be fed) it is lost, whatever an answer says later.
+//! - **TERM-2** Nothing departs after the end. `depart` looks and notes the flight in one hold of
+//!   the lock; `stop` ends it and finds the flight in one hold. So after `stop` either no request
+//!   is under way and none will be, or there is one and [`settled`](Term::settled) waits for it.
+//! - **TERM-3** An answer belongs to the term that asked. It can't reach another one, since a
+//!   flight is landed on the term itself and not looked up by a name; and on an ended term it
+//!   changes nothing.
+//! - **TERM-4** The loss is told exactly once, by whoever ends the term, after the lock.
+//! - **TERM-5** In a forked copy of the process the term is lost, and its lock is not taken: a
+//!   thread that the copy does not have may hold it. So every call that a holder can make looks at
+//!   the origin first.
 
 use std::fmt;
 use std::task::Waker;
@@ -145,7 +147,7 @@ impl State {
         self.until.min(self.cap).min(fed)
     }
 
-    /// T1. The reason is that which came first.
+    /// TERM-1. The reason is that which came first.
     fn overdue(&self, now: Time) -> Option<Loss> {
         let ends = self.ends();
         if now < ends {
@@ -192,7 +194,7 @@ impl Term {
         }
     }
 
-    /// T5.
+    /// TERM-5.
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
@@ -227,8 +229,8 @@ impl Term {
         self.state.lock().renewals
     }
 
-    /// A renewal is about to be sent, and may be under way until `limit`: T2. None departs while
-    /// another one is under way.
+    /// A renewal is about to be sent, and may be under way until `limit`: TERM-2. None departs
+    /// while another one is under way.
     pub(crate) fn depart(&self, now: Time, limit: Time) -> Option<Flight> {
         let mut state = self.state.lock();
         if state.stage != Stage::Kept || state.flight.is_some() {
@@ -325,7 +327,7 @@ impl Term {
         true
     }
 
-    /// The holder gives it up: T2.
+    /// The holder gives it up: TERM-2.
     pub(crate) fn stop(&self, now: Time) -> Stopped {
         if self.is_forked() {
             return Stopped::Lost(Loss::Forked);
@@ -439,7 +441,7 @@ impl Term {
         drop(waker);
     }
 
-    /// T4. Everybody is told without the lock.
+    /// TERM-4. Everybody is told without the lock.
     fn lose(&self, mut state: MutexGuard<'_, State>, loss: Loss) {
         state.stage = Stage::Lost(loss);
         let senders = std::mem::take(&mut state.senders);

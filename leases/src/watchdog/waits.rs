@@ -2,13 +2,12 @@
 //!
 //! A timer among the renewals tells of each, so that a call to the store which hangs holds up no
 //! event. The caller notes what the store answers, and ends the series of events when it has its own
-//! answer. **W1**: no event of a wait is posted after the wait has ended. The end is noted under the
-//! lock that the timer holds while it posts.
+//! answer. **WAIT-1**: no event of a wait is posted after the wait has ended. The end is noted
+//! under the lock that the timer holds while it posts.
 
 use std::time::Duration;
 
-use tourbillon::Next;
-use tourbillon::Time;
+use tourbillon::{Next, Time};
 
 use super::super::store::StoreError;
 use super::events::What;
@@ -110,7 +109,7 @@ impl<K: Clone + Send + Sync + 'static> Machine<K> {
             match event {
                 Ok(Some(event)) => {
                     let state = own.lock();
-                    // W1.
+                    // WAIT-1.
                     let left = if state.over {
                         Vec::new()
                     } else {

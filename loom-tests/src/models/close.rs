@@ -1,5 +1,5 @@
 //! Schedule versus close: an arming is accepted or refused, and what was accepted ran or was handed
-//! back, once. Steps 1 to 4 of `engine/closing.rs`, C1 and C2.
+//! back, once. Steps 1 to 4 of `engine/closing.rs`, CLOSE-1 and CLOSE-2.
 //!
 //! Teeth:
 //! - `teeth/close-empties-before-it-closes.patch`: what is armed in between stays for ever.

@@ -1,5 +1,5 @@
 //! A future that awaits a worker's answer is woken by it, or by its never coming; one that is dropped
-//! leaves no answer behind. `leases/desk.rs` has the rules, D1 and D2.
+//! leaves no answer behind. `leases/desk.rs` has the rules, DESK-1 and DESK-2.
 //!
 //! Who is not woken shows as a deadlock.
 //!

@@ -1,5 +1,6 @@
 //! What is due at a destination is taken once, by a pass of the present epoch, and nothing stays
-//! there without a pass that will take it. `leases/watchdog/lane.rs` has the rules, L1 and L2.
+//! there without a pass that will take it. `leases/watchdog/lane.rs` has the rules, LANE-1 and
+//! LANE-2.
 //!
 //! Nobody looks again here by himself, as a series does in truth: what stays shows at the end.
 //!

@@ -1,5 +1,5 @@
 //! What is given back is sent, whatever becomes of the passes, and who waits for it goes on when it
-//! has been. `leases/line.rs` has the rules, L3 and L4.
+//! has been. `leases/line.rs` has the rules, LINE-1 and LINE-2.
 //!
 //! Nobody looks again here, as nobody does in truth: what stays shows at the end. Who is not woken
 //! shows as a deadlock.

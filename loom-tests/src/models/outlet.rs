@@ -1,6 +1,6 @@
 //! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that
 //! was told to wait is woken, the end is seen, and a loss is reported once. `src/outlet.rs` has the
-//! protocol, O1 to O3.
+//! protocol, OUTLET-1 to OUTLET-3.
 //!
 //! What nobody wakes shows as a deadlock.
 //!

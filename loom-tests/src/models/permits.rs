@@ -1,6 +1,6 @@
 //! The permits of `max_pending`: never more armings than permits, and a refusal means that at one
-//! moment none was unused. `shard/permits.rs` has the protocol, P1 and P2; on the pool itself,
-//! since an engine with a small bound never hands permits out in blocks.
+//! moment none was unused. `shard/permits.rs` has the protocol, PERMIT-1 and PERMIT-2; on the pool
+//! itself, since an engine with a small bound never hands permits out in blocks.
 //!
 //! Teeth:
 //! - `teeth/permits-collecting-without-scarcity.patch`: a stripe that was visited gets one back and

@@ -1,5 +1,5 @@
 //! Renewal against release, and a late answer against a new acquire. `leases/watchdog/term.rs` has
-//! the rules, T1 to T4.
+//! the rules, TERM-1 to TERM-4.
 //!
 //! A holder that is not woken shows as a deadlock.
 //!

@@ -1,14 +1,14 @@
 //! Shutdown versus hand-off: tickers and workers go on while everything is taken out, the last
-//! stripe wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`; C2, C3,
-//! C4.
+//! stripe wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`;
+//! CLOSE-2, CLOSE-3, CLOSE-4.
 //!
 //! A waiter that nobody wakes and a thread that does not end show as deadlocks.
 //!
 //! Teeth:
-//! - `teeth/shutdown-last-stripe-counts-late.patch`: C4, the waiter registers in between.
-//! - `teeth/shutdown-waiter-looks-first.patch`: C4 from the other side.
+//! - `teeth/shutdown-last-stripe-counts-late.patch`: CLOSE-4, the waiter registers in between.
+//! - `teeth/shutdown-waiter-looks-first.patch`: CLOSE-4 from the other side.
 //! - `teeth/shutdown-ticker-looks-before-promising.patch`,
-//!   `teeth/shutdown-stop-rings-no-bell.patch`: C3, the ticker sleeps through the end.
+//!   `teeth/shutdown-stop-rings-no-bell.patch`: CLOSE-3, the ticker sleeps through the end.
 //! - `teeth/shutdown-sleepers-wait-for-runs.patch`: sleepers are woken after the wait.
 //! - `teeth/shutdown-counts-user-code-after-the-lock.patch`: USER-1, the end looks in between.
 //! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the end sleeps on.

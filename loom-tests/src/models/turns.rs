@@ -1,5 +1,5 @@
 //! Of one destination so many calls run at one time, and none that waits for its turn is forgotten.
-//! `leases/turns.rs` has the rule, W1.
+//! `leases/turns.rs` has the rule, TURN-1.
 //!
 //! Teeth:
 //! - `teeth/turns-stop-in-a-second-hold.patch`

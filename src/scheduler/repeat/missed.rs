@@ -226,7 +226,7 @@ mod tests {
                         Missed::All,
                     ] {
                         let (runs, missed, next) = catch_up(1_000, now, policy, grace);
-                        assert_eq!(runs + missed, pause + 1, "R3");
+                        assert_eq!(runs + missed, pause + 1, "REPEAT-3");
                         assert_eq!(next, at(1_000 + (pause + 1) * P), "on the grid");
                         let late = pause * P + rest;
                         if late > 0 && Duration::from_nanos(late) >= grace {

@@ -17,13 +17,14 @@
 //! nothing kept yet, and `Repeating` in `shard/stripe/repeating.rs` holds what calls said
 //! meanwhile.
 //!
-//! - **R1** The stripe never knows a period. What is late is decided at the claim, by the payload,
-//!   under the lock and by arithmetic alone: a round that is put off is moved, and has not started.
-//! - **R2** The rhythm knows the deadline that it asked for. If it is woken at another one,
+//! - **REPEAT-1** The stripe never knows a period. What is late is decided at the claim, by the
+//!   payload, under the lock and by arithmetic alone: a round that is put off is moved, and has not
+//!   started.
+//! - **REPEAT-2** The rhythm knows the deadline that it asked for. If it is woken at another one,
 //!   somebody moved the timer: a grid begins anew there (or, if that lies in the past, where the
 //!   round runs), and such a round is never missed.
-//! - **R3** Rounds that ran and rounds that were left out and told add up to the points of the
-//!   grid.
+//! - **REPEAT-3** Rounds that ran and rounds that were left out and told add up to the points of
+//!   the grid.
 
 mod arming;
 mod missed;

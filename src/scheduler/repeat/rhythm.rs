@@ -117,13 +117,13 @@ impl Rhythm {
         Ok((rhythm, deadline))
     }
 
-    /// How the round that was due at `deadline` starts. Under a lock: arithmetic alone (R1).
+    /// How the round that was due at `deadline` starts. Under a lock: arithmetic alone (REPEAT-1).
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
         let Beat::Rate { period, point } = &mut self.beat else {
             return Start::Round(deadline);
         };
         if self.expected != Some(deadline) {
-            // R2. What was moved into the past begins where it runs.
+            // REPEAT-2. What was moved into the past begins where it runs.
             let late = now.since(deadline) >= self.grace;
             let begins = if late { now } else { deadline };
             *point = begins + Duration::from_nanos(*period);
@@ -424,7 +424,7 @@ mod tests {
             }
         }
         assert_eq!(runs, 10);
-        assert_eq!(runs + told, points, "R3");
+        assert_eq!(runs + told, points, "REPEAT-3");
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl<K, V> Stripe<K, V> {
         };
         let replaced = Some(armed.deadline);
         if armed.generation == u32::MAX {
-            // E3: the slot is used up, the key moves to another one.
+            // ENTRY-3: the slot is used up, the key moves to another one.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
             let id = self.arm_new(Some(hash), key, value, deadline, now);
             return Arming {
@@ -224,7 +224,7 @@ impl<K, V> Stripe<K, V> {
     fn keep(&mut self, at: usize, key: K, value: V, deadline: Time) -> Arming<K, V> {
         let slot = self.runs[at].id.slot;
         let Some(busy) = self.table.busy_mut(slot) else {
-            unreachable!("E4: a run has a Running slot");
+            unreachable!("ENTRY-4: a run has a Running slot");
         };
         busy.newest += 1;
         let generation = busy.newest;

@@ -86,7 +86,7 @@ impl<K, V> Stripe<K, V> {
             self.table.ticket_back(slot);
             return Claimed::Nothing;
         };
-        debug_assert!(armed.ticket, "E1: a ticket has its bit");
+        debug_assert!(armed.ticket, "ENTRY-1: a ticket has its bit");
         armed.ticket = false;
         if armed.phase != Phase::Queued {
             return Claimed::Nothing;
@@ -177,8 +177,8 @@ impl<K, V> Stripe<K, V> {
         lateness.queue.record(late - until_queued);
     }
 
-    /// E3: a key that arms itself in every run would use its slot's generations up without the slot
-    /// ever being free, so a worn slot is exchanged while no ticket refers to it.
+    /// ENTRY-3: a key that arms itself in every run would use its slot's generations up without the
+    /// slot ever being free, so a worn slot is exchanged while no ticket refers to it.
     fn spare_a_worn_slot(&mut self, slot: u32, generation: u32) -> u32 {
         if generation < WORN {
             return slot;
@@ -198,7 +198,7 @@ impl<K, V> Stripe<K, V> {
     pub(crate) fn settle(&mut self, id: EntryId, panicked: bool, now: Time) -> Settled<K> {
         self.counters.panicked += u64::from(panicked);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("E4: a run is settled once");
+            unreachable!("ENTRY-4: a run is settled once");
         };
         #[allow(unused_mut, reason = "with tasks there is somebody to tell")]
         let mut run = self.runs.swap_remove(at);
@@ -222,7 +222,7 @@ impl<K, V> Stripe<K, V> {
             None => {
                 let (bits, newest) = match self.table.slot(id.slot) {
                     Some(Slot::Running(busy)) => (busy.hash, busy.newest),
-                    _ => unreachable!("E4: a run has a Running slot"),
+                    _ => unreachable!("ENTRY-4: a run has a Running slot"),
                 };
                 // The slot remembers its newest arming: one that was kept and is gone did not run.
                 let end = if newest == id.generation {

@@ -24,11 +24,12 @@
 //!
 //! Invariants:
 //!
-//! - **I1** `passed` of a row is the number of lines that lie behind it on the way from their home.
-//!   No line goes by a row twice, and there are fewer lines than `u32` has numbers: it can't wrap.
-//! - **I2** A row that was passed is full.
-//! - **I3** `limit` is at most the number of cells, and the number of lines at most `limit`.
-//! - **I4** No slot is in two lines.
+//! - **INDEX-1** `passed` of a row is the number of lines that lie behind it on the way from their
+//!   home. No line goes by a row twice, and there are fewer lines than `u32` has numbers: it can't
+//!   wrap.
+//! - **INDEX-2** A row that was passed is full.
+//! - **INDEX-3** `limit` is at most the number of cells, and the number of lines at most `limit`.
+//! - **INDEX-4** No slot is in two lines.
 //!
 //! The caller's question is user code and may panic. It is asked in [`Index::find`] alone, which
 //! changes nothing; the others go by number.
@@ -46,7 +47,7 @@ struct Row {
     /// Bit *c* is set if cell *c* holds a line.
     used: u32,
     slots: [u32; CELLS],
-    /// I1.
+    /// INDEX-1.
     passed: u32,
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct Index {
     rows: Box<[Row]>,
     /// There are no more lines than slots have numbers.
     lines: u32,
-    /// I3. With this many lines the next one brings more rows.
+    /// INDEX-3. With this many lines the next one brings more rows.
     limit: u32,
 }
 
@@ -112,7 +113,8 @@ impl Index {
     #[inline]
     pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
-        // With a row at all the way ends before: by I3 some row is not full, so nobody went by it.
+        // With a row at all the way ends before: by INDEX-3 some row is not full, so nobody went by
+        // it.
         for _ in 0..self.rows.len() {
             let row = &self.rows[at];
             let mut candidates = row.cells_with(&row.bits, bits);
@@ -138,7 +140,7 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used)
     }
 
-    /// Adds a line. `slot` must not be in one (I4).
+    /// Adds a line. `slot` must not be in one (INDEX-4).
     pub(crate) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
             self.grow();
@@ -148,7 +150,7 @@ impl Index {
     }
 
     /// Takes the line of `slot` out, if there is one. A line behind that went by the freed cell
-    /// moves up into it, and so on (I2).
+    /// moves up into it, and so on (INDEX-2).
     pub(crate) fn remove(&mut self, bits: u32, slot: u32) {
         let Some((mut row, mut cell)) = self.position(bits, slot) else {
             return;
@@ -176,7 +178,7 @@ impl Index {
         }
     }
 
-    /// Row and cell of the nearest line that went by `passed`: I1 says that there is one.
+    /// Row and cell of the nearest line that went by `passed`: INDEX-1 says that there is one.
     fn one_that_passed(&self, passed: usize) -> (usize, usize) {
         let rows = self.rows.len();
         let mut at = passed;
@@ -196,7 +198,7 @@ impl Index {
                 return (at, cell);
             }
         }
-        unreachable!("I1: a row that was passed has a line behind it")
+        unreachable!("INDEX-1: a row that was passed has a line behind it")
     }
 
     /// The key in slot `from` is in slot `to` now.
@@ -262,7 +264,7 @@ fn after(row: usize, rows: usize) -> usize {
     if row + 1 == rows { 0 } else { row + 1 }
 }
 
-/// Puts a line into the first row with room: there is one, by I3.
+/// Puts a line into the first row with room: there is one, by INDEX-3.
 #[inline]
 fn place(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
@@ -322,17 +324,20 @@ mod tests {
                 }
             }
             for (row, passed) in self.rows.iter().zip(passed) {
-                assert_eq!(row.passed, passed, "I1");
-                assert!(passed == 0 || row.used.count_ones() as usize == CELLS, "I2");
+                assert_eq!(row.passed, passed, "INDEX-1");
+                assert!(
+                    passed == 0 || row.used.count_ones() as usize == CELLS,
+                    "INDEX-2"
+                );
             }
             assert!(
                 self.limit as usize <= rows * CELLS && self.lines <= self.limit,
-                "I3"
+                "INDEX-3"
             );
             assert_eq!(slots.len(), self.lines as usize);
             slots.sort_unstable();
             slots.dedup();
-            assert_eq!(slots.len(), self.lines as usize, "I4");
+            assert_eq!(slots.len(), self.lines as usize, "INDEX-4");
         }
 
         /// How many rows so many lines take, inserted one by one.

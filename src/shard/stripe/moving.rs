@@ -43,7 +43,7 @@ impl<K, V> Stripe<K, V> {
         // All of their deadlines first, so that the misses overlap.
         for position in positions_of(staged) {
             let Some(armed) = self.table.armed_mut(self.staging.slot(position)) else {
-                unreachable!("S1: what is staged is armed");
+                unreachable!("STAGE-1: what is staged is armed");
             };
             armed.place = Place::NONE;
             let due = tick.at_or_after(armed.deadline);
@@ -74,7 +74,7 @@ impl<K, V> Stripe<K, V> {
             let armed = self.table.armed(self.staging.slot(position));
             let deadline = armed.map_or(Time::ZERO, |armed| armed.deadline);
             if deadline > begun {
-                // Pushed out meanwhile: it stays, and says so from now on (S2).
+                // Pushed out meanwhile: it stays, and says so from now on (STAGE-2).
                 self.staging.raise(position, deadline);
                 due &= !(1 << position);
             }
@@ -91,8 +91,8 @@ impl<K, V> Stripe<K, V> {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        // W3: it is looked at no later than at its old deadline, or at the wheel's present. So for
-        // one that is not earlier, the usual touch, the wheel need not be asked.
+        // WHEEL-3: it is looked at no later than at its old deadline, or at the wheel's present. So
+        // for one that is not earlier, the usual touch, the wheel need not be asked.
         let is_filed = armed.phase == Phase::Pending && armed.place != Place::NONE;
         if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
             armed.deadline = deadline;
@@ -110,7 +110,8 @@ impl<K, V> Stripe<K, V> {
         let place = armed.place;
         if armed.phase == Phase::Queued {
             armed.deadline = deadline;
-            // E1: the ticket bit stays; the ticket finds nothing, or what is queued again by then.
+            // ENTRY-1: the ticket bit stays; the ticket finds nothing, or what is queued again by
+            // then.
             armed.phase = Phase::Pending;
             armed.position = 0;
             self.counters.queued -= 1;

@@ -4,10 +4,10 @@
 //! end the payload becomes an arming that is kept for after the run, under the rules of any kept
 //! arming, unless there is a reason against it. From then on the run is like any other.
 //!
-//! - **N1** The run keeps the permit of its arming, for the next one; an arming that is kept takes
-//!   it over, and gives it back to the run if it is cancelled. So nobody's arming can make the next
-//!   round be refused.
-//! - **N2** A move that was answered holds, whatever the payload asks for.
+//! - **ROUND-1** The run keeps the permit of its arming, for the next one; an arming that is kept
+//!   takes it over, and gives it back to the run if it is cancelled. So nobody's arming can make
+//!   the next round be refused.
+//! - **ROUND-2** A move that was answered holds, whatever the payload asks for.
 
 use super::answers::{Moving, Stays};
 use super::{EntryId, Gate, Kept, Run, Stripe};
@@ -42,7 +42,7 @@ impl Repeating {
         }
     }
 
-    /// When the next round is due, if the payload asks for `asked`. N2.
+    /// When the next round is due, if the payload asks for `asked`. ROUND-2.
     fn next(&self, asked: Option<Time>) -> Option<Time> {
         match self.wish {
             Wish::None => asked,
@@ -53,12 +53,12 @@ impl Repeating {
 }
 
 impl<V> Run<V> {
-    /// N1.
+    /// ROUND-1.
     pub(super) fn holds_permit(&self) -> bool {
         self.repeating.is_some_and(|repeating| repeating.permit)
     }
 
-    /// N1: there is a kept arming, which needs one.
+    /// ROUND-1: there is a kept arming, which needs one.
     pub(super) fn pass_permit_on(&mut self) {
         if let Some(repeating) = &mut self.repeating {
             repeating.permit = false;
@@ -83,7 +83,7 @@ impl<K, V> Stripe<K, V> {
         let open = self.gate == Gate::Open;
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
-            unreachable!("E4: a run is settled once, and after this");
+            unreachable!("ENTRY-4: a run is settled once, and after this");
         };
         let run = &mut self.runs[at];
         let goes_on = run.goes_on() && open && newest < u32::MAX;
@@ -105,7 +105,7 @@ impl<K, V> Stripe<K, V> {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
         let Some(busy) = self.table.busy_mut(id.slot) else {
-            unreachable!("E4: a run has a Running slot");
+            unreachable!("ENTRY-4: a run has a Running slot");
         };
         busy.newest += 1;
         None
@@ -152,7 +152,7 @@ impl<K, V> Stripe<K, V> {
     /// The arming that was kept for after the run `at` has ended.
     pub(super) fn kept_is_gone(&mut self, at: usize) {
         match &mut self.runs[at].repeating {
-            // N1.
+            // ROUND-1.
             Some(repeating) => {
                 self.counters.pending -= 1;
                 repeating.permit = true;

@@ -58,7 +58,7 @@ mod tests {
             let ids: Vec<_> = (0..MANY).map(|key| arm(&mut stripe, key, LATER)).collect();
             assert!(
                 ids.iter().all(|id| given.insert(*id)),
-                "E6: an id comes back"
+                "ENTRY-6: an id comes back"
             );
             let left = ids[stays as usize];
             for id in ids.iter().filter(|id| **id != left) {
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(stripe.table.len(), next[49] + 1);
     }
 
-    /// E1, E2: slots whose tickets are out stay, and so do those that run.
+    /// ENTRY-1, ENTRY-2: slots whose tickets are out stay, and so do those that run.
     #[test]
     fn tickets_and_runs_outlive_it() {
         let mut stripe = stripe();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(stripe.table.len(), 0);
     }
 
-    /// E3, E6: those that come later must not begin where others are worn.
+    /// ENTRY-3, ENTRY-6: those that come later must not begin where others are worn.
     #[test]
     fn a_slot_that_is_old_or_used_up_stays() {
         for generation in [1 << 30, WORN, u32::MAX] {

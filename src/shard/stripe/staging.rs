@@ -8,10 +8,10 @@
 //! schemes (1987) all pay for the filing at the start; deferring it is what a "lazy" or "buffered"
 //! priority queue does.
 //!
-//! - **S1** An entry whose place is [`Place::STAGED`](crate::wheel::Place::STAGED) lies at its
+//! - **STAGE-1** An entry whose place is [`Place::STAGED`](crate::wheel::Place::STAGED) lies at its
 //!   position here, and only such entries do.
-//! - **S2** The deadline kept here is not later than the entry's: a later one is only written to
-//!   the entry, as in the wheel.
+//! - **STAGE-2** The deadline kept here is not later than the entry's: a later one is only written
+//!   to the entry, as in the wheel.
 
 use crate::tick::Time;
 
@@ -62,11 +62,11 @@ impl Staging {
     /// Frees a place.
     #[inline]
     pub(super) fn remove(&mut self, position: u32) {
-        debug_assert!(self.taken >> position & 1 != 0, "S1");
+        debug_assert!(self.taken >> position & 1 != 0, "STAGE-1");
         self.taken &= !(1 << position);
     }
 
-    /// The deadline at a place becomes this one, if it is earlier (S2).
+    /// The deadline at a place becomes this one, if it is earlier (STAGE-2).
     #[inline]
     pub(super) fn lower(&mut self, position: u32, deadline: Time) {
         let kept = &mut self.places[position as usize].deadline;

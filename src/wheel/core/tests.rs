@@ -142,7 +142,7 @@ impl Rig {
             budget,
             &mut self.arena,
             &mut |arena: &mut Arena, id| {
-                assert_eq!(arena.place(id).0, Place::NONE, "W4");
+                assert_eq!(arena.place(id).0, Place::NONE, "WHEEL-4");
                 fired.push(arena.due(id).get());
             },
         );
@@ -179,11 +179,18 @@ impl Rig {
                 assert_eq!(level.is_occupied(slot), !ids.is_empty());
                 for (pos, &id) in ids.iter().enumerate() {
                     found += 1;
-                    assert_eq!(arena.place(id), (Place::slot(n, slot), pos as u32), "W1");
-                    assert!(slot >= wheel.digit(n), "W2");
+                    assert_eq!(
+                        arena.place(id),
+                        (Place::slot(n, slot), pos as u32),
+                        "WHEEL-1"
+                    );
+                    assert!(slot >= wheel.digit(n), "WHEEL-2");
                     let (due, filed) = (arena.due(id), arena.filed[id as usize].max(wheel.now));
                     let start = wheel.start_of(n, slot);
-                    assert!(start <= due.max(wheel.now), "W3: level {n} slot {slot}");
+                    assert!(
+                        start <= due.max(wheel.now),
+                        "WHEEL-3: level {n} slot {slot}"
+                    );
                     let into_slot = wheel.shifted(filed) & ((1 << (DIGIT * n as u32)) - 1);
                     let begun = filed.get().saturating_sub(into_slot);
                     wake_at(Tick::new(begun).max(wheel.now));
@@ -193,23 +200,23 @@ impl Rig {
         for (pos, &id) in wheel.drain.ids.iter().enumerate().skip(wheel.drain.next) {
             if id != NO_ENTRY {
                 found += 1;
-                assert_eq!(arena.place(id).1, pos as u32, "W1");
+                assert_eq!(arena.place(id).1, pos as u32, "WHEEL-1");
                 wake_at(wheel.now);
             }
         }
         for (list, ids) in [&wheel.far, &wheel.far_debt].into_iter().enumerate() {
             for (pos, &id) in ids.iter().enumerate() {
                 found += 1;
-                assert_eq!(arena.place(id), (Place::FAR, pos as u32), "W1");
+                assert_eq!(arena.place(id), (Place::FAR, pos as u32), "WHEEL-1");
                 let begun = wheel.turn_of(wheel.far_min);
                 assert!(
                     list == 1 || begun > wheel.now && arena.due(id) >= begun,
-                    "W6"
+                    "WHEEL-6"
                 );
                 wake_at(if list == 0 { begun } else { wheel.now });
             }
         }
-        assert_eq!(found, wheel.len, "W1");
+        assert_eq!(found, wheel.len, "WHEEL-1");
         // c145
         assert_eq!(wheel.next_wake(), wake);
     }

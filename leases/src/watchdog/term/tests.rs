@@ -1,4 +1,4 @@
-//! One term against a model that has no lock, no waiters, and says T1-T4 in so many words: all
+//! One term against a model without a lock and waiters, which states TERM-1 to TERM-4 directly: all
 //! sequences of five operations.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -76,7 +76,7 @@ impl Model {
         self.until.min(CAP).min(self.fed_until)
     }
 
-    /// T1: by the clock, before anything else.
+    /// TERM-1: by the clock, before anything else.
     fn settle(&mut self) {
         if self.ended.is_none() && self.now >= self.ends() {
             let loss = match self.ends() {
@@ -191,7 +191,7 @@ impl Pair {
         }
     }
 
-    /// T2: nothing departs after the end, nor beside another one.
+    /// TERM-2: nothing departs after the end, nor beside another one.
     fn depart(&mut self, now: Time) {
         let departs = if self.model.under_way().is_some() {
             false
@@ -207,7 +207,7 @@ impl Pair {
         }
     }
 
-    /// T3: it changes nothing about what has ended.
+    /// TERM-3: it changes nothing about what has ended.
     fn land(&mut self, which: usize, now: Time, answer: Answer) {
         let flight = self.flights.remove(which);
         let (sent, _) = self.model.flights.remove(which);
@@ -235,7 +235,7 @@ impl Pair {
     /// What holds at all times, at the end of a sequence so that nothing is settled in between.
     fn check(&mut self) {
         assert_eq!(self.term.renewals(), self.model.renewals);
-        // T4.
+        // TERM-4.
         let lost = match self.model.ended {
             Some(Standing::Lost(loss)) => Some(loss),
             _ => None,
@@ -247,7 +247,7 @@ impl Pair {
             Some(_) => Err(TryRecvError::Disconnected),
         };
         assert_eq!(self.channel.try_recv(), heard);
-        // T1: however late it is asked.
+        // TERM-1: however late it is asked.
         self.model.now += CAP;
         self.step(Op::Look);
         assert!(!matches!(self.model.standing(), Standing::Kept { .. }));

@@ -24,7 +24,10 @@ impl Pair {
         }
         self.tickets.extend(ticket);
         for (number, slot) in self.tickets.iter().enumerate() {
-            assert!(!self.tickets[..number].contains(slot), "E1: two tickets");
+            assert!(
+                !self.tickets[..number].contains(slot),
+                "ENTRY-1: two tickets"
+            );
         }
         self.look_at_slots();
         self.look_at_keys();
@@ -42,7 +45,7 @@ impl Pair {
         assert_eq!(counters.queued, queued.count() as u64);
     }
 
-    /// E1, E2, E4, E5 from the inside.
+    /// ENTRY-1, ENTRY-2, ENTRY-4, ENTRY-5 from the inside.
     fn look_at_slots(&self) {
         let mut running = 0;
         let mut filed = 0;
@@ -52,34 +55,38 @@ impl Pair {
                     let pending = armed.phase == Phase::Pending;
                     filed += usize::from(pending);
                     let nowhere = armed.place == crate::wheel::Place::NONE;
-                    assert_eq!(pending, !nowhere, "E5");
+                    assert_eq!(pending, !nowhere, "ENTRY-5");
                     // Queued means that a ticket is out.
-                    assert!(pending || armed.ticket, "E1");
+                    assert!(pending || armed.ticket, "ENTRY-1");
                     armed.ticket
                 }
                 Some(Slot::Running(_)) => {
                     running += 1;
-                    assert!(self.stripe.run_at(slot).is_some(), "E4");
+                    assert!(self.stripe.run_at(slot).is_some(), "ENTRY-4");
                     false
                 }
                 Some(Slot::Free(_)) => {
                     let out = self.tickets.contains(&slot);
-                    assert_eq!(self.stripe.table.is_listed_free(slot), !out, "E2");
+                    assert_eq!(self.stripe.table.is_listed_free(slot), !out, "ENTRY-2");
                     out
                 }
                 None => unreachable!("below the length"),
             };
-            assert_eq!(ticket, self.tickets.contains(&slot), "E1: the bit says so");
+            assert_eq!(
+                ticket,
+                self.tickets.contains(&slot),
+                "ENTRY-1: the bit says so"
+            );
         }
-        assert_eq!(self.stripe.running(), running, "E4");
+        assert_eq!(self.stripe.running(), running, "ENTRY-4");
         let staged = self.stripe.staging.iter();
         let staged = staged.inspect(|(position, slot, deadline)| {
-            let armed = self.stripe.table.armed(*slot).expect("S1");
-            assert_eq!(armed.place, crate::wheel::Place::STAGED, "S1");
-            assert_eq!(armed.position, *position, "S1");
-            assert!(*deadline <= armed.deadline, "S2");
+            let armed = self.stripe.table.armed(*slot).expect("STAGE-1");
+            assert_eq!(armed.place, crate::wheel::Place::STAGED, "STAGE-1");
+            assert_eq!(armed.position, *position, "STAGE-1");
+            assert!(*deadline <= armed.deadline, "STAGE-2");
         });
-        assert_eq!(self.stripe.wheel.len() + staged.count(), filed, "E5");
+        assert_eq!(self.stripe.wheel.len() + staged.count(), filed, "ENTRY-5");
     }
 
     fn look_at_keys(&self) {
@@ -200,7 +207,7 @@ impl Pair {
         reports += u32::from(self.stripe.take_aftermath().emptied);
         assert_eq!(reports, 1, "said once");
         let all = (0..self.stripe.table.len()).all(|slot| self.stripe.table.is_listed_free(slot));
-        assert!(all, "E2: every slot can be used again");
+        assert!(all, "ENTRY-2: every slot can be used again");
         let counters = self.stripe.counters();
         assert_eq!(counters.handed_back, self.count(Ended::HandedBack));
         assert_eq!((counters.pending, counters.queued), (0, 0));

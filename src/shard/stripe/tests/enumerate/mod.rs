@@ -1,9 +1,9 @@
 //! All short sequences of what may happen to two keys of one stripe, against a plain model: what
 //! one lock covers is enumerated, what no lock covers has its models in `loom-tests`.
 //!
-//! After every step the states, the answers, the ids, the counters and the invariants E1 to E6 are
-//! looked at, and after every sequence the stripe is closed and emptied. What changes nothing is
-//! looked at and not gone on from.
+//! After every step the states, the answers, the ids, the counters and the invariants ENTRY-1 to
+//! ENTRY-6 are looked at, and after every sequence the stripe is closed and emptied. What changes
+//! nothing is looked at and not gone on from.
 
 mod look;
 mod pair;

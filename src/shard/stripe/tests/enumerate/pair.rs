@@ -182,7 +182,7 @@ impl Pair {
             .stripe
             .arm(admission, HASH, key, number, at(deadline), at(self.now));
         let is_new = self.ends.iter().all(|(before, _)| *before != id);
-        assert!(is_new, "E6: an id comes back");
+        assert!(is_new, "ENTRY-6: an id comes back");
         self.ends.push((id, Ended::Not));
         self.repeating.push(repeats);
         let arming = Known {
@@ -200,7 +200,7 @@ impl Pair {
                 let before = match other {
                     State::Armed { arming, .. } => Some(*arming),
                     _ => {
-                        assert!(!self.tickets.contains(&id.slot), "E2: a ticket is out");
+                        assert!(!self.tickets.contains(&id.slot), "ENTRY-2: a ticket is out");
                         None
                     }
                 };
@@ -213,7 +213,7 @@ impl Pair {
         assert_eq!(dropped, before.map(|before| before.number));
         if let Some(before) = before {
             assert_eq!(before.id.slot, id.slot);
-            assert!(before.id.generation < id.generation, "E3");
+            assert!(before.id.generation < id.generation, "ENTRY-3");
             self.end(before, Ended::Replaced);
         }
         self.after();
