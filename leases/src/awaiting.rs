@@ -6,8 +6,7 @@ use std::pin::pin;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use tourbillon::Time;
-use tourbillon::reentrancy;
+use tourbillon::{Time, reentrancy};
 
 use super::acquire::{AcquireLoop, AcquireStep, Acquisition, WaitPolicy};
 use super::attempt::{Attempt, LEAST_CALL};

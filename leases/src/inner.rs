@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tourbillon::Clock;
-use tourbillon::reentrancy;
+use tourbillon::{Clock, reentrancy};
 
 use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;

@@ -6,8 +6,7 @@ use std::hash::BuildHasher;
 use std::task::Waker;
 use std::time::Duration;
 
-use tourbillon::Clock;
-use tourbillon::Time;
+use tourbillon::{Clock, Time};
 
 use super::store::{
     Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,

@@ -8,9 +8,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use tourbillon::Clock;
-use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
+use tourbillon::{Clock, Time};
 
 use super::background::Carrier;
 use super::inner::LeasesInner;

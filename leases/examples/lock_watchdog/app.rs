@@ -80,8 +80,9 @@ pub(crate) fn run(
 }
 
 #[cfg(not(feature = "redis"))]
-const WITHOUT: &str = "this was built without Redis: run it with `--features redis`, as in `cargo run --release -p \
-    tourbillon-leases --example lock_watchdog --features redis -- --redis redis://127.0.0.1/`";
+const WITHOUT: &str = "this was built without Redis: run it with `--features redis`, as in \
+    `cargo run --release -p tourbillon-leases --example lock_watchdog --features redis -- \
+    --redis redis://127.0.0.1/`";
 
 /// The result's errors are those of writing.
 fn contest(program: &OsStr, options: &Options, console: &mut Console<'_>) -> io::Result<u8> {

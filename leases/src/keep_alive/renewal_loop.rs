@@ -18,9 +18,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tourbillon::Next;
-use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
+use tourbillon::{Next, Time};
 
 use super::super::store::{Destination, Outcome, StoreError};
 use super::cadence;

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use tourbillon::Time;
 use tourbillon::test_util::Stepped;
-use tourbillon::{Clock, ManualClock};
-use tourbillon::{Handle, Scheduler};
+use tourbillon::{Clock, Handle, ManualClock, Scheduler, Time};
 
 use super::super::build_error::BuildError;
 use super::timers::TimerKey;

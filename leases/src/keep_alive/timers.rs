@@ -7,11 +7,8 @@
 use std::io;
 use std::time::Duration;
 
-use tourbillon::BuildError;
-use tourbillon::Clock;
-use tourbillon::Time;
 use tourbillon::reentrancy::when_unlocked;
-use tourbillon::{AfterPanic, Handle, Next, Period, Scheduler};
+use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Scheduler, Time};
 
 use crate::sync::{Mutex, OnceLock, Origin};
 

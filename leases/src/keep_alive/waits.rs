@@ -7,8 +7,7 @@
 
 use std::time::Duration;
 
-use tourbillon::Next;
-use tourbillon::Time;
+use tourbillon::{Next, Time};
 
 use super::super::store::StoreError;
 use super::events::What;

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::Value;
-use tourbillon::Clock;
-use tourbillon::Time;
+use tourbillon::{Clock, Time};
 
 use super::errors::CallFault;
 use super::link::{Limit, Link, Server};

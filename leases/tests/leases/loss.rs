@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use kit::gate;
-use kit::wait;
+use kit::{gate, wait};
 use tourbillon::{Clock, ManualClock};
 use tourbillon_leases::{
     Claim, Fault, Fence, KeepAlive, LeaseStore, LockError, Loss, Outcome, ReleaseError, StoreCall,

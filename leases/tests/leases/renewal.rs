@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use kit::gate;
-use kit::wait;
+use kit::{gate, wait};
 use tourbillon::{Scheduler, Time};
 use tourbillon_leases::{Fault, Leases, Loss, StoreCall, StoreError, What};
 

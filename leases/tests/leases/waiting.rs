@@ -9,9 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use kit::gate::Gate;
-use kit::quiet;
-use kit::wait;
 use kit::wait::until;
+use kit::{quiet, wait};
 use tourbillon::{Clock, ManualClock, Time};
 use tourbillon_leases::{
     Acquired, Claim, Destination, Fault, LeaseGuard, LeaseStore, Leases, LockError, MemoryStore,
