@@ -326,7 +326,7 @@ impl<F: Frontend> Engine<F> {
         operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> R,
     ) -> R {
         self.shards.with(stripe, operate, |deferred| {
-            self.run_deferred(stripe, deferred)
+            self.run_deferred(stripe, deferred);
         })
     }
 
@@ -405,7 +405,7 @@ impl<F: Frontend> Engine<F> {
             // The ticker passes injected tickets on. A task must never run inside the call that
             // armed it.
             Ok(()) if !matches!(self.executor_kind, ExecutorKind::Pool) => {
-                shard.bell.ring_for(Time::ZERO)
+                shard.bell.ring_for(Time::ZERO);
             }
             // All workers may be blocked while the ticker sleeps for long. It is woken to watch
             // them.

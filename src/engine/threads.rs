@@ -98,7 +98,7 @@ impl<F: Frontend> Engine<F> {
             match step {
                 TickerStep::Worked => {}
                 TickerStep::SleepUntil(at) => {
-                    engine.clock().park_until(ticker_state.parker(), Some(at))
+                    engine.clock().park_until(ticker_state.parker(), Some(at));
                 }
                 TickerStep::Stop => break,
             }
