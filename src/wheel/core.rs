@@ -199,7 +199,7 @@ impl CoreWheel {
             self.levels[level].swap_remove(slot, pos, &mut emptied)
         };
         if let Some(moved) = moved {
-            entries.set_position(moved, position, pos);
+            entries.set_wheel_position(moved, position, pos);
         }
         if emptied.is_some() {
             self.set_aside(emptied);
