@@ -17,7 +17,7 @@ impl Pair {
             emptied,
             // No task watches a run in these tests.
             #[cfg(feature = "tokio")]
-                told: _,
+                to_notify: _,
         } = self.stripe.take_deferred();
         assert!(!emptied, "the stripe is open");
         if let Some(lowered) = lowered {
