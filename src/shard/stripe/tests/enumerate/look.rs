@@ -10,7 +10,7 @@ use crate::shard::stripe::{
 
 impl Pair {
     /// Performs the deferred actions, as after every hold of the lock, and checks everything.
-    pub(super) fn after(&mut self) {
+    pub(super) fn check_deferred(&mut self) {
         let DeferredActions {
             lowered,
             ticket,
@@ -168,7 +168,7 @@ impl Pair {
                 assert!(matches!(self.stripe.cancel_id(id), Cancelling::NotFound));
             }
         }
-        self.deferred();
+        self.check_deferred();
         assert!(self.stripe.close());
         assert_eq!(
             self.stripe.admit(HASH, &0, false).err(),
