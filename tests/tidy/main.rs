@@ -9,6 +9,7 @@ mod labels;
 mod rows;
 mod rules;
 mod source;
+mod types;
 
 use source::Source;
 
@@ -99,6 +100,7 @@ struct Package {
     sources: &'static str,
     layers: &'static [Layer],
     knots: &'static [circles::Knot],
+    homonyms: &'static [types::Homonym],
 }
 
 /// All packages that are published. The rules for sources hold for each of them.
@@ -107,11 +109,13 @@ const PUBLISHED: &[Package] = &[
         sources: "src",
         layers: LAYERS,
         knots: KNOTS,
+        homonyms: HOMONYMS,
     },
     Package {
         sources: "leases/src",
         layers: LEASES_LAYERS,
         knots: &[],
+        homonyms: &[],
     },
 ];
 
@@ -125,6 +129,12 @@ const KNOTS: &[circles::Knot] = &[(
     ],
     "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
      and a firing gives the handle",
+)];
+
+/// Names that stand for several types of the package, with the reason.
+const HOMONYMS: &[types::Homonym] = &[(
+    "Expired",
+    "each is public in its own module: an entry of a map, and `wheel::Expired`, a value of a wheel",
 )];
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
@@ -246,6 +256,16 @@ fn files_do_not_import_each_other_in_circles() {
         none(&circles::circles(
             &sources(&[package.sources]),
             package.knots,
+        ));
+    }
+}
+
+#[test]
+fn no_name_stands_for_two_types() {
+    for package in PUBLISHED {
+        none(&types::complaints(
+            &sources(&[package.sources]),
+            package.homonyms,
         ));
     }
 }
