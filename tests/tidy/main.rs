@@ -54,7 +54,7 @@ const LAYERS: &[Layer] = &[
     // Knows jobs and never timers.
     layer(4, "executor", 0..=2, &[]),
     layer(5, "engine", 0..=4, &[]),
-    // Setters that the builders of all faces share.
+    // Setters that the builders of all front ends share.
     layer(5, "options", 0..=4, &["engine"]),
     layer(6, "scheduler", 0..=5, &[]),
     layer(6, "timer", 0..=5, &["scheduler"]),
