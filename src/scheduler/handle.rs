@@ -15,7 +15,7 @@ use super::task::{Once, Task};
 use crate::engine::{Engine, Lifecycle};
 use crate::error::{ScheduleError, WaitError};
 use crate::job::{drop_catching, drop_each};
-use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal, is_under_a_lock};
+use crate::shard::{Arming, Cancelling, EntryId, KeyHash, Refusal, is_under_lock};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -506,7 +506,7 @@ where
         let (cancelling, waiting) = self
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the task may be running.
             return Err(WaitError::WouldDeadlock);
         }
