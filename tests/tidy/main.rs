@@ -120,7 +120,7 @@ const KNOTS: &[circles::Knot] = &[(
     &[
         "src/scheduler/frontend.rs",
         "src/scheduler/firing.rs",
-        "src/scheduler/handle.rs",
+        "src/scheduler/handle/mod.rs",
         "src/scheduler/task.rs",
     ],
     "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
