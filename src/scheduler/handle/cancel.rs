@@ -20,8 +20,9 @@ where
     /// Cancels the pending timer of `key` and drops its task. [`Cancel::Cancelled`] means that the
     /// task has not started and never will, even if it was due and queued for a worker.
     ///
-    /// A run in progress continues, but is notified ([`Firing::is_cancelled`](crate::Firing::is_cancelled)), and no further
-    /// round of a repeating task follows it.
+    /// A run in progress continues, but is notified; see
+    /// [`Firing::is_cancelled`](crate::Firing::is_cancelled). No further round of a repeating task
+    /// follows it.
     ///
     /// # Complexity
     ///
@@ -53,8 +54,8 @@ where
     }
 
     /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is
-    /// refused with [`ScheduleError::Closing`](crate::ScheduleError::Closing). So when it returns, nothing runs for the key, and
-    /// only timers armed after the end of the run are pending.
+    /// refused with [`ScheduleError::Closing`](crate::ScheduleError::Closing). So when it returns,
+    /// nothing runs for the key, and only timers armed after the end of the run are pending.
     ///
     /// # Errors
     ///

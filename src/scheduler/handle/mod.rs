@@ -28,8 +28,8 @@ use crate::sync::Arc;
 /// Schedules, moves and cancels timers of one scheduler, from any thread.
 ///
 /// A handle is cheap to clone and does not keep the scheduler alive. After the scheduler was shut
-/// down or dropped, calls that arm a timer return [`ScheduleError::Closed`](crate::ScheduleError::Closed), and all others find
-/// nothing.
+/// down or dropped, calls that arm a timer return
+/// [`ScheduleError::Closed`](crate::ScheduleError::Closed), and all others find nothing.
 ///
 /// # Blocking
 ///
