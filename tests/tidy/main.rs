@@ -10,6 +10,7 @@ mod labels;
 mod rows;
 mod rules;
 mod source;
+mod types;
 
 use source::Source;
 
@@ -46,7 +47,7 @@ const LAYERS: &[Layer] = &[
     layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),
-    layer(2, "outlet", 0..=1, &["job"]),
+    layer(2, "bounded_channel", 0..=1, &["job"]),
     layer(2, "stats", 0..=1, &[]),
     // Pure: no threads and no clock, so not even the facade.
     layer(3, "wheel", 1..=1, &[]),
@@ -72,16 +73,16 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(0, "build_error", 0..=0, &[]),
     layer(1, "store", 0..=0, &[]),
     layer(1, "fence", 0..=0, &[]),
-    layer(1, "desk", 0..=0, &[]),
+    layer(1, "oneshot", 0..=0, &[]),
     layer(1, "turns", 0..=0, &[]),
-    layer(2, "hub", 0..=1, &[]),
+    layer(2, "wait_queue", 0..=1, &[]),
     // The stores know nothing of those who use them.
     layer(3, "memory", 0..=2, &[]),
     layer(3, "redis", 0..=2, &[]),
     // Renews, and knows nothing of locks.
-    layer(3, "watchdog", 0..=1, &[]),
+    layer(3, "keep_alive", 0..=1, &[]),
     layer(4, "error", 0..=3, &[]),
-    layer(4, "line", 0..=3, &[]),
+    layer(4, "background", 0..=3, &[]),
     layer(5, "request", 0..=4, &[]),
     layer(5, "stats", 0..=4, &[]),
     layer(6, "id", 0..=5, &[]),
@@ -100,6 +101,7 @@ struct Package {
     sources: &'static str,
     layers: &'static [Layer],
     knots: &'static [circles::Knot],
+    homonyms: &'static [types::Homonym],
 }
 
 /// All packages that are published. The rules for sources hold for each of them.
@@ -108,11 +110,13 @@ const PUBLISHED: &[Package] = &[
         sources: "src",
         layers: LAYERS,
         knots: KNOTS,
+        homonyms: HOMONYMS,
     },
     Package {
         sources: "leases/src",
         layers: LEASES_LAYERS,
         knots: &[],
+        homonyms: &[],
     },
 ];
 
@@ -126,6 +130,12 @@ const KNOTS: &[circles::Knot] = &[(
     ],
     "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
      and a firing gives the handle",
+)];
+
+/// Names that stand for several types of the package, with the reason.
+const HOMONYMS: &[types::Homonym] = &[(
+    "Expired",
+    "each is public in its own module: an entry of a map, and `wheel::Expired`, a value of a wheel",
 )];
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
@@ -274,6 +284,16 @@ fn files_do_not_import_each_other_in_circles() {
         none(&circles::circles(
             &sources(&[package.sources]),
             package.knots,
+        ));
+    }
+}
+
+#[test]
+fn no_name_stands_for_two_types() {
+    for package in PUBLISHED {
+        none(&types::complaints(
+            &sources(&[package.sources]),
+            package.homonyms,
         ));
     }
 }
