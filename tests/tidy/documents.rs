@@ -1,5 +1,5 @@
-//! Names in documents: files and identifiers between backticks must exist, so that a document which says
-//! where things are does not outlive them.
+//! Names in documents: files and items between backticks must exist. So a document that says where
+//! things are changes together with them.
 
 use std::collections::BTreeSet;
 
@@ -50,16 +50,19 @@ fn names(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Whether a name stands for a file or a folder of the repository.
+/// Whether a name stands for a file or a folder of the repository. `NAME` in it stands for a name
+/// that the reader chooses.
 fn is_file(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     !name.starts_with('/')
+        && !name.contains("NAME")
         && name.chars().all(plain)
         && (name.contains('/') || extension.is_some_and(|known| EXTENSIONS.contains(&known)))
 }
 
-/// Whether a file has this name, or lies in a folder of this name. The name may leave out the first folders.
+/// Whether a file has this name, or lies in a folder of this name. The name may leave out the first
+/// folders.
 fn lies_at(file: &str, name: &str) -> bool {
     let wanted: Vec<&str> = name.split('/').filter(|part| !part.is_empty()).collect();
     let parts: Vec<&str> = file.split('/').collect();
@@ -71,8 +74,8 @@ fn lies_at(file: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a name stands for an item: a type, or a path of several words. A single word in small letters may be
-/// anything.
+/// Whether a name stands for an item: a type, or a path of several words. A single word in small
+/// letters may be anything.
 fn is_path(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let is_type = name.starts_with(|c: char| c.is_ascii_uppercase())
@@ -105,7 +108,7 @@ mod tests {
     #[test]
     fn what_exists_may_be_named() {
         let text = "`src/shard/`, `src/shard/ticker.rs`, `shard/ticker.rs`, `ticker.rs`, `renew.lua`,\n\
-                    `Ticker`, `Ticker::collect_all`, `cargo test`, `/proc`, `quiet`\n\
+                    `Ticker`, `Ticker::collect_all`, `cargo test`, `/proc`, `quiet`, `src/NAME.rs`\n\
                     ```\n`Nothing` src/nothing.rs\n```";
         assert_eq!(of(text), [""; 0]);
     }

@@ -210,7 +210,7 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
     }
 }
 
-/// The paths of all files of the repository, except hidden ones and what a build leaves.
+/// The paths of all files of the repository, except those of git and of builds.
 fn all_files() -> Vec<String> {
     fn list(folder: &Path, prefix: &str, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).expect("the folder can be read") {
@@ -218,7 +218,7 @@ fn all_files() -> Vec<String> {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if name.starts_with('.') || name == "target" {
+            if name == ".git" || name == "target" {
                 continue;
             }
             let path = format!("{prefix}{name}");
