@@ -1,9 +1,10 @@
 -- The reasons why grants have to wait, as numbers for the answer.
 local WHY = {restarted = 1, empty = 2, evicted = 3}
 
--- How many microseconds of `longest` have not passed since this server started.
--- The uptime is told in whole seconds of the wall clock, as is the start: it began in the second
--- that is `uptime` before the present one, at its end in the worst case.
+-- Returns how much of `longest` is left, counted from the start of this server, in us.
+--
+-- The server reports its uptime in whole seconds of the wall clock. It started in the second that
+-- is `uptime` seconds before the current one, in the worst case at the end of that second.
 local function rest_of_uptime(info, longest, microseconds)
   local uptime = string.match(info, 'uptime_in_seconds:(%-?%d+)')
   return math.max(0, longest - ((uptime - 1) * 1000000 + microseconds))
