@@ -5,9 +5,11 @@
 //! shows as a deadlock.
 //!
 //! Teeth:
-//! - `teeth/background-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
+//! - `teeth/background-flush-comes-back-without-a-look.patch`: what was queued while a pass ended
+//!   stays.
 //! - `teeth/background-looks-at-nothing.patch`: what is behind a pass that hangs stays.
-//! - `teeth/background-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
+//! - `teeth/background-counts-as-tried-too-early.patch`: the end does not wait for the store's
+//!   answer.
 //! - `teeth/background-waiter-registers-in-a-second-hold.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
@@ -194,8 +196,8 @@ fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
     });
 }
 
-/// The last one who could wait for what was given back is the end of the program: then the store has
-/// been asked.
+/// The last one who could wait for what was given back is the end of the program: then the store
+/// has been asked.
 #[test]
 fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
     check(3, || {

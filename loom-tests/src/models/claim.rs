@@ -1,6 +1,6 @@
 //! Claim versus cancel versus touch on one entry. All of it happens under one mutex, and
-//! `shard/stripe/tests/enumerate` goes through its transitions; this looks that the callers respect it:
-//! an answer is the truth, whoever comes when.
+//! `shard/stripe/tests/enumerate` goes through its transitions; this looks that the callers respect
+//! it: an answer is the truth, whoever comes when.
 //!
 //! Teeth:
 //! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs what was moved.

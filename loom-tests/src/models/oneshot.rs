@@ -1,5 +1,5 @@
-//! A future that awaits a worker's answer is woken by it, or by its never coming; one that is dropped
-//! leaves no answer behind. `leases/oneshot.rs` has the rules, ONESHOT-1 and ONESHOT-2.
+//! A future that awaits a worker's answer is woken by it, or by its never coming; one that is
+//! dropped leaves no answer behind. `leases/oneshot.rs` has the rules, ONESHOT-1 and ONESHOT-2.
 //!
 //! Who is not woken shows as a deadlock.
 //!

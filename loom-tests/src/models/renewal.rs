@@ -1,5 +1,5 @@
-//! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/lease_state.rs` has
-//! the rules, LEASE-1 to LEASE-4.
+//! Renewal against release, and a late answer against a new acquire.
+//! `leases/keep_alive/lease_state.rs` has the rules, LEASE-1 to LEASE-4.
 //!
 //! A holder that is not woken shows as a deadlock.
 //!
@@ -183,7 +183,8 @@ fn a_late_answer_lands_beside_the_next_flight() {
 }
 
 /// The lease runs out by the clock while its renewal is under way. The name is acquired anew if the
-/// holder sees that; whatever the answer is then, it changes neither term, and no loss is told twice.
+/// holder sees that; whatever the answer is then, it changes neither term, and no loss is told
+/// twice.
 fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
     check(3, move || {
         let old = Lease::new();

@@ -1,6 +1,6 @@
-//! A release while somebody is due leaves the name to that one, whoever else asks at that moment; and
-//! a reservation that nobody uses keeps nobody waiting for longer than it lasts. `leases/memory.rs`
-//! reserves, `leases/wait_queue.rs` wakes.
+//! A release while somebody is due leaves the name to that one, whoever else asks at that moment;
+//! and a reservation that nobody uses keeps nobody waiting for longer than it lasts.
+//! `leases/memory.rs` reserves, `leases/wait_queue.rs` wakes.
 //!
 //! A waiter that nobody wakes shows as a deadlock.
 //!
@@ -90,8 +90,8 @@ fn the_name_goes_to_the_one_who_is_due() {
     });
 }
 
-/// The one who is due gives up, before the release, during it or afterwards. Another one, who is not
-/// due, waits as `Leases` do.
+/// The one who is due gives up, before the release, during it or afterwards. Another one, who is
+/// not due, waits as `Leases` do.
 #[test]
 fn a_turn_that_nobody_takes_passes() {
     check(3, || {
