@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
+//! | `error.rs` | why something can't be kept |
 //! | `renewal_loop.rs` | series and their rounds |
 //! | `flush.rs` | what goes out, and what came of it |
 //! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
@@ -15,6 +16,7 @@
 
 mod builder;
 mod cadence;
+mod error;
 mod events;
 mod flush;
 mod lease_state;
@@ -27,6 +29,7 @@ mod timers;
 mod waits;
 
 pub use builder::KeepAliveBuilder;
+pub use error::KeepError;
 pub use events::{Event, What};
 pub use lease_state::Loss;
 pub use lost::Lost;
@@ -40,7 +43,6 @@ pub(super) use timers::TimerKey;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use tourbillon::Time;
@@ -141,59 +143,6 @@ impl KeepOptions {
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self
-    }
-}
-
-/// Why something can't be kept.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum KeepError {
-    /// The lease is too short to be renewed in time, or, with the margin, nearly empty.
-    TooShort {
-        /// What was asked for.
-        lease: Duration,
-        /// The shortest that is possible.
-        least: Duration,
-    },
-    /// To be fed in no time at all, which no holder could.
-    ZeroFeed,
-    /// To be held for no time at all.
-    ZeroHold,
-    /// The watchdog is closed, for good.
-    Closed,
-    /// Its threads could not be started.
-    Spawn(io::Error),
-    /// This process was forked after the watchdog was made, and the watchdog's threads belong to
-    /// the original. Make another watchdog in this process.
-    Forked,
-}
-
-impl fmt::Display for KeepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeepError::TooShort { lease, least } => {
-                write!(
-                    f,
-                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
-                )
-            }
-            KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
-            KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
-            KeepError::Closed => f.write_str("the watchdog is closed"),
-            KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
-            KeepError::Forked => f.write_str(
-                "the watchdog was made before this process was forked: make it after the fork",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for KeepError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            KeepError::Spawn(error) => Some(error),
-            _ => None,
-        }
     }
 }
 
