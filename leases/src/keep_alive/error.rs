@@ -1,30 +1,30 @@
-//! Why something can't be kept.
+//! The error of [`KeepAlive::keep`](super::KeepAlive::keep).
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Why something can't be kept.
+/// Why a key can't be kept.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeepError {
-    /// The lease is too short to be renewed in time, or, with the margin, nearly empty.
+    /// The lease is too short to be renewed in time, or the margin takes too much of it.
     TooShort {
-        /// What was asked for.
+        /// The lease that was asked for.
         lease: Duration,
-        /// The shortest that is possible.
+        /// The shortest lease that is possible.
         least: Duration,
     },
-    /// To be fed in no time at all, which no holder could.
+    /// The feeding period is zero.
     ZeroFeed,
-    /// To be held for no time at all.
+    /// The longest hold is zero.
     ZeroHold,
-    /// The watchdog is closed, for good.
+    /// The [`KeepAlive`](super::KeepAlive) is closed, for good.
     Closed,
-    /// Its threads could not be started.
+    /// The threads could not be started.
     Spawn(io::Error),
-    /// This process was forked after the watchdog was made, and the watchdog's threads belong to
-    /// the original. Make another watchdog in this process.
+    /// This process was forked after the [`KeepAlive`](super::KeepAlive) was built. Its threads
+    /// belong to the original process. Build another one in this process.
     Forked,
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for KeepError {
             }
             KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
             KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
-            KeepError::Closed => f.write_str("the watchdog is closed"),
+            KeepError::Closed => f.write_str("the `KeepAlive` is closed: build another one"),
             KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
             KeepError::Forked => f.write_str(
-                "the watchdog was made before this process was forked: make it after the fork",
+                "the `KeepAlive` was built before this process was forked: build it after the fork",
             ),
         }
     }
