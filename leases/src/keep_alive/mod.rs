@@ -359,6 +359,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         self.renewal_loop.check(keep)
     }
 
+    /// Returns how long a lease of this length is held by the local clock: the lease less a margin.
     pub(super) fn good_for(&self, lease: Duration) -> Duration {
         self.renewal_loop.good_for(lease)
     }
@@ -373,6 +374,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         self.renewal_loop.number()
     }
 
+    /// Returns a number that looks random, drawn from the seed, the time and `of`.
     pub(super) fn random(&self, of: u64) -> u64 {
         self.renewal_loop.random(of)
     }
@@ -557,8 +559,8 @@ impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
             Arc::clone(&self.renewal_loop),
             Arc::clone(&self.registration),
         );
-        // The guard may be a value of a map and be dropped under that map's lock. The stop cancels a
-        // timer, which is not allowed there.
+        // The guard may be a value of a map and be dropped under that map's lock, where the timer
+        // of the key can't be cancelled.
         when_unlocked(move || {
             let _ = renewal_loop.stop(&registration);
         });
