@@ -387,6 +387,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Runs `task` on a worker for calls, under a [`number`](Self::number). Returns false if there
     /// are no workers.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
+        // A forked copy has none of the threads, and the locks of the scheduler may stay locked
+        // there. The methods below check for the same reason.
         !self.is_forked() && self.renewal_loop.timers.call(number, task)
     }
 
