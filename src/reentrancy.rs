@@ -75,7 +75,7 @@ use crate::shard;
 #[inline]
 #[must_use]
 pub fn is_under_lock() -> bool {
-    shard::is_under_a_lock()
+    shard::is_under_lock()
 }
 
 /// Checks that the calling thread may call a map or a scheduler.
@@ -91,7 +91,7 @@ pub fn is_under_lock() -> bool {
 /// If the thread has such a lock and does not panic yet. It says which user code may have called.
 #[inline]
 pub fn check() -> Result<(), UnderLock> {
-    if shard::is_under_a_lock() {
+    if shard::is_under_lock() {
         shard::refuse();
         return Err(UnderLock(()));
     }
@@ -133,7 +133,7 @@ mod tests {
         impl Drop for InUnwinding {
             fn drop(&mut self) {
                 let refused = check().unwrap_err();
-                assert!(refused.to_string().contains("has a lock"));
+                assert!(refused.to_string().contains("holds a lock"));
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | `Scheduler`, the owner of the threads |
 //! | `builder.rs` | the options |
-//! | `handle.rs`, `batch.rs`, `pending.rs` | the calls by key |
+//! | `handle/`, `batch.rs`, `pending.rs` | the calls by key |
 //! | `by_id.rs` | the calls on one arming |
 //! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
