@@ -168,7 +168,7 @@ mod tests {
         impl Drop for InUnwinding {
             fn drop(&mut self) {
                 let refused = check().unwrap_err();
-                assert!(refused.to_string().contains("has a lock"));
+                assert!(refused.to_string().contains("holds a lock"));
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }

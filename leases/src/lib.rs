@@ -134,7 +134,7 @@
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
 //! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
-//! | `QueuedWaiter` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
+//! | `Waiting` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end

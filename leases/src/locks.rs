@@ -103,14 +103,14 @@ impl Leases {
     /// # Blocking
     ///
     /// Until the lock is free and the store grants it. Without a server that is forever. After one
-    /// second the event [`What::QueuedWaiter`] says why, and again after pauses that double.
+    /// second the event [`What::Waiting`] says why, and again after pauses that double.
     /// [`LeaseStats::waiting`] counts waiting callers.
     ///
     /// A Redis server that has just started, has lost its data, or is new to the store grants
     /// nothing for up to 31 s by default. A store that is built as durable does not wait. One that
     /// starts empty waits only for a server that has restarted with its data.
     ///
-    /// [`What::QueuedWaiter`]: super::What::Waiting
+    /// [`What::Waiting`]: super::What::Waiting
     ///
     /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
     /// ask again when the lease in their way has run out, and at [intervals](super::LeasesBuilder::poll).

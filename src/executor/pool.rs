@@ -290,6 +290,6 @@ impl std::fmt::Debug for Pool {
 
 impl std::fmt::Debug for TickerQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feeder").finish_non_exhaustive()
+        f.debug_struct("TickerQueue").finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
 //! unwinding, a second panic would abort the process. Then its [`ReentrancyGuard`] is
-//! [inert](NoCalls::is_inert), and the call gets a stripe that is empty, belongs to no shard and
+//! [inert](ReentrancyGuard::is_inert), and the call gets a stripe that is empty, belongs to no shard and
 //! refuses everything.
 //!
 //! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`ReentrancyGuard`] is

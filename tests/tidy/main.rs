@@ -9,6 +9,7 @@ mod labels;
 mod rows;
 mod rules;
 mod source;
+mod types;
 
 use source::Source;
 
@@ -45,7 +46,7 @@ const LAYERS: &[Layer] = &[
     layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),
-    layer(2, "outlet", 0..=1, &["job"]),
+    layer(2, "bounded_channel", 0..=1, &["job"]),
     layer(2, "stats", 0..=1, &[]),
     // Pure: no threads and no clock, so not even the facade.
     layer(3, "wheel", 1..=1, &[]),
@@ -53,7 +54,7 @@ const LAYERS: &[Layer] = &[
     // Knows jobs and never timers.
     layer(4, "executor", 0..=2, &[]),
     layer(5, "engine", 0..=4, &[]),
-    // Setters that the builders of all faces share.
+    // Setters that the builders of all front ends share.
     layer(5, "options", 0..=4, &["engine"]),
     layer(6, "scheduler", 0..=5, &[]),
     layer(6, "timer", 0..=5, &["scheduler"]),
@@ -71,16 +72,16 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(0, "build_error", 0..=0, &[]),
     layer(1, "store", 0..=0, &[]),
     layer(1, "fence", 0..=0, &[]),
-    layer(1, "desk", 0..=0, &[]),
+    layer(1, "oneshot", 0..=0, &[]),
     layer(1, "turns", 0..=0, &[]),
-    layer(2, "hub", 0..=1, &[]),
+    layer(2, "wait_queue", 0..=1, &[]),
     // The stores know nothing of those who use them.
     layer(3, "memory", 0..=2, &[]),
     layer(3, "redis", 0..=2, &[]),
     // Renews, and knows nothing of locks.
-    layer(3, "watchdog", 0..=1, &[]),
+    layer(3, "keep_alive", 0..=1, &[]),
     layer(4, "error", 0..=3, &[]),
-    layer(4, "line", 0..=3, &[]),
+    layer(4, "background", 0..=3, &[]),
     layer(5, "request", 0..=4, &[]),
     layer(5, "stats", 0..=4, &[]),
     layer(6, "id", 0..=5, &[]),
@@ -99,6 +100,7 @@ struct Package {
     sources: &'static str,
     layers: &'static [Layer],
     knots: &'static [circles::Knot],
+    homonyms: &'static [types::Homonym],
 }
 
 /// All packages that are published. The rules for sources hold for each of them.
@@ -107,11 +109,13 @@ const PUBLISHED: &[Package] = &[
         sources: "src",
         layers: LAYERS,
         knots: KNOTS,
+        homonyms: HOMONYMS,
     },
     Package {
         sources: "leases/src",
         layers: LEASES_LAYERS,
         knots: &[],
+        homonyms: &[],
     },
 ];
 
@@ -125,6 +129,12 @@ const KNOTS: &[circles::Knot] = &[(
     ],
     "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
      and a firing gives the handle",
+)];
+
+/// Names that stand for several types of the package, with the reason.
+const HOMONYMS: &[types::Homonym] = &[(
+    "Expired",
+    "each is public in its own module: an entry of a map, and `wheel::Expired`, a value of a wheel",
 )];
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
@@ -158,7 +168,8 @@ const TESTED: &[&str] = &[
 /// The folders whose files define and cite labels of invariants.
 const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
 
-const DESIGN: &str = "DESIGN.md";
+/// The documents that cite labels of invariants.
+const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md"];
 
 /// The folder of the whole repository.
 fn repository() -> PathBuf {
@@ -251,6 +262,16 @@ fn files_do_not_import_each_other_in_circles() {
 }
 
 #[test]
+fn no_name_stands_for_two_types() {
+    for package in PUBLISHED {
+        none(&types::complaints(
+            &sources(&[package.sources]),
+            package.homonyms,
+        ));
+    }
+}
+
+#[test]
 fn only_the_facade_names_threads_and_atomics() {
     hold(&published(), rules::facade);
 }
@@ -311,7 +332,10 @@ fn every_row_of_the_tables_has_a_test_or_a_reason() {
 
 #[test]
 fn every_label_is_defined_once() {
-    let mut found = labels::labels(DESIGN, &document(DESIGN));
+    let mut found: Vec<_> = DESIGN
+        .iter()
+        .flat_map(|path| labels::labels(path, &document(path)))
+        .collect();
     for source in sources(LABELLED).iter().filter(|source| !is_sample(source)) {
         found.extend(labels::labels(&source.path, &source.text));
     }
