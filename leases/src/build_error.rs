@@ -1,23 +1,23 @@
-//! Why leases can't be built.
+//! The error of building leases.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why [`Leases`](super::Leases) or a [`KeepAlive`](super::Watchdog) can't be built. Names the
-/// offending value and what it may be.
+/// The reason why [`Leases`](super::Leases) or a [`KeepAlive`](super::KeepAlive) can't be built. It
+/// names the invalid value and the valid ones.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Batches of no key at all.
+    /// The largest batch has no entries.
     Batch,
-    /// A lease that is shorter than can be renewed in time, or longer than the store grants.
+    /// The lease is too short to be renewed in time, or longer than the store grants.
     #[non_exhaustive]
     Lease {
-        /// What was asked for.
+        /// The lease that was asked for.
         lease: Duration,
-        /// The shortest that is possible.
+        /// The shortest possible lease.
         least: Duration,
-        /// The longest that the store grants.
+        /// The longest lease that the store grants.
         most: Duration,
     },
     /// The scheduler for the timers could not be built.
@@ -41,7 +41,8 @@ impl fmt::Display for BuildError {
 impl std::error::Error for BuildError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Its message is this one's, so what follows is its source.
+            // This error shows the message of the inner one, so the chain goes on after the inner
+            // one.
             BuildError::Scheduler(error) => error.source(),
             BuildError::Batch | BuildError::Lease { .. } => None,
         }

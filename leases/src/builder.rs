@@ -21,11 +21,12 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 use crate::sync::unique_number;
 
 const LEASE: Duration = Duration::from_secs(30);
-/// A drop may take as long as a release usually does, and not as long as it may.
+/// How long the drop of a guard waits. A release usually takes less; its own limit is much longer.
 const DROP_LIMIT: Duration = Duration::from_millis(100);
-/// The end of a program may take longer: there is no later.
+/// How long the last drop waits. It may wait longer than others, since the program may end next.
 const END_LIMIT: Duration = Duration::from_secs(1);
-/// So many awaited calls of one destination run at one time, a third of all workers for them.
+/// The number of awaited calls to one destination that run at one time: a third of all workers for
+/// awaited calls.
 const MOST_AWAITED: usize = 64;
 
 /// Options of [`Leases`].
@@ -41,7 +42,7 @@ pub struct LeasesBuilder {
 }
 
 impl Leases {
-    /// Leases of 30 s on this store, with default options.
+    /// Creates leases of 30 s on this store, with default options.
     ///
     /// # Errors
     ///
@@ -50,7 +51,7 @@ impl Leases {
         Self::builder(store).build()
     }
 
-    /// Options with their defaults.
+    /// Returns a builder with default options.
     pub fn builder(store: impl LeaseStore) -> LeasesBuilder {
         LeasesBuilder::new(Arc::new(store))
     }
@@ -69,60 +70,61 @@ impl LeasesBuilder {
         }
     }
 
-    /// How long a lease is; 30 s by default, at least 50 ms. It is renewed after about a third. When
-    /// a holder dies, others wait for what is left of it; when the store does not answer, a holder
-    /// goes on for what is left of it.
+    /// Sets the length of a lease; 30 s by default, at least 50 ms. A lease is renewed after about
+    /// a third of its length. When a holder dies, others wait for the rest of the lease. When the
+    /// store does not answer, a holder may go on for the rest of the lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// What tells the time. By default [`Clock::boottime`], which goes on while the machine is
+    /// Sets the clock. The default is [`Clock::boottime`], which goes on while the machine is
     /// suspended.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// How much earlier than in the store a lease ends by the local clock, for what the two clocks
-    /// may drift apart during a lease. By default a hundredth of the lease and 2 ms. A lease has to be
-    /// three times as long at least.
+    /// Sets how much earlier a lease ends by the local clock than in the store. The margin covers
+    /// the drift between the two clocks during a lease. The default is a hundredth of the lease
+    /// plus 2 ms. A lease must be at least three times as long as the margin.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.keep_alive = self.keep_alive.margin(margin);
         self
     }
 
-    /// The largest number of leases that one call renews or gives back; 100 by default.
+    /// Sets the largest number of leases that one call renews or releases; 100 by default.
     pub fn batch(mut self, most: usize) -> Self {
         self.keep_alive = self.keep_alive.batch(most);
         self
     }
 
-    /// Approximate delay between two attempts of a waiting caller. Each delay is drawn at random,
-    /// up to a fifth shorter or longer than this. The default is 0.1 s if the store can't announce
-    /// releases. Otherwise it is 0.8 s, so that each waiting caller asks at least once a second.
+    /// Sets the approximate delay between two attempts of a waiting caller. Each delay is drawn at
+    /// random, up to a fifth shorter or longer than this. The default is 0.1 s if the store can't
+    /// announce releases. Otherwise it is 0.8 s, so that each waiting caller asks at least once a
+    /// second.
     pub fn poll(mut self, pause: Duration) -> Self {
         self.poll = Some(pause);
         self
     }
 
-    /// What owners are called in the store, for people who look at it; `leases` by default. Random
-    /// digits follow, the number of the process, and that of the holding.
+    /// Sets the prefix of owners in the store, for people who look at it; `leases` by default.
+    /// Random digits follow, then the process id and the number of the acquire.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
         self
     }
 
-    /// How long the drop of the last [`Leases`] or guard waits for queued releases; one second by
-    /// default. At zero it does not wait.
+    /// Sets how long the drop of the last [`Leases`] or guard waits for queued releases; one second
+    /// by default. With zero the drop does not wait.
     ///
     /// The drop of a guard may leave its release to the background. If the program ended right
     /// then, the lock would stay locked until its lease has run out. So the last drop waits until
-    /// the store has been asked for each release, and for this limit at most, by the clock of this
+    /// each release has been sent to the store, but for at most this limit by the clock of this
     /// machine.
     ///
-    /// The wait blocks the thread, also one of an async runtime. Choose a shorter limit if `Leases`
-    /// come and go while a runtime works, and keep one clone for as long as the runtime lives.
+    /// The wait blocks the thread, also one of an async runtime. If `Leases` come and go while a
+    /// runtime works, choose a shorter limit, or keep one clone while the runtime lives.
     ///
     /// A program that never drops the last one should call [`Leases::close`]. That is so when it
     /// lies in a `static`, is leaked, or the program ends by [`exit`](std::process::exit).
@@ -131,24 +133,25 @@ impl LeasesBuilder {
         self
     }
 
-    /// Is told of every event, on threads of its own: it may block, and panic. See
-    /// [`KeepAliveBuilder::on_event`].
+    /// Sets a callback that receives every event. It runs on threads of its own, so it may block,
+    /// and it may panic. See [`KeepAliveBuilder::on_event`].
     pub fn on_event(mut self, tell: impl Fn(&Event<LeaseId>) + Send + Sync + 'static) -> Self {
         self.keep_alive = self.keep_alive.on_event(tell);
         self
     }
 
-    /// Tells [`What::HeldLong`](super::What::HeldLong) when a lease was renewed so often.
+    /// Reports [`What::HeldLong`](super::What::HeldLong) when a lease has been renewed this number
+    /// of times.
     pub fn alarm_after(mut self, renewals: u64) -> Self {
         self.keep_alive = self.keep_alive.alarm_after(renewals);
         self
     }
 
-    /// Makes them. No thread starts, and the store is not asked.
+    /// Creates the leases. This starts no thread and does not call the store.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be.
+    /// [`BuildError`] names the invalid value.
     pub fn build(self) -> Result<Leases, BuildError> {
         self.check()?;
         let store = Arc::clone(&self.store);
@@ -179,9 +182,9 @@ impl LeasesBuilder {
         }))
     }
 
-    /// Makes leases without threads, which the [`Steps`](super::Steps) drive from the thread of a
-    /// test. The clock is the manual one that was given, or a new one; a store that has one should
-    /// have the same.
+    /// Creates leases without threads. The [`Steps`](super::Steps) drive them from the thread of a
+    /// test. The clock is the manual clock that was set, or a new manual clock. A store that has a
+    /// clock should use the same one.
     ///
     /// # Errors
     ///
@@ -205,7 +208,7 @@ impl LeasesBuilder {
             instance: instance(self.instance.as_deref(), seed, unique_number().into()),
             lease: self.lease,
             poll: self.poll,
-            // Nothing would happen while it waits.
+            // Without threads nothing would be released while the drop waits.
             drop_limit: Duration::ZERO,
             waiting: WaitQueue::default(),
             background: BackgroundQueue::default(),
@@ -221,6 +224,7 @@ impl LeasesBuilder {
         Ok((Leases::of(inner), steps))
     }
 
+    /// Checks that the leases can be renewed in time, and are not longer than the store grants.
     fn check(&self) -> Result<(), BuildError> {
         let most = self.store.longest_lease();
         let least = self.keep_alive.least();
@@ -235,6 +239,7 @@ impl LeasesBuilder {
     }
 }
 
+/// Returns the prefix of all owners of one `Leases`.
 fn instance(name: Option<&str>, one: u64, other: u64) -> String {
     format!("{}-{one:016x}{other:016x}", name.unwrap_or("leases"))
 }

@@ -1,4 +1,4 @@
-//! Why a lock was not had, or not given back.
+//! The errors of acquiring and releasing a lock.
 
 use std::fmt;
 use std::io;
@@ -7,18 +7,20 @@ use std::time::Duration;
 use super::keep_alive::{KeepError, Loss};
 use super::store::StoreError;
 
-/// Why a lock was not acquired. All variants but [`EmptyName`](Self::EmptyName) carry the lock's
-/// name, and their messages say it first.
+/// The reason why a lock was not acquired.
+///
+/// All variants except [`EmptyName`](Self::EmptyName) have the name of the lock, and their messages
+/// begin with it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else holds it, or it is [reserved](super::Leases#fairness) for a caller that waits.
-    /// Only calls that do not wait return this.
+    /// Somebody else holds the lock, or it is [reserved](super::Leases#fairness) for a waiting
+    /// caller. Only calls that do not wait return this.
     #[non_exhaustive]
     Held {
         /// The lock.
         name: String,
-        /// What is left of that lease, unless it is renewed.
+        /// How long that lease still lasts, unless it is renewed.
         remaining: Duration,
     },
     /// The time to wait is over, and the store's last answer was that somebody else holds the lock.
@@ -43,9 +45,9 @@ pub enum LockError {
     TooShort {
         /// The lock.
         name: String,
-        /// What was asked for.
+        /// The lease that was asked for.
         lease: Duration,
-        /// The shortest that is possible.
+        /// The shortest possible lease.
         least: Duration,
     },
     /// The lease is longer than the store grants.
@@ -53,18 +55,18 @@ pub enum LockError {
     TooLong {
         /// The lock.
         name: String,
-        /// What was asked for.
+        /// The lease that was asked for.
         lease: Duration,
-        /// The longest that is possible.
+        /// The longest lease that the store grants.
         most: Duration,
     },
-    /// To be fed in no time at all.
+    /// The feeding period is zero.
     #[non_exhaustive]
     ZeroFeed {
         /// The lock.
         name: String,
     },
-    /// To be held for no time at all.
+    /// The longest hold is zero.
     #[non_exhaustive]
     ZeroHold {
         /// The lock.
@@ -76,7 +78,7 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The guard to enter once more has lost its lease.
+    /// The guard that was to be entered again has lost its lease.
     #[non_exhaustive]
     Lost {
         /// The lock.
@@ -98,7 +100,7 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
-    /// The threads that renew could not be started; nothing was acquired.
+    /// The threads for renewals could not be started. Nothing was acquired.
     #[non_exhaustive]
     Spawn {
         /// The lock.
@@ -109,7 +111,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// The name of the lock that was not acquired.
+    /// Returns the name of the lock that was not acquired.
     ///
     /// # Examples
     ///
@@ -144,7 +146,7 @@ impl LockError {
         }
     }
 
-    /// What could not be kept, as an error of the lock.
+    /// Turns an error of the keep-alive into an error of this lock.
     pub(super) fn of_keep(name: &str, error: KeepError) -> Self {
         let name = name.to_owned();
         match error {
@@ -214,15 +216,17 @@ impl std::error::Error for LockError {
     }
 }
 
-/// What became of a release that did not find its lease held.
+/// The reason why a release did not find its lease held.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// It had been lost before, by the local clock or the store's word.
+    /// The lease had been lost before, by the local clock or by an answer of the store.
     Lost(Loss),
-    /// It was believed to be held, and the store says that it was not.
+    /// The lease was not lost by the local clock, but the store answers that this owner did not
+    /// hold the lock any more.
     NotHeld,
-    /// The store failed. It is tried again in the background until the lease would have run out.
+    /// The store failed. The release is tried again in the background until the lease would have
+    /// run out.
     Store(StoreError),
 }
 
@@ -245,7 +249,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// One of each, with what its message has to say.
+    /// Returns one error of each kind, with the words that its message must contain.
     fn all() -> Vec<(LockError, &'static [&'static str])> {
         let name = || "orders/42".to_owned();
         let down = || StoreError::Unavailable("down".to_owned());
@@ -324,11 +328,11 @@ mod tests {
             for part in parts {
                 assert!(text.contains(part), "{text}");
             }
-            // Of the others the words are in the message already.
+            // The message of any other error contains the words of its cause already.
             let source = matches!(error, LockError::Spawn { .. });
             assert_eq!(error.source().is_some(), source, "{text}");
         }
-        // A name is one line of a log, whatever is in it.
+        // A message stays on one line of a log, whatever the name contains.
         let name = "a\nb".to_owned();
         assert!(!LockError::Closed { name }.to_string().contains('\n'));
     }

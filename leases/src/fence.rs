@@ -1,21 +1,23 @@
-//! Tokens at the resource.
+//! The check of fencing tokens at the protected resource.
 
 use std::fmt;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Keeps the tokens of holders that have lost their lease away from a resource.
+/// Refuses the tokens of holders that have lost their lease.
 ///
-/// A holder that was paused for longer than its lease does not know, at that very moment, that
-/// somebody else holds it. So it sends its [token](super::LeaseGuard::fencing_token) with whatever it
-/// does to the resource, and the resource admits nothing with a token below the greatest that it has
-/// seen. This is that comparison, for a resource that lives in this process; a database does the same
-/// with a column: `UPDATE .. SET token = :t .. WHERE id = :id AND token <= :t`.
+/// A holder that was paused for longer than its lease does not know, at that moment, that
+/// somebody else holds the lock. So it sends its [token](super::LeaseGuard::fencing_token) with
+/// every access to the resource. The resource refuses every token below the greatest one that it
+/// has seen.
 ///
-/// Admitting and writing have to be one step for the resource, under its own lock, or a write that was
-/// admitted may come after one of the next holder.
+/// A `Fence` is that comparison, for a resource in this process. A database does the same with a
+/// column: `UPDATE .. SET token = :t .. WHERE id = :id AND token <= :t`.
 ///
-/// One for each lock name, since tokens of different names have nothing to do with each other.
+/// Admitting a token and writing must be one step for the resource, under its own lock. Otherwise a
+/// write that was admitted may come after a write of the next holder.
+///
+/// Each lock name needs a fence of its own, since tokens of different names can't be compared.
 ///
 /// # Examples
 ///
@@ -36,14 +38,14 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// One that has seen no token.
+    /// Creates a fence that has seen no token.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that has seen this token. A fence forgets when its process ends: begin the next one with the
-    /// last token that was stored with the resource.
+    /// Creates a fence that has seen this token. A fence is lost when its process ends: start the
+    /// next one with the last token that was stored with the resource.
     #[must_use]
     pub fn starting_at(token: u64) -> Self {
         Fence {
@@ -55,9 +57,10 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`StaleToken`] if it is: the lease of who sent it has passed to somebody else.
+    /// [`StaleToken`] if the token is below it: the lease of the sender has passed to somebody
+    /// else.
     pub fn admit(&self, token: u64) -> Result<(), StaleToken> {
-        // AcqRel: who is admitted sees what those admitted before did.
+        // AcqRel: an admitted caller sees what the callers admitted before it did.
         let seen = self.seen.fetch_max(token, Ordering::AcqRel);
         if token < seen {
             return Err(StaleToken { token, seen });
@@ -66,13 +69,13 @@ impl Fence {
     }
 }
 
-/// A token of a holder that has lost its lease.
+/// The error for a token of a holder that has lost its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StaleToken {
-    /// What it sent.
+    /// The token that was sent.
     pub token: u64,
-    /// The greatest one seen.
+    /// The greatest token that the fence has seen.
     pub seen: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What holds a lock.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,29 +15,33 @@ use super::store::Released;
 use crate::sync::Arc;
 use crate::sync::channel::bounded;
 
-/// A lock that is held, until this is released or dropped, or the lease is lost.
+/// Holds a lock until the guard is released or dropped, or the lease is lost.
 ///
-/// It is renewed in the background. Nothing is tied to a thread: it can be sent to another one, and
-/// what counts is where it is.
+/// The lease is renewed in the background. A guard is not tied to a thread: it can be sent to
+/// another one.
 ///
-/// **Dropping it** gives the lock back as well as can be: the renewals end at once, and a worker
-/// asks the store, for which the drop waits for a tenth of a second at most; not at all if the
-/// guard was acquired by an async call. If this is the last guard, and all clones of its
-/// [`Leases`](super::Leases) are gone, the drop waits [longer](super::LeasesBuilder::end_limit). If
-/// the store fails, it is asked again until the lease would have run out. To learn the result, call
-/// [`release`](Self::release).
+/// **Dropping it** releases the lock as well as possible, in these steps:
+///
+/// - The renewals end at once.
+/// - A worker asks the store to release the lock. The drop waits for at most a tenth of a second,
+///   or not at all if the guard was acquired by an async call.
+/// - If this is the last guard, and all clones of its [`Leases`](super::Leases) are gone, the drop
+///   waits [longer](super::LeasesBuilder::end_limit).
+/// - If the store fails, it is asked again until the lease would have run out.
+///
+/// To learn the result, call [`release`](Self::release).
 #[must_use = "dropping it gives the lock back"]
 pub struct LeaseGuard {
     lease: Arc<Lease>,
-    /// Its hold has been taken back.
+    /// Whether this guard has already been taken from the count of guards.
     done: bool,
 }
 
-/// What the guards of one holding share.
+/// The state that all guards of one held lock share.
 pub(super) struct Lease {
     pub(super) inner: UserHandle,
     pub(super) kept: KeepGuard<LeaseId>,
-    /// An earlier attempt may still arrive, and be granted to the same owner.
+    /// Whether an earlier attempt may still arrive at the store, and be granted to the same owner.
     unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
@@ -48,12 +52,14 @@ impl Lease {
         self.kept.key()
     }
 
-    /// Ends it, and asks the store. On a thread that may block.
+    /// Ends the lease and asks the store to release the lock. The calling thread must be allowed to
+    /// block.
     pub(super) fn give_back(&self) -> Result<(), ReleaseError> {
         let ended = self.kept.end();
         self.answer(ended)
     }
 
+    /// Returns the release of this lock, for the background.
     fn back(&self, sure: bool) -> PendingRelease {
         let id = self.id();
         PendingRelease {
@@ -64,38 +70,40 @@ impl Lease {
         }
     }
 
-    /// Ends it, and has the store asked in the background.
+    /// Ends the lease, and releases the lock in the background.
     fn dropped(&self) {
-        // From here on nothing is renewed, whatever becomes of the rest.
+        // First end the renewals: from here on nothing is renewed, even if the release fails.
         let held = self.kept.end().is_ok();
         let (tells, tried) = bounded(1);
-        // What is lost the store may know for longer than the local clock does.
+        // A lease that is lost by the local clock may still exist in the store, so it is released
+        // too.
         self.inner
             .give_back(self.back(!self.unsure), held, Some(tells));
         let limit = self.inner.drop_limit;
         if held && self.waits && !limit.is_zero() {
-            // Nothing is sent: it is dropped when the store has been asked.
+            // Nothing is sent on this channel. Its sender is dropped after the first attempt.
             let _ = tried.recv_timeout(limit);
         }
     }
 
-    /// After [`KeepGuard::end`].
+    /// Releases the lock after [`KeepGuard::end`], whose result is `ended`.
     pub(super) fn answer(&self, ended: Result<(), Loss>) -> Result<(), ReleaseError> {
         if self.kept.is_forked() {
-            // It is the original's to give back.
+            // The original process holds the lock, and will release it.
             return Err(ReleaseError::Lost(Loss::Forked));
         }
         let id = self.id();
         let later = |sure| self.inner.give_back_later(self.back(sure));
         if let Err(loss) = ended {
-            // The store may know it for longer than the local clock does, or have executed a renewal
-            // whose answer never came.
+            // The lock may still be held in the store: its clock differs from the local clock, or
+            // it has executed a renewal whose answer never came.
             later(!self.unsure);
             self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
         let released = self.inner.release_once(id.name(), id.owner(), id.lease());
-        // The store was asked first, so that nobody waits for an answer that does not come.
+        // The wait for a renewal under way comes after the release. So a renewal that gets no
+        // answer does not keep the lock from others.
         self.kept.settled();
         if self.unsure {
             later(false);
@@ -131,7 +139,7 @@ impl LeaseGuard {
         }
     }
 
-    /// One more guard of the same holding.
+    /// Returns one more guard of the same lock.
     pub(super) fn again(&self) -> LeaseGuard {
         self.id().add_hold();
         LeaseGuard {
@@ -144,27 +152,30 @@ impl LeaseGuard {
         Arc::ptr_eq(&self.lease.inner, inner)
     }
 
-    /// This holding.
+    /// Returns the id of this held lock.
     pub fn id(&self) -> &LeaseId {
         self.lease.id()
     }
 
-    /// What is held.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &str {
         self.id().name()
     }
 
-    /// A number that is greater than that of every earlier holding of this name. Send it with
-    /// whatever you do to the resource that the lock protects, and let the resource refuse smaller
-    /// ones: see [`Fence`](super::Fence) and the [guide](super#what-a-lease-can-and-cannot-promise).
+    /// Returns a number that is greater than that of every earlier grant of this name. Send it with
+    /// every access to the resource that the lock protects, and let the resource refuse smaller
+    /// numbers: see [`Fence`](super::Fence) and the
+    /// [guide](super#what-a-lease-can-and-cannot-promise).
     #[must_use]
     pub fn fencing_token(&self) -> u64 {
         self.id().token()
     }
 
-    /// Whether it is held, by a look at the local clock and at nothing else: no call to the store, and
-    /// right also while the store does not answer, and after the process stood still. Once it says no
-    /// it never says yes again. In a forked copy of the process it always says no.
+    /// Returns whether the lock is held, by the local clock and without a call to the store.
+    ///
+    /// The answer is also right while the store does not answer, and after the process stood still.
+    /// After the first `false` it is always `false`. In a forked copy of the process it is always
+    /// `false`.
     ///
     /// # Complexity
     ///
@@ -175,47 +186,51 @@ impl LeaseGuard {
         self.lease.kept.is_kept()
     }
 
-    /// For how long it is held if nothing renews it; zero if it is lost.
+    /// Returns how long the lock is held if nothing renews the lease; zero if the lease is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease.kept.remaining()
     }
 
-    /// How its loss is learnt: a flag, a channel, a future.
+    /// Returns a [`Lost`], which reports the loss of the lease as a flag, a channel or a future.
     #[must_use]
     pub fn lost(&self) -> Lost {
         self.lease.kept.lost()
     }
 
-    /// The holder is alive; see [`Acquisition::fed_every`](super::Acquisition::fed_every). False if the lease
-    /// is lost.
+    /// Reports that the holder is alive; see
+    /// [`Acquisition::fed_every`](super::Acquisition::fed_every). Returns false if the lease is
+    /// lost.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
         self.lease.kept.feed()
     }
 
-    /// How often it was renewed.
+    /// Returns how often the lease was renewed.
     #[must_use]
     pub fn renewals(&self) -> u64 {
         self.lease.kept.renewals()
     }
 
-    /// Gives this guard's hold back, and the lock with the last one. When this returns, no renewal of
-    /// it is sent any more.
+    /// Ends this guard. The last guard releases the lock. After that no renewal of the lease is
+    /// sent any more.
     ///
     /// # Errors
     ///
-    /// Whatever the error is, it is held no more. [`ReleaseError::Lost`] and
-    /// [`NotHeld`](ReleaseError::NotHeld): it was not to the end, so somebody else may have had it
-    /// meanwhile. [`Store`](ReleaseError::Store): the store did not answer, and others may have to
-    /// wait until the lease has run out.
+    /// After any error this guard no longer holds the lock.
+    ///
+    /// - [`ReleaseError::Lost`] and [`NotHeld`](ReleaseError::NotHeld): the lock was not held to
+    ///   the end, so somebody else may have held it meanwhile.
+    /// - [`Store`](ReleaseError::Store): the store failed, and others may have to wait until the
+    ///   lease has run out.
     ///
     /// # Blocking
     ///
-    /// For one call to the store and for a renewal that is under way, each no longer than its limit, a
-    /// sixth of the lease. A guard that is not the last one does not block.
+    /// Blocks for one call to the store and for a renewal that is under way, each for at most its
+    /// limit, a sixth of the lease. A guard that is not the last one does not block.
     pub fn release(mut self) -> Result<(), ReleaseError> {
-        // Under a lock this panics before anything is changed, and the drop gives the lock back.
+        // If this thread holds a lock of a map or a scheduler, the check panics before anything
+        // changes, and the drop of `self` releases the lock.
         let _ = reentrancy::check();
         if self.is_last() {
             self.lease.give_back()
@@ -224,14 +239,14 @@ impl LeaseGuard {
         }
     }
 
-    /// For a guard that is not the last one.
+    /// Returns the result of releasing a guard that is not the last one.
     pub(super) fn still_held(&self) -> Result<(), ReleaseError> {
         self.lost()
             .loss()
             .map_or(Ok(()), |loss| Err(ReleaseError::Lost(loss)))
     }
 
-    /// Takes this guard's hold back. Whether it was the last one.
+    /// Takes this guard from the count of guards. Returns whether it was the last one.
     pub(super) fn is_last(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.done, true);
         first && self.id().remove_hold()
@@ -244,12 +259,13 @@ impl LeaseGuard {
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        // In a forked copy of the process it is the original's to give back.
+        // In a forked copy of the process the lock belongs to the original, which will release it.
         if !self.is_last() || self.lease.kept.is_forked() {
             return;
         }
         let lease = Arc::clone(&self.lease);
-        // A guard may be a value of a map, and be dropped under that map's lock.
+        // A guard may be a value of a map, and be dropped under the lock of that map. Releasing
+        // must wait until the map is unlocked.
         when_unlocked(move || lease.dropped());
     }
 }

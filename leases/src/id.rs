@@ -1,4 +1,4 @@
-//! What names a holding.
+//! The identity of a held lock.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,18 +8,19 @@ use super::request::Request;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// One holding of a lock: its name, who holds it, and its token. Cheap to clone.
+/// Identifies one grant of a lock by its name, its owner and its token. Cheap to clone.
 ///
 /// It is the key of the [events](super::Leases::events).
 #[derive(Clone)]
 pub struct LeaseId(Arc<Id>);
 
+/// The data that the clones of an id share.
 struct Id {
     name: String,
     owner: String,
     token: u64,
     lease: Duration,
-    /// How many guards there are.
+    /// The number of guards.
     holds: AtomicUsize,
 }
 
@@ -34,45 +35,47 @@ impl LeaseId {
         }))
     }
 
-    /// One more guard holds it.
+    /// Counts one more guard.
     pub(super) fn add_hold(&self) {
-        // Relaxed: the guard that is there keeps the count from falling to zero.
+        // Relaxed: the guard that is being copied keeps the count above zero.
         self.0.holds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A guard holds it no more. Whether it was the last one.
+    /// Counts one guard fewer. Returns whether it was the last one.
     pub(super) fn remove_hold(&self) -> bool {
-        // AcqRel: the last one has seen what those before it did.
+        // AcqRel: the last guard sees everything that was done under the guards before it.
         self.0.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// What is held.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Who holds it, as the store knows it: no other holding, of whatever process, has the same.
+    /// Returns the owner, as the store knows it. No other grant, in any process, has the same
+    /// owner.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.0.owner
     }
 
-    /// See [`LeaseGuard::fencing_token`](super::LeaseGuard::fencing_token).
+    /// Returns the fencing token; see
+    /// [`LeaseGuard::fencing_token`](super::LeaseGuard::fencing_token).
     #[must_use]
     pub fn token(&self) -> u64 {
         self.0.token
     }
 
-    /// How long its lease is whenever it begins anew.
+    /// Returns the full length of the lease.
     pub(super) fn lease(&self) -> Duration {
         self.0.lease
     }
 
-    /// How many guards hold it.
+    /// Returns the number of guards.
     #[must_use]
     pub fn holds(&self) -> usize {
-        // Relaxed: only to be looked at.
+        // Relaxed: the count is only shown, and nothing is decided by it.
         self.0.holds.load(Ordering::Relaxed)
     }
 }

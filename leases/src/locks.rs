@@ -1,4 +1,4 @@
-//! The lock manager: what acquires, waits, and gives back.
+//! The lock manager, which acquires and releases locks.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use super::stats::LeaseStats;
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
-/// Locks that end by themselves, over a [`LeaseStore`](super::LeaseStore).
+/// Manages locks that expire, in a [`LeaseStore`](super::LeaseStore).
 ///
-/// A lock that is acquired is *leased*: the store forgets it after a while unless it is renewed, which
-/// happens in the background for as long as its [`LeaseGuard`] lives. If the holder dies, is cut off
-/// or stands still, others get the lock when the lease has run out, and the holder, if there is
-/// still one, learns of it by its own clock.
+/// A lock is acquired with a *lease*: the store forgets the lock when the lease has run out. A
+/// background thread renews the lease while its [`LeaseGuard`] lives. If the holder dies, is cut
+/// off or stands still, others get the lock when the lease has run out. A holder that still exists
+/// learns of the loss by its own clock.
 ///
-/// Clones are one manager. Its threads start with the first attempt, and end when the last clone and
-/// the last guard are gone. There are five, two more with a callback, and one more
-/// for each call of the store or callback that hangs, up to a bound.
+/// Clones share one manager. Its threads start with the first attempt, and end when the last clone
+/// and the last guard are gone. There are five threads, and two more with a callback. Each call of
+/// the store or the callback that hangs adds one more, up to a bound.
 ///
-/// Nothing here is reentrant by thread: a holder that asks for its lock again waits for itself.
-/// [`enter_again`](Self::enter_again) makes a second guard of one holding.
+/// Locks are not reentrant: a thread that asks again for a lock that it holds waits for itself.
+/// [`enter_again`](Self::enter_again) creates a second guard of a held lock.
 ///
 /// # Fairness
 ///
 /// A released lock goes to the caller that asks first. That is fast, but a caller that locks and
 /// unlocks in a loop could keep all others out forever. So callers that have waited for 20 ms take
 /// turns. The next release reserves the lock for them for 5 to 25 ms; the longer the wait, the
-/// longer the reservation. During that time all other callers are told that the lock is held. If
+/// longer the reservation. During that time the lock counts as held for all other callers. If
 /// the waiting process has died, the lock is free again when the reservation ends.
 ///
 /// - [`try_lock`](Self::try_lock) right after a release may fail with [`LockError::Held`], although
@@ -47,12 +47,13 @@ use crate::sync::channel::Receiver;
 ///
 /// # Drop
 ///
-/// The drop of the last clone, or of the last guard if that lives longer, waits until the store has
-/// been asked for every queued release, but for [one second](super::LeasesBuilder::end_limit) at most. So
-/// a program may end right after it has dropped its guards. If the dropping thread belongs to a
-/// runtime and must not block, keep a clone, or [`close`](Self::close) the leases on another thread
-/// before. Releases that are still queued after that second go on in the background while the
-/// process lives.
+/// The drop of the last clone, or of the last guard if that lives longer, waits until every queued
+/// release has been sent to the store, for at most [one second](super::LeasesBuilder::end_limit).
+/// So a program may end right after it has dropped its guards.
+///
+/// If the dropping thread belongs to a runtime and must not block, keep a clone, or
+/// [`close`](Self::close) the leases on another thread before. Releases that are still queued after
+/// that second go on in the background while the process lives.
 ///
 /// # Examples
 ///
@@ -87,23 +88,24 @@ impl Leases {
         }
     }
 
-    /// Begins to acquire a lock with options of its own: a lease of another length, one that is not
-    /// renewed, a holder that must feed it, a longest hold.
+    /// Returns a builder that acquires a lock with other options: a lease of another length, a
+    /// lease without renewals, a holder that must feed the lease, or a longest hold.
     pub fn acquire<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
         Acquisition::new(&self.inner, name)
     }
 
-    /// Acquires the lock, and waits for as long as that takes. Errors of the store that may pass are
-    /// waited out, too.
+    /// Acquires the lock, and waits until it is free. The call also goes on waiting while the store
+    /// returns errors that may pass.
     ///
     /// # Errors
     ///
-    /// [`LockError`]: bad input, a store that refuses for good, closed leases.
+    /// [`LockError`] if the input is invalid, if the store refuses for good, or if the leases are
+    /// closed.
     ///
     /// # Blocking
     ///
-    /// Until the lock is free and the store grants it. Without a server that is forever. After one
-    /// second the event [`What::Waiting`] says why, and again after pauses that double.
+    /// Blocks until the lock is free and the store grants it. Without a server that is forever.
+    /// After one second the event [`What::Waiting`] says why, and again after pauses that double.
     /// [`LeaseStats::waiting`] counts waiting callers.
     ///
     /// A Redis server that has just started, has lost its data, or is new to the store grants
@@ -113,9 +115,9 @@ impl Leases {
     /// [`What::Waiting`]: super::What::Waiting
     ///
     /// A release wakes one waiting caller, if the store can announce releases. Waiting callers also
-    /// ask again when the lease in their way has run out, and at [intervals](super::LeasesBuilder::poll).
-    /// Another caller that asks at the moment of the release may be faster, but not for long: see
-    /// [fairness](Self#fairness).
+    /// ask again when the lease in their way has run out, and at
+    /// [intervals](super::LeasesBuilder::poll). Another caller that asks at the moment of the
+    /// release may be faster, but not for long: see [fairness](Self#fairness).
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).lock()
     }
@@ -130,12 +132,12 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// For the call, a third of the lease at most.
+    /// Blocks for the call, at most a third of the lease.
     pub fn try_lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock()
     }
 
-    /// Acquires the lock, and waits for it for at most `wait`.
+    /// Acquires the lock, and waits for at most `wait` until it is free.
     ///
     /// # Errors
     ///
@@ -145,18 +147,19 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// For `wait` by the leases' clock, or for one call to the store, of which there is at least one.
+    /// Blocks for at most `wait` by the leases' clock, or for one call to the store if that takes
+    /// longer: the store is asked at least once.
     pub fn try_lock_for(&self, name: &str, wait: Duration) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock_for(wait)
     }
 
-    /// One more guard of a lock that is held: it is given back when the last one is. The count is
-    /// kept here and nowhere else, and renewals don't depend on it.
+    /// Creates one more guard of a held lock. The lock is released with its last guard. The guards
+    /// are counted in this process only, and renewals don't depend on the count.
     ///
     /// # Errors
     ///
-    /// [`LockError::ForeignGuard`] if other `Leases` acquired it, [`LockError::Lost`] if it is held no
-    /// more.
+    /// [`LockError::ForeignGuard`] if other `Leases` acquired the lock, and [`LockError::Lost`] if
+    /// the lease is lost.
     ///
     /// # Examples
     ///
@@ -191,14 +194,15 @@ impl Leases {
         }
     }
 
-    /// A channel of events from now on. Events for which it has no room are left out and counted in
-    /// [`LeaseStats::events_missed`]. There is room for at least one event.
+    /// Returns a channel that receives all events from now on. Events for which it has no room are
+    /// discarded and counted in [`LeaseStats::events_missed`]. There is room for at least one
+    /// event.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
         self.inner.keep_alive.events(capacity)
     }
 
-    /// Counters and gauges.
+    /// Returns counters and gauges.
     ///
     /// # Complexity
     ///
@@ -208,29 +212,33 @@ impl Leases {
         self.inner.stats()
     }
 
-    /// The present moment of the leases' clock.
+    /// Returns the current time of the leases' clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.inner.clock.now()
     }
 
-    /// Acquires nothing from now on, and gives back what is held: all of it is lost, with
-    /// [`Loss::Closed`](super::Loss::Closed), and then the store is asked for it, in batches. Who
-    /// waits for a lock gets [`LockError::Closed`]. Returns how many were held.
+    /// Closes the leases and releases all held locks. Returns how many locks were held.
+    ///
+    /// Nothing is acquired from now on. Every held lock is lost with
+    /// [`Loss::Closed`](super::Loss::Closed), and is then released in batches. A waiting caller
+    /// gets [`LockError::Closed`].
     ///
     /// # Blocking
     ///
-    /// Until the store has answered, or failed, for each lock that was held and each release that
-    /// was queued before. No longer than `limit` by the leases' clock. The remaining locks are
-    /// given back in the background while the process lives; otherwise their leases run out.
+    /// Blocks until the store has answered, or failed, for each lock that was held and each release
+    /// that was queued before, but for at most `limit` by the leases' clock. The remaining locks
+    /// are released in the background while the process lives; otherwise their leases run out.
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
         if self.inner.keep_alive.is_forked() {
             return 0;
         }
-        // Under a lock this panics before anything is changed.
+        // If this thread holds a lock of a map or a scheduler, the check panics before anything
+        // changes.
         let _ = reentrancy::check();
         let until = self.now() + limit;
+        // Close first, so that a woken caller finds the leases closed and does not ask again.
         let held = self.inner.keep_alive.close_all();
         self.inner.waiting.all_may_be_free();
         let back = |id: &LeaseId| PendingRelease {

@@ -1,4 +1,4 @@
-//! The embedded store.
+//! A store in the memory of one process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,15 +15,17 @@ use super::store::{
 use super::wait_queue::WaitQueue;
 use crate::sync::{Arc, Mutex, Origin};
 
-/// Leases in the memory of one process: the embedded default, and the store of tests, whose
-/// [faults](Self::inject) are theirs to choose.
+/// Keeps leases in the memory of one process.
 ///
-/// Clones are one store. Waiting callers are woken in the order in which they began to wait. A
+/// This is the embedded default. It is also the store for tests, which can [inject](Self::inject)
+/// faults.
+///
+/// Clones share one store. Waiting callers are woken in the order in which they began to wait. A
 /// released name is reserved for callers that have waited for a [turn](Claim::TURN). A lease that
-/// has run out is forgotten when somebody asks for its name, or when there are twice as many names
+/// has run out is removed when somebody asks for its name, or when there are twice as many names
 /// as were alive at the last clean-up.
 ///
-/// The store belongs to the process that made it. In a forked copy of that process every call of
+/// The store belongs to the process that created it. In a forked copy of that process every call of
 /// the trait fails with [`StoreError::Forked`], and the other methods do nothing.
 ///
 /// # Examples
@@ -43,6 +45,7 @@ use crate::sync::{Arc, Mutex, Origin};
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
+/// The state that the clones of a store share.
 struct Shared {
     clock: Clock,
     state: Mutex<MemoryState>,
@@ -52,100 +55,103 @@ struct Shared {
     origin: Origin,
 }
 
+/// A function that decides the fault of each call.
 type Injected = dyn Fn(&StoreCall<'_>) -> Fault + Send + Sync;
 
+/// Every name that is held or reserved.
 #[derive(Default)]
 struct MemoryState {
     held: HashMap<String, Held>,
-    /// Names that nobody holds, and until when they are for those who are due alone.
+    /// Names that nobody holds. Until this time only callers that are due get them.
     reserved: HashMap<String, Time>,
-    /// When there are so many, those that have run out are cleaned up.
+    /// At this number of names, those whose lease or reservation has run out are removed.
     crowd: usize,
-    /// The last token of all names, so that nothing has to be remembered of each.
+    /// The last token. All names share one sequence, so a free name needs no memory for its token.
     token: u64,
 }
 
+/// A name that somebody holds.
 struct Held {
     owner: String,
     until: Time,
     token: u64,
-    /// Since when the one has waited who has waited longest of all that are due.
+    /// When the longest wait began, of the callers that are due.
     next: Option<Time>,
 }
 
-/// For how long a name is reserved for those who are due: for a quarter of the longest wait, so that
-/// who is slow gets more time the longer it waits, within bounds.
+/// Returns how long a name is reserved for callers that are due: a quarter of the longest wait,
+/// from 5 ms to 25 ms. So a slow caller gets more time the longer it waits.
 fn reservation(waited: Duration) -> Duration {
     const LEAST: Duration = Duration::from_millis(5);
     const MOST: Duration = Duration::from_millis(25);
     (waited / 4).clamp(LEAST, MOST)
 }
 
-/// A call to a [`MemoryStore`], before it is executed.
+/// A call to a [`MemoryStore`] that has not been executed yet.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum StoreCall<'a> {
-    /// Somebody wants a name.
+    /// A caller acquires a name.
     Claim(&'a Claim<'a>),
-    /// A batch is to be renewed.
+    /// One call renews a batch of leases.
     Renew {
-        /// Where it goes.
+        /// The destination of the batch.
         destination: Destination,
-        /// What it is.
+        /// The leases to renew.
         batch: &'a [Renewal<'a>],
     },
-    /// Somebody gives a name back.
+    /// A holder releases a name.
     GiveBack {
         /// The name.
         name: &'a str,
-        /// Who it was.
+        /// The owner that releases it.
         owner: &'a str,
     },
-    /// One call gives several names back. A batch of one is a [`GiveBack`](Self::GiveBack).
+    /// One call releases several names. A batch of one is a [`GiveBack`](Self::GiveBack).
     GiveBackMany {
-        /// Where it goes.
+        /// The destination of the batch.
         destination: Destination,
-        /// What it is.
+        /// The names to release.
         batch: &'a [Holding<'a>],
     },
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[non_exhaustive]
 pub enum Fault {
-    /// It is executed.
+    /// The call is executed.
     None,
-    /// It is not executed, and fails.
+    /// The call is not executed, and fails.
     Fail(StoreError),
-    /// It is executed, and its answer is lost.
+    /// The call is executed, and its answer is lost: the caller gets this error.
     LoseAnswer(StoreError),
-    /// It is executed, and then this runs, on the caller's thread and without a lock, before the
-    /// answer comes.
+    /// The call is executed. Then this function runs, on the caller's thread and without a lock,
+    /// before the call returns.
     Then(Box<dyn FnOnce() + Send>),
-    /// The items at these places in a batch, of renewals or releases, fail with the error. All
+    /// The items at these positions of a batch of renewals or releases fail with the error. All
     /// other items, and all calls without a batch, are executed.
     Some(Vec<usize>, StoreError),
 }
 
 impl MemoryStore {
-    /// A store on [`Clock::boottime`].
+    /// Creates a store on [`Clock::boottime`].
     #[cfg(not(loom))]
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(Clock::boottime())
     }
 
-    /// A store on a clock, a manual one perhaps.
+    /// Creates a store on this clock, which may be a manual one.
     #[must_use]
     pub fn with_clock(clock: Clock) -> Self {
         Self::with_destinations(clock, 1)
     }
 
-    /// A store that spreads its names over so many destinations, by a hash.
+    /// Creates a store that spreads its names over this number of destinations, by a hash.
     ///
     /// # Panics
     ///
-    /// If there are none.
+    /// If `destinations` is zero.
     #[must_use]
     pub fn with_destinations(clock: Clock, destinations: u64) -> Self {
         assert!(destinations > 0, "a name has to have a destination");
@@ -159,22 +165,24 @@ impl MemoryStore {
         }))
     }
 
-    /// Asks `fault` from now on, before each call, what is to become of it. It runs on the caller's
-    /// thread without a lock: it may block, for a call that hangs, and panic.
+    /// Calls `fault` before each call from now on. Its result decides what happens to the call.
+    ///
+    /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
+    /// hangs, and it may panic.
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
         if !self.is_forked() {
             *self.0.faults.lock() = Some(Arc::new(fault));
         }
     }
 
-    /// No more faults.
+    /// Ends the injection of faults.
     pub fn heal(&self) {
         if !self.is_forked() {
             *self.0.faults.lock() = None;
         }
     }
 
-    /// Forgets all leases, as a server does that restarts without having saved anything. Tokens go on.
+    /// Forgets all leases, like a server that restarts without its data. Tokens go on increasing.
     pub fn forget(&self) {
         if self.is_forked() {
             return;
@@ -185,7 +193,7 @@ impl MemoryStore {
         }
     }
 
-    /// Who holds a name by the store's clock, with which token.
+    /// Returns the owner and the token of a name that is held by the store's clock.
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<(String, u64)> {
         if self.is_forked() {
@@ -197,17 +205,20 @@ impl MemoryStore {
         Some((held.owner.clone(), held.token))
     }
 
-    /// Whether this process is a forked copy, in which the locks may be held for ever.
+    /// Returns whether this process is a forked copy, in which a mutex may stay locked forever.
     fn is_forked(&self) -> bool {
         self.0.origin.is_elsewhere()
     }
 
+    /// Asks the injected function, without holding the lock that protects it: the function may
+    /// block or replace itself.
     fn fault(&self, call: &StoreCall<'_>) -> Fault {
         let fault = self.0.faults.lock().clone();
         fault.map_or(Fault::None, |fault| fault(call))
     }
 
-    /// Executes a call as the fault says.
+    /// Executes a call as the injected fault says. `execute` gets the positions that fail, and
+    /// their error.
     fn execute<T>(
         &self,
         call: &StoreCall<'_>,
@@ -232,15 +243,17 @@ impl MemoryStore {
         }
     }
 
+    /// Grants the name, or says how long it is held or reserved.
     fn grant(&self, claim: &Claim<'_>) -> Acquired {
         let mut state = self.0.state.lock();
-        // Under the lock, here and below: who comes later has a later time, so that nothing is
-        // shortened by one who was overtaken.
+        // The clock is read under the lock, here and below. So a later call has a later time, and
+        // no call shortens a lease because another one has overtaken it.
         let now = self.0.clock.now();
         if let Some(held) = state.held.get_mut(claim.name)
             && now < held.until
             && held.owner != claim.owner
         {
+            // The release needs the longest wait to choose the length of the reservation.
             if claim.waits && claim.is_due() {
                 let since = now - claim.waited;
                 held.next = Some(held.next.map_or(since, |next| next.min(since)));
@@ -249,6 +262,7 @@ impl MemoryStore {
                 remaining: held.until.since(now),
             };
         }
+        // The name is free, but reserved: only a caller that is due may take it.
         if let Some(until) = state.reserved.get(claim.name)
             && now < *until
             && !claim.is_due()
@@ -258,6 +272,8 @@ impl MemoryStore {
             };
         }
         state.reserved.remove(claim.name);
+        // Twice the number of live names as the next threshold makes the clean-up cost constant
+        // time per grant on average.
         if state.held.len() + state.reserved.len() >= state.crowd {
             state.held.retain(|_, held| now < held.until);
             state.reserved.retain(|_, until| now < *until);
@@ -275,6 +291,7 @@ impl MemoryStore {
         Acquired::Granted { token }
     }
 
+    /// Renews one lease.
     fn prolong(&self, renewal: &Renewal<'_>) -> Outcome {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -287,6 +304,7 @@ impl MemoryStore {
         }
     }
 
+    /// Releases one name.
     fn free(&self, name: &str, owner: &str) -> Released {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -295,10 +313,11 @@ impl MemoryStore {
                 let in_time = now < held.until;
                 let reserved = held.next.map(|since| now + reservation(now.since(since)));
                 let gone = state.held.remove(name);
-                // In the same hold: nobody comes in between.
+                // Under the same lock as the removal, so that no other caller takes the name first.
                 if let Some(until) = reserved.filter(|_| in_time) {
                     state.reserved.insert(name.to_owned(), until);
                 }
+                // Unlock before freeing memory and before waking a caller.
                 drop(state);
                 drop(gone);
                 self.0.wait_queue.released(name);
@@ -318,7 +337,7 @@ impl LeaseStore for MemoryStore {
         if self.0.destinations == 1 {
             return Destination::default();
         }
-        // Always the same, also in the next run.
+        // This hasher has fixed keys, so the destination is the same in every run.
         let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         Destination::new(hasher.hash_one(name) % self.0.destinations)
     }

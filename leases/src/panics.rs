@@ -1,21 +1,25 @@
-//! Running user code that may panic.
+//! Runs user code that may panic.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs user code and catches its panic, whose message is the error. The payload of the panic is user
-/// code's too, and its `Drop` may panic in turn, so it is dropped under another guard.
+/// Runs user code and returns the message of its panic, if it panics.
+///
+/// The payload of the panic belongs to user code, too. Its `Drop` may panic in turn, so the payload
+/// is dropped in a second `catch_unwind`.
 pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = message_of(payload.as_ref());
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            // A payload whose drop panics with another such payload could go on without end.
+            // The payload of this second panic could panic in its drop, too, and so on without end.
+            // So it is leaked.
             std::mem::forget(again);
         }
         message
     })
 }
 
+/// Returns the text of a panic payload.
 fn message_of(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()

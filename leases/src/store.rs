@@ -1,4 +1,4 @@
-//! What a backend is asked for.
+//! The interface between leases and the backend that stores them.
 
 use std::fmt;
 use std::task::Waker;
@@ -6,59 +6,63 @@ use std::time::{Duration, Instant};
 
 use crate::sync::Arc;
 
-/// Where leases live: who holds which name, and until when.
+/// A backend that stores leases: which owner holds which name, and until when.
 ///
-/// [`MemoryStore`](super::MemoryStore) is the embedded one, and shows how to write another.
+/// [`MemoryStore`](super::MemoryStore) keeps leases in memory. Its source shows how to write
+/// another backend.
 ///
 /// # What a backend promises
 ///
-/// - A name is granted to one owner at a time. The lease begins when the backend executes the call,
-///   which lies after the moment at which the caller sent it: by the caller's reckoning a lease
-///   never ends later than by the backend's.
-/// - Tokens of a name strictly increase from grant to grant.
-/// - Acquiring by the owner that holds the name already is granted once more, for a full lease: a
-///   call whose answer was lost is repeated with the same owner.
-/// - Renewing and releasing touch nothing but what the named owner holds.
+/// - A name is granted to one owner at a time. The lease begins when the backend executes the call.
+///   That is after the caller has sent it. So a lease never ends later by the caller's clock than
+///   by the backend's clock.
+/// - The tokens of a name strictly increase from grant to grant.
+/// - An acquire by the owner that already holds the name is granted again, for a full lease. A call
+///   whose answer was lost is repeated with the same owner.
+/// - Renewals and releases change only what the named owner holds.
 /// - A call sends nothing after its `limit`, and returns soon after it. A call that returns much
-///   later delays no call of another destination, but it keeps a thread. There are at most 240
-///   threads for renewals, 64 for batches of releases, and 192 for awaited calls, 64 of these for
-///   one destination.
+///   later does not delay calls to other destinations, but it occupies a thread. There are at most
+///   240 threads for renewals, 64 for batches of releases, and 192 for awaited calls. One
+///   destination gets at most 64 of the threads for awaited calls.
 ///
-/// Owners are never used twice: every acquire of a [`Leases`](super::Leases) has one of its own.
+/// An owner is never used twice: every acquire of a [`Leases`](super::Leases) has an owner of its
+/// own.
 ///
-/// What wraps another store passes every call on, those with a default here as well: without them
-/// all names share one destination, leases have no bound, and who waits is not woken.
+/// A store that wraps another store must forward every method, including those with a default here.
+/// With the defaults, all names share one destination, the length of leases has no bound, and
+/// waiting callers are not woken.
 ///
 /// # Panics
 ///
-/// A panic of a call counts as [`StoreError::Unavailable`].
+/// A panic in a call counts as [`StoreError::Unavailable`].
 pub trait LeaseStore: Send + Sync + 'static {
-    /// What `name` shares its fate with: names of one destination are renewed together, and a
-    /// destination that is slow or gone delays no other. Always the same for a name.
+    /// Returns the destination of `name`. Names of one destination are renewed together. A
+    /// destination that is slow or gone delays no other destination. The result is always the same
+    /// for a name.
     fn destination(&self, name: &str) -> Destination {
         let _ = name;
         Destination::default()
     }
 
-    /// The longest lease that may be asked for.
+    /// Returns the longest lease that this store grants.
     fn longest_lease(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Takes a name, if nobody holds it.
+    /// Acquires a name if nobody holds it.
     ///
     /// # Errors
     ///
-    /// After [`StoreError::Unavailable`] it is unknown whether the name was granted, and it is given
-    /// back; after the others it was not.
+    /// After [`StoreError::Unavailable`] it is unknown whether the name was granted, so the caller
+    /// releases it. After any other error the name was not granted.
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
 
-    /// Prolongs leases of one destination, each for its full length from now on. One outcome for
-    /// each of `batch`, in the same order; those that are missing count as failed.
+    /// Renews leases of one destination, each for its full length from now on. Returns one outcome
+    /// for each item of `batch`, in the same order. A missing outcome counts as a failure.
     ///
     /// # Errors
     ///
-    /// If all have failed. After [`StoreError::Refused`] each is tried alone.
+    /// If all renewals have failed. After [`StoreError::Refused`] each one is tried alone.
     fn renew(
         &self,
         destination: Destination,
@@ -66,25 +70,25 @@ pub trait LeaseStore: Send + Sync + 'static {
         limit: Duration,
     ) -> Result<Vec<Outcome>, StoreError>;
 
-    /// Gives a name back, if this owner holds it, and wakes who [watches](Self::watch) it.
+    /// Releases a name if this owner holds it, and wakes a caller that [watches](Self::watch) it.
     ///
     /// # Errors
     ///
-    /// After an error it is unknown whether the name was given back.
+    /// After an error it is unknown whether the name was released.
     fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError>;
 
-    /// Gives names of one destination back, each as [`release`](Self::release) does. Returns one
+    /// Releases names of one destination, each as [`release`](Self::release) does. Returns one
     /// answer for each item of `batch`, in the same order. A missing answer counts as a failure.
     ///
-    /// The locks of dropped guards and of closed leases are given back by this call, at most
+    /// This call releases the locks of dropped guards and of closed leases, at most
     /// [`LeasesBuilder::batch`](super::LeasesBuilder::batch) of them at a time. The default calls
     /// [`release`](Self::release) for one item after the other, until `limit` is over. A backend on
     /// a network should send them together. Otherwise each lock costs a round trip.
     ///
     /// # Errors
     ///
-    /// If all items have failed. Then any of them may have been given back or not. After
-    /// [`StoreError::Refused`] each is tried again in a batch of its own.
+    /// If all items have failed. Any of them may have been released all the same. After
+    /// [`StoreError::Refused`] each item is tried again in a batch of its own.
     fn release_many(
         &self,
         destination: Destination,
@@ -104,24 +108,28 @@ pub trait LeaseStore: Send + Sync + 'static {
         Ok(batch.iter().map(release).collect())
     }
 
-    /// Wakes `waker` when `name` may be free, until the answer is dropped. `None`, the default, if
-    /// the backend can't tell. It may wake for nothing, and it may miss something: who waits asks
-    /// again every now and then, and when the lease that is in the way has run out.
+    /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
+    /// returns `None`: this backend can't announce releases.
+    ///
+    /// Wake-ups may be spurious, and the backend may miss a release. So a waiting caller also asks
+    /// again at intervals, and when the lease in its way has run out.
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
         let _ = (name, waker);
         None
     }
 }
 
-/// Somebody who waits for a name. Dropping it ends that, and leaves nothing behind; who was woken and
-/// has not [looked](Self::looks) since passes that on to the next one who waits.
+/// A registered wait for a name.
+///
+/// Dropping it ends the wait and leaves nothing behind. If the waiting caller was woken and has not
+/// [asked](Self::looks) since, the drop passes the wake-up on to the next waiting caller.
 pub trait Watch: Send + Sync {
-    /// The waiter is about to ask for the name: what woke it before has been heard, and it may be
-    /// woken again from now on.
+    /// Reports that the waiting caller is about to ask for the name. This consumes the last
+    /// wake-up, and the caller may be woken again from now on.
     fn looks(&self);
 }
 
-/// Whoever shares a store, or chooses one when the program runs.
+/// Implements the trait for a pointer, so that a store can be shared or chosen at run time.
 macro_rules! pass_on {
     ($pointer:ident) => {
         impl<S: LeaseStore + ?Sized> LeaseStore for $pointer<S> {
@@ -174,37 +182,38 @@ macro_rules! pass_on {
 pass_on!(Arc);
 pass_on!(Box);
 
-/// What leases share their fate with: a node, a shard, a peer.
+/// Identifies a part of a backend that can fail on its own, such as a node, a shard or a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Destination(u64);
 
 impl Destination {
-    /// The destination of this number.
+    /// Creates the destination with this number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Destination(number)
     }
 
-    /// Its number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// What a name is acquired with.
+/// The arguments of an acquire.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Claim<'a> {
-    /// What is to be held.
+    /// The name to acquire.
     pub name: &'a str,
-    /// Who is to hold it.
+    /// The owner that will hold the name.
     pub owner: &'a str,
-    /// For how long, from the moment of the grant.
+    /// The length of the lease, from the moment of the grant.
     pub lease: Duration,
-    /// Whether the caller will wait if somebody holds it, so that the release is to be announced.
+    /// Whether the caller will wait if somebody holds the name. If so, the store announces the
+    /// release.
     pub waits: bool,
-    /// For how long the caller has waited. A fair store reserves a released name, for a few
+    /// How long the caller has waited. A fair store reserves a released name, for a few
     /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
     /// right after its own release is always faster than callers that have to be woken.
     pub waited: Duration,
@@ -216,7 +225,7 @@ impl<'a> Claim<'a> {
     /// of handing a name over, so the throughput stays high, and short for a caller that waits.
     pub const TURN: Duration = Duration::from_millis(20);
 
-    /// A claim that does not wait.
+    /// Creates a claim of a caller that does not wait.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
         Claim {
@@ -228,7 +237,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The same, and the caller will wait.
+    /// Returns the same claim, by a caller that will wait.
     #[must_use]
     pub fn waiting(self) -> Self {
         Claim {
@@ -237,33 +246,33 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The same claim, by a caller that has waited for `waited`.
+    /// Returns the same claim, by a caller that has waited for `waited`.
     #[must_use]
     pub fn waited(self, waited: Duration) -> Self {
         Claim { waited, ..self }
     }
 
-    /// Whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name is
-    /// granted to such a caller. If it goes on [waiting](Claim::waits), the next release reserves
-    /// the name for it.
+    /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
+    /// is granted to such a caller. If it goes on [waiting](Claim::waits), the next release
+    /// reserves the name for it.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.waited >= Claim::TURN
     }
 }
 
-/// What became of an acquire.
+/// The result of an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Acquired {
-    /// It is the owner's for a full lease.
+    /// The owner holds the name for a full lease.
     Granted {
-        /// Greater than that of every earlier grant of the name.
+        /// The token, which is greater than that of every earlier grant of the name.
         token: u64,
     },
-    /// Somebody else has it.
+    /// Somebody else holds the name.
     Held {
-        /// What is left of that lease, unless it is prolonged.
+        /// How long that lease still lasts, unless it is renewed.
         remaining: Duration,
     },
 }
@@ -272,18 +281,19 @@ pub enum Acquired {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Renewal<'a> {
-    /// What is held.
+    /// The name that is held.
     pub name: &'a str,
-    /// Who holds it.
+    /// The owner that holds it.
     pub owner: &'a str,
-    /// How long the lease is to be from now on.
+    /// The length of the lease from now on.
     pub lease: Duration,
-    /// How many guards hold it; for whoever looks at the backend, it decides nothing.
+    /// The number of guards of this lease. It is shown to people who look at the backend, and
+    /// decides nothing.
     pub holds: u32,
 }
 
 impl<'a> Renewal<'a> {
-    /// The renewal of a lease that one guard holds.
+    /// Creates the renewal of a lease with one guard.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str, lease: Duration) -> Self {
         Renewal {
@@ -295,15 +305,15 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// What became of one renewal.
+/// The result of one renewal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It lasts for a full lease again, from a moment after the call was sent.
+    /// The lease has its full length again, counted from a moment after the call was sent.
     Renewed,
-    /// This owner does not hold it, and never will again.
+    /// This owner does not hold the name, and never will again.
     NotHeld,
-    /// Nobody knows. It is tried again for as long as the lease lasts.
+    /// The result is unknown. The renewal is tried again while the lease lasts.
     Failed(StoreError),
 }
 
@@ -311,68 +321,71 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holding<'a> {
-    /// The name that is given back.
+    /// The name to release.
     pub name: &'a str,
-    /// The owner that gives it back.
+    /// The owner that releases it.
     pub owner: &'a str,
 }
 
 impl<'a> Holding<'a> {
-    /// The name `name`, which is given back if `owner` holds it.
+    /// Creates the release of `name`, which succeeds if `owner` holds it.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str) -> Self {
         Holding { name, owner }
     }
 }
 
-/// What became of a release.
+/// The result of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Released {
-    /// It is free.
+    /// The name is free.
     Released,
-    /// This owner did not hold it any more.
+    /// This owner did not hold the name any more.
     NotHeld,
 }
 
-/// Why a backend did not do what it was asked for.
+/// The reason why a call to a backend failed.
 ///
-/// None of them ends a lease: a renewal is tried again until the lease has run out by the local
-/// clock.
+/// No error ends a lease: a renewal is tried again until the lease has run out by the local clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It can't be reached, is busy, loading, or failing over, or did not answer in time. May pass.
+    /// The backend can't be reached, is busy, loading or failing over, or did not answer in time.
+    /// The error may pass. The call may have been executed.
     Unavailable(String),
-    /// It does not do that, and has not: a batch that it can't take as a whole, a permission, a key of another
-    /// type. The same call will be refused again.
+    /// The backend refused the call and did not execute it. Examples are a batch that it can't take
+    /// as a whole, a missing permission, and a key of another type. The same call will be refused
+    /// again.
     Refused(String),
-    /// It grants nothing yet, since leases of before its restart may still be believed in.
+    /// The backend has restarted and grants nothing yet, since holders may still rely on leases
+    /// from before the restart.
     Restarted {
-        /// For how long.
+        /// How long it grants nothing.
         wait: Duration,
     },
-    /// This process was forked after the store was made, and the store belongs to the original.
-    /// Nothing was sent. Every later call fails, too: make another store in this process.
+    /// This process was forked after the store was created, and the store belongs to the original
+    /// process. Nothing was sent. Every later call fails, too: create another store in this
+    /// process.
     Forked,
-    /// The store is new or has lost its data, and grants nothing yet: holders may still believe in
+    /// The store is new or has lost its data, and grants nothing yet: holders may still rely on
     /// leases that it does not know.
     Emptied {
-        /// For how long.
+        /// How long it grants nothing.
         wait: Duration,
-        /// The store has evicted keys to save memory. That may be the reason.
+        /// Whether the store has evicted keys to save memory, which may be the reason.
         evicted: bool,
     },
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         !matches!(self, StoreError::Refused(_) | StoreError::Forked)
     }
 
-    /// Whether the call may have been executed all the same.
+    /// Returns whether the call may have been executed all the same.
     pub(super) fn leaves_open(&self) -> bool {
         matches!(self, StoreError::Unavailable(_))
     }

@@ -1,4 +1,4 @@
-//! The options of a store on Redis.
+//! The builder of a store on Redis.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use super::{Options, RedisStore};
 
 const PREFIX: &str = "tourbillon";
 const LONGEST_LEASE: Duration = Duration::from_secs(30);
-/// A clock that is wrong by a day, as one with a wrong date is, and an hour to spare.
+/// Covers a clock that is set back by a day, with an hour to spare.
 const TOKEN_LIFE: Duration = Duration::from_secs(25 * 3_600);
 const CONNECTIONS: usize = 16;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
-/// Linux counts up to 32,767 s.
+/// Below 32,767 s, the longest time that Linux accepts.
 const LONGEST_KEEPALIVE: Duration = Duration::from_secs(9 * 3_600);
 const DAY: u64 = 24 * 3_600;
-/// Microseconds of a year are far below 2^53, which Lua's numbers are exact to.
+/// A year in microseconds is far below 2^53, up to which the numbers of Lua are exact.
 const LONGEST: Duration = Duration::from_secs(365 * DAY);
-/// Twice the longest lease there is.
+/// Twice the longest possible lease.
 const LONGEST_TOKEN_LIFE: Duration = Duration::from_secs(2 * 365 * DAY);
 /// Redis expires keys to the millisecond.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// More would be as many threads that wait for one server.
+/// Each connection may have a thread that waits for the server, so more would not help.
 const MOST_CONNECTIONS: usize = 1_024;
 
 /// Builds a [`RedisStore`].
@@ -64,9 +64,9 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// One or more certificates of trusted authorities in PEM, for `rediss://`. Without this call
-    /// the store trusts the authorities that the system trusts. With one or more calls it trusts
-    /// the authorities of these calls and no others. Feature `redis-tls`.
+    /// Adds one or more certificates of trusted authorities in PEM, for `rediss://`. Without this
+    /// call the store trusts the authorities that the system trusts. With one or more calls it
+    /// trusts the authorities of these calls and no others. Feature `redis-tls`.
     ///
     /// # Examples
     ///
@@ -86,8 +86,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The certificate of this client and its private key, both in PEM, for a `rediss://` server
-    /// that asks for certificates. `chain` also holds the intermediate certificates up to an
+    /// Sets the certificate of this client and its private key, both in PEM, for a `rediss://`
+    /// server that asks for certificates. `chain` also holds the intermediate certificates up to an
     /// authority that the server trusts. Feature `redis-tls`.
     #[cfg(feature = "redis-tls")]
     pub fn tls_client_certificate_pem(
@@ -99,10 +99,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The number of destinations over which names are spread, by equal ranges of slots; one by
-    /// default. It is for a proxy that hides a cluster. Renewals and releases of a destination go
-    /// out together, on [connections](Self::connections) of its own. So a node that hangs delays
-    /// only the calls for its own ranges.
+    /// Sets the number of destinations over which names are spread, by equal ranges of slots; one
+    /// by default. Use it with a proxy that hides a cluster. Renewals and releases of a destination
+    /// are sent together, on [connections](Self::connections) of its own. So a node that hangs
+    /// delays only the calls for its own ranges.
     ///
     /// Each destination has its own marker, which vanishes with the data of its node. Choose a
     /// number at which no range lies on two nodes.
@@ -111,33 +111,33 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// What all keys and the channel begin with; `tourbillon` by default. Stores of different
-    /// prefixes know nothing of each other.
+    /// Sets the prefix of all keys and of the channel; `tourbillon` by default. Stores with
+    /// different prefixes are independent of each other.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// The longest lease that may be asked for; 30 s by default. For the same time nothing is
+    /// Sets the longest lease that the store grants; 30 s by default. For the same time nothing is
     /// granted after the server has started or lost its data. **All stores with this prefix need
     /// the same value**: a store that waits for less may grant a lock that somebody else still
-    /// believes to hold.
+    /// relies on.
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.longest_lease = longest;
         self
     }
 
-    /// The server forgets nothing when it is killed: it has `appendonly yes` and
+    /// Declares that the server loses nothing when it is killed: it has `appendonly yes` and
     /// `appendfsync always`, and nobody empties it. Then the store never waits before it grants.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
     }
 
-    /// The server starts empty on purpose, and all earlier holders are gone, as in a test or in a
-    /// container that is started for one run. A server that knows nothing of this prefix then
-    /// grants at once, instead of waiting for the [longest lease](Self::longest_lease). After a
-    /// restart *with* its data the store still waits.
+    /// Declares that the server starts empty on purpose and all earlier holders are gone, as in a
+    /// test or in a container that is started for one run. A server without data of this prefix
+    /// then grants at once, instead of waiting for the [longest lease](Self::longest_lease). After
+    /// a restart *with* its data the store still waits.
     ///
     /// The danger: if the server loses its data while somebody holds a lock, the store takes it for
     /// a new server and **grants the same lock to somebody else at once**. A crash without
@@ -147,7 +147,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For how long the last token of a name is kept after its last grant. By default that is 25
+    /// Sets how long the last token of a name is kept after its last grant. By default that is 25
     /// hours, or twice the [longest lease](Self::longest_lease) if that is longer. Each name that
     /// was ever granted takes some 150 bytes of the server's memory for this time.
     ///
@@ -160,32 +160,32 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many acquires and releases may be under way at one time, each on a connection of its
-    /// own; 16 by default. Further ones wait for their turn, within their limits. The number holds
-    /// for each of several [destinations](Self::destinations). The store keeps the same number of
-    /// idle connections, for all destinations together.
+    /// Sets how many acquires and releases may be under way at one time, each on a connection of
+    /// its own; 16 by default. Further ones wait for their turn, within their limits. The number
+    /// applies to each [destination](Self::destinations). The store keeps at most the same number
+    /// of idle connections, for all destinations together.
     ///
-    /// Renewals and batches of releases do not wait for a turn. They have further connections, as
-    /// many as there are passes at one time.
+    /// Renewals and batches of releases do not wait for a turn. They have further connections, one
+    /// for each flush that is under way.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// The idle time after which the system probes the server (TCP keepalive): 15 s by default,
-    /// `None` for never. Probes keep the connection alive in devices between the two machines, and
-    /// find out that the server is gone. The time is rounded up to whole seconds. The system
-    /// decides how many probes it sends before it gives up. Unix sockets ignore this option.
+    /// Sets the idle time after which the system probes the server (TCP keepalive): 15 s by
+    /// default, `None` for never. Probes keep the connection alive in devices between the two
+    /// machines, and detect that the server is gone. The time is rounded up to whole seconds. The
+    /// system decides how many probes it sends before it gives up. Unix sockets ignore this option.
     pub fn tcp_keepalive(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.tcp_keepalive = after.into();
         self
     }
 
-    /// The store. This does not connect: a server that is away just now is no error here.
+    /// Creates the store. This does not connect, so it succeeds also while the server is down.
     ///
     /// # Errors
     ///
-    /// If an option is not what it may be; the error names the value.
+    /// If an option is invalid. The error names the value.
     pub fn build(self) -> Result<RedisStore, RedisBuildError> {
         let server = self.server()?;
         if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
@@ -225,6 +225,7 @@ impl RedisStoreBuilder {
         ))
     }
 
+    /// Returns the life of tokens, or its default.
     fn life_of_tokens(&self) -> Duration {
         let default = || TOKEN_LIFE.max(self.longest_lease.saturating_mul(2));
         self.token_life.unwrap_or_else(default)
@@ -232,12 +233,14 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
+    /// Reads the URL and the certificates.
     fn server(&self) -> Result<Server, RedisBuildError> {
         let wrong = |why: String| RedisBuildError::Url {
             url: without_password(&self.url),
             why,
         };
-        // TLS is done here: the client's own has no limit for the handshake.
+        // This crate does TLS itself, since the handshake of the crate `redis` has no limit. So the
+        // crate `redis` gets a plain URL.
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", ""));
         let tls = matches!(scheme, "rediss" | "valkeys");
         if tls && cfg!(not(feature = "redis-tls")) {
@@ -258,7 +261,7 @@ impl RedisStoreBuilder {
                 None => described(&error),
             })
         })?;
-        // The system takes whole seconds, and would round down.
+        // Round up: the system takes whole seconds, and would round down.
         let keepalive = self.tcp_keepalive.map(|after| {
             let begun = u64::from(after.subsec_nanos() > 0);
             Duration::from_secs(after.as_secs() + begun)
@@ -292,14 +295,14 @@ impl fmt::Debug for RedisStoreBuilder {
     }
 }
 
-/// What the client says without the kind that it appends.
+/// Returns the message of an error of the crate `redis`, without the kind that it appends.
 fn described(error: &redis::RedisError) -> String {
     let text = error.to_string();
     text.split(" - ").next().unwrap_or_default().to_owned()
 }
 
-/// The URL with stars for everything that may be a password: what follows the first colon before
-/// an `@`, and the values of a query. Also for what is no URL at all.
+/// Replaces everything that may be a password by stars: the text between the first colon and an
+/// `@`, and the whole query. This also works for a text that is no URL.
 fn without_password(url: &str) -> String {
     let (url, query) = match url.split_once('?') {
         Some((url, _)) => (url, "?***"),
@@ -319,11 +322,11 @@ fn without_password(url: &str) -> String {
     format!("{scheme}{shown}{query}")
 }
 
-/// Why a store on Redis can't be built. Names the offending value and what it may be.
+/// The reason why a store on Redis can't be built. It names the invalid value and the valid ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RedisBuildError {
-    /// Not a URL of a server, or one that needs what is not there.
+    /// This is not the URL of a server, or it needs something that is missing.
     Url {
         /// The URL, with stars for the password.
         url: String,
@@ -340,7 +343,7 @@ pub enum RedisBuildError {
     LongestLease(Duration),
     /// The life of tokens is not between the longest lease and 730 days.
     TokenLife {
-        /// What was asked for.
+        /// The life that was asked for.
         life: Duration,
         /// The longest lease of the store.
         longest_lease: Duration,
@@ -471,7 +474,7 @@ mod tests {
             RedisBuildError::Destinations(0)
         );
         assert!(some().build().is_ok());
-        // The default fits the longest lease that is possible.
+        // The default is valid with the longest possible lease, too.
         assert!(some().longest_lease(LONGEST).build().is_ok());
     }
 

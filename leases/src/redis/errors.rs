@@ -1,4 +1,4 @@
-//! What may pass, and what will be refused again.
+//! Tells errors that may pass from errors that will be repeated.
 
 use std::{fmt, io};
 
@@ -6,17 +6,19 @@ use redis::ServerError;
 
 use crate::store::StoreError;
 
-/// Codes of answers that pass by themselves:
+/// The codes of errors that pass by themselves:
 ///
-/// - `LOADING`: it reads its data after a start. `BUSY`: a script of somebody keeps it.
-/// - `READONLY`, `MASTERDOWN`, `NOREPLICAS`: a failover, or too few replicas just now.
+/// - `LOADING`: the server reads its data after a start. `BUSY`: a script keeps it busy.
+/// - `READONLY`, `MASTERDOWN`, `NOREPLICAS`: a failover is going on, or there are too few replicas.
 /// - `CLUSTERDOWN`, `TRYAGAIN`, `ASK`: the cluster elects, or moves the slot of this key.
-/// - `NOSCRIPT`: forgotten again between two sendings.
-/// - `OOM`, `MISCONF`: it takes no writes, as long as memory or disk are full.
+/// - `NOSCRIPT`: the server forgot the script again between two requests.
+/// - `OOM`, `MISCONF`: the server takes no writes while its memory or disk is full.
 ///
-/// What is not among them will be refused again: `NOAUTH`, `WRONGPASS` and `NOPERM` until somebody
-/// changes the rights, `WRONGTYPE` until somebody removes the key, `CROSSSLOT` and `MOVED` since
-/// this server is not the one to ask.
+/// All other codes will be repeated:
+///
+/// - `NOAUTH`, `WRONGPASS`, `NOPERM`: until somebody changes the rights.
+/// - `WRONGTYPE`: until somebody removes the key.
+/// - `CROSSSLOT`, `MOVED`: this is the wrong server for the call.
 const PASSING: [&str; 11] = [
     "LOADING",
     "BUSY",
@@ -31,18 +33,18 @@ const PASSING: [&str; 11] = [
     "MISCONF",
 ];
 
-/// Why there is no answer.
+/// The reason why a call got no answer.
 pub(super) enum CallFault {
-    /// The connection is gone, perhaps since long ago.
+    /// The connection is closed, perhaps since long ago.
     Lost(String),
-    /// Nothing came in time.
+    /// No answer came in time.
     Late(String),
-    /// Anything else.
+    /// Any other error.
     Other(StoreError),
 }
 
 impl CallFault {
-    /// What an error of the connection means.
+    /// Classifies an error of the connection.
     pub(super) fn of(error: &io::Error, address: &impl fmt::Display) -> Self {
         #[cfg(feature = "redis-tls")]
         if let Some(refusal) = super::tls::refusal(error) {
@@ -60,6 +62,7 @@ impl CallFault {
         }
     }
 
+    /// Creates the fault of a call without an answer in time.
     pub(super) fn late(address: &impl fmt::Display) -> Self {
         CallFault::Late(format!("{address}: no answer in time"))
     }
@@ -74,10 +77,10 @@ impl From<CallFault> for StoreError {
     }
 }
 
-/// What an error that the server answered means.
+/// Classifies an error that the server answered.
 pub(super) fn answered(error: &ServerError) -> StoreError {
     let details = error.details().unwrap_or_default();
-    // Which line of a script it was helps nobody.
+    // Cut the position in the script, which does not help the reader of the message.
     let said = details.split(" script: ").next().unwrap_or_default();
     let hint = match error.code() {
         "NOAUTH" | "WRONGPASS" => "; put user and password into the URL",
@@ -93,8 +96,8 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
     }
 }
 
-/// Whether a cluster, or a proxy that hides one, refused the call since its keys lie in several slots.
-/// Nodes have a code for that, proxies their own words.
+/// Returns whether a cluster, or a proxy that hides one, refused the call because its keys lie in
+/// several slots. Nodes have a code for that; proxies use their own words.
 pub(super) fn is_cross_slot(error: &ServerError) -> bool {
     let words = error.details().unwrap_or_default().to_ascii_lowercase();
     error.code() == "CROSSSLOT"
@@ -104,12 +107,13 @@ pub(super) fn is_cross_slot(error: &ServerError) -> bool {
                 .any(|word| words.contains(word))
 }
 
+/// Returns whether an error may pass by itself.
 fn flushes(code: &str, details: &str) -> bool {
     if PASSING.contains(&code) {
         return true;
     }
-    // Servers before version 7 wrap what a script met into an `ERR` of their own; proxies tell of
-    // their own troubles in words.
+    // Servers before version 7 wrap the error of a command in a script into an `ERR`. Proxies
+    // describe their own errors in words.
     code == "ERR"
         && (details.contains("max number of clients reached")
             || details.contains("timed out")

@@ -1,21 +1,22 @@
--- Why a grant has to wait, as numbers for the answer.
+-- The reasons why grants have to wait, as numbers for the answer.
 local WHY = {restarted = 1, empty = 2, evicted = 3}
 
--- How many microseconds of `longest` have not passed since this server started.
--- The uptime is told in whole seconds of the wall clock, as is the start: it began in the second
--- that is `uptime` before the present one, at its end in the worst case.
+-- Returns how much of `longest` is left, counted from the start of this server, in us.
+--
+-- The server reports its uptime in whole seconds of the wall clock. It started in the second that
+-- is `uptime` seconds before the current one, in the worst case at the end of that second.
 local function rest_of_uptime(info, longest, microseconds)
   local uptime = string.match(info, 'uptime_in_seconds:(%-?%d+)')
   return math.max(0, longest - ((uptime - 1) * 1000000 + microseconds))
 end
 
--- Whether something may be granted: nil if so, or else what the caller is to be told: {2, us, why},
--- or an error. `marker` is a key, or nil if it lies in another slot; `longest` is in us, or 0 for a
--- server that forgets nothing.
+-- Decides whether locks may be granted. Returns nil if so. Otherwise it returns the answer for the
+-- caller: {2, us, why}, or an error. `marker` is a key, or nil if it lies in another slot.
+-- `longest` is in us, or 0 for a server that forgets nothing.
 --
--- The marker is "RUN END WHY": the run of the server, which has a name of its own; the moment until
--- which nothing is granted, or 0 when that has passed; and why. A marker of this run with 0 says
--- that this server has lost nothing since that moment, and asks no clock.
+-- The marker is the text "RUN END WHY". RUN is the id of the server's run. END is the time until
+-- which nothing is granted, or 0 when that time has passed. WHY is the reason. A marker of this run
+-- with END 0 says that this server has lost nothing since that time; it needs no clock.
 local function guard(marker, longest, starts_empty, time)
   if longest == 0 then return nil end
   local info = redis.pcall('INFO', 'server')
@@ -26,17 +27,17 @@ local function guard(marker, longest, starts_empty, time)
   if not marker then
     local rest = rest_of_uptime(info, longest, tonumber(time[2]))
     if rest == 0 then return nil end
-    -- More is left if the clock is behind the server's start.
+    -- More than `longest` is left if the clock is behind the server's start.
     return {2, math.min(rest, longest + 1000000), WHY.restarted}
   end
   local now = time[1] * 1000000 + time[2]
-  -- A server that does not name its run is asked for its uptime each time.
+  -- If a server does not report its run, its uptime is checked each time.
   local run = string.match(info, 'run_id:(%x+)')
   local found = redis.call('GET', marker)
   local of, ends, why = string.match(found or '', '^(%x+) (%d+) (%a+)$')
   local rest
   if not WHY[why] then
-    -- Data were lost at a moment that nobody knows: perhaps just now.
+    -- There is no valid marker: data were lost at an unknown time, perhaps just now.
     rest, why = longest, 'empty'
     if starts_empty then
       rest = 0
@@ -45,13 +46,14 @@ local function guard(marker, longest, starts_empty, time)
     end
   else
     if of == run and ends == '0' then return nil end
-    -- The longest lease is enough from any moment on. More is left if the clock was set back.
+    -- No wait has to be longer than the longest lease. More is left if the clock was set back.
     rest = math.max(0, math.min(ends - now, longest))
     if of ~= run then
       local since_start = math.min(rest_of_uptime(info, longest, tonumber(time[2])), longest)
       if since_start >= rest then rest, why = since_start, 'restarted' end
     end
   end
+  -- Write only a change, since each write goes to the replicas and the append-only file.
   local written = string.format('%s %.0f %s', run or '0', rest > 0 and now + rest or 0, why)
   if written ~= found then redis.call('SET', marker, written) end
   if rest == 0 then return nil end

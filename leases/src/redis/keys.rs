@@ -1,16 +1,17 @@
-//! How names become keys.
+//! The keys of a lock in Redis.
 
 /// The keys of one prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
     channel: String,
-    /// One for each destination.
+    /// The marker of each destination.
     markers: Vec<String>,
 }
 
 impl Keys {
-    /// The prefix has no braces: those of the name are the first in a key, and decide its slot.
+    /// Creates the keys of a prefix without braces. Then the braces around the name are the first
+    /// ones in a key, and decide its slot.
     pub(super) fn new(prefix: String, destinations: u16) -> Self {
         Keys {
             channel: format!("{prefix}:released"),
@@ -33,7 +34,8 @@ impl Keys {
         format!("{}:{{{}}}:token", self.prefix, encoded(name))
     }
 
-    /// What vanishes with the data of the destination of a name. No lock's key ends like this.
+    /// Returns the marker key of a name's destination, which vanishes with the data of the
+    /// destination. No key of a lock ends like this.
     pub(super) fn marker(&self, name: &str) -> &str {
         &self.markers[usize::from(self.destination(name))]
     }
@@ -42,7 +44,7 @@ impl Keys {
         &self.markers
     }
 
-    /// Which range of slots a name lies in.
+    /// Returns the number of the range of slots in which a name lies.
     pub(super) fn destination(&self, name: &str) -> u16 {
         let destinations = u16::try_from(self.markers.len()).expect("there are fewer than slots");
         range(slot(name), destinations)
@@ -53,17 +55,18 @@ impl Keys {
     }
 }
 
-/// Slots are spread over destinations by equal ranges: the nodes of a cluster have ranges, too.
+/// Returns the destination of a slot. Destinations are equal ranges of slots, since the nodes of a
+/// cluster have ranges, too.
 fn range(slot: u16, destinations: u16) -> u16 {
     let range = u32::from(slot) * u32::from(destinations) / u32::from(SLOTS);
     u16::try_from(range).expect("less than the destinations")
 }
 
-/// For each destination the least number whose slot lies there.
+/// Returns for each destination the least number whose slot lies there.
 fn tags(destinations: u16) -> impl Iterator<Item = u32> {
     let mut tags = vec![None; usize::from(destinations)];
     let mut missing = destinations;
-    // The numbers below a million reach every slot many times over.
+    // This loop ends: every slot has many numbers below a million.
     for number in 0_u32.. {
         if missing == 0 {
             break;
@@ -77,8 +80,8 @@ fn tags(destinations: u16) -> impl Iterator<Item = u32> {
     tags.into_iter().flatten()
 }
 
-/// The slot of a name's keys in a cluster: what the specification of Redis clusters says, a CRC-16
-/// (XMODEM) of what stands in the braces.
+/// Returns the slot of a name's keys in a cluster. By the specification of Redis clusters that is a
+/// CRC-16 (XMODEM) of the text in the braces.
 pub(super) fn slot(name: &str) -> u16 {
     let crc = encoded(name).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -93,11 +96,11 @@ pub(super) fn slot(name: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Of a cluster.
+/// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The name without braces, which would end the part of the key that a cluster hashes: the keys of
-/// a name have to lie in one slot.
+/// Replaces the braces in a name. A brace would end the part of the key that a cluster hashes, and
+/// all keys of a name have to lie in one slot.
 fn encoded(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for character in name.chars() {
@@ -115,7 +118,7 @@ fn encoded(name: &str) -> String {
 mod tests {
     #[test]
     fn slots_are_those_of_the_specification() {
-        // Its own example, and what `CLUSTER KEYSLOT` says.
+        // The example of the specification, and two answers of `CLUSTER KEYSLOT`.
         assert_eq!(super::slot("123456789"), 0x31c3 % super::SLOTS);
         assert_eq!(super::slot("foo"), 12_182);
         assert_eq!(super::slot("user1000"), 3_443);

@@ -1,4 +1,4 @@
-//! One connection, with a limit for each exchange.
+//! One connection to the server, with a limit for each exchange.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,14 +15,14 @@ pub(super) use super::wire::Limit;
 use super::wire::{Timed, Wire};
 use crate::store::StoreError;
 
-/// Where the server is, and who we are to it.
+/// The address of the server, and how to log in.
 pub(super) struct Server {
     address: Address,
     #[cfg(feature = "redis-tls")]
     tls: Option<Tls>,
-    /// After how long without a word the system asks whether the server is there.
+    /// The idle time after which the system probes the connection.
     keepalive: Option<Duration>,
-    /// What is sent first on each connection, with the number of its answers.
+    /// The first commands on each connection, and the number of their answers.
     greeting: (Vec<u8>, usize),
 }
 
@@ -32,7 +32,7 @@ enum Address {
 }
 
 impl Server {
-    /// None for an address of a kind that is unknown here.
+    /// Creates a server. Returns `None` if the kind of address is not supported.
     pub(super) fn new(info: &ConnectionInfo, keepalive: Option<Duration>) -> Option<Self> {
         let settings = info.redis_settings();
         let mut greeting = (Vec::new(), 0);
@@ -63,7 +63,7 @@ impl Server {
         })
     }
 
-    /// The host, if it is not a socket of this machine.
+    /// Returns the host, or `None` for a Unix socket.
     #[cfg(feature = "redis-tls")]
     pub(super) fn host(&self) -> Option<&str> {
         match &self.address {
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// The addresses to try, in their order.
+    /// Looks up the addresses of a host, in the order in which they are tried.
     fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, CallFault> {
         let unknown = |why: &str| {
             CallFault::Other(StoreError::Unavailable(format!(
@@ -97,6 +97,7 @@ impl Server {
         Ok(found)
     }
 
+    /// Connects to the first address that works.
     fn connect(&self, limit: Limit) -> Result<Wire, CallFault> {
         let (host, port) = match &self.address {
             Address::Tcp(host, port) => (host, *port),
@@ -119,7 +120,8 @@ impl Server {
             let Some(left) = limit.left() else {
                 return Err(fault);
             };
-            // One that swallows everything leaves time for the others.
+            // Each address gets an equal share of the time that is left. So an address that does
+            // not answer leaves time for the others.
             let limit = Limit::new(left / (addresses.len() as u32 - tried));
             let connected = Timed::tcp(address, self.keepalive, limit);
             let connected = connected.and_then(|timed| self.secured(timed));
@@ -157,16 +159,18 @@ impl fmt::Display for Server {
     }
 }
 
-/// A connection whose answers are in step with what was asked. One on which something went wrong is
-/// never used again: what answers to it is still under way would be taken for the next ones.
+/// A connection whose answers are in step with its requests.
+///
+/// After an error it is never used again: an answer that is still under way would be taken for the
+/// answer to the next request.
 pub(super) struct Link {
     wire: Wire,
-    /// It keeps what it has read of the next answer.
+    /// Parses answers, and keeps the part of the next answer that it has read.
     parser: Parser,
 }
 
 impl Link {
-    /// Connects. Looking up the name of a host is the system's affair, and has limits of its own.
+    /// Connects and logs in. The lookup of a host name has the limits of the system, not this one.
     pub(super) fn open(server: &Server, limit: Limit) -> Result<Link, CallFault> {
         let mut link = Link {
             wire: server.connect(limit)?,
@@ -176,6 +180,7 @@ impl Link {
         Ok(link)
     }
 
+    /// Sends the first commands.
     fn greet(&mut self, server: &Server, limit: Limit) -> Result<(), CallFault> {
         let (greeting, answers) = &server.greeting;
         if *answers == 0 {
@@ -189,7 +194,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends commands and takes as many answers, one round trip for all.
+    /// Sends commands and receives their answers, in one round trip.
     pub(super) fn exchange(
         &mut self,
         server: &Server,
@@ -201,6 +206,7 @@ impl Link {
         (0..answers).map(|_| self.receive(server, limit)).collect()
     }
 
+    /// Sends commands.
     pub(super) fn send(
         &mut self,
         server: &Server,
@@ -213,7 +219,7 @@ impl Link {
             .map_err(|error| CallFault::of(&error, server))
     }
 
-    /// The next answer, or whatever else the server says. After [`CallFault::Late`] the wait can go on.
+    /// Receives the next answer or message. After [`CallFault::Late`] the wait can go on.
     pub(super) fn receive(&mut self, server: &Server, limit: Limit) -> Result<Value, CallFault> {
         self.wire.limit(limit);
         let mut noted = Noted {
@@ -228,7 +234,7 @@ impl Link {
     }
 }
 
-/// Keeps the error of a read, which the parser wraps.
+/// A reader that keeps the error of a read, since the parser wraps the error and hides its kind.
 struct Noted<'a> {
     wire: &'a mut Wire,
     error: Option<io::Error>,

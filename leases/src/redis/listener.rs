@@ -1,8 +1,9 @@
-//! Hears of releases, as long as somebody waits for one.
+//! Listens for releases while a caller waits for a lock.
 //!
-//! One thread for a store, with one connection that is subscribed to the one channel. It starts
-//! with the first who waits, and ends when nobody has waited for a while, or with the store. What
-//! is published while it is not subscribed is lost, so whenever it has subscribed everybody looks.
+//! Each store has one such thread, with one connection that subscribes to the channel of the store.
+//! The thread starts with the first waiting caller. It ends when no caller has waited for a while,
+//! or with the store. Messages that are published while it is not subscribed are lost. So after
+//! each subscription all waiting callers are woken.
 
 use std::time::{Duration, Instant};
 
@@ -17,25 +18,27 @@ use crate::sync::thread::Builder;
 use crate::sync::{Arc, Mutex};
 use crate::wait_queue::WaitQueue;
 
-/// How long a connection may take.
+/// The limit for connecting and subscribing.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a read lasts: within this time the thread notices that it is not needed any more.
+/// The limit of one read. Within this time the thread notices that it is not needed any more.
 const SLICE: Duration = Duration::from_secs(1);
-/// After so long without a word the server is asked for one, since a connection that was cut in the
-/// middle says nothing either; and without anybody who waits the thread ends.
+/// After this time without a message the thread pings the server, since a connection that was cut
+/// is silent, too. After this time without a waiting caller the thread ends.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Between two attempts to connect, at first and at most.
+/// The first pause between two attempts to connect. It doubles up to the longest pause.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+/// The thread that listens for releases, and the callers that it wakes.
 pub(super) struct Listener {
     server: Arc<Server>,
     channel: String,
-    /// Who publishes: messages begin with it, and those of this store are not news here.
+    /// The id of this store. Messages begin with the id of the store that publishes them, and a
+    /// store ignores its own.
     own: String,
     pub(super) wait_queue: WaitQueue,
     closed: AtomicBool,
-    /// What ends a pause of the thread, while there is one.
+    /// Ends a pause of the thread; `None` while there is no thread.
     running: Mutex<Option<ClockUnparker>>,
 }
 
@@ -51,17 +54,17 @@ impl Listener {
         }
     }
 
-    /// The store, as messages and reservations name it.
+    /// Returns the id of this store in messages and reservations.
     pub(super) fn own(&self) -> &str {
         &self.own
     }
 
-    /// What the release of a name is announced with.
+    /// Returns the message that announces the release of a name.
     pub(super) fn message(&self, name: &str) -> String {
         format!("{} {name}", self.own)
     }
 
-    /// Sees to it that a thread listens; to be called when somebody waits in the hub.
+    /// Starts the thread if there is none. Call this after a caller has entered the wait queue.
     pub(super) fn listen(self: &Arc<Self>) {
         let mut running = self.running.lock();
         if running.is_some() {
@@ -71,15 +74,16 @@ impl Listener {
         let unparker = parker.unparker();
         let listener = Arc::clone(self);
         let thread = Builder::new().name("tb-redis".to_owned());
-        // Without a thread the waiters ask every now and then.
+        // If no thread can be started, waiting callers find a release by asking again.
         if thread.spawn(move || listener.run(&parker)).is_ok() {
             *running = Some(unparker);
         }
     }
 
-    /// Ends the thread, within a second or so.
+    /// Makes the thread end within about a second.
     pub(super) fn close(&self) {
-        // Nothing else is published with it: the thread only has to see it some time.
+        // Relaxed: nothing else is published with the flag, and the thread only has to see it some
+        // time.
         self.closed.store(true, Ordering::Relaxed);
         if let Some(unparker) = &*self.running.lock() {
             unparker.unpark();
@@ -95,11 +99,11 @@ impl Listener {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread has ended: then who waits next starts another one.
+    /// Decides whether the thread ends. If so, the next waiting caller starts another thread.
     fn ends(&self) -> bool {
         let mut running = self.running.lock();
-        // Who waits enters the hub first and takes this lock afterwards: either it is seen here, or
-        // it sees that there is no thread.
+        // A waiting caller enters the wait queue first, and takes this lock afterwards. So either
+        // it is seen here, or it sees that there is no thread.
         let ends = self.is_closed() || self.wait_queue.is_empty();
         if ends {
             *running = None;
@@ -107,11 +111,12 @@ impl Listener {
         ends
     }
 
+    /// Listens until the thread is not needed any more, and connects again after each error.
     fn run(&self, parker: &ClockParker) {
         let _ended = Ended(self);
         let mut pause = PAUSE;
         loop {
-            // What went wrong is of no interest: renewals and acquires meet it too, and tell.
+            // The error is dropped: renewals and acquires meet it too, and report it.
             let heard = self.subscribed(&mut pause);
             if heard.is_ok() || self.ends() {
                 return;
@@ -121,7 +126,7 @@ impl Listener {
         }
     }
 
-    /// Listens on one connection, until the thread has ended.
+    /// Listens on one connection until it fails or the thread has to end.
     fn subscribed(&self, pause: &mut Duration) -> Result<(), StoreError> {
         let limit = Limit::new(CONNECT);
         let mut link = Link::open(&self.server, limit)?;
@@ -133,6 +138,7 @@ impl Listener {
                 return Err(answered(&error));
             }
         }
+        // Releases may have been missed before the subscription.
         self.wait_queue.all_may_be_free();
         *pause = PAUSE;
         let mut heard = Instant::now();
@@ -148,14 +154,14 @@ impl Listener {
                     let ping = redis::cmd("PING").get_packed_command();
                     let limit = Limit::new(SLICE);
                     link.send(&self.server, &ping, limit)?;
-                    // Whatever it says now, it lives.
+                    // Any message now proves that the connection works.
                     let message = link.receive(&self.server, limit)?;
                     heard = Instant::now();
                     self.hear(&message);
                 }
                 Err(fault) => return Err(fault.into()),
             }
-            // Others may have much to say all the time.
+            // Checked in each turn, also after a message: other stores may publish without a pause.
             if !self.wait_queue.is_empty() {
                 wanted = Instant::now();
             }
@@ -166,7 +172,10 @@ impl Listener {
         }
     }
 
-    /// Messages are lists: `message`, the channel, the text. Answers to other commands are not.
+    /// Wakes a caller that waits for the released name of this message.
+    ///
+    /// A message is a list of three items: `message`, the channel, and the text. Answers to other
+    /// commands have other forms and are ignored.
     fn hear(&self, message: &Value) {
         let Value::Array(words) = message else {
             return;
@@ -177,7 +186,7 @@ impl Listener {
         let (b"message", Ok(text)) = (&kind[..], std::str::from_utf8(text)) else {
             return;
         };
-        // The store that released a name has woken one of its own already.
+        // The store that released a name has already woken one of its own callers.
         if let Some((who, name)) = text.split_once(' ')
             && who != self.own
         {
@@ -186,7 +195,8 @@ impl Listener {
     }
 }
 
-/// Says that there is no thread any more, also after a panic.
+/// Notes on drop that there is no thread any more, if the thread panics. Otherwise `ends` has noted
+/// it.
 struct Ended<'a>(&'a Listener);
 
 impl Drop for Ended<'_> {

@@ -1,4 +1,4 @@
-//! Leases on a Redis server.
+//! A store on a Redis server.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -34,10 +34,10 @@ mod wire;
 
 pub use builder::{RedisBuildError, RedisStoreBuilder};
 
-/// Leases on a Redis server, for processes that share one. Feature `redis`.
+/// Keeps leases on a Redis server, for processes that share one. Feature `redis`.
 ///
-/// A name is held in one hash, which ends by itself when nobody renews it. Each call is one script,
-/// executed by the server as a whole; a batch of renewals, or of releases, is one round trip.
+/// A held name is one hash, which expires unless it is renewed. Each call is one script, which the
+/// server executes as a whole. A batch of renewals or releases takes one round trip.
 ///
 /// ```no_run
 /// use tourbillon_leases::{Leases, RedisStore};
@@ -79,9 +79,9 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// The channel `tourbillon:released` announces releases that somebody waits for: a number that the
 /// releasing store has drawn, a space, and the name. The `tourbillon` in front is the
 /// [prefix](RedisStoreBuilder::prefix). In a name `{`, `}` and `%` become `%7B`, `%7D` and `%25`,
-/// so that both keys of a name lie in one slot of a cluster.
+/// so both keys of a name lie in one slot of a cluster.
 ///
-/// A person can read it, and take a lock from a holder; that one notices at its next renewal:
+/// A person can read it, and can take a lock from its holder, which notices at its next renewal:
 ///
 /// ```text
 /// $ redis-cli HGETALL 'tourbillon:{orders/42}:lock'
@@ -105,30 +105,30 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// # Tokens
 ///
-/// A token is the server's time in microseconds, or the last one plus 1 if that is more. So tokens
-/// of a name strictly grow also over restarts that forget everything, **unless the server's clock
-/// is set back** while the last token is forgotten too. A server that forgets nothing keeps the
-/// last token for 25 hours, so its clock may be set back by a day. Scripts count in doubles, which
-/// are exact up to 2^53: for microseconds that is until the year 2255.
+/// A token is the server's time in microseconds, or the last token plus 1 if that is more. So the
+/// tokens of a name also grow when a restart loses all data, **unless the server's clock is set
+/// back** while the last token is lost, too. A server that loses nothing keeps the last token for
+/// 25 hours, so its clock may be set back by a day. Scripts count in doubles, which are exact up
+/// to 2^53: for microseconds that is until the year 2255.
 ///
 /// # Restarts, and lost data
 ///
 /// A server that is killed, flushed, or replaced by an empty one may have lost a lock that a holder
-/// still believes in. So each destination has a marker in Redis, beside the locks, which vanishes
-/// with them. The script that grants looks at the marker in the same step:
+/// still relies on. So each destination has a marker in Redis, which vanishes together with the
+/// locks. The script that grants a lock checks the marker in the same step:
 ///
 /// - **No marker**: the server is new, or its data are gone ([`StoreError::Emptied`]). The script
 ///   writes one, and nothing is granted for the [longest lease](RedisStoreBuilder::longest_lease),
-///   30 s by default. All stores wait for the same moment. A marker that was evicted to save memory
+///   30 s by default. All stores wait until the same time. A marker that was evicted to save memory
 ///   counts as lost data, and the error says so.
 /// - **A marker of another run of the server**: the server has restarted with its data, which may
 ///   lack the latest writes ([`StoreError::Restarted`]). Nothing is granted until it has been up
 ///   for the longest lease, and up to a second more, since it reports its uptime in whole seconds.
-/// - **A marker of this run whose time is over**: no data were lost since. The store grants.
+/// - **A marker of this run whose time has passed**: no data were lost since. The store grants.
 ///
-/// Renewals and releases go on at once. The first use of a prefix on a server waits, too, since it
+/// Renewals and releases never wait. The first use of a prefix on a server waits, too, since it
 /// looks like a loss; [`check`](Self::check) starts this wait early. With
-/// [`durable`](RedisStoreBuilder::durable), for a server that forgets nothing, there is no such
+/// [`durable`](RedisStoreBuilder::durable), for a server that loses nothing, there is no such
 /// wait. With [`starts_empty`](RedisStoreBuilder::starts_empty) a missing marker is no loss.
 ///
 /// # What it cannot promise
@@ -136,16 +136,16 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// - **A failover to a replica loses the writes that were not replicated yet.** The replica has the
 ///   marker, so it may grant a lock that is held. If its clock is behind, tokens may repeat, too.
 ///   `WAIT` would make that rarer but not impossible, so the store does not use it.
-/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` has to be `noeviction`, or
-///   one of the volatile ones with enough room. Deleting single keys has the same effect.
+/// - Eviction may remove a lock and leave the marker: `maxmemory-policy` must be `noeviction`, or
+///   one of the volatile ones with enough memory. Deleting single keys has the same effect.
 /// - Leases and uptime are counted by the server's clock. If it jumps forward, leases end early. If
 ///   it is set back, no lease ends early, and nobody waits for longer than one lease: a waiting
 ///   caller cuts the rest of a lease to its full length.
 ///
-/// Against all of these there is one remedy, the token, checked by what the lock is to protect
+/// There is one remedy for all of these: the protected resource checks the token
 /// ([`Fence`](super::Fence)).
 ///
-/// # Limits, and what goes wrong
+/// # Limits and errors
 ///
 /// Every call connects, shakes hands, writes and reads within its limit; only the lookup of a host
 /// name has the system's own limits. A connection is closed after an error, or when it was idle for
@@ -156,41 +156,41 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// [`Released::NotHeld`](super::Released::NotHeld). If the first request of an acquire arrives
 /// after its lock was released, nobody holds the name, and it stays locked for a lease.
 ///
-/// [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
-/// `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`, too
-/// many clients.
-/// [`StoreError::Refused`]: all else, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `WRONGTYPE`,
-/// `MOVED`, a certificate that is not accepted, an empty name, a lease that is zero or longer than the
-/// longest.
+/// - [`StoreError::Unavailable`]: no server, no answer in time, `LOADING`, `BUSY`, `READONLY`,
+///   `MASTERDOWN`, `NOREPLICAS`, `CLUSTERDOWN`, `TRYAGAIN`, `ASK`, `NOSCRIPT`, `OOM`, `MISCONF`,
+///   too many clients.
+/// - [`StoreError::Refused`]: all other errors, such as `NOAUTH`, `WRONGPASS`, `NOPERM`, `MOVED`,
+///   `WRONGTYPE`, a certificate that is not accepted, an empty name, and a lease that is zero or
+///   longer than the longest.
 ///
-/// A thread listens for releases while somebody waits, with one connection, and ends some seconds
-/// after the last one, or a second after the store. What it misses while it can't listen, waiters
-/// find by asking again.
+/// A thread with one connection listens for releases while callers wait. It ends some seconds
+/// after the last waiting caller, or a second after the store. If it misses a release, waiting
+/// callers find it by asking again.
 ///
 /// # Servers
 ///
-/// Tested with Redis 7.0; nothing is used that Redis 5 does not have. A user of the server needs
-/// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish +subscribe
-/// +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
+/// Tested with Redis 7.0. It uses only what Redis 5 has, too. A user of the server needs
+/// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish
+/// +subscribe +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
 ///
-/// `rediss://` needs the feature `redis-tls`. The server's certificate has to be issued for the host
-/// of the URL, by an authority that the system trusts or that the builder was given
+/// `rediss://` needs the feature `redis-tls`. The server's certificate must be issued for the host
+/// of the URL, by an authority that the system trusts or that was passed to the builder
 /// (`tls_root_certificate_pem`).
 ///
 /// This client talks to one server and does not follow `MOVED`. A cluster needs a proxy that hides
 /// it; that is tested with three nodes. A cluster refuses a call with keys of two slots. Then a
-/// second call looks at the marker, and gives the lock back if nothing may be granted yet. Each
-/// node also looks at its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
+/// second call checks the marker, and releases the lock if nothing may be granted yet. Each
+/// node also checks its own uptime. If the proxy has no `SUBSCRIBE`, waiting callers find a
 /// release by asking again.
 ///
 /// # Forks
 ///
-/// A store belongs to the process that made it. In a forked copy of that process (`fork` without
-/// `exec`) each call fails with [`StoreError::Forked`] at once and sends nothing, guards say that
-/// they are not held, and drops do nothing. The locks stay with the original. Make a store of any
+/// A store belongs to the process that created it. In a forked copy of that process (`fork` without
+/// `exec`) each call fails with [`StoreError::Forked`] at once and sends nothing, guards are not
+/// held, and drops do nothing. The locks stay with the original. Create a store of any
 /// kind, and its leases, after the fork.
 ///
-/// Clones are one store.
+/// Clones share one store.
 #[derive(Clone)]
 pub struct RedisStore(Arc<RedisInner>);
 
@@ -200,11 +200,11 @@ struct RedisInner {
     server: Arc<Server>,
     pool: Pool,
     listener: Arc<Listener>,
-    /// A call with a name's keys and the marker was refused: they lie in different slots.
+    /// Set when a call with a name's keys and the marker was refused: they lie in different slots.
     apart: AtomicBool,
 }
 
-/// What a builder has checked.
+/// The options, which the builder has checked.
 struct Options {
     keys: Keys,
     longest_lease: Duration,
@@ -215,26 +215,26 @@ struct Options {
 }
 
 impl RedisStore {
-    /// The store on the server of this URL, with the defaults of the [builder](Self::builder).
-    /// Connects when it is used first.
+    /// Creates a store on the server of this URL, with the defaults of the
+    /// [builder](Self::builder). The store connects when it is used first.
     ///
     /// # Errors
     ///
-    /// If this is no URL of a server.
+    /// If this is not the URL of a server.
     pub fn open(url: &str) -> Result<RedisStore, RedisBuildError> {
         RedisStore::builder(url).build()
     }
 
-    /// A store with other options. URLs are those of the crate `redis`:
-    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS (feature
-    /// `redis-tls`), or `unix:///path`.
+    /// Returns a builder of a store. URLs are those of the crate `redis`:
+    /// `redis://[user][:password@]host[:port][/database]`, `rediss://` for the same with TLS
+    /// (feature `redis-tls`), or `unix:///path`.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
 
     fn new(server: Server, options: Options) -> Self {
         let server = Arc::new(server);
-        // Different in each process and for each store. A forked copy draws the same random keys.
+        // The id includes the process id, since a forked copy draws the same random keys.
         let own = RandomState::new().hash_one((std::process::id(), unique_number()));
         RedisStore(Arc::new(RedisInner {
             scripts: Scripts::new(),
@@ -251,24 +251,25 @@ impl RedisStore {
     }
 
     /// Checks that there is a server that accepts this user and grants locks. A store can be used
-    /// without this call; it reports a missing server at the start of a program. On a server that
-    /// knows nothing of this prefix, it starts the wait for all destinations at the same time.
+    /// without this call, which reports a missing server at the start of a program. On a server
+    /// without data of this prefix, it starts the wait of all destinations at the same time.
     ///
     /// It writes nothing but the markers, and those only when they change. So if the server can't
     /// write (a replica, no memory, missing rights), that may show only at the first acquire.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started too
-    /// recently, [`StoreError::Emptied`] if it is new or has lost its data, [`StoreError::Refused`]
-    /// if it does not accept the user.
+    /// [`StoreError::Unavailable`] if there is no server, [`StoreError::Restarted`] if it started
+    /// too recently, [`StoreError::Emptied`] if it is new or has lost its data,
+    /// [`StoreError::Refused`] if it does not accept the user.
     pub fn check(&self, limit: Duration) -> Result<(), StoreError> {
-        // They may be of several destinations, and travel together.
+        // The markers may belong to several destinations, but are sent in one round trip.
         let markers = self.0.options.keys.markers();
         self.ready(Destination::default(), markers, Limit::new(limit))
     }
 
-    /// Whether the destinations of these markers grant. Of several waits the longest.
+    /// Checks whether the destinations of these markers grant. Returns the longest of several
+    /// waits.
     fn ready(
         &self,
         destination: Destination,
@@ -307,7 +308,7 @@ impl RedisStore {
             .map_err(|error| answered(&error))
     }
 
-    /// The same, with the error of the server as it is.
+    /// Makes one call, and returns an error of the server unchanged.
     fn ask(
         &self,
         name: &str,
@@ -330,7 +331,7 @@ impl RedisStore {
             .arg(&self.0.listener.message(name))
     }
 
-    /// An acquire, as the server answers it. `marker`: with that in the same step.
+    /// Asks for a name, and returns the answer unchanged. With `marker` the same step checks it.
     fn ask_for(
         &self,
         claim: &Claim<'_>,
@@ -356,19 +357,20 @@ impl RedisStore {
         self.ask(claim.name, call, limit)
     }
 
-    /// Looks at the marker of a name that was granted without it, and gives the name back if that
-    /// does not let it be granted.
+    /// Checks the marker of a name that was granted without it. Releases the name if the marker
+    /// forbids the grant.
     ///
-    /// The marker is asked *after* the grant. If it says that nothing was lost for as long as the
-    /// longest lease, nothing was lost before the grant either, and what is lost later the next
-    /// one who asks finds missing. Asked before, it would not know of what is lost in between.
+    /// The check comes *after* the grant. If nothing was lost in the time of the longest lease
+    /// before the check, no lock that counts was lost before the grant either. A later loss is
+    /// found by the next caller. A check before the grant would miss a loss between the two.
     fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
         let keys = &self.0.options.keys;
         let marker = keys.marker(claim.name).to_owned();
         let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
             return Ok(());
         };
-        // Not announced: nobody can have it now, and who waits asks again.
+        // Without an announcement: nobody can be granted the name now, and waiting callers ask
+        // again.
         let call = Call::new(&self.0.scripts.release, [keys.lock(claim.name)])
             .arg(claim.owner)
             .arg("")
@@ -381,16 +383,16 @@ impl RedisStore {
         }
     }
 
-    /// For how long nothing may be granted after a restart or a loss, or 0.
+    /// Returns how long nothing may be granted after a restart or a loss, or 0.
     fn guard_micros(&self) -> u128 {
         match self.0.options.durable {
             true => 0,
-            // As long as the longest lease is when it is rounded up.
+            // The longest lease, rounded up as in a call.
             false => millis(self.0.options.longest_lease) * 1_000,
         }
     }
 
-    /// Whether a name and its lease can be asked for.
+    /// Checks a name and the length of its lease.
     fn valid(&self, name: &str, lease: Duration) -> Result<(), StoreError> {
         let longest = self.0.options.longest_lease;
         let why = if name.is_empty() {
@@ -419,7 +421,7 @@ impl LeaseStore for RedisStore {
         self.valid(claim.name, claim.lease)?;
         let limit = Limit::new(limit);
         let guarded = self.guard_micros() > 0;
-        // Relaxed, here and below: it only saves a call that would be refused.
+        // Relaxed, here and below: the flag only saves a call that would be refused.
         let mut apart = self.0.apart.load(Ordering::Relaxed);
         let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
         if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
@@ -433,7 +435,7 @@ impl LeaseStore for RedisStore {
         };
         match parts[..] {
             [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
-                // Negative if somebody has taken the key's end away by hand.
+                // Negative if somebody has removed the expiry of the key by hand.
                 remaining: u64::try_from(left)
                     .map_or(self.0.options.longest_lease, Duration::from_millis),
             }),
@@ -493,8 +495,8 @@ impl LeaseStore for RedisStore {
             return Err(StoreError::Forked);
         }
         let answer = self.call_one(name, self.giving_back(name, owner), Limit::new(limit));
-        // Who waits in this process may have come after the last acquire that was refused, so that
-        // nothing is announced; and also without an answer it may be free.
+        // Wake a caller of this process. It may have come after the last acquire that was refused,
+        // so the release was not announced. Even without an answer the name may be free.
         self.0.listener.wait_queue.released(name);
         given_back(answer?)
     }
@@ -513,7 +515,7 @@ impl LeaseStore for RedisStore {
             return Ok(Vec::new());
         }
         let answers = self.0.pool.call(Whose::Flush, &calls, Limit::new(limit));
-        // As after a release.
+        // For the same reason as in `release`.
         for held in batch {
             self.0.listener.wait_queue.released(held.name);
         }
@@ -532,7 +534,7 @@ impl LeaseStore for RedisStore {
 
 impl Drop for RedisInner {
     fn drop(&mut self) {
-        // A forked copy has no thread that listens, and closing its sockets leaves the original's open.
+        // A forked copy has no listener thread. Closing its sockets leaves the original's open.
         if !self.pool.is_forked() {
             self.listener.close();
         }
@@ -558,7 +560,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// What a release was answered.
+/// Turns the answer to a release into its result.
 fn given_back(answer: Value) -> Result<Released, StoreError> {
     match answer {
         Value::Int(1) => Ok(Released::Released),
@@ -568,12 +570,12 @@ fn given_back(answer: Value) -> Result<Released, StoreError> {
     }
 }
 
-/// Rounded up: the server's lease must not end before the caller's.
+/// Rounds up to milliseconds: the server's lease must not end before the caller's.
 fn millis(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
 }
 
-/// Nothing is granted yet, for the reason of this number in `guard.lua`.
+/// Returns the error that says why nothing is granted yet. `why` is a number of `guard.lua`.
 fn waits(micros: i64, why: i64) -> StoreError {
     let wait = Duration::from_micros(micros.unsigned_abs());
     match why {
@@ -585,7 +587,7 @@ fn waits(micros: i64, why: i64) -> StoreError {
     }
 }
 
-/// The same after a call that may have granted something.
+/// Returns the error for an unexpected answer to a call that may have granted something.
 fn strange(answer: &Value) -> StoreError {
     StoreError::Unavailable(unexpected(answer).to_string())
 }

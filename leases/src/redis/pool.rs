@@ -1,8 +1,8 @@
-//! The connections of a store, and calls on them.
+//! The connections of a store, and the calls that use them.
 //!
-//! **POOL-1** No call goes out on a connection that has been idle for longer than [`LONGEST_IDLE`].
-//! A device between here and the server may have forgotten such a connection and drop what is sent
-//! on it: then a call would have no answer, and cost its whole limit.
+//! **POOL-1** No call is sent on a connection that has been idle for longer than [`LONGEST_IDLE`].
+//! A device between client and server may have forgotten such a connection, and may drop everything
+//! that is sent on it. Then a call would get no answer, and would take its whole limit.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,41 +17,42 @@ use crate::store::{Destination, StoreError};
 use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Arc, Mutex, Origin};
 
-/// Connections that nobody uses just now, and turns for those who want one.
+/// Holds the idle connections, and limits how many calls of users are under way.
 pub(super) struct Pool {
     server: Arc<Server>,
     most: usize,
-    /// The one used last is used next, so that those beyond what is needed stay unused. Each with the
-    /// moment at which it was put back, so the later ones stand behind.
+    /// The idle connections, each with the time since which it is idle, the latest one last. The
+    /// last one is used next, so surplus connections stay idle and are closed some time.
     idle: Mutex<Vec<(Link, Time)>>,
-    /// What tells how long they were idle. It goes on while the machine is suspended.
+    /// Measures the idle time. This clock goes on while the machine is suspended.
     clock: Clock,
-    /// Of each destination: one that hangs keeps its own, and no others.
+    /// The turns of each destination. A destination that hangs occupies only its own turns.
     turns: Mutex<HashMap<Destination, ConnectionTurns>>,
     origin: Origin,
 }
 
+/// A channel as a semaphore: each message in it is a turn that is taken.
 type ConnectionTurns = (Sender<()>, Receiver<()>);
 
-/// A connection that was idle for longer is closed, and not used again.
+/// The longest idle time after which a connection is used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(60);
 
-/// Whose call it is.
+/// Who makes a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// One of the user's threads, of which there may be any number. It goes to this destination.
+    /// A thread of the user, for this destination. There may be any number of such threads.
     User(Destination),
-    /// A pass's, of renewals or releases. There are few at a time, and they must not stand in line
-    /// behind the others.
+    /// A flush of renewals or releases. There are few at a time, and they must not wait behind the
+    /// calls of users.
     Flush,
 }
 
-/// A turn, until it is dropped.
+/// A turn that is taken until this is dropped.
 struct Turn(Receiver<()>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // There is one of ours in it.
+        // The channel holds a message of this turn, so this never blocks and never fails.
         let _ = self.0.try_recv();
     }
 }
@@ -68,23 +69,29 @@ impl Pool {
         }
     }
 
-    /// Whether this process is a forked copy of the one that made it. The copy has the same
-    /// connections, and would take the answers that the original waits for.
+    /// Returns whether this process is a forked copy of the one that created the pool. The copy has
+    /// the same connections, and would take the answers that the original waits for.
     pub(super) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
+    /// Returns the number of idle connections.
     pub(super) fn idle(&self) -> usize {
         self.idle.lock().len()
     }
 
-    /// Calls scripts, all in one round trip, and answers with what each of them answered.
+    /// Calls scripts in one round trip, and returns the answer of each.
     ///
-    /// If a connection that had been idle turns out to be gone, all of it is sent once more on a new
-    /// one. What was sent first may have been executed all the same, and that makes nobody believe what is not so, since the owner is the
-    /// same: a second acquire grants again, a second renewal renews again, and a second release finds
-    /// nothing, which is what it says. Only if what was sent first arrives when all is over, an acquire
-    /// takes the name for nobody, for a lease.
+    /// If a connection that was idle turns out to be closed, all calls are sent once more on a new
+    /// connection. The first request may have been executed all the same. The second one has the
+    /// same owner, so nobody gets a wrong result:
+    ///
+    /// - a second acquire grants again;
+    /// - a second renewal renews again;
+    /// - a second release finds nothing, and says so.
+    ///
+    /// There is one exception. If the first request of an acquire arrives after its lock was
+    /// released, nobody holds the name, and it stays locked for a lease.
     pub(super) fn call(
         &self,
         whose: Whose,
@@ -111,30 +118,33 @@ impl Pool {
                 Err(fault) => fault,
             };
             if reused {
-                // The others were idle for longer: whatever befell this one befell them.
+                // The other connections were idle for longer, so what broke this one broke them,
+                // too.
                 let others = std::mem::take(&mut *self.idle.lock());
                 drop(others);
             }
             match fault {
+                // This happens at most once: no idle connection is taken in the next round.
                 CallFault::Lost(_) if reused => {}
                 fault => return Err(fault.into()),
             }
         }
     }
 
-    /// The connection that was used last: POOL-1. Those that are too old are closed, without the
-    /// lock.
+    /// Takes the connection that was used last, and closes those that are too old (POOL-1).
     fn take_idle(&self) -> Option<Link> {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         let old = idle.partition_point(|(_, since)| now.since(*since) > LONGEST_IDLE);
         let old: Vec<_> = idle.drain(..old).collect();
         let last = idle.pop();
+        // Unlock first, since closing a connection takes system calls.
         drop(idle);
         drop(old);
         last.map(|(link, _)| link)
     }
 
+    /// Waits for a turn of this destination, within the limit of the call.
     fn turn(&self, destination: Destination, limit: Limit) -> Result<Turn, StoreError> {
         let left = limit.left().ok_or_else(|| CallFault::late(&*self.server))?;
         let (enter, leave) = {
@@ -151,13 +161,15 @@ impl Pool {
         Ok(Turn(leave))
     }
 
-    /// Calls on one connection, which is kept if all went well.
+    /// Calls scripts on one connection, and puts the connection back into the pool if that
+    /// succeeds.
     fn call_on(
         &self,
         mut link: Link,
         calls: &[Call<'_>],
         limit: Limit,
     ) -> Result<Vec<Value>, CallFault> {
+        // A hash is much shorter than a script, and the server nearly always has the script.
         let mut answers = self.send(&mut link, calls.iter(), By::Hash, limit)?;
         let again: Vec<usize> = (0..calls.len())
             .filter(|&at| code(&answers[at]) == Some("NOSCRIPT"))
@@ -169,9 +181,10 @@ impl Pool {
                 answers[at] = answer;
             }
         }
-        // After a failover the name of the host may lead to another server.
+        // A server that has become a replica answers `READONLY`. Its connection is closed: after a
+        // failover the name of the host may lead to another server.
         let demoted = |answer: &Value| match answer {
-            // Servers before version 7 say it in the words of an `ERR`.
+            // Servers before version 7 have the code in the text of an `ERR`.
             Value::ServerError(error) => {
                 let words = error.details().unwrap_or_default();
                 error.code() == "READONLY" || words.contains("-READONLY")
@@ -181,13 +194,14 @@ impl Pool {
         if !answers.iter().any(demoted) {
             let mut idle = self.idle.lock();
             if idle.len() < self.most {
-                // Read under the lock, so that they stand in the order of these.
+                // The time is read under the lock, so that the connections are sorted by it.
                 idle.push((link, self.clock.now()));
             }
         }
         Ok(answers)
     }
 
+    /// Sends calls in one write, and receives their answers.
     fn send<'a>(
         &self,
         link: &mut Link,
@@ -204,7 +218,7 @@ impl Pool {
     }
 }
 
-/// The code of an answer that is an error.
+/// Returns the code of an answer that is an error.
 fn code(answer: &Value) -> Option<&str> {
     match answer {
         Value::ServerError(error) => Some(error.code()),
@@ -224,7 +238,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Answers everything with a number; each connection is told.
+    /// Starts a server that answers every command with a number, and reports each connection.
     fn server() -> (Arc<Server>, Receiver<()>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("redis://{}/", listener.local_addr().unwrap());
@@ -263,7 +277,7 @@ mod tests {
             assert_eq!(answer, Ok(vec![Value::Int(1)]));
             connected.try_iter().count()
         };
-        // It is told before the first answer, or with it.
+        // The connection is reported before the first answer, or at the same time.
         let first = call();
         let first = first + usize::from(first == 0 && connected.recv_timeout(LIMIT).is_ok());
         assert_eq!(first, 1);
@@ -290,7 +304,7 @@ mod tests {
             pool.idle.lock().push((link, clock.now()));
             clock.advance(second);
         }
-        // They are idle for 60, 59 and 58 s now, and a moment later for more.
+        // The connections have been idle for just over 60, 59 and 58 s.
         clock.advance(LONGEST_IDLE - 3 * second + Duration::from_nanos(1));
         let last = pool.take_idle();
         assert_eq!((last.is_some(), pool.idle()), (true, 1));

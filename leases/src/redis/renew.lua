@@ -1,10 +1,12 @@
--- KEYS: lock. ARGV: owner, lease in ms, count. Answers 1: renewed; 0: not this owner's.
+-- Renews a lease.
+-- KEYS: lock. ARGV: owner, lease in ms, count. Answers 1: renewed; 0: this owner does not hold it.
 local held = redis.call('HMGET', KEYS[1], 'owner', 'count', 'lease')
 if held[1] ~= ARGV[1] then return 0 end
--- Before the end is moved: who waits may cut what is left to the lease that is noted.
+-- Write the length of the lease before moving its end: a waiting caller may cut the remaining time
+-- to the length that is written here.
 if held[3] and held[3] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'lease', ARGV[2]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- Replicas and the append-only file hear of the count only when it changes. It decides nothing: a
--- server that is full, and takes no new data, renews all the same.
+-- Write the count only when it changes, since each write goes to the replicas and the append-only
+-- file. `pcall`, since the count decides nothing: a server without free memory renews all the same.
 if held[2] ~= ARGV[3] then redis.pcall('HSET', KEYS[1], 'count', ARGV[3]) end
 return 1

@@ -1,12 +1,12 @@
-//! The scripts, and calls of them.
+//! The scripts, and the calls of them.
 //!
-//! A call names its script by hash. A server that does not know it, or has forgotten it, is sent
-//! the same call with the script's text, which it keeps; unlike `SCRIPT LOAD` that goes by the key,
-//! so it comes to the right node also where a proxy hides a cluster.
+//! A call names its script by hash. If the server does not have the script, the same call is sent
+//! again with the text of the script, which the server keeps. `SCRIPT LOAD` would not do: it has no
+//! key, so a proxy that hides a cluster could send it to the wrong node.
 
 use redis::{Cmd, Script};
 
-/// Each script with its hash.
+/// All scripts.
 pub(super) struct Scripts {
     pub(super) acquire: Text,
     pub(super) renew: Text,
@@ -14,6 +14,7 @@ pub(super) struct Scripts {
     pub(super) ready: Text,
 }
 
+/// A script with its hash.
 pub(super) struct Text {
     text: &'static str,
     hash: String,
@@ -47,7 +48,7 @@ impl Scripts {
 pub(super) struct Call<'a> {
     script: &'a Text,
     keys: usize,
-    /// Keys, then the other arguments.
+    /// The keys, then the other arguments.
     args: Vec<String>,
 }
 
@@ -61,12 +62,13 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Adds an argument.
     pub(super) fn arg(mut self, arg: &(impl ToString + ?Sized)) -> Self {
         self.args.push(arg.to_string());
         self
     }
 
-    /// Appends it as it goes over the wire.
+    /// Appends the call to `to`, in the format of the protocol.
     pub(super) fn write(&self, by: By, to: &mut Vec<u8>) {
         let mut cmd = Cmd::new();
         match by {

@@ -1,5 +1,7 @@
-//! TLS, by rustls with the cryptography of `ring`: chosen here, and not by whatever else is compiled
-//! into the program.
+//! TLS by rustls, with the cryptography of `ring`.
+//!
+//! The provider is chosen here. The default one of rustls would depend on the other crates of the
+//! program.
 
 use std::fmt;
 use std::io;
@@ -14,12 +16,12 @@ use rustls::{
 use super::wire::{Timed, Wire};
 use crate::sync::Arc;
 
-/// What a store trusts, and shows.
+/// The certificates that a store trusts, and the one that it shows.
 #[derive(Clone, Default)]
 pub(super) struct Certificates {
-    /// Texts with certificates; without one the system's are trusted.
+    /// Trusted certificates in PEM. If there are none, the certificates of the system are trusted.
     roots: Vec<Vec<u8>>,
-    /// A chain of certificates, and the key of the first.
+    /// The chain of the client's certificates, and the private key of the first one.
     own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -32,7 +34,7 @@ impl Certificates {
         self.own = Some((chain, key));
     }
 
-    /// What is wrong with them, if anything is.
+    /// Checks that all of them can be read, without connecting.
     pub(super) fn check(&self) -> Result<(), String> {
         for pem in &self.roots {
             roots(std::slice::from_ref(pem))?;
@@ -40,6 +42,7 @@ impl Certificates {
         self.own().map(drop)
     }
 
+    /// Reads the client's certificate and key.
     fn own(
         &self,
     ) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, String> {
@@ -52,7 +55,7 @@ impl Certificates {
         Ok(Some((chain, key)))
     }
 
-    /// For a server of this name.
+    /// Returns the TLS settings for a server of this name.
     pub(super) fn tls(&self, host: &str) -> Result<Tls, String> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| format!("{host:?} is no name that a certificate can be for"))?;
@@ -88,6 +91,7 @@ impl fmt::Debug for Certificates {
     }
 }
 
+/// Reads certificates. `what` names them in the error.
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
@@ -108,10 +112,11 @@ fn roots(texts: &[Vec<u8>]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+/// Returns the certificates that the system trusts.
 fn system_roots() -> Result<RootCertStore, String> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Some systems have some that are malformed.
+    // Some systems have a few malformed certificates, so these are skipped.
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
         let why = found.errors.first().map(ToString::to_string);
@@ -123,14 +128,14 @@ fn system_roots() -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// How to speak to one server.
+/// The TLS settings for one server.
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
 impl Tls {
-    /// The handshake, within the socket's limit.
+    /// Does the handshake within the limit of the socket.
     pub(super) fn over(&self, mut socket: Timed) -> io::Result<Wire> {
         let mut connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(io::Error::other)?;
@@ -144,7 +149,7 @@ impl Tls {
     }
 }
 
-/// Whether this will be so again: what it means, if so.
+/// Returns the reason of an error that will be repeated, or `None` for an error that may pass.
 pub(super) fn refusal(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     use AlertDescription as Alert;

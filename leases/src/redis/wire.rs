@@ -1,8 +1,9 @@
-//! A connection's bytes: over TCP or a Unix socket, plain or with TLS.
+//! The bytes of a connection, over TCP or a Unix socket, plain or with TLS.
 //!
 //! **WIRE-1** Connecting, the handshake, and each read and write end with the limit of the call.
-//! The system knows limits of single operations only, so each one gets what is left of the call's.
-//! A signal that interrupts an operation does not end it: it begins again with what is left then.
+//! The system has limits for single operations only. So each operation gets the time that is left
+//! for the call. An operation that a signal interrupts begins again with the time that is left
+//! then.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,36 +15,38 @@ use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 
-/// Longer limits are as good as none, and fit every clock.
+/// The longest limit. It is as good as no limit, and adding it to a time never overflows.
 const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 
-/// Until when a call may last.
+/// The time by which a call has to end.
 #[derive(Clone, Copy)]
 pub(super) struct Limit(Instant);
 
 impl Limit {
+    /// Creates a limit that ends after this time.
     pub(super) fn new(limit: Duration) -> Self {
         Limit(Instant::now() + limit.min(LONGEST_LIMIT))
     }
 
-    /// What is left, unless that is nothing.
+    /// Returns the time that is left, or `None` if there is none.
     pub(super) fn left(self) -> Option<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// What is left for an operation of the system.
+    /// Returns the time that is left, or an error for an operation of the system.
     fn or_late(self) -> io::Result<Duration> {
         self.left().ok_or_else(|| io::ErrorKind::TimedOut.into())
     }
 }
 
-/// A socket on which WIRE-1 holds.
+/// A socket for which WIRE-1 holds.
 pub(super) struct Timed {
     socket: Socket,
     limit: Limit,
 }
 
+/// The two kinds of sockets.
 enum Socket {
     Tcp(TcpStream),
     #[cfg(unix)]
@@ -51,7 +54,7 @@ enum Socket {
 }
 
 impl Timed {
-    /// `keepalive`: after so long without a word the system asks the other side whether it is there.
+    /// Connects over TCP. After the idle time `keepalive` the system probes the other side.
     pub(super) fn tcp(
         address: &SocketAddr,
         keepalive: Option<Duration>,
@@ -60,7 +63,7 @@ impl Timed {
         let stream = TcpStream::connect_timeout(address, limit.or_late()?)?;
         stream.set_nodelay(true)?;
         if let Some(after) = keepalive {
-            // How often it asks, and for how long in vain, is the system's to say.
+            // The number of probes and the time between them are left to the system.
             let keepalive = TcpKeepalive::new().with_time(after);
             SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
         }
@@ -70,14 +73,14 @@ impl Timed {
         })
     }
 
-    /// Where the server does not take connections, connecting waits, too.
+    /// Connects to a Unix socket. This waits, too, if the server does not accept connections.
     #[cfg(unix)]
     pub(super) fn unix(path: &Path, limit: Limit) -> io::Result<Self> {
         use redis::io::tcp::socket2::{Domain, SockAddr, Socket as Raw, Type};
         let raw = Raw::new(Domain::UNIX, Type::STREAM, None)?;
         let address = SockAddr::unix(path)?;
         in_time(limit, |left| {
-            // For a socket of this kind it is the limit of connecting, too.
+            // For a Unix socket the write timeout is also the limit of connecting.
             raw.set_write_timeout(Some(left))?;
             raw.connect(&address)
         })?;
@@ -86,12 +89,12 @@ impl Timed {
     }
 }
 
-/// Does it with what is left, again after each interruption.
+/// Runs an operation with the time that is left, and repeats it after each interruption.
 fn in_time<T>(limit: Limit, mut operation: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
     loop {
         match operation(limit.or_late()?) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Linux says so when the limit of a socket has passed.
+            // Linux returns this error when the timeout of a socket has passed.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -134,7 +137,7 @@ impl Write for Timed {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Nothing is kept here.
+        // There is no buffer.
         Ok(())
     }
 }
@@ -147,7 +150,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// For what is read and written from now on.
+    /// Sets the limit of everything that is read and written from now on.
     pub(super) fn limit(&mut self, limit: Limit) {
         match self {
             Wire::Plain(timed) => timed.limit = limit,

@@ -1,8 +1,8 @@
-//! The one place of this crate that names `std::sync`, `std::thread` or crossbeam.
+//! The only module of this crate that names `std::sync`, `std::thread` or crossbeam.
 //!
-//! Everything else takes its atomics, locks and channels from here, so that the models in `loom-tests`
-//! compile the very files that ship, with loom's types in this place. Threads wait with
-//! [`ClockParker`](tourbillon::ClockParker), which has loom's types underneath there, too.
+//! All other modules take their atomics, locks and channels from here. So the models in
+//! `loom-tests` compile the very files that ship, with loom's types in this place. Threads wait
+//! with [`ClockParker`](tourbillon::ClockParker), which uses loom's types in the models, too.
 
 mod origin;
 
@@ -24,8 +24,8 @@ pub(crate) mod thread {
     pub(crate) use std::thread::{Builder, panicking};
 }
 
-/// A lock that ignores poison: no user code runs under it, and what panics under it has changed
-/// nothing yet.
+/// A mutex that ignores poison. That is sound because no user code runs under the lock, and code
+/// that panics under it has not changed anything yet.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
@@ -39,10 +39,10 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A number that no other call of this process gets, within 4 billion of them.
+/// Returns a number that differs from those of the last 4 billion calls in this process.
 #[cfg(any(test, feature = "redis", feature = "test-util"))]
 pub(crate) fn unique_number() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    // Relaxed: only the numbers must differ.
+    // Relaxed: the numbers must differ, and nothing else depends on their order.
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
