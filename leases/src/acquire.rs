@@ -68,6 +68,17 @@ impl<'a> Acquisition<'a> {
 
     /// A lease of this length instead of the leases' own, **renewed** as ever. Of this and
     /// [`fixed_lease`](Self::fixed_lease) the last one counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").lease(Duration::from_secs(5)).lock()?;
+    /// assert!(guard.remaining() <= Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = KeepOptions::for_lease;
@@ -75,6 +86,17 @@ impl<'a> Acquisition<'a> {
     }
 
     /// A lease of this length that is **not renewed**: it is lost when it has run out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// // The work takes ten minutes at most, so nothing has to be renewed.
+    /// let guard = leases.acquire("report").fixed_lease(Duration::from_secs(600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
@@ -89,6 +111,16 @@ impl<'a> Acquisition<'a> {
     }
 
     /// It is renewed no more, and counts as lost, when it was held for so long in all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").max_hold(Duration::from_secs(3600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self

@@ -12,6 +12,20 @@ use crate::sync::Arc;
 
 /// A key that a [`KeepAlive`](super::KeepAlive) keeps. Dropping the guard stops the renewals, and
 /// the lease runs out.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_leases::{KeepAlive, Outcome};
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let session = sessions.keep(7, Duration::from_secs(30))?;
+/// assert!(session.is_kept());
+/// assert_eq!(*session.key(), 7);
+/// session.stop()?; // or drop it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it stops the renewals"]
 pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
     pub(super) renewal_loop: Arc<RenewalLoop<K>>,
@@ -33,6 +47,20 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     ///
     /// One read of the clock, one system call (for the process id), and one lock that is nearly
     /// always free.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert!(session.is_kept());
+    /// sessions.close();
+    /// assert!(!session.is_kept());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.remaining().is_zero()
@@ -84,6 +112,18 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
     /// # Blocking
     ///
     /// While a call for this key is in flight, but no longer than the limit of that call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// session.stop()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stop(self) -> Result<(), Loss> {
         let ended = self.end();
         self.settled();

@@ -102,6 +102,21 @@ pub struct KeepAlive<K> {
 }
 
 /// The keys of one destination that are renewed by one call.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Batch, KeepAlive, Outcome, StoreError};
+///
+/// fn renew(batch: &Batch<'_, u64>) -> Result<Vec<Outcome>, StoreError> {
+///     for entry in batch.entries() {
+///         println!("{} for another {:?}", entry.key(), entry.lease());
+///     }
+///     Ok(vec![Outcome::Renewed; batch.len()])
+/// }
+/// let sessions = KeepAlive::builder().build(renew)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Batch<'a, K> {
     destination: Destination,
@@ -236,6 +251,18 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Blocking
     ///
     /// Does not block, except that the first call starts the threads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert!(session.remaining() <= Duration::from_secs(30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep(&self, key: K, lease: Duration) -> Result<KeepGuard<K>, KeepError> {
         self.keep_with(key, &KeepOptions::for_lease(lease))
     }
@@ -268,6 +295,18 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Complexity
     ///
     /// Linear in the number of keys that are kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.stats().kept, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> KeepAliveStats {
         self.renewal_loop.stats()
@@ -290,6 +329,19 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
 
     /// Closes for good: all kept keys are lost, with [`Loss::Closed`], and no key can be kept any
     /// more. Returns how many keys were kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.close(), 1);
+    /// assert!(sessions.keep(8, Duration::from_secs(30)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self) -> usize {
         self.close_all().len()

@@ -6,6 +6,21 @@ use tourbillon::Time;
 
 /// Options of [`KeepAlive::keep_with`](super::KeepAlive::keep_with): the lease, and how it is
 /// renewed.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{KeepAlive, KeepOptions, Outcome};
+///
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let lease = Duration::from_secs(30);
+/// let options = KeepOptions::for_lease(lease).fed_every(2 * lease);
+/// let session = sessions.keep_with(7, &options)?;
+/// assert!(session.feed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is kept until `keep_with`"]
 pub struct KeepOptions {
