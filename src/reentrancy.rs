@@ -89,6 +89,20 @@ pub fn is_under_lock() -> bool {
 /// # Panics
 ///
 /// If the thread has such a lock and does not panic yet. It says which user code may have called.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::reentrancy::{UnderLock, check};
+///
+/// fn acquire() -> Result<(), UnderLock> {
+///     check()?; // before anything is changed
+///     // .. calls of a map ..
+///     Ok(())
+/// }
+/// acquire()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[inline]
 pub fn check() -> Result<(), UnderLock> {
     if shard::is_under_lock() {
@@ -103,11 +117,32 @@ pub fn check() -> Result<(), UnderLock> {
 /// it.
 ///
 /// A panic of work that was put off is caught, and the panic hook has told of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::rc::Rc;
+/// use tourbillon::reentrancy::when_unlocked;
+///
+/// let done = Rc::new(std::cell::Cell::new(false));
+/// let clone = Rc::clone(&done);
+/// when_unlocked(move || clone.set(true));
+/// assert!(done.get()); // this thread has no lock
+/// ```
 pub fn when_unlocked(work: impl FnOnce() + 'static) {
     shard::when_unlocked(work);
 }
 
 /// The calling thread panics while it has a lock of a map or a scheduler; see [`check`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::reentrancy::{UnderLock, check};
+///
+/// let checked: Result<(), UnderLock> = check();
+/// assert_eq!(checked, Ok(()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnderLock(());
 

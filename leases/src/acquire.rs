@@ -75,6 +75,17 @@ impl<'a> Acquisition<'a> {
     /// Sets the length of the lease, which is **renewed** while the guard lives. Overrides the
     /// default of the [`Leases`](super::Leases) and an earlier call of
     /// [`fixed_lease`](Self::fixed_lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").lease(Duration::from_secs(5)).lock()?;
+    /// assert!(guard.remaining() <= Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = KeepOptions::for_lease;
@@ -83,6 +94,17 @@ impl<'a> Acquisition<'a> {
 
     /// Sets the length of a lease that is **not renewed**. It is lost when it has run out.
     /// Overrides an earlier call of [`lease`](Self::lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// // The work takes ten minutes at most, so nothing has to be renewed.
+    /// let guard = leases.acquire("report").fixed_lease(Duration::from_secs(600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
@@ -98,6 +120,16 @@ impl<'a> Acquisition<'a> {
 
     /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
     /// and counts as lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").max_hold(Duration::from_secs(3600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self

@@ -66,6 +66,21 @@ impl Leases {
     /// # Errors
     ///
     /// As for [`try_lock`](Self::try_lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.try_lock_async("report").await?;
+    /// assert!(matches!(leases.try_lock_async("report").await, Err(LockError::Held { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn try_lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock_async().await
     }
@@ -77,6 +92,21 @@ impl Leases {
     /// # Errors
     ///
     /// As for [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.try_lock_for_async("report", Duration::from_secs(5)).await?;
+    /// assert!(guard.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn try_lock_for_async(
         &self,
         name: &str,
@@ -123,6 +153,20 @@ impl LeaseGuard {
     /// # Errors
     ///
     /// As for [`release`](Self::release).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock_async("report").await?;
+    /// guard.release_async().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn release_async(mut self) -> Result<(), ReleaseError> {
         // Under a lock of the crate this panics before anything is changed, as in `release`.
         let _ = reentrancy::check();

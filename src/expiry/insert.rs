@@ -25,6 +25,21 @@ where
     /// # Complexity
     ///
     /// Constant: one hash, one lock, one probe of the index.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Inserted};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.insert(7, "Ada")?, Inserted::New);
+    /// assert_eq!(map.insert(7, "Grace")?, Inserted::Replaced("Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
         self.insert_with(key, value, self.expiry())
     }
@@ -120,6 +135,23 @@ where
     /// # Errors
     ///
     /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, InsertRefusal};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_if_absent(7, "Ada")?;
+    /// let error = map.insert_if_absent(7, "Grace").unwrap_err();
+    /// assert_eq!(error.refusal, InsertRefusal::Occupied);
+    /// assert_eq!(error.value, "Grace");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
         self.put(key, value, self.expiry(), true)
     }
@@ -134,6 +166,21 @@ where
     /// # Errors
     ///
     /// As for [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// let first = map.get_or_insert_with(7, || "Ada")?;
+    /// let second = map.get_or_insert_with(7, || unreachable!("there is an entry"))?;
+    /// assert_eq!((first.into_value(), second.into_value()), ("Ada", "Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_or_insert_with(
         &self,
         key: K,

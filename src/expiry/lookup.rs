@@ -16,6 +16,21 @@ where
 {
     /// Returns a clone of the value, without touching the entry. The value's `Clone` runs under a
     /// lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert_eq!(map.get(&7), Some("Ada"));
+    /// assert_eq!(map.get(&8), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
@@ -28,6 +43,21 @@ where
 
     /// Calls `look` with the value and returns its result, without touching the entry. `look` runs
     /// [under a lock](Self#user-code-under-a-lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, String>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada".to_owned())?;
+    /// // The value is not cloned.
+    /// assert_eq!(map.with(&7, |name| name.len()), Some(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -53,6 +83,24 @@ where
 
     /// Calls `change` with the value and returns its result, without touching the entry. `change`
     /// runs [under a lock](Self#user-code-under-a-lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, u32>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, 1)?;
+    /// let requests = map.update(&7, |requests| {
+    ///     *requests += 1;
+    ///     *requests
+    /// });
+    /// assert_eq!(requests, Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -68,6 +116,21 @@ where
     }
 
     /// Returns whether there is an entry for `key`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert!(map.contains(&7));
+    /// assert!(!map.contains(&8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
@@ -79,6 +142,20 @@ where
 
     /// Returns the time at which `key` expires unless it is touched; [`Time::MAX`] if it never
     /// does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert_eq!(map.deadline(&7), Some(map.now() + Duration::from_secs(60)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn deadline<Q>(&self, key: &Q) -> Option<Time>
     where
@@ -94,6 +171,22 @@ where
     /// # Complexity
     ///
     /// Constant. The memory is free at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Removed};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert_eq!(map.remove(&7).value(), Some("Ada"));
+    /// assert_eq!(map.remove(&7), Removed::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn remove<Q>(&self, key: &Q) -> Removed<V>
     where

@@ -167,6 +167,18 @@ where
 {
     /// Returns a builder with default options. Without a time to idle and a time to live, only
     /// entries that are inserted with an [`Expiry`] of their own expire.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, String>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .build(|_, expired| println!("{} has left", expired.value))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> ExpiryMapBuilder<K, V> {
         ExpiryMapBuilder::new()
     }
@@ -196,18 +208,61 @@ where
     }
 
     /// Returns the current time of the map's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// let deadline = map.deadline(&7).expect("the entry is there");
+    /// assert_eq!(deadline, map.now() + Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
     }
 
     /// Returns the expiry of entries that are inserted without an [`Expiry`] of their own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.expiry().idle(), Some(Duration::from_secs(60)));
+    /// assert_eq!(map.expiry().lifetime(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn expiry(&self) -> Expiry {
         self.engine.frontend.expiry
     }
 
     /// Returns the stage of the map's life.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Lifecycle};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.state(), Lifecycle::Running);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.engine.closing().state()
@@ -218,12 +273,42 @@ where
     /// # Complexity
     ///
     /// Takes one lock per stripe, one after the other. No snapshot while others insert and remove.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// assert_eq!(map.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.engine.pending()
     }
 
     /// Returns whether the map has no entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert!(map.is_empty());
+    /// map.insert(7, "Ada")?;
+    /// assert!(!map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
@@ -235,6 +320,23 @@ where
     /// # Complexity
     ///
     /// Takes one lock per stripe, twice: about ten microseconds in all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// map.remove(&7);
+    /// let stats = map.stats();
+    /// assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (2, 1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect_stats(&self.engine)
@@ -259,6 +361,19 @@ where
     /// # Panics
     ///
     /// Panics on a map that a test drives. Use its driver's `shutdown`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, Shutdown};
+    ///
+    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// map.insert(7, "Ada")?;
+    /// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+    /// assert_eq!(report.handed_back[0].value, "Ada");
+    /// assert!(map.insert(8, "Grace").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown(
         &self,
         mode: Shutdown,
@@ -280,6 +395,19 @@ where
     /// # Panics
     ///
     /// As for [`shutdown`](Self::shutdown).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, Shutdown};
+    ///
+    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// map.insert(7, "Ada")?;
+    /// let ticket = map.begin_shutdown(Shutdown::HandBack);
+    /// // .. close everything else meanwhile ..
+    /// assert_eq!(ticket.wait().handed_back.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<ExpiryReport<K, V>> {
         assert!(
             !self.engine.is_stepped(),

@@ -51,6 +51,20 @@ where
     /// Returns a guard that cancels the timer when it is dropped. For a repeating timer, this ends
     /// the repetition if the guard is dropped before the round with this id has ended. Later it
     /// does nothing; to end a repetition at any time, cancel by key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// let guard = timers.cancel_on_drop(timer.id);
+    /// drop(guard);
+    /// assert!(!timers.contains("request 7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard {
@@ -66,6 +80,19 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Keeps the timer and drops the guard.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// timers.cancel_on_drop(timer.id).disarm();
+    /// assert!(timers.contains("request 7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn disarm(mut self) {
         self.id = None;
     }

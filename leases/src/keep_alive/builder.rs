@@ -20,6 +20,19 @@ use crate::sync::Arc;
 const BATCH: usize = 100;
 
 /// Builds a [`KeepAlive`] from its options.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{KeepAlive, Outcome};
+///
+/// let sessions = KeepAlive::<u64>::builder()
+///     .batch(20)
+///     .margin(Duration::from_millis(500))
+///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct KeepAliveBuilder<K> {
     clock: Option<Clock>,

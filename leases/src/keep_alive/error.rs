@@ -5,6 +5,19 @@ use std::io;
 use std::time::Duration;
 
 /// Why a key can't be kept.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{KeepAlive, KeepError, Outcome};
+///
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let refused = sessions.keep(7, Duration::from_millis(1));
+/// assert!(matches!(refused, Err(KeepError::TooShort { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeepError {

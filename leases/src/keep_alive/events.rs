@@ -27,6 +27,21 @@ const MAIL: usize = 65_536;
 
 /// An event about a key of a [`KeepAlive`](super::KeepAlive) or a lock of
 /// [`Leases`](crate::Leases).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_leases::{KeepAlive, Outcome};
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let events = sessions.events(64);
+/// let session = sessions.keep(7, Duration::from_secs(30))?;
+/// for event in events.try_iter() {
+///     println!("session {} at {:?}: {}", event.key, event.at, event.what);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event<K> {
@@ -39,6 +54,16 @@ pub struct Event<K> {
 }
 
 /// The kind of an [`Event`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::What;
+///
+/// fn is_urgent(what: &What) -> bool {
+///     matches!(what, What::AtRisk { .. } | What::Lost(_))
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum What {

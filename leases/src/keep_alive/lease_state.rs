@@ -40,6 +40,19 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Mutex, MutexGuard, Origin};
 
 /// Why a lease was lost.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{Leases, Loss, MemoryStore};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// leases.close(Duration::from_secs(1));
+/// assert_eq!(guard.lost().loss(), Some(Loss::Closed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Loss {

@@ -74,6 +74,20 @@ impl Lost {
     /// If the lease is lost already, the channel has the loss at once. If the lease is given up,
     /// the channel is disconnected. Each call makes another channel, which is kept until the lease
     /// ends: call this once, before a loop.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let lost = guard.lost().channel();
+    /// while lost.try_recv().is_err() {
+    ///     // .. a portion of work ..
+    /// #   break;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn channel(&self) -> Receiver<Loss> {
         self.lease_state.loss_channel()

@@ -2,7 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
+//! | `mod.rs`, `builder.rs` | `KeepAlive`, and its options |
+//! | `guard.rs`, `options.rs` | `KeepGuard`, and how one key is kept |
 //! | `error.rs` | why something can't be kept |
 //! | `renewal_loop.rs` | the registrations, and the timer of each |
 //! | `flush.rs` | how a batch is sent, and what its outcomes change |
@@ -19,8 +20,10 @@ mod cadence;
 mod error;
 mod events;
 mod flush;
+mod guard;
 mod lease_state;
 mod lost;
+mod options;
 mod queue;
 mod renewal_loop;
 #[cfg(any(test, feature = "test-util"))]
@@ -31,8 +34,10 @@ mod waits;
 pub use builder::KeepAliveBuilder;
 pub use error::KeepError;
 pub use events::{Event, What};
+pub use guard::KeepGuard;
 pub use lease_state::Loss;
 pub use lost::Lost;
+pub use options::KeepOptions;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
 
@@ -46,13 +51,11 @@ use std::fmt;
 use std::time::Duration;
 
 use tourbillon::Time;
-use tourbillon::reentrancy::when_unlocked;
 
 use super::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
-use lease_state::LeaseStatus;
-use renewal_loop::{Registration, RenewalLoop};
+use renewal_loop::RenewalLoop;
 
 /// Keeps things alive that end unless they are renewed: a session at a peer, the registration of a
 /// service, a lock.
@@ -98,61 +101,22 @@ pub struct KeepAlive<K> {
     renewal_loop: Arc<RenewalLoop<K>>,
 }
 
-/// Options of [`KeepAlive::keep_with`]: the lease, and how it is renewed.
-#[derive(Clone, Debug)]
-#[must_use = "nothing is kept until `keep_with`"]
-pub struct KeepOptions {
-    lease: Duration,
-    since: Option<Time>,
-    renewed: bool,
-    feed: Option<Duration>,
-    max_hold: Option<Duration>,
-}
-
-impl KeepOptions {
-    /// Begins with a lease of this length, which is renewed until it is stopped or lost.
-    pub fn for_lease(lease: Duration) -> Self {
-        KeepOptions {
-            lease,
-            since: None,
-            renewed: true,
-            feed: None,
-            max_hold: None,
-        }
-    }
-
-    /// Counts the lease from `sent`, a moment of the [`KeepAlive`]'s clock.
-    ///
-    /// It has to be a moment *before* the request that created the lease was sent. By default the
-    /// lease counts from the call of [`keep_with`](KeepAlive::keep_with). A moment after that call
-    /// is replaced by the moment of the call.
-    pub fn since(mut self, sent: Time) -> Self {
-        self.since = Some(sent);
-        self
-    }
-
-    /// Turns the renewals off. The key is lost when the lease has run out.
-    pub fn without_renewal(mut self) -> Self {
-        self.renewed = false;
-        self
-    }
-
-    /// Requires that the holder calls [`KeepGuard::feed`] within every such period. If it does not,
-    /// it counts as dead, and the key is lost.
-    pub fn fed_every(mut self, period: Duration) -> Self {
-        self.feed = Some(period);
-        self
-    }
-
-    /// Sets the longest time that the key is held in all. After that time it is no longer renewed
-    /// and counts as lost.
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
-        self
-    }
-}
-
 /// The keys of one destination that are renewed by one call.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Batch, KeepAlive, Outcome, StoreError};
+///
+/// fn renew(batch: &Batch<'_, u64>) -> Result<Vec<Outcome>, StoreError> {
+///     for entry in batch.entries() {
+///         println!("{} for another {:?}", entry.key(), entry.lease());
+///     }
+///     Ok(vec![Outcome::Renewed; batch.len()])
+/// }
+/// let sessions = KeepAlive::builder().build(renew)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Batch<'a, K> {
     destination: Destination,
@@ -287,6 +251,18 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Blocking
     ///
     /// Does not block, except that the first call starts the threads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert!(session.remaining() <= Duration::from_secs(30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep(&self, key: K, lease: Duration) -> Result<KeepGuard<K>, KeepError> {
         self.keep_with(key, &KeepOptions::for_lease(lease))
     }
@@ -319,6 +295,18 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// # Complexity
     ///
     /// Linear in the number of keys that are kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.stats().kept, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> KeepAliveStats {
         self.renewal_loop.stats()
@@ -341,6 +329,19 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
 
     /// Closes for good: all kept keys are lost, with [`Loss::Closed`], and no key can be kept any
     /// more. Returns how many keys were kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.close(), 1);
+    /// assert!(sessions.keep(8, Duration::from_secs(30)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self) -> usize {
         self.close_all().len()
@@ -455,125 +456,6 @@ impl<K: Clone + Send + Sync + 'static> fmt::Debug for KeepAlive<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeepAlive")
             .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A key that a [`KeepAlive`] keeps. Dropping the guard stops the renewals, and the lease runs out.
-#[must_use = "dropping it stops the renewals"]
-pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
-    renewal_loop: Arc<RenewalLoop<K>>,
-    registration: Arc<Registration<K>>,
-}
-
-impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
-    /// Returns the key.
-    pub fn key(&self) -> &K {
-        &self.registration.key
-    }
-
-    /// Returns whether the key is still kept, by the local clock.
-    ///
-    /// After the first `false` it never returns `true` again. In a forked copy of the process it
-    /// always returns `false`.
-    ///
-    /// # Complexity
-    ///
-    /// One read of the clock, one system call (for the process id), and one lock that is nearly
-    /// always free.
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Returns how long the key stays kept if nothing renews it, or zero if it has ended.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        let now = self.renewal_loop.now();
-        match self.registration.lease_state.look(now) {
-            LeaseStatus::Held { ends, .. } => ends.since(now),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// Returns how the holder learns of the loss: a flag, a channel and a future.
-    #[must_use]
-    pub fn lost(&self) -> Lost {
-        Lost::new(
-            &self.registration.lease_state,
-            self.renewal_loop.timers.clock(),
-        )
-    }
-
-    /// Reports that the holder is alive, see [`KeepOptions::fed_every`]. Returns false if the key
-    /// is no longer kept.
-    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-    pub fn feed(&self) -> bool {
-        self.registration.lease_state.feed(self.renewal_loop.now())
-    }
-
-    /// Returns how often the key was renewed.
-    #[must_use]
-    pub fn renewals(&self) -> u64 {
-        self.registration.lease_state.renewals()
-    }
-
-    /// Stops the renewals.
-    ///
-    /// After this call has returned, the renewal function is not called for this guard's key again.
-    /// There is one exception: a thread that is about to call it, has read the clock, and is then
-    /// held up for longer than the limit of the call.
-    ///
-    /// # Errors
-    ///
-    /// The [`Loss`], if the key was lost before.
-    ///
-    /// # Blocking
-    ///
-    /// While a call for this key is in flight, but no longer than the limit of that call.
-    pub fn stop(self) -> Result<(), Loss> {
-        let ended = self.end();
-        self.settled();
-        ended
-    }
-
-    /// Whether this process is a forked copy of the process that keeps the key.
-    pub(super) fn is_forked(&self) -> bool {
-        self.registration.lease_state.is_forked()
-    }
-
-    /// Stops the renewals without waiting for one that is in flight.
-    pub(super) fn end(&self) -> Result<(), Loss> {
-        self.renewal_loop.stop(&self.registration)
-    }
-
-    /// Waits until no renewal is in flight any more, or until its limit.
-    pub(super) fn settled(&self) {
-        self.registration
-            .lease_state
-            .wait_for_in_flight(self.renewal_loop.timers.clock());
-    }
-}
-
-impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
-    fn drop(&mut self) {
-        let (renewal_loop, registration) = (
-            Arc::clone(&self.renewal_loop),
-            Arc::clone(&self.registration),
-        );
-        // The guard may be a value of a map and be dropped under that map's lock, where the timer
-        // of the key can't be cancelled.
-        when_unlocked(move || {
-            let _ = renewal_loop.stop(&registration);
-        });
-    }
-}
-
-impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for KeepGuard<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeepGuard")
-            .field("key", self.key())
-            .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }

@@ -72,6 +72,20 @@ impl Steps {
     /// # Panics
     ///
     /// Panics if it is called from something that it runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::{KeepAlive, Outcome};
+    ///
+    /// let (sessions, steps) = KeepAlive::<u64>::builder()
+    ///     .build_stepped(1, |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// steps.advance(Duration::from_secs(60));
+    /// assert!(session.is_kept() && session.renewals() > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance(&self, by: Duration) {
         self.stepped.advance(by);
     }

@@ -27,6 +27,21 @@ where
     /// # Complexity
     ///
     /// Constant. The memory is free at once. No clock is read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::Cancel;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |_| println!("timed out"))?;
+    /// assert!(timers.cancel("request 7").is_cancelled());
+    /// assert_eq!(timers.cancel("request 7"), Cancel::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel<Q>(&self, key: &Q) -> Cancel
     where
         K: Borrow<Q>,
@@ -65,6 +80,20 @@ where
     /// # Blocking
     ///
     /// Blocks until the run has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::ZERO, |_| { /* reads a file */ })?;
+    /// timers.cancel_and_wait("import")?;
+    /// // The task is not running and never will, so the file can be deleted.
+    /// assert!(!timers.contains("import"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_and_wait<Q>(&self, key: &Q) -> Result<Cancel, WaitError>
     where
         K: Borrow<Q>,
@@ -83,6 +112,24 @@ where
     /// # Blocking
     ///
     /// Blocks until the run has ended, and at most for `limit`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::WaitError;
+    ///
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::ZERO, |_| { /* may take long */ })?;
+    /// match timers.cancel_and_wait_for("import", Duration::from_secs(1)) {
+    ///     Ok(cancel) => println!("nothing runs any more: {cancel:?}"),
+    ///     Err(WaitError::TimedOut) => println!("the import is still running"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_and_wait_for<Q>(&self, key: &Q, limit: Duration) -> Result<Cancel, WaitError>
     where
         K: Borrow<Q>,
@@ -133,6 +180,20 @@ where
     /// Linear in the greatest number of timers that existed at one time since the last
     /// [`shrink_to_fit`](Self::shrink_to_fit), in portions per stripe. A timer that is armed during
     /// the call may or may not be cancelled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// timers.schedule("b", Duration::from_secs(2), |_| ())?;
+    /// assert_eq!(timers.cancel_all(), 2);
+    /// assert!(timers.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_all(&self) -> usize {
         let taken = self.engine.take_pending(false);
         let count = taken.len();

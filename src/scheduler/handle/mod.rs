@@ -55,6 +55,22 @@ use crate::sync::Arc;
 ///
 /// Calls for one key, from any threads, take effect one after the other. A task sees everything
 /// that happened before the call that scheduled it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::new()?;
+/// # let timers = scheduler.handle();
+/// let timeout = Duration::from_secs(30);
+/// timers.schedule("request 7", timeout, |firing| println!("{} timed out", firing.key()))?;
+/// // A clone is cheap, and any thread may use it.
+/// let clone = timers.clone();
+/// std::thread::spawn(move || clone.cancel("request 7")).join().unwrap();
+/// assert!(timers.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Handle<K, S = RandomState>
 where
     K: Clone + Send + 'static,

@@ -23,6 +23,23 @@ where
     ///
     /// Constant. To a later time it takes one probe and one write: the wheel is not touched until
     /// the old time comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let idle = Duration::from_secs(30);
+    /// timers.schedule("connection 7", idle, |_| println!("idle for 30 s"))?;
+    /// scheduler.advance(Duration::from_secs(20));
+    /// // A message came, so the 30 s start again.
+    /// let _ = timers.reschedule("connection 7", idle);
+    /// assert!(scheduler.advance(Duration::from_secs(20)).is_empty());
+    /// assert_eq!(scheduler.advance(Duration::from_secs(10)).len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
     where
         K: Borrow<Q>,
@@ -33,6 +50,21 @@ where
     }
 
     /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::Reschedule;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let first = timers.schedule("report", Duration::from_secs(60), |_| ())?;
+    /// let moved = timers.reschedule_at("report", first.deadline + Duration::from_secs(60));
+    /// assert_eq!(moved, Reschedule::Moved { before: first.deadline });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reschedule_at<Q>(&self, key: &Q, at: Time) -> Reschedule
     where
         K: Borrow<Q>,
@@ -56,6 +88,25 @@ where
 
     /// Moves the pending timer of `key` to `delay` from now if that is earlier than its deadline.
     /// This never delays a timer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::PullIn;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let scheduled = timers.schedule("sync", Duration::from_secs(60), |_| println!("syncing"))?;
+    /// // Something has changed, so sync in 5 s.
+    /// let earlier = timers.pull_in("sync", Duration::from_secs(5));
+    /// assert_eq!(earlier, PullIn::Moved { before: scheduled.deadline });
+    /// // A further change does not delay it.
+    /// let later = timers.pull_in("sync", Duration::from_secs(10));
+    /// assert!(matches!(later, PullIn::Unchanged { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pull_in<Q>(&self, key: &Q, delay: Duration) -> PullIn
     where
         K: Borrow<Q>,

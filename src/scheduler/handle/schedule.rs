@@ -70,6 +70,19 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let deadline = timers.now() + Duration::from_secs(3600);
+    /// let scheduled = timers.schedule_at("report", deadline, |_| println!("report"))?;
+    /// assert_eq!(scheduled.deadline, deadline);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schedule_at<F>(&self, key: K, at: Time, task: F) -> Result<Scheduled, ScheduleError<F>>
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
@@ -83,6 +96,23 @@ where
     /// # Errors
     ///
     /// As for [`schedule`](Self::schedule), and [`Occupied`](ScheduleError::Occupied).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::ScheduleError;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let second = Duration::from_secs(1);
+    /// timers.schedule_if_absent("flush", second, |_| println!("flushing"))?;
+    /// // The pending timer stays as it is.
+    /// let refused = timers.schedule_if_absent("flush", second, |_| ());
+    /// assert!(matches!(refused, Err(ScheduleError::Occupied(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schedule_if_absent<F>(
         &self,
         key: K,
