@@ -67,7 +67,7 @@ use renewal_loop::RenewalLoop;
 ///
 /// - The renewal function runs on workers of the `KeepAlive`. Leases of one destination and of
 ///   similar length (between two powers of two) are renewed by one call at a time. Another call
-///   begins beside it only if it has not returned in time.
+///   begins while it runs only if it has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
 /// - The workers and a ticker start with the first key. They end when the last clone of the
