@@ -1,6 +1,6 @@
-//! Claim versus cancel versus touch on one entry. All of it happens under one mutex, and
-//! `shard/stripe/tests/enumerate` goes through its transitions; this looks that the callers respect
-//! it: an answer is the truth, whoever comes when.
+//! Claim versus cancel versus touch on one entry. All of them happen under one mutex, and
+//! `shard/stripe/tests/enumerate` goes through the transitions. These models check that the callers
+//! respect them: each answer is true, in any order of the calls.
 //!
 //! Teeth:
 //! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs a timer that was moved.

@@ -1,7 +1,8 @@
-//! A future that awaits a worker's answer is woken by it, or by its never coming; one that is
-//! dropped leaves no answer behind. `leases/oneshot.rs` has the rules, ONESHOT-1 and ONESHOT-2.
+//! A future that awaits the answer of a worker. It is woken by the answer, or when there will be
+//! none. The drop of the future leaves no answer behind. `leases/src/oneshot.rs` has the rules,
+//! ONESHOT-1 and ONESHOT-2.
 //!
-//! Who is not woken shows as a deadlock.
+//! If a waiting task is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/oneshot-bell-rings-before-it-notes.patch`
