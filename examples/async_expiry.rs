@@ -1,6 +1,6 @@
-//! A chat server without its network, on tokio: clients that say something now and then and fall
-//! silent, sessions that expire as a stream, requests with timeouts, and clean-up as a task per
-//! key. No runtime's time driver is used: all of it waits on the wheels of this crate.
+//! A chat server without its network, on tokio. Clients send messages now and then, and fall
+//! silent. Sessions expire as a stream, requests have timeouts, and the clean-up is one task per
+//! key. The time driver of tokio is not used: all waiting is done by the wheels of this crate.
 //!
 //! ```sh
 //! cargo run --release --example async_expiry --features stream,tokio
@@ -35,14 +35,15 @@ Options:
 
 const CLIENTS: u32 = 200;
 const MESSAGES: u32 = 10;
-/// A session without a message for so long is over.
+/// The time without a message after which a session is over.
 const IDLE: Duration = Duration::from_millis(500);
-/// After the end of its session a client's files are kept for so long.
+/// How long the files of a client are kept after the end of its session.
 const KEPT: Duration = Duration::from_millis(100);
 
 type Sessions = ExpiryMap<u32, u32>;
 
-/// Says its messages, at its own pace, and falls silent. How often it had to log in.
+/// Sends the messages of a client at its own pace, and falls silent. Returns how often the client
+/// had to log in.
 async fn client(number: u32, sessions: Sessions, timer: Arc<Timer>) -> u32 {
     let pause = Duration::from_millis(u64::from(5 + number % 20));
     let mut logins = 0;
@@ -67,7 +68,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         .map(|number| tokio::spawn(client(number, sessions.clone(), Arc::clone(&timer))))
         .collect();
 
-    // A request to somebody who never answers.
+    // A request that is never answered.
     let answer = timer.timeout(Duration::from_millis(50), std::future::pending::<()>());
     assert_eq!(answer.await, Err(TimeoutError::Elapsed));
     println!("no answer within 50 ms");
@@ -86,7 +87,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         messages += session.value;
         let cleaned = cleaned.clone();
         clean_up.schedule(session.key, KEPT, async move |firing| {
-            // Here it would await its database.
+            // A real server would await its database here.
             let _ = cleaned.send(*firing.key());
         })?;
     }
@@ -110,7 +111,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     if let Some(answered) = about::answer("async_expiry", HELP, std::env::args_os().skip(1)) {
         return Ok(answered);
     }
-    // Without `enable_time`: tokio's own sleeps would panic here.
+    // The runtime has no `enable_time`, so tokio's own sleeps would panic.
     runtime::Builder::new_current_thread()
         .build()?
         .block_on(serve())

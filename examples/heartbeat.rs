@@ -1,6 +1,6 @@
-//! A node beats five times a second, and a watchdog waits for the beats. Once the node stands still for
-//! a while: the watchdog raises its alarm, no beat is made up for, and the next one says how many were
-//! missed.
+//! A node beats five times a second, and a watchdog waits for the beats. Once the node stands still
+//! for a while. The watchdog raises its alarm. The missed beats are not made up for: the next beat
+//! reports how many were missed.
 //!
 //! ```sh
 //! cargo run --release --example heartbeat
@@ -31,9 +31,9 @@ Options:
 ";
 
 const BEAT: Duration = Duration::from_millis(200);
-/// Without a beat for so long the watchdog raises its alarm.
+/// The time without a beat after which the watchdog raises its alarm.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the node stands still: three and a half beats.
+/// The time for which the node stands still: three and a half beats.
 const STALL: Duration = Duration::from_millis(700);
 const BEATS: u64 = 10;
 
@@ -49,7 +49,7 @@ enum Event {
     Gone,
 }
 
-/// Arms the watchdog, or winds it up again.
+/// Arms the watchdog, or moves its alarm.
 fn watch(timers: &Handle<Key>, events: &mpsc::Sender<Event>) {
     let events = events.clone();
     let armed = timers.schedule(Key::Watchdog, PATIENCE, move |_| {
@@ -74,7 +74,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         let _ = events.send(Event::Beat { number, missed });
         watch(round.handle(), &events);
         if number == 4 {
-            // A long collection of garbage, a swapped-out page, a stopped process.
+            // This stands for a long garbage collection, a swapped-out page, or a stopped process.
             thread::sleep(STALL);
         }
         if number < BEATS {

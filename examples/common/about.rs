@@ -1,4 +1,4 @@
-//! `--help` and `--version` of the examples.
+//! The options `--help` and `--version` of the examples.
 
 #![allow(dead_code, reason = "some examples have a command line of their own")]
 
@@ -6,13 +6,12 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The version of the crate, as `NAME (tourbillon) 0.1.0`.
+/// Returns the version, like `NAME (tourbillon) 0.1.0`.
 pub(crate) fn version(name: &str) -> String {
     format!("{name} (tourbillon) {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Answers a command line that asks for something. `None` if there are no arguments: then the
-/// program is to run.
+/// Handles these options. Returns `None` if there are no arguments: then the program has to run.
 pub(crate) fn answer(
     name: &str,
     help: &str,
@@ -31,7 +30,7 @@ pub(crate) fn answer(
             return Some(ExitCode::from(2));
         }
     };
-    // A reader that has closed the pipe has seen what it wanted.
+    // A reader that closed the pipe has seen enough.
     let _ = io::stdout().write_all(text.as_bytes());
     Some(ExitCode::SUCCESS)
 }

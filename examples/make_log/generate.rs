@@ -1,4 +1,4 @@
-//! What a made log holds.
+//! Generates the lines of an access log.
 //!
 //! Clients take steps through a few days from the end of February of a leap year. A step is mostly
 //! a few minutes, sometimes nothing, half a day, or exactly 30 minutes, 1 hour or 4 hours, or a
@@ -6,7 +6,7 @@
 //!
 //! Four servers write into one log, each in a time zone and a format of its own. A line is written
 //! when its request ends, and some take minutes, so instants go back in time. One line in fifty is
-//! broken, in the kinds of [`broken_line`] by turns.
+//! broken, with the kinds of [`broken_line`] in turn.
 
 use crate::rng::Rng;
 
@@ -17,7 +17,7 @@ const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// A log and what is in it.
+/// A log, and what a parser must find in it.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) bytes: Vec<u8>,
@@ -27,7 +27,7 @@ pub(crate) struct Made {
     pub(crate) broken: Vec<u64>,
 }
 
-/// How a server writes its lines.
+/// The format of a server.
 struct Server {
     zone_minutes: i64,
     combined: bool,
@@ -85,7 +85,7 @@ pub(crate) fn generate(seed: u64, lines: u64) -> Made {
     made
 }
 
-/// `count` requests of `clients` clients in the order in which they end.
+/// Returns `count` requests of `clients` clients, in the order in which they end.
 fn arrivals(rng: &mut Rng, count: usize, clients: u64) -> Vec<(i64, String)> {
     let mut next: Vec<i64> = (0..clients)
         .map(|_| START + rng.below(2 * 86_400) as i64)
@@ -116,7 +116,7 @@ fn arrivals(rng: &mut Rng, count: usize, clients: u64) -> Vec<(i64, String)> {
         .collect()
 }
 
-/// Seconds from one request of a client to its next.
+/// Returns the seconds from one request of a client to its next.
 fn step(rng: &mut Rng) -> i64 {
     let border = [1_800, 1_800, 3_600, 3_600, 14_400][rng.below(5) as usize];
     match rng.below(100) {
@@ -143,7 +143,7 @@ fn pick<'a>(rng: &mut Rng, from: &[&'a str]) -> &'a str {
     from[rng.below(from.len() as u64) as usize]
 }
 
-/// A line up to and with the space before its bytes.
+/// Returns a line up to its bytes, including the space before them.
 fn up_to_bytes(rng: &mut Rng, stamp: &str, client: &str) -> String {
     let user = pick(rng, &["-", "-", "-", "alice", "bob", "carol smith"]);
     let request = match rng.below(8) {
@@ -179,8 +179,8 @@ fn whole_line(rng: &mut Rng, instant: i64, client: &str) -> String {
     line + server.end
 }
 
-/// A line that does not parse, without its newline: empty, binary, cut off, not UTF-8, a day that
-/// does not exist, and a remark of another program.
+/// Returns a line that does not parse, without its newline. It is empty, binary, cut off, not
+/// UTF-8, has a day that does not exist, or is a message of another program.
 fn broken_line(rng: &mut Rng, kind: usize) -> Vec<u8> {
     let client = name(rng.below(40));
     let stamp = timestamp(START + rng.below(86_400) as i64, 0);
@@ -208,7 +208,8 @@ fn broken_line(rng: &mut Rng, kind: usize) -> Vec<u8> {
     }
 }
 
-/// `28/Feb/2024:20:00:00 +0000`: the way back from what the parser computes, and by another way.
+/// Formats a time like `28/Feb/2024:20:00:00 +0000`. This is the inverse of the parser, computed in
+/// another way.
 fn timestamp(instant: i64, zone_minutes: i64) -> String {
     let local = instant + zone_minutes * 60;
     let (mut day, second) = (local / 86_400, local % 86_400);

@@ -1,11 +1,10 @@
-//! Makes an access log for the `sessions` example, the same one for the same seed:
+//! Makes an access log for the `sessions` example. The same seed makes the same log:
 //!
 //! ```text
 //! cargo run --release --example make_log -- --seed 7 --lines 1500 > examples/data/access.log
 //! ```
 //!
-//! `generate.rs` says what is in it. Addresses and names are those that are set aside for
-//! documentation.
+//! `generate.rs` describes its content. Addresses and names are those reserved for documentation.
 
 #[path = "../common/about.rs"]
 mod about;

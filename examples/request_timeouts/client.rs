@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tourbillon::Handle;
 
-/// So often a request is sent before it is given up.
+/// The number of times a request is sent before it is given up.
 pub(crate) const ATTEMPTS: u32 = 3;
 
-/// How long the client waits for an answer: twice as long each time.
+/// Returns how long the client waits for an answer: twice as long each time.
 pub(crate) fn patience(attempt: u32) -> Duration {
     Duration::from_millis(300) * 2_u32.pow(attempt - 1)
 }
 
-/// What goes to the server.
+/// A request to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
     pub(crate) id: u64,
@@ -27,12 +27,12 @@ const UNDECIDED: u8 = 0;
 const ANSWERED: u8 = 1;
 const TIMED_OUT: u8 = 2;
 
-/// Shared by who sends, who reads the answers, and the timeouts.
+/// The state that the sender, the reader of answers and the timeouts share.
 pub(crate) struct Client {
     pub(crate) timers: Handle<u64>,
-    /// How each request ended, by its id.
+    /// The result of each request, by its id.
     outcomes: Box<[AtomicU8]>,
-    /// Requests that ended twice; there are none.
+    /// The number of requests that ended twice. It stays zero.
     twice: AtomicU64,
     retries: AtomicU64,
     pub(crate) late_answers: AtomicU64,
@@ -53,7 +53,7 @@ impl Client {
         self.attempt(network, Request { id, attempt: 1 });
     }
 
-    /// Arms the timeout and then sends, since an answer may be here before a send returns.
+    /// Arms the timeout and then sends, since an answer may arrive before the send returns.
     fn attempt(self: &Arc<Self>, network: &Sender<Request>, request: Request) {
         let (client, resend) = (Arc::clone(self), network.clone());
         let timeout = self
@@ -63,29 +63,30 @@ impl Client {
             });
         match timeout {
             Ok(_) => {
-                // A server that is gone answers nothing: that is what the timeout is for.
+                // If the server is gone, no answer comes, and the timeout ends the request.
                 let _ = network.send(request);
             }
-            // Full or closed. What would wait for ever is given up at once.
+            // The scheduler is full or closed. Without a timeout the request could wait forever, so
+            // it is given up at once.
             Err(_) => self.end(request.id, TIMED_OUT),
         }
     }
 
-    /// In the timeout's own task. Its key is this request's until it returns, so a retry, under the
-    /// same key, can't run out before; an answer that comes meanwhile cancels it all the same.
+    /// Runs when a timeout ends. The key belongs to this run until it returns, so the retry, under
+    /// the same key, can't time out before. An answer that comes meanwhile still cancels the retry.
     fn timed_out(self: &Arc<Self>, network: &Sender<Request>, request: Request) {
         if request.attempt == ATTEMPTS {
             self.end(request.id, TIMED_OUT);
             return;
         }
-        // Relaxed here and below: they are read when all threads that count have ended.
+        // Relaxed, here and below: the counters are read when all threads that count have ended.
         self.retries.fetch_add(1, Ordering::Relaxed);
         let attempt = request.attempt + 1;
         self.attempt(network, Request { attempt, ..request });
     }
 
-    /// An answer has come. Whose is it? If its timeout was cancelled, that has not run and never
-    /// will: the request is answered. If not, the timeout was first, or an answer to another attempt.
+    /// Handles an answer. If its timeout was cancelled, the timeout has not run and never will: the
+    /// request is answered. Otherwise the timeout or an answer to another attempt came first.
     pub(crate) fn answered(&self, id: u64) {
         if self.timers.cancel(&id).is_cancelled() {
             self.end(id, ANSWERED);
@@ -104,7 +105,7 @@ impl Client {
         }
     }
 
-    /// What there is to tell in the end.
+    /// Returns the results.
     pub(crate) fn summary(&self) -> Summary {
         let count = |outcome| {
             let cells = self.outcomes.iter();
@@ -123,7 +124,7 @@ impl Client {
     }
 }
 
-/// What became of all requests.
+/// The results of all requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
     pub(crate) requests: u64,
@@ -135,7 +136,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// What should hold and does not.
+    /// Returns the conditions that should hold and do not.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.answered + self.timed_out != self.requests {

@@ -1,13 +1,13 @@
 //! A client sends ten thousand requests to a server that answers nearly all of them in time. Every
-//! request has a timeout, and nearly every timeout is cancelled; a request that gets no answer is sent
-//! again, and given up after three attempts. A timer decides between an answer and a timeout that
-//! come at the same moment, so each request ends exactly once.
+//! request has a timeout, and nearly every timeout is cancelled. A request that gets no answer is
+//! sent again, and given up after three attempts. If an answer and a timeout come at the same
+//! moment, the timer decides between them. So each request ends exactly once.
 //!
 //! ```sh
 //! cargo run --release --example request_timeouts
 //! ```
 //!
-//! `client.rs` is what such a client may look like; `server.rs` stands for the rest of the world.
+//! `client.rs` shows how such a client may look; `server.rs` stands for the rest of the world.
 
 #[path = "../common/about.rs"]
 mod about;
@@ -40,7 +40,7 @@ Options:
 
 const REQUESTS: u64 = 10_000;
 
-/// Sends all requests and waits until the last answer is in. What does not add up.
+/// Sends all requests and waits for the last answer. Returns the conditions that do not hold.
 fn run() -> Result<Vec<String>, Box<dyn Error>> {
     let scheduler = Scheduler::<u64>::builder().build()?;
     let client = Arc::new(Client::new(scheduler.handle(), REQUESTS));
@@ -59,8 +59,8 @@ fn run() -> Result<Vec<String>, Box<dyn Error>> {
     for id in 0..REQUESTS {
         client.send(&network, id);
     }
-    // Each pending timeout has a clone, to send its request again. With the last of them the server
-    // sees that nobody asks any more, and with its last answer the reader sees the end.
+    // Each pending timeout has a clone of the sender, to send its request again. The drop of the
+    // last one ends the server, and the server's last answer ends the reader.
     drop(network);
     let served = server.join().map_err(|_| "the server panicked")??;
     reader.join().map_err(|_| "the reader panicked")?;
@@ -72,7 +72,7 @@ fn run() -> Result<Vec<String>, Box<dyn Error>> {
     let summary = client.summary();
     println!("{summary}");
 
-    // Relaxed: the threads that counted have ended.
+    // Relaxed: the threads that count have ended.
     let late = client.late_answers.load(Ordering::Relaxed);
     let mut wrong = summary.complaints();
     let mut hold = |what: &str, holds: bool| {

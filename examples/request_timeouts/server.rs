@@ -1,4 +1,4 @@
-//! What is at the other end: a server on threads of its own, whose delays are timers, too.
+//! A server on threads of its own, whose delays are timers, too.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
@@ -7,16 +7,16 @@ use tourbillon::{Shutdown, Timer};
 
 use crate::client::{Request, patience};
 
-/// What the server counted.
+/// The counters of the server.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Served {
     pub(crate) asked: u64,
     pub(crate) answered: u64,
 }
 
-/// How long an answer takes; `None` for one that is lost. Of a hundred requests one is never
-/// answered, one is answered too late, and one is lost on its first way; all others are answered
-/// within 20 ms.
+/// Returns how long an answer takes, or `None` for a lost answer. Of a hundred requests one is
+/// never answered, one is answered too late, and one is lost at its first attempt. All others are
+/// answered within 20 ms.
 fn delay(request: Request) -> Option<Duration> {
     match (request.id % 100, request.attempt) {
         (0, _) | (2, 1) => None,
@@ -25,7 +25,7 @@ fn delay(request: Request) -> Option<Duration> {
     }
 }
 
-/// Answers until nobody asks any more, and then what is still to be answered.
+/// Answers requests until all senders are gone, and then the remaining requests.
 pub(crate) fn serve(requests: &Receiver<Request>, answers: &Sender<u64>) -> Result<Served, String> {
     let timer = Timer::new().map_err(|error| error.to_string())?;
     let mut served = Served::default();

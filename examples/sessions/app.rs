@@ -1,4 +1,4 @@
-//! From arguments to exit code, on a console that tests can stand in for.
+//! The program from its arguments to its exit code. Tests can replace the console.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,17 +14,18 @@ use crate::log::{Log, Packed};
 use crate::progress::Bar;
 use crate::{live, replay};
 
-/// All went well.
+/// The run succeeded.
 pub(crate) const FINE: u8 = 0;
 /// The engine lost something, or the output could not be written.
 pub(crate) const FAILED: u8 = 1;
-/// The command line or the log is at fault.
+/// The command line or the log is invalid.
 pub(crate) const USAGE: u8 = 2;
 
 /// The path that stands for standard input.
 const STDIN: &str = "-";
 
-/// Where a replay's shards and workers take their order from. Any other seed gives the same line.
+/// The seed for the order in which a replay's shards and workers take steps. Any other seed gives
+/// the same summary.
 const SEED: u64 = 1;
 
 /// Standard input, standard output and standard error, and the terminal behind them.
@@ -34,20 +35,20 @@ pub(crate) struct Console<'a> {
     pub(crate) err: &'a mut dyn Write,
     pub(crate) out_is_terminal: bool,
     pub(crate) err_is_terminal: bool,
-    /// How wide the terminal is at present.
+    /// Returns the current width of the terminal.
     pub(crate) columns: fn() -> usize,
-    /// From this call on an interrupt sets the flag; a second one ends the program.
+    /// Makes an interrupt set the flag from now on. A second interrupt ends the program.
     pub(crate) interrupts: &'a dyn Fn() -> io::Result<Arc<AtomicBool>>,
 }
 
 impl Console<'_> {
-    /// One line on standard error. If nobody can read it there is nobody to tell.
+    /// Writes one line to standard error. An error is ignored, since it could not be reported.
     fn complain(&mut self, line: &str) {
         let _ = writeln!(self.err, "sessions: {line}");
     }
 }
 
-/// Runs the program with the arguments after its name; returns its exit code.
+/// Runs the program with the arguments after its name, and returns its exit code.
 pub(crate) fn run(args: impl IntoIterator<Item = OsString>, mut console: Console<'_>) -> u8 {
     let outcome = match cli::parse(args) {
         Err(fault) => {
@@ -67,7 +68,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>, mut console: Console
     };
     match outcome.and_then(|code| console.out.flush().map(|()| code)) {
         Ok(code) => code,
-        // A reader that closed the pipe has seen what it wanted.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
         Err(error) => {
             console.complain(&format!("cannot write: {error}"));
@@ -76,7 +77,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>, mut console: Console
     }
 }
 
-/// The result's errors are those of writing.
+/// Replays a log. The errors are those of writing.
 fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Result<u8> {
     let log = match read_file(path, console) {
         Ok(log) => log,
@@ -116,7 +117,7 @@ fn replay_file(path: &Path, idle: Duration, console: &mut Console<'_>) -> io::Re
 
 fn read_file(path: &Path, console: &mut Console<'_>) -> io::Result<Log> {
     if path == Path::new(STDIN) {
-        // Nobody knows how long it is, so there is no bar.
+        // The length of the input is unknown, so there is no progress bar.
         return Log::read(BufReader::new(&mut *console.input), |_| ());
     }
     let file = File::open(path)?;
@@ -135,7 +136,7 @@ fn bar<'a>(label: &'static str, total: u64, console: &'a mut Console<'_>) -> Bar
     )
 }
 
-/// What keeps all of a log from being replayed, as one line for the user. An empty log is fine.
+/// Returns why a log can't be replayed as a whole, as one line for the user. An empty log is valid.
 fn unusable(path: &Path, log: &Log) -> Option<String> {
     let name = match path {
         path if path == Path::new(STDIN) => "standard input".into(),
@@ -156,7 +157,7 @@ fn unusable(path: &Path, log: &Log) -> Option<String> {
     let what = if excerpt.starts_with(['{', '[']) {
         "this is JSON".to_owned()
     } else {
-        // On one line, whatever is in it.
+        // Escaped, so that the message stays on one line.
         let start: String = excerpt.chars().take(60).collect();
         format!("the first line begins with {start:?}")
     };

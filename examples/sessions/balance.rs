@@ -1,28 +1,28 @@
-//! The account of a run: what the engine counted beside what the program counted on its own.
+//! The account of a run. It compares the counters of the engine with those of the program.
 
 use std::fmt;
 
-/// One line of the account.
+/// One row of the account.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) engine: u64,
     pub(crate) program: u64,
-    /// Where the program's number comes from.
+    /// The source of the program's number.
     pub(crate) source: &'static str,
 }
 
-/// The account; the first row is what came in, the others are the ends that it came to.
+/// The account. The first row counts what came in, and the others how it ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Balance {
     pub(crate) scheduled: Row,
     pub(crate) ends: Vec<Row>,
-    /// Numbers that must be zero, each with what it would mean.
+    /// Numbers that must be zero, each with the meaning of another value.
     pub(crate) zeros: Vec<(u64, &'static str)>,
 }
 
 impl Balance {
-    /// What does not balance, one line each; empty if nothing was lost.
+    /// Returns one line for each number that does not balance. It is empty if nothing was lost.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for Row {
@@ -69,11 +69,11 @@ impl Row {
     }
 }
 
-/// How wide the table is with its sources.
+/// The width of the table with its sources.
 pub(crate) const WIDE: usize = 76;
 
-/// The table and, under it, `nothing lost` or the faults. The alternate form has no sources, for
-/// narrow terminals.
+/// Shows the table and, under it, `nothing lost` or the faults. The alternate form leaves out the
+/// sources, for narrow terminals.
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:12} {:>15} {:>15}", "sessions", "engine", "program")?;
@@ -100,7 +100,7 @@ impl fmt::Display for Balance {
     }
 }
 
-/// A number with a comma between thousands.
+/// Formats a number with a comma between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

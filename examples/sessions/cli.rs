@@ -1,4 +1,4 @@
-//! The command line, parsed by hand: so few options need no dependency.
+//! The command line, parsed by hand: so few options are not worth a dependency.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,11 +39,11 @@ at fault, the log cannot be read, or none of its lines parses.
 
 const FLAT_OUT: &str = "--flat-out";
 
-/// The longest idle time: with the years that a log may span it stays below the 584 years of the
-/// engine's clock.
+/// The longest idle time. Together with the years that a log may span it stays below the 584 years
+/// of the engine's clock.
 const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help,
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Replay { path: PathBuf, idle: Duration },
 }
 
-/// Options of a run in real time; none of the numbers but `slow` is zero.
+/// The options of a run in real time. Only `slow` may be zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LiveOptions {
     pub(crate) idle: Duration,
@@ -60,11 +60,11 @@ pub(crate) struct LiveOptions {
     pub(crate) sessions: u64,
     pub(crate) producers: u64,
     pub(crate) slow: u64,
-    /// Producers do not rest.
+    /// Whether producers never rest.
     pub(crate) flat_out: bool,
 }
 
-/// Parses the arguments after the program's name; an error is one line for the user.
+/// Parses the arguments after the program's name. An error is one line for the user.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
     let mut args = args.into_iter();
     let mut paths: Vec<OsString> = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             paths.extend(args);
             break;
         }
-        // A path need not be UTF-8; an option is.
+        // A path need not be UTF-8, but an option must be.
         let option = arg
             .to_str()
             .filter(|arg| arg.len() > 1 && arg.starts_with('-'));
@@ -166,8 +166,8 @@ fn parse_idle(value: &str) -> Result<Duration, String> {
     Ok(idle)
 }
 
-/// A whole number and its unit: `ms`, `s`, `m`, `h` or `d`. A bare number says no unit and is
-/// refused rather than guessed.
+/// Parses a whole number with its unit: `ms`, `s`, `m`, `h` or `d`. A number without a unit is
+/// refused, since the unit would be a guess.
 fn parse_duration(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let number: u64 = text[..unit_at].parse().ok()?;

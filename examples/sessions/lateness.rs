@@ -1,22 +1,23 @@
-//! How late handlers began, counted in buckets that can be read while they are written. Two readings
-//! give what lies between them, which the engine's own percentiles, of the whole run, do not.
+//! Counts how late handlers began, in buckets that can be read while they are written. The
+//! difference of two readings is the lateness between them. The engine's own percentiles are of the
+//! whole run.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Latenesses below this are one bucket: 8 us.
+/// The upper end of the first bucket: 8 us.
 const FIRST_OCTAVE: u32 = 13;
-/// Up to 73 minutes.
+/// The last bucket ends at 73 minutes.
 const LAST_OCTAVE: u32 = 41;
-/// Buckets of an octave.
+/// The number of buckets in which a lateness doubles.
 const PARTS: u32 = 8;
 const BUCKETS: usize = 1 + ((LAST_OCTAVE - FIRST_OCTAVE + 1) * PARTS) as usize;
 
-/// Written by handlers.
+/// The histogram that handlers write.
 #[derive(Debug)]
 pub(crate) struct Histogram([AtomicU64; BUCKETS]);
 
-/// What a histogram counted by some moment, or between two.
+/// The counts of a histogram at one time, or between two times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counts([u64; BUCKETS]);
 
@@ -37,7 +38,7 @@ impl Histogram {
         self.0[bucket(lateness)].fetch_add(1, Relaxed);
     }
 
-    /// Adds what it has counted by now.
+    /// Adds the current counts of a histogram.
     pub(crate) fn add_to(&self, counts: &mut Counts) {
         for (count, more) in counts.0.iter_mut().zip(&self.0) {
             *count += more.load(Relaxed);
@@ -46,7 +47,7 @@ impl Histogram {
 }
 
 impl Counts {
-    /// What came after an earlier reading.
+    /// Returns the counts since an earlier reading.
     pub(crate) fn since(&self, earlier: &Counts) -> Counts {
         let mut between = self.clone();
         for (count, before) in between.0.iter_mut().zip(&earlier.0) {
@@ -55,8 +56,8 @@ impl Counts {
         between
     }
 
-    /// So many of a hundred were at most this late; at most an eighth above the truth, and never below
-    /// it. `None` without samples.
+    /// Returns the lateness that this percentage of the samples did not exceed. The result is at
+    /// most an eighth too high, and never too low. `None` without samples.
     pub(crate) fn percentile(&self, percent: u64) -> Option<Duration> {
         let total: u64 = self.0.iter().sum();
         let rank = (total * percent).div_ceil(100).max(1);
@@ -84,7 +85,7 @@ fn bucket(lateness: Duration) -> usize {
     (1 + (octave - FIRST_OCTAVE) * PARTS + part) as usize
 }
 
-/// The least lateness above those of a bucket.
+/// Returns the upper end of a bucket.
 fn upper_end(bucket: usize) -> Duration {
     let bucket = bucket as u32;
     let (octave, part) = (bucket / PARTS, bucket % PARTS);

@@ -1,13 +1,13 @@
-//! Session expiry in real time: producers create and touch sessions, the engine expires them, and
-//! in the end every session is accounted for, by the engine and by this program on its own.
+//! Session expiry in real time. Producers create and touch sessions, and the engine expires them.
+//! At the end the engine and this program each account for every session.
 //!
-//! A session is an entry of a map that expires when it is idle. Each producer first logs in its share of all sessions,
-//! then touches sessions as popular ones are touched, starts those anew that have expired, and now
-//! and then logs one out. The run has three parts: the producers work; what they left expires; what
-//! is still pending then is handed back by the shutdown.
+//! A session is an entry of a map that expires when it is idle. Each producer first logs in its
+//! share of all sessions. Then it touches sessions, popular ones more often; starts sessions anew
+//! that have expired; and now and then logs one out. The run has three parts: the producers work;
+//! the remaining sessions expire; the shutdown hands back the sessions that are still pending.
 //!
-//! Producers rest between their operations, as users do. If they took all cores, what the program
-//! shows as lateness would be the time for which the engine waits for a core.
+//! Producers rest between their operations, as users do. If they took all cores, the lateness that
+//! the program shows would be the time for which the engine waits for a core.
 
 use std::io::{self, Write};
 use std::ops::Range;
@@ -27,16 +27,16 @@ use crate::zipf::Zipf;
 
 /// How long a slow handler sleeps.
 const NAP: Duration = Duration::from_millis(500);
-/// One in so many touches is a log-out instead.
+/// One of this number of touches is a log-out instead.
 const LOG_OUT: u64 = 1_000;
-/// How many operations a producer does between two looks at whether to stop, and between two rests.
-/// On a machine with few cores they hold up a worker: 64 take some 50 us.
+/// The number of operations between two checks for the stop, and between two rests. On a machine
+/// with few cores these operations delay a worker: 64 take some 50 us.
 const ROUND: u32 = 64;
-/// How many operations all producers do in a second, about. A million sessions have logged in after
-/// five seconds.
+/// The approximate number of operations of all producers in a second. A million sessions have
+/// logged in after five seconds.
 const OPERATIONS: u32 = 200_000;
 
-/// What one producer did. Only its own thread writes, so a load and a store are enough.
+/// The counters of one producer. Only its own thread writes, so a load and a store are enough.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Did {
@@ -47,7 +47,7 @@ struct Did {
     refused: AtomicU64,
 }
 
-/// What handlers count, on cache lines of their own: workers write here.
+/// The counters of handlers, on cache lines of their own, since workers write them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Handled {
@@ -56,24 +56,24 @@ struct Handled {
     late: Histogram,
 }
 
-/// One producer's counters. Every session holds a reference, so when only the program's own is
-/// left, every session was handled or dropped.
+/// All counters of one producer. Every session holds a reference. So when only the program's own
+/// reference is left, every session was handled or dropped.
 #[derive(Debug, Default)]
 struct Tally {
     did: Did,
     handled: Handled,
 }
 
-/// What a session is to this program.
+/// A session.
 #[derive(Debug)]
 struct Session {
     tally: Arc<Tally>,
-    /// Its handler is one of the slow ones.
+    /// Whether its handler is one of the slow ones.
     nap: bool,
 }
 
 impl Session {
-    /// What happens when it has expired.
+    /// Handles the expiry of this session.
     fn handle(self, lateness: Duration) {
         self.tally.handled.late.record(lateness);
         if self.nap {
@@ -90,7 +90,7 @@ fn add(counter: &AtomicU64) {
     counter.store(counter.load(Relaxed) + 1, Relaxed);
 }
 
-/// Sums over all producers.
+/// The sums of all producers.
 #[derive(Clone, Debug, Default)]
 struct Totals {
     created: u64,
@@ -128,8 +128,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// The shutdown gets a tenth of the run and at most a second; what the producers left gets its
-    /// idle time to expire in and at most a quarter.
+    /// Divides a run. The shutdown gets a tenth of the run, at most one second. The remaining
+    /// sessions get their idle time to expire, at most a quarter of the run.
     fn new(seconds: u64, idle: Duration) -> Plan {
         let whole = Duration::from_secs(seconds);
         let shutdown = whole - (whole / 10).min(Duration::from_secs(1));
@@ -146,12 +146,12 @@ impl Plan {
 /// How a producer rests between two rounds.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// A round takes this long at least, the rest included. `None`: there is no rest.
+    /// The least time of a round, including its rest. `None` if producers do not rest.
     round: Option<Duration>,
 }
 
 impl Pace {
-    /// For each of this number of producers.
+    /// Returns the pace of each of this number of producers.
     fn new(producers: u64, flat_out: bool) -> Pace {
         let share = Duration::from_secs(1) * ROUND / OPERATIONS;
         Pace {
@@ -159,9 +159,9 @@ impl Pace {
         }
     }
 
-    /// How long a rest is after so much work. It is at least as long as the work was, so that on a slow
-    /// machine, too, producers take at most half of its cores. What a late wake-up cost is not made
-    /// up for: there are no bursts.
+    /// Returns the rest after this time of work. The rest is at least as long as the work. So
+    /// producers take at most half of the cores, even on a slow machine. A late wake-up is not made
+    /// up for, so there are no bursts.
     fn rest_after(self, worked: Duration) -> Duration {
         self.round.map_or(Duration::ZERO, |round| {
             round.saturating_sub(worked).max(worked)
@@ -213,7 +213,7 @@ impl Producer {
         if self.sessions.touch(&id).is_alive() {
             add(&self.tally.did.touched);
         } else {
-            // Where its handler is just running the session has ended: the next one begins.
+            // If its handler is running, the session has ended, and the next one begins.
             self.start(id, self.sessions.expiry(), false);
         }
     }
@@ -226,7 +226,7 @@ impl Producer {
         match self.sessions.insert_with(id, session, expiry) {
             Ok(inserted) => {
                 add(&self.tally.did.created);
-                // Another producer was faster between our two calls.
+                // Another producer was faster, between the two calls.
                 if let Inserted::Replaced(_) = inserted {
                     add(&self.tally.did.replaced);
                 }
@@ -242,12 +242,12 @@ impl Producer {
     }
 }
 
-/// The line that says how it goes: in place on a terminal, else a new one every second.
+/// The status line. On a terminal it is updated in place; otherwise each second has a new line.
 struct Screen<'a> {
     out: &'a mut dyn Write,
     in_place: bool,
     columns: fn() -> usize,
-    /// A line is shown that the next one will take the place of.
+    /// Whether a line is shown that the next one will replace.
     shown: bool,
     sessions: &'a Sessions,
     tallies: &'a [Arc<Tally>],
@@ -257,7 +257,7 @@ struct Screen<'a> {
 }
 
 impl Screen<'_> {
-    /// Shows the line every second until `done`, which is asked more often.
+    /// Shows the line every second until `done` returns true, which is called more often.
     fn watch(&mut self, done: impl Fn() -> bool) -> io::Result<()> {
         while !done() {
             let since_last = self.last.elapsed();
@@ -280,7 +280,8 @@ impl Screen<'_> {
         let live = short(self.sessions.len() as f64);
         let touches = short(rate(totals.touched, self.last_totals.touched));
         let expired = short(rate(totals.ran, self.last_totals.ran));
-        // Each with its rank: where there is no room for all of them, the higher ranks go first.
+        // Each field has a rank. If there is no room for all fields, those with the highest rank
+        // are left out first.
         let fields = [
             (0, format!("{:>2} s", self.start.elapsed().as_secs())),
             (3, format!("live {live:>7}")),
@@ -302,14 +303,14 @@ impl Screen<'_> {
         Ok(())
     }
 
-    /// One line below the present one, which stays.
+    /// Writes a line below the current one, which stays.
     fn note(&mut self, text: &str) -> io::Result<()> {
         self.close()?;
         writeln!(self.out, "{text}")?;
         self.out.flush()
     }
 
-    /// Leaves the present line standing.
+    /// Keeps the current line.
     fn close(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.shown) {
             writeln!(self.out)?;
@@ -318,7 +319,7 @@ impl Screen<'_> {
     }
 }
 
-/// A rate in three or four digits: `831`, `42.0 k`, `3.14 M`.
+/// Formats a rate with three or four digits: `831`, `42.0 k`, `3.14 M`.
 fn short(rate: f64) -> String {
     match rate {
         0.0..1e3 => format!("{rate:.0}"),
@@ -327,7 +328,7 @@ fn short(rate: f64) -> String {
     }
 }
 
-/// As many of the fields as `width` has room for, in their order; those of the highest rank are left
+/// Joins as many fields as fit into `width`, in their order. Fields of the highest rank are left
 /// out first.
 fn fitting(fields: &[(u8, String)], width: usize) -> String {
     let mut most = fields.iter().map(|(rank, _)| *rank).max().unwrap_or(0);
@@ -345,7 +346,7 @@ fn fitting(fields: &[(u8, String)], width: usize) -> String {
     }
 }
 
-/// The median, the 99th percentile and the longest; without samples there is none of them.
+/// Formats the median, the 99th percentile and the maximum. Without samples there are none.
 fn millis(lateness: Lateness) -> [String; 3] {
     [lateness.p50, lateness.p99, lateness.max].map(|lateness_of| match lateness.count {
         0 => "-".to_owned(),
@@ -357,7 +358,7 @@ fn in_millis(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64() * 1e3)
 }
 
-/// Runs in real time; the answer is whether every timer is accounted for. Errors are those of
+/// Runs in real time. Returns whether every timer is accounted for. Errors are those of
 /// writing to the console, and end the run early.
 pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Result<bool> {
     let &LiveOptions {
@@ -382,8 +383,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         grouped(sessions),
         if flat_out { " flat out" } else { "" },
     )?;
-    // Naps that overlap hold a worker each; the others need some beside them. More than 1,024
-    // threads a scheduler does not have.
+    // Each slow handler that sleeps occupies a worker, and the other handlers need workers, too. A
+    // scheduler has at most 1,024 threads.
     let naps_at_once = NAP.as_secs_f64() * slow as f64 / plan.producers_stop.as_secs_f64();
     let map = Sessions::builder()
         .time_to_idle(idle)
@@ -391,8 +392,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         .build(|_, expired| expired.value.handle(expired.lateness))
         .map_err(io::Error::other)?;
 
-    // One more than there are producers: the last starts the slow handlers, under keys of their
-    // own.
+    // One more than the number of producers: the last one starts the slow handlers, under keys of
+    // their own.
     let tallies: Vec<Arc<Tally>> = (0..=producers).map(|_| Arc::default()).collect();
     let mut crew: Vec<Producer> = tallies
         .iter()
@@ -445,8 +446,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     screen.close()?;
 
     let balance = settle(&map, &tallies, options)?;
-    // Apart, since sessions that nobody touches any more expire as fast as all of them were
-    // touched before: what they wait for is the engine's throughput.
+    // The lateness of this part is shown separately. Sessions that are no longer touched expire as
+    // fast as all of them were touched before, so they wait for the engine's throughput.
     let whole = map.stats().lateness();
     let row = |name: &str, [p50, p99, max]: [String; 3]| {
         format!("{name:24} {p50:>11} {p99:>11} {max:>11}")
@@ -471,7 +472,7 @@ fn settle(map: &Sessions, tallies: &[Arc<Tally>], options: &LiveOptions) -> io::
         ));
     };
     let handed_back = report.handed_back.len() as u64;
-    // On a machine that is too busy a slow handler may not have started by now.
+    // On a busy machine a slow handler may not have started yet.
     let is_slow = |key: u64| key >= options.sessions;
     let never_slept = report
         .handed_back
@@ -562,7 +563,7 @@ mod tests {
         assert_eq!(flat_out.rest_after(micros(40)), Duration::ZERO);
     }
 
-    /// A bound that holds on any machine: no rest is shorter than it was asked to be.
+    /// This bound holds on any machine, since no rest is shorter than requested.
     #[test]
     fn a_producer_rests_between_its_rounds() {
         let round = Duration::from_millis(50);

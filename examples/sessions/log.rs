@@ -1,26 +1,27 @@
 //! Access logs in Common or Combined Log Format, read as bytes.
 //!
 //! ```text
-//! 192.0.2.7 - alice [17/May/2015:10:05:03 +0200] "GET /index.html HTTP/1.1" 200 5120 "referer" "agent"
-//! client    identity, user, timestamp with zone    request               status bytes  the tail
+//! 192.0.2.7 - alice [17/May/2015:10:05:03 +0200] "GET /index.html HTTP/1.1" 200 5120 "referer"
+//! "agent" client    identity, user, timestamp with zone    request               status bytes  the
+//! tail
 //! ```
 //!
 //! A line parses if everything up to the bytes is whole and in range:
 //!
-//! - The client and the identity are words, the user is what stands before ` [` (user names may hold
-//!   spaces), and none of them is empty.
+//! - The client and the identity are words, the user is what stands before ` [` (user names may
+//!   hold spaces), and none of them is empty.
 //! - The request is quoted; a backslash in it takes the next byte with it, so `\"` does not end it.
 //! - The status has three digits, the bytes are digits or `-`.
 //! - The line is UTF-8 without control characters other than the tab.
 //!
-//! The virtual-host formats of Apache and nginx, both called `vhost_combined`, put `name:port` and a
-//! space before all this. That word is skipped. What looks like one and is an IPv6 address, or has no
-//! whole line behind it, is the client.
+//! The virtual-host formats of Apache and nginx, both called `vhost_combined`, put `name:port` and
+//! a space before all this. That word is skipped. What looks like one and is an IPv6 address, or
+//! has no whole line behind it, is the client.
 //!
 //! A byte-order mark at the start of a log is skipped, too.
 //!
-//! What follows the bytes after a space, the referer and the agent of the Combined format, is not
-//! judged. Servers cut agents short at their own limits, and nothing of a session depends on them.
+//! The text after the bytes and a space, the referer and the agent of the Combined format, is not
+//! checked. Servers cut agents short at their own limits, and sessions do not depend on them.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};
@@ -30,8 +31,8 @@ use std::sync::Arc;
 /// The first field of a line: an address or a name.
 pub(crate) type Client = Arc<str>;
 
-/// How much of a line is kept. The rest of a longer one is read and dropped: Apache's own limit
-/// for a request is 8 KiB, and a file without a single newline should not fill the memory.
+/// The number of bytes of a line that are kept. The rest is read and dropped: Apache's own limit
+/// for a request is 8 KiB, and a file without a newline should not fill the memory.
 const LINE_LIMIT: usize = 1 << 20;
 
 /// The years that parse. Their span fits into the 584 years of a clock that counts nanoseconds,
@@ -42,13 +43,13 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// What editors of Windows put at the start of a text in UTF-8.
+/// The byte-order mark, which editors of Windows put at the start of a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How much of a line that does not parse is kept, to be shown.
+/// The length of the text that is shown of a line that does not parse.
 const EXCERPT: usize = 200;
 
-/// Compressed files by their first bytes, and what unpacks them.
+/// The first bytes of compressed files, and the commands that unpack them.
 const PACKED: [(&[u8], Packed); 4] = [
     (
         b"\x1f\x8b",
@@ -84,7 +85,7 @@ const PACKED: [(&[u8], Packed); 4] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     pub(crate) format: &'static str,
-    /// The command that writes what is in the file to stdout.
+    /// The command that writes the unpacked file to stdout.
     pub(crate) unpack: &'static str,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Line<'a> {
 pub(crate) struct Request {
     /// Seconds since 1970 in UTC.
     pub(crate) instant: i64,
-    /// Which client it came from.
+    /// The client that sent it.
     pub(crate) client: u32,
 }
 
@@ -111,18 +112,18 @@ pub(crate) struct Request {
 pub(crate) struct Log {
     pub(crate) requests: Vec<Request>,
     pub(crate) clients: Vec<Client>,
-    /// How many lines did not parse.
+    /// The number of lines that did not parse.
     pub(crate) broken: u64,
     /// The number of the first line that did not parse, counted from 1.
     pub(crate) first_broken: Option<u64>,
-    /// How that line begins.
+    /// The beginning of that line.
     pub(crate) excerpt: Vec<u8>,
-    /// It is compressed, and was not read any further.
+    /// The format, if the log is compressed. Then it was not read any further.
     pub(crate) packed: Option<Packed>,
 }
 
 impl Log {
-    /// Reads a log to its end. `progress` is told after each line how many bytes have been read.
+    /// Reads a log to its end. `progress` gets the number of bytes read so far, after each line.
     pub(crate) fn read(input: impl BufRead, mut progress: impl FnMut(u64)) -> io::Result<Log> {
         let mut lines = Lines {
             input,
@@ -162,13 +163,13 @@ impl Log {
             }
             progress(lines.read);
         }
-        // A stable sort: the order of lines is all that tells requests of one second apart.
+        // A stable sort, since only the order of the lines tells requests of one second apart.
         log.requests.sort_by_key(|request| request.instant);
         Ok(log)
     }
 }
 
-/// Lines without their end, each up to [`LINE_LIMIT`] bytes of it.
+/// Reads lines without their end, up to [`LINE_LIMIT`] bytes of each.
 struct Lines<R> {
     input: R,
     line: Vec<u8>,
@@ -176,7 +177,7 @@ struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// The next line, or `None` at the end. A last line needs no newline.
+    /// Returns the next line, or `None` at the end. The last line needs no newline.
     fn next(&mut self) -> io::Result<Option<&[u8]>> {
         self.line.clear();
         let mut any = false;
@@ -205,7 +206,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Parses one line, with or without its end. `None` if it is not a whole line of the format.
+/// Parses one line, with or without its end. Returns `None` if it is not a whole line of the
+/// format.
 pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -223,14 +225,15 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     {
         return None;
     }
-    // With a virtual host in front the rest is a whole line. Without one it hardly ever is.
+    // After a virtual host the rest is a whole line. Without a virtual host it hardly ever is.
     let behind_host = text.split_once(' ').filter(|(word, _)| is_host(word));
     behind_host
         .and_then(|(_, rest)| parse_request(rest))
         .or_else(|| parse_request(text))
 }
 
-/// Whether a word is a virtual host and its port, `www.example.org:443` or `[2001:db8::7]:443`.
+/// Returns whether a word is a virtual host with its port, like `www.example.org:443` or
+/// `[2001:db8::7]:443`.
 fn is_host(word: &str) -> bool {
     let Some((name, port)) = word.rsplit_once(':') else {
         return false;
@@ -257,7 +260,7 @@ fn parse_request(text: &str) -> Option<Line<'_>> {
     (digits(status) && (bytes == b"-" || digits(bytes))).then_some(Line { client, instant })
 }
 
-/// What follows the quote that ends a quoted field.
+/// Returns the text after the quote that ends a quoted field.
 fn after_quoted(mut text: &[u8]) -> Option<&[u8]> {
     loop {
         let end = text
@@ -270,8 +273,8 @@ fn after_quoted(mut text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Seconds since 1970 in UTC of `17/May/2015:10:05:03 +0200`. Leap seconds do not parse: clocks of
-/// servers do not show them.
+/// Parses a time like `17/May/2015:10:05:03 +0200` into seconds since 1970 in UTC. Leap seconds do
+/// not parse, since clocks of servers do not show them.
 pub(crate) fn parse_timestamp(stamp: &[u8]) -> Option<i64> {
     let stamp: &[u8; 26] = stamp.try_into().ok()?;
     let marks = [
@@ -319,7 +322,7 @@ fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// The length of a month counted from 0.
+/// Returns the length of a month, which counts from 0.
 fn days_in_month(year: i64, month: usize) -> i64 {
     match month {
         1 if is_leap(year) => 29,
@@ -329,7 +332,8 @@ fn days_in_month(year: i64, month: usize) -> i64 {
     }
 }
 
-/// Days from 1 January 1970 to a date in the Gregorian calendar; the month counts from 0.
+/// Returns the days from 1 January 1970 to a date in the Gregorian calendar. The month counts from
+/// 0.
 fn days_since_1970(year: i64, month: usize, day: i64) -> i64 {
     let leap_days = |year: i64| year / 4 - year / 100 + year / 400;
     let years = (year - 1970) * 365 + leap_days(year - 1) - leap_days(1969);
@@ -535,7 +539,8 @@ mod tests {
     fn the_rest_of_a_very_long_line_is_dropped() {
         let start = "h - - [01/Jan/1970:00:00:09 +0000] \"GET /\" 200 1 \"-\" \"";
         let mut text = start.as_bytes().to_vec();
-        // Two bytes each: one start of the two puts the limit into the middle of a character.
+        // The characters have two bytes each, so one of the two starts puts the limit into a
+        // character.
         for pad in ["", "x"] {
             text.extend_from_slice(pad.as_bytes());
             text.extend("\u{e4}".repeat(LINE_LIMIT).bytes());

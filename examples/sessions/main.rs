@@ -1,5 +1,5 @@
-//! Session expiry on an `ExpiryMap`: in real time with a million sessions, or as the replay of an
-//! access log on the test kit's clock. `--help` lists the options.
+//! Session expiry with an `ExpiryMap`, in real time with a million sessions, or as the replay of an
+//! access log on the clock of the test kit. `--help` lists the options.
 
 #[path = "../common/about.rs"]
 mod about;

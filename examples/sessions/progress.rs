@@ -3,36 +3,37 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// How long a bar stays as it is; the eye sees no more.
+/// The shortest time between two updates. The eye would not see more of them.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest bar.
 const WIDTH: usize = 40;
-/// What a line has beside its label and its bar: a blank, two brackets, `100 %` with a blank in front,
-/// and the last column, which stays free lest the line wraps.
+/// The columns of a line without its label and its bar: a space, two brackets, `100 %` with a space
+/// in front, and the last column, which stays free so that the line does not wrap.
 const BESIDE: usize = 10;
 
-/// Wiped when dropped, so that what is printed next stands alone. Off a terminal it shows nothing.
+/// A progress bar. Its drop clears the line for the next output. Without a terminal it shows
+/// nothing.
 pub(crate) struct Bar<'a> {
     label: &'static str,
     total: u64,
     width: usize,
     err: &'a mut dyn Write,
     shown: bool,
-    /// When to look at the clock again, as a count: reading it for each step would cost more than
+    /// The count at which the clock is read again. Reading it for each step would cost more than
     /// the step.
     next_look: u64,
     next_draw: Option<Instant>,
 }
 
 impl<'a> Bar<'a> {
-    /// On a terminal with this number of columns, or on none.
+    /// Creates a bar for a terminal with this number of columns, or for no terminal.
     pub(crate) fn new(
         label: &'static str,
         total: u64,
         err: &'a mut dyn Write,
         terminal: Option<usize>,
     ) -> Self {
-        // Small inputs are done before a bar could be seen.
+        // Small inputs are finished before a bar could be seen.
         let next_draw = terminal.map(|_| Instant::now() + PAUSE);
         let room = terminal.map_or(0, |columns| columns.saturating_sub(label.len() + BESIDE));
         Bar {

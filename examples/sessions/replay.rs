@@ -1,8 +1,8 @@
-//! Replays a log through the engine on the test kit's clock.
+//! Replays a log through the engine on the clock of the test kit.
 //!
-//! Every open session is an entry of a map, under its client. A request touches it; where there is
-//! none, it starts a session. The session ends when the entry expires, so how the log falls into
-//! sessions is decided by the map alone.
+//! Every open session is an entry of a map, with its client as the key. A request touches the
+//! entry, or starts a session if there is none. The session ends when the entry expires. So the map
+//! alone decides how the log is divided into sessions.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use tourbillon::{ExpiryMap, Inserted, Time, Touch};
 
 use crate::log::{Client, Log};
 
-/// What a log comes to; printed as the last line of a replay.
+/// The summary of a log, which is the last line of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) requests: u64,
@@ -67,18 +67,18 @@ fn lock(ended: &Mutex<Summary>) -> MutexGuard<'_, Summary> {
 }
 
 /// Replays `log` with sessions that end after `idle`. The seed decides in which order shards and
-/// workers take their steps; the summary does not depend on it. `progress` is told after each
-/// request how many have been applied.
+/// workers take their steps; the summary does not depend on it. `progress` gets the number of
+/// requests so far, after each request.
 ///
-/// An error says what the engine answered that it should not have.
+/// An error describes a wrong answer of the engine.
 pub(crate) fn replay(
     log: &Log,
     idle: Duration,
     seed: u64,
     mut progress: impl FnMut(u64),
 ) -> Result<Summary, String> {
-    // Requests are applied and entries expire on one thread, so the lock is never contended; the
-    // handler is `Sync` and needs one all the same.
+    // Requests are applied and entries expire on one thread, so the lock is never contended. It is
+    // needed only because the handler must be `Sync`.
     let ended = Arc::new(Mutex::new(Summary::default()));
     let totals = Arc::clone(&ended);
     let stepped = ExpiryMap::<Client, Open>::builder()
@@ -86,8 +86,8 @@ pub(crate) fn replay(
         // Timestamps are whole seconds, so a tick of a second loses nothing: an idle time with a
         // fraction ends at the next whole second, where the next request may be.
         .tick(Duration::from_secs(1))
-        // Each request looks at all stripes, and one thread never waits for a lock: with the usual
-        // 128 stripes a replay takes three times as long.
+        // Each request checks all stripes, and a single thread never waits for a lock. With the
+        // usual 128 stripes a replay takes three times as long.
         .shards(2)
         .stripes(8)
         .build_stepped(seed, move |_, expired| lock(&totals).end(&expired.value))
@@ -98,12 +98,12 @@ pub(crate) fn replay(
     for (done, request) in (1..).zip(&log.requests) {
         let since_start = u64::try_from(request.instant - start).expect("the log is sorted");
         let now = Time::ZERO + Duration::from_secs(since_start);
-        // First all that is due, the very instant included: a gap of exactly the idle time ends a
-        // session.
+        // First run all due entries, including those that are due right now: a gap of exactly the
+        // idle time ends a session.
         stepped.advance_to(now);
         let client = &log.clients[request.client as usize];
         match sessions.touch(client) {
-            // The very first request may be touched at the moment that it was made.
+            // The very first request may touch its session at the time at which it was created.
             Touch::Touched { .. } | Touch::Unchanged { .. } => {
                 sessions.update(client, |session| {
                     session.last = now;

@@ -1,7 +1,7 @@
 //! SplitMix64: a random number generator of three lines, so that a seed gives the same numbers on
 //! every machine and in every version.
 
-/// A stream of random numbers that its seed decides.
+/// A stream of random numbers that depends only on its seed.
 #[derive(Debug)]
 pub(crate) struct Rng(u64);
 
@@ -17,9 +17,10 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product; its bias is below 2^-40 for the small bounds used here.
+        // The high half of the product is the result. Its bias is below 2^-40 for the small bounds
+        // here.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }

@@ -1,4 +1,4 @@
-//! What only a real terminal has: a width, and a key that interrupts.
+//! The width and the interrupt key of a real terminal.
 
 use std::env;
 use std::io;
@@ -9,13 +9,13 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 use terminal_size::{Width, terminal_size};
 
-/// Where nothing says how wide the terminal is.
+/// The width if it is unknown.
 const USUAL: usize = 80;
 
-/// What shells report of a program that an interrupt has ended.
+/// The exit code that shells report for a program that was ended by an interrupt.
 const INTERRUPTED: i32 = 128 + SIGINT;
 
-/// The width of the terminal: what `COLUMNS` says, or else the terminal itself.
+/// Returns the width of the terminal from `COLUMNS`, or else from the terminal itself.
 pub(crate) fn columns() -> usize {
     let told = env::var("COLUMNS").ok();
     told.and_then(|columns| columns.parse().ok())
@@ -24,10 +24,10 @@ pub(crate) fn columns() -> usize {
         .unwrap_or(USUAL)
 }
 
-/// From now on an interrupt sets the flag. If the flag is set already, it ends the program.
+/// Makes an interrupt set the flag from now on. If the flag is set already, it ends the program.
 pub(crate) fn interrupts() -> io::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
-    // The order matters: the first one looks at the flag before the second one sets it.
+    // The order matters: the first handler reads the flag before the second handler sets it.
     flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&interrupted))?;
     flag::register(SIGINT, Arc::clone(&interrupted))?;
     Ok(interrupted)

@@ -1,14 +1,14 @@
-//! Popularity as the web has it: the k-th most popular session is touched about 1/k as often as
-//! the first.
+//! Draws sessions with the popularity of the web: the k-th most popular session is touched about
+//! 1/k as often as the first.
 
 use crate::rng::Rng;
 
-/// Draws ranks from `0..n`; rank `k - 1` with the probability `ln((k + 1) / k) / ln(n + 1)`, which
+/// Draws ranks from `0..n`. Rank `k - 1` has the probability `ln((k + 1) / k) / ln(n + 1)`, which
 /// tends to `1 / (k ln n)`.
 ///
 /// That is the density 1/x on `1..=n+1`, cut into whole numbers. Its distribution function has an
-/// inverse, so a draw costs one exponential and no table; an alias table for a million ranks would
-/// miss the cache with every draw and so disturb what this program measures.
+/// inverse, so a draw costs one exponential and needs no table. An alias table for a million ranks
+/// would miss the cache at every draw, and would disturb the measurement.
 #[derive(Debug)]
 pub(crate) struct Zipf {
     ranks: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
-    /// `ranks` is not zero.
+    /// Creates a distribution of `ranks` ranks, which is not zero.
     pub(crate) fn new(ranks: u64) -> Self {
         Zipf {
             ranks,

@@ -1,12 +1,13 @@
 //! Models of the protocols, checked with loom on the real source files.
 //!
-//! The files of the crate are compiled once more in here. Their `crate::sync` is this package's own,
-//! with loom's types.
-//! `build.rs` sets `cfg(loom)` for this package, so `cargo test --workspace` runs the models and
-//! needs no flags. crossbeam is no dependency of this package: a file that bypasses the facade does
-//! not compile.
+//! This package compiles the files of the crates once more. Their `crate::sync` is the one of this
+//! package, with loom's types.
 //!
-//! `LOOM_MAX_PREEMPTIONS=3 cargo test -p loom-tests` looks deeper than the models' own bounds.
+//! `build.rs` sets `cfg(loom)` for this package, so `cargo test --workspace` runs the models and
+//! needs no flags. This package does not depend on crossbeam. So a file that bypasses the facade
+//! does not compile here.
+//!
+//! `LOOM_MAX_PREEMPTIONS=3 cargo test -p loom-tests` explores more than the models' own bounds.
 #![cfg(test)]
 #![allow(
     dead_code,
@@ -16,7 +17,7 @@
     reason = "the crate's files are used in part, and nothing in here is public"
 )]
 
-// What the files of the leases name of the crate that they build on.
+// The files of the leases import these names from the crate `tourbillon`.
 extern crate self as tourbillon;
 use clock::{Clock, ClockParker, ClockUnparker};
 use tick::Time;

@@ -1,8 +1,9 @@
-//! A small engine for the models: the real one, with a ledger for a face. What it is made of is
-//! numbers: a key is a number, and so is a task, which only notes that it ran.
+//! A small engine for the models: the real engine, with a ledger as its front end. A key is a
+//! number, and a task is a number, which only notes that it ran.
 //!
-//! The ledger's counters are std's, not loom's: they are looked at when everything has ended, or
-//! with certainty of their own, and must not order anything that the protocols leave unordered.
+//! The counters of the ledger are std's, not loom's. They are read when everything has ended, or
+//! where another operation orders the read. They must not order anything that the protocols leave
+//! unordered.
 
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -26,49 +27,51 @@ use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::{TickSize, Time};
 
-/// So many tasks at most; their numbers are below this.
+/// The number of tasks. All task numbers are below it.
 const TASKS: usize = 5;
 
-/// The task that leaves its worker, and is settled by who takes it from the ledger.
+/// The task that leaves its worker. The model that takes it from the ledger completes it.
 pub(crate) const LEAVING: usize = 3;
 
-/// The task that a shutdown keeps back.
+/// The task that a shutdown wakes instead of handing it back.
 pub(crate) const SLEEPING: usize = 2;
 
-/// The task that repeats, so long after each deadline.
+/// The task that repeats, one [`PERIOD`] after each deadline.
 pub(crate) const REPEATING: usize = 4;
 pub(crate) const PERIOD: Duration = Duration::from_nanos(100);
 
-/// Where every model's clock begins. Not at zero, which is what a promise means by awake.
+/// The start time of every model's clock. It is not zero, since a promise of zero means that the
+/// ticker is awake.
 pub(crate) const START: u64 = 10;
 
 pub(crate) fn at(nanos: u64) -> Time {
     Time::from_nanos(nanos)
 }
 
-/// What tasks did.
+/// Counts what the tasks did.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     ran: [Count; TASKS],
     early: Note,
     panicked: Note,
-    /// When so many have run, the last one stops the engine.
+    /// After this number of runs the last one stops the engine.
     stop_after: Option<usize>,
-    /// Runs that have left their worker, with their places. A lock that the checker does not see.
+    /// Runs that have left their worker, each with its stripe and entry. The checker does not see
+    /// this lock.
     left: std::sync::Mutex<Vec<(Detached<Ledger>, u32, EntryId)>>,
-    /// Tasks that sleep, as it were: a shutdown wakes them instead of handing them back.
+    /// The number of sleeping tasks that a shutdown has woken.
     woken: Count,
-    /// Where their numbers go.
+    /// The channel into which tasks send their numbers, if any.
     delivery: Option<BoundedSender<usize>>,
 }
 
 impl Ledger {
-    /// How often a task ran.
+    /// Returns how often a task ran.
     pub(crate) fn ran(&self, task: usize) -> usize {
         self.ran[task].load(Relaxed)
     }
 
-    /// How many sleeping tasks a shutdown has woken.
+    /// Returns how many sleeping tasks a shutdown has woken.
     pub(crate) fn woken(&self) -> usize {
         self.woken.load(Relaxed)
     }
@@ -77,12 +80,12 @@ impl Ledger {
         self.delivery.as_ref().expect("it delivers").end();
     }
 
-    /// A run that has left its worker.
+    /// Takes a run that has left its worker.
     pub(crate) fn take_left(&self) -> Option<(Detached<Ledger>, u32, EntryId)> {
         self.left.lock().expect("nobody panics").pop()
     }
 
-    /// How many tasks ran.
+    /// Returns the number of runs of all tasks.
     pub(crate) fn ran_in_all(&self) -> usize {
         (0..TASKS).map(|task| self.ran(task)).sum()
     }
@@ -155,16 +158,16 @@ impl Frontend for Ledger {
     }
 }
 
-/// How to build a [`Rig`]; the default is as small as it can be.
+/// The options of a [`Rig`]. The default is the smallest one.
 #[derive(Debug)]
 pub(crate) struct Size {
     pub(crate) stripes: usize,
     pub(crate) workers: usize,
-    /// Seats for more workers than those.
+    /// The number of slots for further workers.
     pub(crate) extra: usize,
     pub(crate) backlog: usize,
     pub(crate) max_pending: Option<usize>,
-    /// Expirations in a second.
+    /// The number of expirations in a second.
     pub(crate) pace: Option<NonZeroU32>,
     pub(crate) inline: bool,
     pub(crate) stop_after: Option<usize>,
@@ -186,7 +189,7 @@ impl Default for Size {
 }
 
 impl Size {
-    /// For an engine of one shard, and the hand of its clock.
+    /// Returns the parts of an engine with one shard, and the clock that moves it.
     pub(crate) fn parts(&self) -> (EngineParts, ManualClock) {
         let hand = ManualClock::starting_at(at(START));
         let parts = EngineParts {
@@ -216,7 +219,7 @@ impl Size {
     }
 }
 
-/// An engine without threads, for the model's threads to share.
+/// An engine without threads of its own, which the threads of a model share.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     pub(crate) server: Arc<Server<Ledger>>,
@@ -224,12 +227,12 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// With one shard, whose ticker's seat comes along.
+    /// Creates a rig with one shard, and the state of its ticker.
     pub(crate) fn new(size: &Size) -> (Rig, TickerState) {
         Self::with(size, None)
     }
 
-    /// One whose tasks go into a channel.
+    /// Creates a rig whose tasks send their numbers into a channel.
     pub(crate) fn delivering(size: &Size, sender: BoundedSender<usize>) -> (Rig, TickerState) {
         Self::with(size, Some(sender))
     }
@@ -254,9 +257,9 @@ impl Rig {
         &self.engine().frontend
     }
 
-    // === what producers do ===
+    // === calls of producers ===
 
-    /// Keys are spread over the stripes in turn.
+    /// Returns the stripe of a key. Consecutive keys lie in consecutive stripes.
     pub(crate) fn stripe_of(&self, key: u32) -> usize {
         key as usize % self.engine().shards().stripes()
     }
@@ -270,7 +273,7 @@ impl Rig {
         self.arm_as_of(self.engine().now(), key, task, deadline)
     }
 
-    /// By somebody who read the clock before.
+    /// Arms a timer as a caller does that read the clock before.
     pub(crate) fn arm_as_of(
         &self,
         now: Time,
@@ -304,24 +307,24 @@ impl Rig {
         (self.engine().shards()).peek(self.stripe_of(key), |stripe| stripe.get(hash(key), &key))
     }
 
-    // === what threads do ===
+    // === loops of threads ===
 
-    /// A worker that sits down.
+    /// Takes a worker slot.
     pub(crate) fn worker(&self) -> Worker {
         self.engine().pool().take_slot().expect("a free seat")
     }
 
-    /// A worker's thread, until the engine is stopped.
+    /// Runs a worker's thread until the engine is stopped.
     pub(crate) fn work(&self, worker: Worker) {
         worker.run(self.server.as_ref(), self.engine().clock());
     }
 
-    /// A worker that sat down serves what it finds, without sleeping.
+    /// Runs a worker until it finds nothing more. It does not sleep.
     pub(crate) fn serve(&self, worker: &mut Worker) {
         while worker.step(self.server.as_ref()) {}
     }
 
-    /// A ticker's thread, until the engine is stopped or until `done` says so.
+    /// Runs a ticker's thread until the engine is stopped or `done` returns true.
     pub(crate) fn tick(&self, ticker_state: &mut TickerState, done: impl Fn() -> bool) {
         while !done() {
             match self.step(ticker_state) {
@@ -341,27 +344,27 @@ impl Rig {
             .ticker_step(&self.server, ticker_state, &mut |_| {})
     }
 
-    /// When the ticker is to look at its stripes again.
+    /// Returns when the ticker has to check its stripes again.
     pub(crate) fn least_due(&self) -> Time {
         self.engine().shards().shard(0).least_due()
     }
 
-    /// When a stripe has something to do, in truth.
+    /// Returns when a stripe really has something to do.
     pub(crate) fn next_due_of(&self, stripe: usize) -> Time {
         (self.engine().shards()).peek(stripe, |stripe| stripe.next_due())
     }
 
-    /// How many tickets nobody has claimed.
+    /// Returns the number of tickets that no worker has claimed.
     pub(crate) fn unclaimed(&self) -> usize {
         self.engine().shards().shard(0).backlog.unclaimed()
     }
 
-    /// How many tickets lie in queues.
+    /// Returns the number of tickets in queues.
     pub(crate) fn queued(&self) -> usize {
         self.engine().pool().queued_hint()
     }
 
-    // === when all is over ===
+    // === checks at the end ===
 
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
@@ -375,8 +378,8 @@ impl Rig {
         sum
     }
 
-    /// The counters, after a look that they balance, that what ran is what the ledger says, and
-    /// that nothing ran early or panicked.
+    /// Returns the counters, after these checks: the counters balance, the number of runs is the
+    /// ledger's, and no task ran early or panicked.
     pub(crate) fn balance(&self) -> Counters {
         let sum = self.counters();
         let ended = sum.ran + sum.cancelled + sum.replaced + sum.handed_back;
@@ -401,7 +404,7 @@ impl Wake for Thread {
     }
 }
 
-/// Waits for a future; who is never woken shows as a deadlock.
+/// Waits for a future. If it is never woken, loom reports a deadlock.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Thread(parker.unparker().clone())));

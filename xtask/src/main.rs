@@ -1,4 +1,4 @@
-//! Chores of this repository.
+//! Tasks for developers of this repository.
 //!
 //! `cargo run -p xtask -- teeth [name..]` breaks the code on purpose, once per patch in
 //! `loom-tests/teeth`, and expects the test that each patch names to fail.
@@ -6,8 +6,8 @@
 //! `cargo run -p xtask -- teeth --refresh [name..]` adapts these patches after a refactoring: it
 //! follows moved files, renamed identifiers and changed context, and writes the patches anew. It
 //! prints `refreshed NAME`, `as it was NAME`, or `CANNOT NAME` with the file and the hunk that have
-//! to be adapted by hand; the exit code is 1 if there is one of those. A run of the teeth has to
-//! follow, since only that shows whether the new patches are still caught.
+//! to be adapted by hand. If it prints a `CANNOT`, the exit code is 1. Run the teeth afterwards,
+//! since only a run shows whether the new patches are still caught.
 
 use std::env;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! From arguments to exit code, on a console that tests can stand in for.
+//! The program from its arguments to its exit code. Tests can replace the console.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,11 +12,11 @@ use crate::holder::Millis;
 use crate::processes;
 use crate::threads::Threads;
 
-/// All went well.
+/// The run succeeded.
 pub(crate) const FINE: u8 = 0;
-/// There was an overlap, or it did not get to the end.
+/// There was an overlap, or the run did not reach its end.
 pub(crate) const FAILED: u8 = 1;
-/// The command line is at fault, or there is no server.
+/// The command line is invalid, or there is no server.
 pub(crate) const USAGE: u8 = 2;
 
 /// Standard output and standard error.
@@ -26,14 +26,14 @@ pub(crate) struct Console<'a> {
 }
 
 impl Console<'_> {
-    /// One line on standard error. If nobody can read it there is nobody to tell.
+    /// Writes one line to standard error. An error is ignored, since it could not be reported.
     fn complain(&mut self, line: &str) {
         let _ = writeln!(self.err, "lock_watchdog: {line}");
     }
 }
 
-/// Runs the program with the arguments after its name; returns its exit code. Holders that are
-/// processes are runs of `program`.
+/// Runs the program with the arguments after its name, and returns its exit code. Holders that are
+/// processes run `program`.
 pub(crate) fn run(
     program: &OsStr,
     args: impl IntoIterator<Item = OsString>,
@@ -70,7 +70,7 @@ pub(crate) fn run(
     };
     match outcome.and_then(|code| console.out.flush().map(|()| code)) {
         Ok(code) => code,
-        // A reader that closed the pipe has seen what it wanted.
+        // A reader that closed the pipe has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => FINE,
         Err(error) => {
             console.complain(&format!("cannot write: {error}"));
@@ -84,7 +84,7 @@ const WITHOUT: &str = "this was built without Redis: run it with `--features red
     `cargo run --release -p tourbillon-leases --example lock_watchdog --features redis -- \
     --redis redis://127.0.0.1/`";
 
-/// The result's errors are those of writing.
+/// Runs the contest. The errors are those of writing.
 fn contest(program: &OsStr, options: &Options, console: &mut Console<'_>) -> io::Result<u8> {
     let clock = Clock::boottime();
     let place = match place(program, options, &clock, console)? {
@@ -137,7 +137,7 @@ fn place(
     Ok(place)
 }
 
-/// The last lines.
+/// Writes the last lines.
 fn conclude(summary: &Summary, console: &mut Console<'_>) -> io::Result<u8> {
     let verdict = &summary.verdict;
     if let Some(closest) = verdict.closest {

@@ -1,5 +1,5 @@
-//! The way to a store, which can be cut: then nothing comes through, and no answer either, as from a
-//! network that is gone or by a holder that is dead.
+//! The connection to a store, which can be cut. Then no call and no answer gets through, as if the
+//! network were gone or the holder dead.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tourbillon_leases::{
     Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError, Watch,
 };
 
-/// A holder's cable to the store. Clones are one cable.
+/// A holder's connection to the store. Clones share one connection.
 #[derive(Clone)]
 pub(crate) struct Cable(Arc<Parts>);
 
@@ -23,13 +23,13 @@ struct Parts {
     last: Mutex<Option<Grant>>,
 }
 
-/// A grant, as seen from this end of the cable.
+/// A grant, as seen by the holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) token: u64,
-    /// The moment before the call that was granted was sent.
+    /// The time before the granted call was sent.
     pub(crate) sent: Time,
-    /// The moment after its answer had come.
+    /// The time after its answer came.
     pub(crate) answered: Time,
 }
 
@@ -43,17 +43,18 @@ impl Cable {
         }))
     }
 
-    /// Cuts it, for good.
+    /// Cuts the connection for good.
     pub(crate) fn cut(&self) {
         self.0.cut.store(true, Ordering::SeqCst);
     }
 
-    /// The last grant that came through.
+    /// Returns the last grant that got through.
     pub(crate) fn last_grant(&self) -> Option<Grant> {
         *self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store, if something comes through; else an error after the time that a call has.
+    /// Returns the store if the connection works. Otherwise returns an error after the limit of the
+    /// call.
     fn through(&self, limit: Duration) -> Result<&dyn LeaseStore, StoreError> {
         if self.0.cut.load(Ordering::SeqCst) {
             thread::sleep(limit);

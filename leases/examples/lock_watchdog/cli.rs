@@ -1,4 +1,4 @@
-//! The command line, parsed by hand: four options need no dependency.
+//! The command line, parsed by hand: four options are not worth a dependency.
 
 use std::time::Duration;
 
@@ -26,13 +26,13 @@ Exit code: 0 if all went well, 1 if there was an overlap or a takeover failed, 2
 is at fault or there is no server.
 ";
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Help,
     Version,
     Contest(Options),
-    /// What this program starts itself as: a holder whose orders come from stdin.
+    /// The program was started by itself, as a holder whose orders come from stdin.
     Hold {
         name: String,
         lock: String,
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     pub(crate) sabotage: bool,
 }
 
-/// Parses the arguments after the program's name; an error is one line for the user.
+/// Parses the arguments after the program's name. An error is one line for the user.
 pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, String> {
     let mut args = args.into_iter();
     let mut given: Vec<(String, String)> = Vec::new();

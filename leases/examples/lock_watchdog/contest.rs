@@ -1,4 +1,5 @@
-//! The rounds: who holds the lock is killed, or gives it back, and the other one has it next.
+//! The rounds: the holder of the lock is killed or releases the lock, and the other one gets it
+//! next.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,9 +11,9 @@ use tourbillon::{Clock, Time};
 use crate::holder::{Millis, Order, Said};
 use crate::ledger::{Ledger, Verdict};
 
-/// Where holders live.
+/// A place where holders run.
 pub(crate) trait Place {
-    /// Starts one, which queues for the lock at once.
+    /// Starts a holder, which waits for the lock at once.
     fn start(
         &self,
         number: usize,
@@ -20,29 +21,29 @@ pub(crate) trait Place {
         messages: &Sender<Message>,
     ) -> io::Result<Box<dyn Contestant>>;
 
-    /// What happens to one that is killed.
+    /// Returns what happens to a holder that is killed.
     fn death(&self) -> &'static str;
 }
 
-/// A holder, from outside.
+/// A holder, as the contest sees it.
 pub(crate) trait Contestant {
     fn order(&mut self, order: Order);
 
-    /// It renews nothing from now on, and gives nothing back. If nothing is left of it, it says that it
-    /// is gone.
+    /// Kills the holder: from now on it renews nothing and releases nothing. If nothing is left of
+    /// it, it reports that it is gone.
     fn kill(&mut self) -> io::Result<()>;
 
-    /// Waits for the end of one that is gone.
+    /// Waits for the end of a holder that is gone.
     fn wait(&mut self) -> io::Result<()>;
 }
 
-/// What a holder said.
+/// A message of a holder.
 pub(crate) struct Message {
     pub(crate) number: usize,
     pub(crate) said: Said,
 }
 
-/// How it went.
+/// The result of a contest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
     pub(crate) rounds: u32,
@@ -64,7 +65,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Why it did not go on.
+/// The reason why the contest stopped.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Standard output can't be written.
@@ -78,11 +79,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The lock is renewed so often before the holder's end.
+/// The number of renewals before the holder is ended.
 const RENEWALS: u64 = 2;
-/// One round in so many ends in good order.
+/// One round of this number ends with a release instead of a kill.
 const ORDERLY: u32 = 4;
-/// Nothing takes so long, on the busiest machine.
+/// The longest wait for a message. No step takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Contest<'a> {
@@ -94,15 +95,15 @@ pub(crate) struct Contest<'a> {
     messages: Receiver<Message>,
     sender: Sender<Message>,
     started: usize,
-    /// Those that have not ended.
+    /// The holders that have not ended.
     contestants: Vec<Seated>,
     ledger: Ledger,
-    /// What is known of the lock.
+    /// What the contest knows about the lock.
     lock: Lock,
 }
 
-/// A holder in one of the two seats. One that was killed gets a successor there, of the same name and
-/// another number.
+/// A holder in one of the two seats. When it is killed, another holder takes the seat, with the
+/// same name and another number.
 struct Seated {
     number: usize,
     seat: char,
@@ -113,7 +114,7 @@ struct Seated {
 
 #[derive(Clone, Copy, Default)]
 struct Lock {
-    /// Who was granted it last.
+    /// The holder that was granted the lock last.
     number: usize,
     token: u64,
     granted: Time,
@@ -181,7 +182,7 @@ impl<'a> Contest<'a> {
         })
     }
 
-    /// Kills the holder, and waits until the other one has had the lock for a while.
+    /// Kills the holder, and waits until the other one has held the lock for a while.
     fn take_over(&mut self, before: Lock, now: Time) -> Result<(), Failure> {
         self.line(now, before.number, self.place.death())?;
         self.ledger.killed(before.token);
@@ -199,13 +200,13 @@ impl<'a> Contest<'a> {
             what += &format!(", {} after {seat}'s last yes", Millis(granted.since(yes)));
         }
         self.line(self.clock.now(), self.lock.number, &what)?;
-        // Meanwhile the one that was killed is still asked what it believes, if it lives.
+        // Meanwhile the killed holder, if it lives, is still asked whether it holds the lock.
         self.until("a renewal", |contest| contest.lock.renewals > 0)?;
         self.finish(before.number)?;
         self.start(seat)
     }
 
-    /// Ends all of them: the holder first, for which the other one waits.
+    /// Ends all holders, first the one that holds the lock, since the other one waits for it.
     fn end(&mut self) -> Result<(), Failure> {
         let holder = self.lock.number;
         self.finish(holder)?;
@@ -216,7 +217,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Ends one, and waits for that.
+    /// Ends a holder, and waits for its end.
     fn finish(&mut self, number: usize) -> Result<(), Failure> {
         self.order(number, Order::End);
         self.until("the end of a holder", |contest| contest.seated(number).gone)?;
@@ -251,7 +252,7 @@ impl<'a> Contest<'a> {
         self.seated(number).contestant.order(order);
     }
 
-    /// Listens until `done`.
+    /// Receives messages until `done` returns true.
     fn until(&mut self, what: &str, done: impl Fn(&mut Self) -> bool) -> Result<(), Failure> {
         let limit = self.clock.now() + PATIENCE;
         while !done(self) {
@@ -264,7 +265,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Listens for so long.
+    /// Receives messages for this time.
     fn listen_for(&mut self, time: Duration) -> Result<(), Failure> {
         let until = self.clock.now() + time;
         loop {
@@ -276,9 +277,11 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Until the end of a round, so that it comes at any moment between two renewals.
+    /// Returns the pause before the end of a round, so that the end comes at any point between two
+    /// renewals.
     fn pause(&self, round: u32) -> Duration {
-        // Multiples of the golden section lie about evenly, however many they are.
+        // The fractions of the multiples of the golden ratio are spread evenly, for any number of
+        // rounds.
         let part = (f64::from(round) * 0.618_034).fract();
         (self.lease / 3).mul_f64(part)
     }
@@ -313,7 +316,8 @@ impl<'a> Contest<'a> {
             Said::Lost { asked, why } => {
                 self.line(asked, number, &format!("lost it, by its own clock: {why}"))?;
                 if !self.seated(number).killed {
-                    // The machine stood still, or the server. It is given back, as any holder does.
+                    // The machine or the server stood still. The holder releases the lock, as any
+                    // holder does.
                     self.order(number, Order::Release);
                 }
             }

@@ -1,5 +1,5 @@
-//! A holder: it waits for the lock, works while it holds it, and starts again. What it does with the
-//! lock is to ask, a thousand times a second, whether it still has it.
+//! A holder. It waits for the lock, works while it holds the lock, and starts again. Its work is to
+//! ask, a thousand times a second, whether it still holds the lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use tourbillon_leases::{Event, LeaseGuard, LeaseId, LeaseStore, Leases, LockErro
 
 use crate::cable::{Cable, Grant};
 
-/// What a holder is told to do.
+/// An order for a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// Cut your cable to the store.
+    /// Cut the connection to the store.
     Cut,
-    /// Give the lock back, and queue again.
+    /// Release the lock, and wait for it again.
     Release,
-    /// Give back what you have, and end.
+    /// Release the lock if it is held, and end.
     End,
 }
 
-/// What a holder says.
+/// A report of a holder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Said {
-    /// It has the lock.
+    /// The holder was granted the lock.
     Holds(Grant),
-    /// `is_held()` said yes; the moment was read before the question.
+    /// `is_held()` returned true. The time was read before the call.
     Yes { token: u64, asked: Time },
-    /// `is_held()` said no, for the first time.
+    /// `is_held()` returned false for the first time.
     Lost { asked: Time, why: String },
     /// A renewal succeeded.
     Renewed {
@@ -38,33 +38,33 @@ pub(crate) enum Said {
         renewals: u64,
         left: Duration,
     },
-    /// A renewal failed, or is at risk, or late.
+    /// A renewal failed or is late, or the lease is at risk.
     Trouble { at: Time, what: String },
-    /// It has given the lock back, or was told that it had lost it.
+    /// The holder has released the lock, or its release reported that the lock was lost.
     Released { at: Time, how: String },
-    /// It can't go on.
+    /// The holder can't go on.
     Fails(String),
-    /// It has ended, and says nothing more.
+    /// The holder has ended, and reports nothing more.
     Gone,
 }
 
-/// What a holder is made of.
+/// The settings of a holder.
 pub(crate) struct Setting {
     pub(crate) name: String,
     pub(crate) lock: String,
     pub(crate) lease: Duration,
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn LeaseStore>,
-    /// It goes on working whatever `is_held` says.
+    /// Whether the holder goes on working after `is_held` has returned false.
     pub(crate) careless: bool,
 }
 
-/// Between two portions of work.
+/// The pause between two portions of work.
 const PORTION: Duration = Duration::from_millis(1);
-/// More events than there are between two portions.
+/// The capacity for events: more than there are between two portions of work.
 const EVENTS: usize = 64;
 
-/// Holds the lock again and again, until it is told to end.
+/// Acquires the lock again and again, until the order to end comes.
 pub(crate) fn run(setting: &Setting, orders: &Receiver<Order>, say: &mut dyn FnMut(Said)) {
     if let Err(error) = contend(setting, orders, say) {
         say(Said::Fails(error.to_string()));
@@ -85,7 +85,8 @@ fn contend(
         .build()?;
     let events = leases.events(EVENTS);
     loop {
-        // For a while, and again, so that orders are heard meanwhile; else this would be `lock`.
+        // Wait for a limited time, and check for orders in between. Without orders this would be
+        // `lock`.
         let guard = match leases.try_lock_for(&setting.lock, setting.lease) {
             Ok(guard) => guard,
             Err(LockError::TimedOut { .. } | LockError::Unanswered { .. }) => {
@@ -100,7 +101,7 @@ fn contend(
             }
             Err(error) => return Err(error.into()),
         };
-        // Nobody else uses this cable, so the last grant is that of the guard.
+        // Only this holder uses this connection, so the last grant is that of the guard.
         let grant = cable
             .last_grant()
             .filter(|grant| grant.token == guard.fencing_token());
@@ -116,13 +117,13 @@ fn contend(
         if order == Order::End {
             return Ok(());
         }
-        // The others first.
+        // Let the other holder get the lock first.
         thread::sleep(setting.lease / 2);
     }
 }
 
-/// Works until it is told to release or to end. A holder that has lost the lock stops working, but is
-/// still asked: the answer must never be yes again.
+/// Works until the order to release or to end comes. A holder that has lost the lock stops working,
+/// but still calls `is_held`, which must never return true again.
 fn work(
     setting: &Setting,
     guard: &LeaseGuard,
@@ -179,13 +180,13 @@ fn heard(event: &Event<LeaseId>) -> Option<Said> {
         } => format!("renewal failed, {} left: {error}", Millis(*remaining)),
         What::AtRisk { remaining, .. } => format!("at risk: {} left", Millis(*remaining)),
         What::Late { by, .. } => format!("a renewal began {} late", Millis(*by)),
-        // The loss is told by the answer to the question, which comes no later.
+        // A loss needs no report here: `is_held` shows it no later than the event.
         _ => return None,
     };
     Some(Said::Trouble { at, what })
 }
 
-/// A time for people.
+/// A duration that is shown in milliseconds.
 pub(crate) struct Millis(pub(crate) Duration);
 
 impl fmt::Display for Millis {

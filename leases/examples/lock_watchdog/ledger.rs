@@ -1,4 +1,4 @@
-//! Who believed to hold the lock, and when. All moments are of one clock.
+//! Records which holder relied on the lock, and when. All times are of one clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tourbillon::Time;
 
 use crate::cable::Grant;
 
-/// All holdings of a run, by their tokens.
+/// All grants of a run, by their tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     holdings: BTreeMap<u64, Holding>,
@@ -16,29 +16,29 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 struct Holding {
     grant: Grant,
-    /// The last moment at which its holder asked `is_held()` and got a yes. The moment was read before
-    /// the question, so at that moment or later the holder believed to hold the lock.
+    /// The last time at which its holder called `is_held()` and got true. The time was read before
+    /// the call, so at that time or later the holder relied on the lock.
     last_yes: Option<Time>,
-    /// Its holder was killed, and gave nothing back.
+    /// Whether its holder was killed, and released nothing.
     killed: bool,
 }
 
-/// What the ledger shows.
+/// The result of the comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Verdict {
-    /// Holdings whose holder still believed in them when the next one had begun.
+    /// Grants whose holder still relied on them when the next grant had begun.
     pub(crate) overlaps: u64,
-    /// Holdings that were believed in for the last time while the call that was granted next was
-    /// under way, so that nobody knows which came first.
+    /// Grants whose last yes came while the call that was granted next was under way. Which of the
+    /// two came first is unknown.
     pub(crate) undecided: u64,
-    /// Holdings that were granted before one with a smaller token.
+    /// Grants that came before a grant with a smaller token.
     pub(crate) out_of_order: u64,
-    /// The least time between the last yes of one that was killed and the call that was granted next.
+    /// The least time between the last yes of a killed holder and the call that was granted next.
     pub(crate) closest: Option<Duration>,
 }
 
 impl Ledger {
-    /// Enters a new holding. False if its token was there before.
+    /// Enters a new grant. Returns false if its token was there before.
     pub(crate) fn enter(&mut self, grant: Grant) -> bool {
         let holding = Holding {
             grant,
@@ -48,14 +48,14 @@ impl Ledger {
         self.holdings.insert(grant.token, holding).is_none()
     }
 
-    /// The holder of this token believed in it.
+    /// Records that the holder of this token relied on it.
     pub(crate) fn yes(&mut self, token: u64, asked: Time) {
         if let Some(holding) = self.holdings.get_mut(&token) {
             holding.last_yes = holding.last_yes.max(Some(asked));
         }
     }
 
-    /// The holder of this token gives nothing back.
+    /// Records that the holder of this token releases nothing.
     pub(crate) fn killed(&mut self, token: u64) {
         if let Some(holding) = self.holdings.get_mut(&token) {
             holding.killed = true;
@@ -66,19 +66,20 @@ impl Ledger {
         self.holdings.get(&token)?.last_yes
     }
 
-    /// Compares each holding with the one of the next token.
+    /// Compares each grant with the one of the next token.
     ///
-    /// An overlap: the next holder's acquire lies before the last yes. The acquire has no moment that
-    /// could be read: the store granted it somewhere between the moment at which the call was sent and
-    /// the one at which its answer was there, both read right at the store. Of these two
+    /// There is an overlap if the next holder's acquire lies before the last yes. The time of the
+    /// acquire can't be read: the store granted it between the time at which the call was sent and
+    /// the time at which its answer came, both read right at the store. Of these two
     ///
-    /// - the *answer* proves an overlap: if it was there before the last question, the lock had been
-    ///   granted to the next one, for certain, and the earlier one believed in it afterwards. This
-    ///   is what counts. It is the earliest moment of which that can be said;
-    /// - the *sending* proves that there was none, if it lies after the last yes.
+    /// - the *answer* proves an overlap. If the answer came before the last call of `is_held`, the
+    ///   lock had certainly been granted to the next holder, and the earlier holder relied on it
+    ///   afterwards. These overlaps are counted. The answer is the earliest time that proves one;
+    /// - the *sending* proves that there was no overlap, if it lies after the last yes.
     ///
-    /// Counting from the sending would make overlaps of calls that were merely slow. What lies between
-    /// is `undecided`, and is told, so that a run without one has proved that nothing overlapped.
+    /// If the sending counted, a call that was merely slow would be an overlap. The cases between
+    /// the two are `undecided`, and are reported. So a run without any has proved that nothing
+    /// overlapped.
     pub(crate) fn verdict(&self) -> Verdict {
         let mut verdict = Verdict::default();
         let next = self.holdings.values().skip(1);
@@ -177,7 +178,7 @@ mod tests {
             sent: Time::ZERO,
             answered: Time::ZERO,
         }));
-        // Of a holding that nobody knows nothing is believed.
+        // A report about an unknown grant is ignored.
         ledger.yes(99, Time::MAX);
         assert_eq!(ledger.verdict().overlaps, 1);
     }

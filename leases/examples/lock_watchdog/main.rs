@@ -1,6 +1,6 @@
-//! Two holders fight for one lock. Its lease is renewed for as long as the one that has it lives; when
-//! that one is killed, the other takes over with a higher token, after the rest of the lease. At the end
-//! it is checked that never two of them believed to hold it at one time.
+//! Two holders compete for one lock. The lease is renewed while its holder lives. When the holder
+//! is killed, the other one takes over with a higher token, after the rest of the lease. At the end
+//! the program checks that two holders never relied on the lock at the same time.
 //!
 //! ```sh
 //! cargo run --release -p tourbillon-leases --example lock_watchdog
@@ -12,10 +12,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `holder.rs` | what a user of locks writes: acquire, work while it is held, give back |
-//! | `cable.rs` | the way to the store, which can be cut |
+//! | `holder.rs` | what a user of locks writes: acquire, work while the lock is held, release |
+//! | `cable.rs` | the connection to the store, which can be cut |
 //! | `contest.rs` | the rounds |
-//! | `ledger.rs` | who believed what, and when: overlaps |
+//! | `ledger.rs` | which holder relied on the lock, and when: overlaps |
 //! | `threads.rs`, `processes.rs`, `wire.rs` | holders as threads, and as processes |
 //! | `app.rs`, `cli.rs` | from arguments to exit code |
 

@@ -1,5 +1,5 @@
-//! Holders that are processes of this program, on a Redis server. One is killed by SIGKILL, or whatever
-//! ends a process at once elsewhere.
+//! Holders that are processes of this program, on a Redis server. A holder is killed by SIGKILL, or
+//! by the equivalent of another system.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,11 +17,11 @@ use crate::contest::{Contestant, Message, Place};
 use crate::holder::{self, Millis, Order, Said, Setting};
 use crate::wire;
 
-/// Nothing of this example is mixed up with the locks of others on that server.
+/// A prefix of its own keeps the keys of this example apart from other locks on the server.
 const PREFIX: &str = "tourbillon-example";
-/// Its tokens are forgotten soon.
+/// The tokens of this example are removed soon.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
-/// A server that is there answers within this time.
+/// A running server answers within this time.
 const LIMIT: Duration = Duration::from_secs(2);
 
 struct Processes {
@@ -32,8 +32,8 @@ struct Processes {
     careless: bool,
 }
 
-/// The store of this example, the same in all processes. Its longest lease is the one that it uses, so
-/// that a server which has just started is not waited for any longer than that takes.
+/// Creates the store, with the same options in all processes. Its longest lease is the lease that
+/// the example uses. So the wait for a server that has just started is as short as possible.
 fn store(url: &str, lease: Duration) -> Result<RedisStore, RedisBuildError> {
     RedisStore::builder(url)
         .prefix(PREFIX)
@@ -42,8 +42,7 @@ fn store(url: &str, lease: Duration) -> Result<RedisStore, RedisBuildError> {
         .build()
 }
 
-/// The server, if it is there, after the time in which it grants nothing. The outer errors are those of
-/// writing.
+/// Checks the server, and waits while it grants nothing yet. The outer errors are those of writing.
 pub(crate) fn place(
     program: &OsStr,
     url: &str,
@@ -77,15 +76,15 @@ pub(crate) fn place(
     Ok(Ok(Box::new(Processes {
         program: program.to_owned(),
         url: url.to_owned(),
-        // Two runs at one time have nothing to do with each other.
+        // Two runs at the same time use different locks.
         lock: format!("lock-{}", std::process::id()),
         lease: options.lease,
         careless: options.sabotage,
     })))
 }
 
-/// The life of a holder's process; its exit code. Orders come from stdin, and what it says goes to
-/// stdout.
+/// Runs the process of a holder, and returns its exit code. Orders come from stdin, and reports go
+/// to stdout.
 pub(crate) fn hold(name: String, lock: String, options: &Options) -> u8 {
     let url = options.redis.as_deref().unwrap_or_default();
     let store = match store(url, options.lease) {
@@ -98,10 +97,10 @@ pub(crate) fn hold(name: String, lock: String, options: &Options) -> u8 {
     let (sender, orders) = channel();
     thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {
-            // Who has ended needs no orders.
+            // A holder that has ended needs no orders.
             let _ = wire::order(&line).map(|order| sender.send(order));
         }
-        // Whoever started it is gone: nobody would end it.
+        // The parent process is gone, so no order would ever end this holder.
         std::process::exit(1);
     });
     let setting = Setting {
@@ -116,7 +115,7 @@ pub(crate) fn hold(name: String, lock: String, options: &Options) -> u8 {
     0
 }
 
-/// Before it goes on: what it says must not be lost when it is killed.
+/// Writes a report at once, so that it is not lost when the process is killed.
 fn tell(said: &Said) {
     let mut out = io::stdout().lock();
     let Some(line) = wire::said_line(said) else {
@@ -156,7 +155,7 @@ impl Place for Processes {
         let messages = messages.clone();
         thread::Builder::new().spawn(move || {
             let lines = BufReader::new(words).lines().map_while(Result::ok);
-            // A last line that was cut short when its process was killed says nothing.
+            // Ignore a last line that was cut short when its process was killed.
             for said in lines.filter_map(|line| wire::said(&line)) {
                 if messages.send(Message { number, said }).is_err() {
                     return;
@@ -187,14 +186,14 @@ struct Process {
 impl Contestant for Process {
     fn order(&mut self, order: Order) {
         if let Some(orders) = &mut self.orders {
-            // One that has ended says so by the end of its pipe.
+            // A process that has ended reports that by the end of its pipe.
             let _ = writeln!(orders, "{}", wire::order_line(order));
         }
     }
 
     fn kill(&mut self) -> io::Result<()> {
         if self.careless {
-            // A dead one could not do any harm.
+            // A dead holder could do no harm. So this one is only cut off from the store, and goes on.
             self.order(Order::Cut);
             return Ok(());
         }
@@ -212,7 +211,7 @@ impl Contestant for Process {
     }
 }
 
-/// Nobody is left behind.
+/// Leaves no process behind.
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -1,5 +1,6 @@
-//! Holders that are threads, on the embedded store. One is killed by cutting its cable to the store: it
-//! renews nothing from then on, and gives nothing back. It can still be asked what it believes.
+//! Holders that are threads, on the embedded store. A holder is killed by cutting its connection to
+//! the store. From then on it renews nothing and releases nothing. It can still be asked whether it
+//! holds the lock.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tourbillon_leases::{LeaseStore, MemoryStore};
 use crate::contest::{Contestant, Message, Place};
 use crate::holder::{self, Order, Said, Setting};
 
-/// The lock that they fight for.
+/// The lock for which they compete.
 const LOCK: &str = "lock";
 
 pub(crate) struct Threads {
@@ -53,7 +54,7 @@ impl Place for Threads {
         let messages = messages.clone();
         let run = move || {
             let mut say = |said: Said| {
-                // Whoever listened has left: there is nobody to tell that to either.
+                // The receiver is gone, so this error can't be reported either.
                 let _ = messages.send(Message { number, said });
             };
             holder::run(&setting, &ordered, &mut say);
@@ -81,7 +82,7 @@ struct Thread {
 
 impl Contestant for Thread {
     fn order(&mut self, order: Order) {
-        // One that has ended says so itself.
+        // A holder that has ended reports that itself.
         let _ = self.orders.send(order);
     }
 

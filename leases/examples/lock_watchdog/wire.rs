@@ -1,4 +1,4 @@
-//! What holders and those who start them say to each other when a pipe lies between: a line each.
+//! The messages between a holder's process and its parent process: one line each, through a pipe.
 
 use std::str::SplitWhitespace;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) fn order(line: &str) -> Option<Order> {
     all.into_iter().find(|order| order_line(*order) == line)
 }
 
-/// `None` for the last word, which is the end of the pipe.
+/// Returns `None` for [`Said::Gone`], which is reported by the end of the pipe.
 pub(crate) fn said_line(said: &Said) -> Option<String> {
     let line = match said {
         Said::Holds(grant) => {

@@ -1,4 +1,4 @@
-//! The protocols of the leases, without the schedulers that they run on.
+//! The protocols of the leases, without the schedulers on which they run.
 
 #[path = "../../../leases/src/background.rs"]
 pub(crate) mod background;

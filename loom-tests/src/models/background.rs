@@ -1,13 +1,16 @@
-//! What is given back is sent, whatever becomes of the passes, and who waits for it goes on when it
-//! has been. `leases/background.rs` has the rules, BACKGROUND-1 and BACKGROUND-2.
+//! The background queue. Each queued release is sent, even if a flush hangs or is given up. A
+//! thread that waits for the releases goes on when they have been sent. `leases/src/background.rs`
+//! has the rules, BACKGROUND-1 and BACKGROUND-2.
 //!
-//! Nobody looks again here, as nobody does in truth: what stays shows at the end. Who is not woken
-//! shows as a deadlock.
+//! Nothing checks again here, as in reality, so a release that is forgotten is still there at the
+//! end. If a waiting thread is not woken, loom reports a deadlock.
 //!
 //! Teeth:
-//! - `teeth/background-flush-comes-back-without-a-look.patch`: what was queued while a pass ended stays.
-//! - `teeth/background-looks-at-nothing.patch`: what is behind a pass that hangs stays.
-//! - `teeth/background-counts-as-tried-too-early.patch`: the end does not wait for the store's answer.
+//! - `teeth/background-flush-comes-back-without-a-look.patch`: a release that is queued while a
+//!   flush ends stays.
+//! - `teeth/background-looks-at-nothing.patch`: a release behind a flush that hangs stays.
+//! - `teeth/background-counts-as-tried-too-early.patch`: the last drop does not wait for the
+//!   store's answer.
 //! - `teeth/background-waiter-registers-in-a-second-hold.patch`
 
 use std::sync::atomic::{AtomicU64 as Number, AtomicUsize as Count, Ordering::Relaxed};
@@ -24,16 +27,17 @@ use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
-/// How long a call may take.
+/// The longest time of a call.
 const LIMIT: u64 = 5;
 
-/// What is to be given back.
+/// A release.
 struct Item {
     number: usize,
     entered: QueuedItem,
 }
 
-/// A line, its timers, and the store. The checker does not see the timers: they order nobody.
+/// A background queue, its timers, and the store. The checker does not see the timers, so they
+/// order nothing.
 struct Rig {
     background: BackgroundQueue<Item>,
     tally: Arc<Tally>,
@@ -43,12 +47,12 @@ struct Rig {
     looks: std::sync::Mutex<Vec<(Arc<DestinationQueue<Item>>, u64)>>,
     numbers: Number,
     sent: [Count; 3],
-    /// What a batch is sent to, with which the checker lets others in between.
+    /// The store that gets the batches. Its operation lets the checker switch to other threads.
     store: Mutex<()>,
-    /// The call for this one does not come back until the test says so.
+    /// The call for this release does not return until the test lets it.
     hangs: Option<usize>,
     hanging: std::sync::Mutex<Vec<Item>>,
-    /// How often the second one was sent while the first one hung.
+    /// How often the second release was sent while the first one hung.
     passed_by: Count,
 }
 
@@ -98,9 +102,10 @@ impl Carrier<Item> for Arc<Rig> {
                 for (queue, _) in looks {
                     self.background.look(self, &queue);
                 }
-                // Other workers, as long as this one hangs.
+                // The other workers go on while this call hangs.
                 while self.runs_one() {}
-                // The test looks at it: a pass contains panics.
+                // Noted for the test: an assertion here would be lost, since a flush catches
+                // panics.
                 self.passed_by.store(self.sent()[1], Relaxed);
                 continue;
             }
@@ -139,7 +144,7 @@ impl Rig {
             .put(self, vec![(queue_key, at(START + 100), item)]);
     }
 
-    /// One that is armed runs, on this thread. Whether there was one.
+    /// Runs an armed flush on this thread. Returns whether there was one.
     fn runs_one(self: &Arc<Self>) -> bool {
         let Some((queue, epoch)) = self.armed.lock().unwrap().pop() else {
             return false;
@@ -153,7 +158,7 @@ impl Rig {
     }
 }
 
-/// One is given back while the pass of another one ends.
+/// One release is queued while the flush of another one ends.
 #[test]
 fn nothing_stays_behind_a_pass_that_ends() {
     check(3, || {
@@ -171,7 +176,8 @@ fn nothing_stays_behind_a_pass_that_ends() {
     });
 }
 
-/// The call for the first one hangs with the second one behind it, while a third one is given back.
+/// The call for the first release hangs, with the second release behind it. Meanwhile a third one
+/// is queued.
 #[test]
 fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
     check(3, || {
@@ -194,8 +200,8 @@ fn what_is_behind_a_pass_that_hangs_is_sent_by_the_next_one() {
     });
 }
 
-/// The last one who could wait for what was given back is the end of the program: then the store has
-/// been asked.
+/// The end of the program may wait for the queued releases. When it goes on, they have been sent to
+/// the store.
 #[test]
 fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
     check(3, || {
@@ -212,7 +218,7 @@ fn who_waits_for_the_line_goes_on_when_it_has_been_sent() {
     });
 }
 
-/// It waits no longer than it may, and what it waited for is sent all the same.
+/// The waiting thread stops at its limit, and the release is sent all the same.
 #[test]
 fn who_waits_for_the_line_waits_no_longer_than_it_may() {
     check(3, || {

@@ -1,14 +1,15 @@
-//! A ticker at its ticket bound: it stops collecting, sleeps, and the claim that brings the number
-//! down to half wakes it. `shard/backlog.rs` has the protocol, `ticker_step` in `engine/drive.rs`
-//! the ticker's half of it.
+//! A ticker at its ticket bound. It stops collecting and sleeps. The claim that brings the number
+//! of tickets down to half of the bound wakes it. `shard/backlog.rs` has the protocol, and
+//! `ticker_step` in `engine/drive.rs` the ticker's half of it.
 //!
-//! The clock stands still, so nothing but the bell wakes the ticker: what it leaves in the wheel
-//! stays there for ever, which shows as a deadlock.
+//! The clock stands still, so only the doorbell wakes the ticker. If it sleeps on, the timer that
+//! it left in the wheel stays there forever, and loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/backlog-no-second-look.patch`: the claim comes while the ticker goes to sleep.
-//! - `teeth/backlog-claim-does-not-ring.patch`: it comes when the ticker sleeps.
-//! - `teeth/backlog-rings-before-it-counts.patch`: it rings for a number that is still above half.
+//! - `teeth/backlog-claim-does-not-ring.patch`: the claim comes when the ticker sleeps already.
+//! - `teeth/backlog-rings-before-it-counts.patch`: the claim rings while the number is still above
+//!   half.
 
 use loom::thread;
 
@@ -19,7 +20,7 @@ use crate::tick::Time;
 
 const DUE: u64 = START + 1;
 
-/// As many tickets out as the bound allows, and one more timer due.
+/// Creates a rig with as many tickets as the bound allows, and one more due timer.
 fn at_the_bound(bound: usize, workers: usize) -> (Rig, TickerState) {
     let (rig, mut ticker_state) = Rig::new(&Size {
         backlog: bound,
@@ -34,7 +35,7 @@ fn at_the_bound(bound: usize, workers: usize) -> (Rig, TickerState) {
     (rig, ticker_state)
 }
 
-/// The ticker goes on until it has collected the last timer. Never above the bound.
+/// Runs the ticker until it has collected the last timer, and checks that it respects the bound.
 fn collect_the_rest(rig: &Rig, ticker_state: &mut TickerState, bound: usize) {
     rig.tick(ticker_state, || {
         assert!(rig.unclaimed() <= bound);
@@ -61,7 +62,7 @@ fn a_claim_wakes_the_stalled_ticker() {
     });
 }
 
-/// The claims that bring the number to half may be those of two workers.
+/// The claims that bring the number down to half may come from two workers.
 #[test]
 fn two_workers_claim_and_one_of_them_wakes_the_ticker() {
     check(1, || {

@@ -1,14 +1,15 @@
-//! The channel at whose end a thread waits, or a task: nothing is lost when it is full, a task that
-//! was told to wait is woken, the end is seen, and a loss is reported once. `src/channel.rs` has the
-//! protocol, CHANNEL-1 to CHANNEL-3.
+//! The bounded channel, with a thread or a task as its receiver. No item is lost when the channel
+//! is full. A waiting task is woken. The receiver sees the end. The first loss is reported once.
+//! `src/bounded_channel.rs` has the protocol, CHANNEL-1 to CHANNEL-3.
 //!
-//! What nobody wakes shows as a deadlock.
+//! If a waiting thread or task is not woken, loom reports a deadlock.
 //!
 //! Teeth:
-//! - `teeth/bounded-channel-looks-once.patch`: a task leaves its waker and does not look again.
-//! - `teeth/bounded-channel-sends-under-its-lock.patch`: while it is full nobody can end it.
+//! - `teeth/bounded-channel-looks-once.patch`: a task leaves its waker and does not check again.
+//! - `teeth/bounded-channel-sends-under-its-lock.patch`: a full channel can't be ended.
 //! - `teeth/bounded-channel-drops-what-has-no-room.patch`
-//! - `teeth/bounded-channel-wakes-before-it-is-disconnected.patch`: the task sleeps through the end.
+//! - `teeth/bounded-channel-wakes-before-it-is-disconnected.patch`: the task sleeps through the
+//!   end.
 //! - `teeth/bounded-channel-counts-in-two-steps.patch`: two senders both report the first loss.
 
 use std::future::poll_fn;
@@ -54,8 +55,8 @@ fn what_waits_for_room_is_not_lost() {
     });
 }
 
-/// A thread sends into a full channel, another one ends it, and the task gets what was sent and
-/// sees the end.
+/// A thread sends into a full channel and another thread ends it. The task gets every item that was
+/// sent, and then sees the end.
 #[test]
 fn the_end_is_told_while_a_send_waits_for_room() {
     check(2, || {
@@ -71,7 +72,7 @@ fn the_end_is_told_while_a_send_waits_for_room() {
         assert_eq!(next(&receiver), Some(0));
         let after = next(&receiver);
         let sent = sender.join().unwrap();
-        // It was sent before the end, or came back.
+        // The item was sent before the end, or came back.
         assert_eq!(after, sent.is_ok().then_some(1));
         if after.is_some() {
             assert_eq!(next(&receiver), None);
@@ -94,8 +95,8 @@ fn a_send_that_waits_for_room_ends_when_nobody_receives() {
     });
 }
 
-/// Two senders race each other and the end of the receiver. What came back is counted, and one of
-/// it is the first.
+/// Two senders race with each other and with the drop of the receiver. Each item that came back is
+/// counted, and exactly one of them is the first.
 #[test]
 fn the_first_item_that_nobody_receives_is_reported_once() {
     check(3, || {
@@ -119,7 +120,7 @@ fn the_first_item_that_nobody_receives_is_reported_once() {
     });
 }
 
-/// A worker that delivers waits for room; meanwhile what waits behind it can be touched, and is not
+/// A worker waits for room in the channel. Meanwhile the next due entry can be touched, and is not
 /// delivered then.
 #[test]
 fn what_waits_behind_a_full_channel_can_be_touched() {
@@ -135,7 +136,7 @@ fn what_waits_behind_a_full_channel_can_be_touched() {
             let rig = rig.clone();
             thread::spawn(move || {
                 rig.serve(&mut worker);
-                // What is left is received, and then there is an end.
+                // The receiver gets the remaining items, and then the end.
                 rig.ledger().end_delivery();
             })
         };

@@ -1,9 +1,9 @@
-//! Claim versus cancel versus touch on one entry. All of it happens under one mutex, and
-//! `shard/stripe/tests/enumerate` goes through its transitions; this looks that the callers respect it:
-//! an answer is the truth, whoever comes when.
+//! Claim versus cancel versus touch on one entry. All of them happen under one mutex, and
+//! `shard/stripe/tests/enumerate` goes through the transitions. These models check that the callers
+//! respect them: each answer is true, in any order of the calls.
 //!
 //! Teeth:
-//! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs what was moved.
+//! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs a timer that was moved.
 
 use loom::thread;
 
@@ -75,7 +75,7 @@ fn a_touch_wins_or_the_task_runs() {
     });
 }
 
-/// A touch that makes it due at once leaves the ticket that is under way as the only one.
+/// A touch that makes the timer due at once leaves the ticket that is under way as the only one.
 #[test]
 fn what_is_replaced_never_runs_and_what_replaces_runs_once() {
     check(3, || {

@@ -1,8 +1,8 @@
-//! Schedule versus close: an arming is accepted or refused, and what was accepted ran or was handed
-//! back, once. Steps 1 to 4 of `engine/closing.rs`, CLOSE-1 and CLOSE-2.
+//! Schedule versus close. An arming is accepted or refused. An accepted task runs or is handed
+//! back, exactly once. The models cover steps 1 to 4 of `engine/closing.rs`; CLOSE-1 and CLOSE-2.
 //!
 //! Teeth:
-//! - `teeth/close-empties-before-it-closes.patch`: what is armed in between stays for ever.
+//! - `teeth/close-empties-before-it-closes.patch`: a timer that is armed in between stays forever.
 //! - `teeth/close-admits-and-arms-in-two-holds.patch`: the gate closes between the two.
 //! - `teeth/close-everybody-begins.patch`: two callers both close.
 
@@ -15,7 +15,7 @@ use crate::shard::Refusal;
 
 const FAR: u64 = START + 1_000;
 
-/// True if it was accepted, false if the scheduler was closed.
+/// Arms a timer. Returns false if the scheduler was closed.
 fn arm(rig: &Rig, key: u32, deadline: u64) -> bool {
     match rig.arm(key, key as usize, at(deadline)) {
         Ok(arming) => {
@@ -29,7 +29,7 @@ fn arm(rig: &Rig, key: u32, deadline: u64) -> bool {
     }
 }
 
-/// The tasks that were handed back, if the caller is the one who closes.
+/// Closes the engine. Returns the tasks that were handed back, or `None` if another caller closes.
 fn close(rig: &Rig) -> Option<Vec<usize>> {
     rig.engine().closing().begin().then(|| {
         let ending = rig
@@ -39,7 +39,7 @@ fn close(rig: &Rig) -> Option<Vec<usize>> {
     })
 }
 
-/// A task that was accepted ended once, one that was refused not at all.
+/// Checks that an accepted task ended exactly once, and a refused one never.
 fn settle_up(rig: &Rig, accepted: [bool; 2], handed_back: &[usize]) {
     for (task, accepted) in accepted.into_iter().enumerate() {
         let back = handed_back.iter().filter(|back| **back == task).count();
@@ -68,7 +68,8 @@ fn what_is_accepted_comes_back() {
     });
 }
 
-/// What is due at once has a ticket by then, which finds nothing if it was handed back.
+/// A task that is due at once has a ticket by then. The ticket finds nothing if the task was handed
+/// back.
 #[test]
 fn what_is_due_at_once_runs_or_comes_back() {
     check(3, || {

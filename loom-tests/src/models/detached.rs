@@ -1,13 +1,13 @@
-//! Runs that leave their worker: whoever has one settles it, once; who waits for its end is woken
-//! by that, and the run itself hears of being cancelled. `engine/detached.rs` and
-//! `engine/wait` have the protocols.
+//! Runs that leave their worker. The owner of such a run completes it exactly once. That wakes a
+//! thread that waits for its end. The run itself is notified when it is cancelled.
+//! `engine/detached.rs` and `engine/wait` have the protocols.
 //!
-//! Who is not woken shows as a deadlock.
+//! If a waiting thread or task is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/detached-is-completed-by-its-worker-too.patch`
 //! - `teeth/detached-cancel-tells-nobody.patch`
-//! - `teeth/detached-watches-what-was-told.patch`: a cancel before the first look is not heard of.
+//! - `teeth/detached-watches-what-was-told.patch`: the run misses a cancel before its first check.
 
 use loom::thread;
 
@@ -21,7 +21,7 @@ use crate::tick::Time;
 const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
 
-/// Key 0's task is due, and its ticket is on its way to the worker.
+/// Creates a rig whose task of key 0 is due. Its ticket is on its way to the worker.
 fn due() -> (Rig, Worker) {
     let (rig, mut ticker_state) = Rig::new(&Size::default());
     rig.arm(0, LEAVING, at(DUE)).unwrap();
@@ -31,7 +31,7 @@ fn due() -> (Rig, Worker) {
     (rig, worker)
 }
 
-/// The worker starts the run, and its thread goes on with it elsewhere, as it were.
+/// The worker starts the run. Its thread then completes the run as another thread would.
 fn run(rig: &Rig, mut worker: Worker, until_it_is_told: bool) -> thread::JoinHandle<()> {
     let rig = rig.clone();
     thread::spawn(move || {
@@ -73,7 +73,7 @@ fn what_is_armed_meanwhile_waits_for_the_end_of_a_run_that_left() {
         let armed = rig.arm(0, 1, at(FAR)).unwrap();
         runs.join().unwrap();
         assert_eq!(rig.engine().running(), 0);
-        // In place of the first one, or beside it.
+        // The new timer has replaced the first one, or follows its run.
         assert_eq!(
             rig.ledger().ran(LEAVING),
             usize::from(armed.replaced.is_none())
@@ -86,7 +86,7 @@ fn what_is_armed_meanwhile_waits_for_the_end_of_a_run_that_left() {
     });
 }
 
-/// It goes on until it hears of the cancel.
+/// The run goes on until it is notified of the cancel.
 #[test]
 fn a_run_that_is_cancelled_hears_of_it() {
     check(3, || {

@@ -1,13 +1,13 @@
-//! The doorbell: an earlier deadline is never slept through. `shard/doorbell.rs` has the protocol
-//! and the argument; the ticker's half is `ticker_step` in `engine/drive.rs`.
+//! The doorbell: the ticker never sleeps through an earlier deadline. `shard/doorbell.rs` has the
+//! protocol and the argument; the ticker's half is `ticker_step` in `engine/drive.rs`.
 //!
-//! A producer moves the clock to its own deadline and no further, so a ticker that sleeps towards
-//! anything later sleeps for ever, which shows as a deadlock.
+//! A producer moves the clock to its own deadline and no further. So a ticker that waits for a
+//! later time sleeps forever, and loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/doorbell-ring-without-fence.patch`, `teeth/doorbell-promise-without-fence.patch`,
 //!   `teeth/doorbell-no-second-look.patch`: the timer is published while the ticker goes to sleep.
-//! - `teeth/doorbell-ring-before-publishing.patch`: the bell rings for what is not there yet.
+//! - `teeth/doorbell-ring-before-publishing.patch`: the bell rings before the timer is published.
 
 use loom::thread;
 
@@ -73,7 +73,7 @@ fn a_timer_that_is_pulled_in_is_not_slept_through() {
     });
 }
 
-/// Both ring one bell, in whichever order, and the one that finds the promise lowered already need
+/// Both producers ring one bell, in any order. The one that finds the promise lowered already does
 /// not ring again.
 #[test]
 fn two_producers_and_one_bell() {
@@ -82,12 +82,13 @@ fn two_producers_and_one_bell() {
             stripes: 2,
             ..Size::default()
         });
-        // Two threads must not move one clock at once.
+        // Two threads must not move one clock at the same time.
         let hand = Arc::new(Mutex::new(rig.hand.clone()));
         let producers = [(0, LATER), (1, SOON)].map(|(key, deadline)| {
             let (rig, hand) = (rig.clone(), Arc::clone(&hand));
             thread::spawn(move || {
-                // With the time read before, also the one that the other has overtaken is filed.
+                // The time was read before, so the timer of a producer that was overtaken is filed,
+                // too.
                 rig.arm_as_of(at(START), key, key as usize, at(deadline))
                     .unwrap();
                 let hand = hand.lock();

@@ -1,6 +1,6 @@
-//! Groups of a map: an insertion in one, versus a removal of all of it, versus expiry. What anybody
-//! has seen of an insertion, a removal that comes later sees, too; and nobody is left in a group
-//! who has ended. `expiry/groups.rs` has the rules.
+//! Groups of a map: an insertion into a group, versus the removal of the whole group, versus
+//! expiry. If a thread has seen an inserted entry, a later removal finds it, too. No entry that has
+//! ended stays in a group. `expiry/groups.rs` has the rules.
 //!
 //! Teeth:
 //! - `teeth/groups-note-the-id-in-a-second-hold.patch`
@@ -22,7 +22,7 @@ use crate::tick::Time;
 
 const FAR: u64 = START + 1_000;
 
-/// A map without values: its entries have nothing but a group, which is a number.
+/// A map without values. An entry has only a group, which is a number.
 struct Crowd {
     groups: GroupIndex<u32>,
     delivered: Count,
@@ -75,7 +75,7 @@ impl Map {
         self.engine().frontend.delivered.load(Relaxed)
     }
 
-    /// Whether something was replaced.
+    /// Inserts an entry. Returns whether it replaced another one.
     fn insert_in(&self, group: u32, key: u32, deadline: Time) -> bool {
         let now = self.engine().now();
         let given = Cell::new(None);
@@ -124,7 +124,7 @@ impl Map {
         while worker.step(self.0.as_ref()) {}
     }
 
-    /// Everybody who is in the map is in a group, and nobody else.
+    /// Checks that the groups list exactly the entries of the map.
     fn is_whole(&self, groups: &[u32]) {
         let mut members = 0;
         for group in groups {
@@ -198,7 +198,8 @@ fn who_moves_is_removed_with_one_group_at_most() {
         let mover = thread::spawn(move || mover.insert_in(8, 0, at(FAR)));
         let removed = [7, 8].map(|group| map.remove_group(group));
         let replaced = mover.join().unwrap();
-        // Replaced in the one, or removed with it; and in the other, or removed with that.
+        // The entry was replaced in the first group or removed with it. Then it is in the second
+        // group or was removed with that.
         assert_eq!(removed[0] == 0, replaced);
         assert_eq!(map.contains(0), removed[1] == 0);
         map.is_whole(&[7, 8]);

@@ -1,20 +1,22 @@
-//! The growth watch: a ticket is injected while all workers are blocked and the ticker sleeps, and
-//! a worker is started all the same. `inject` in `engine/mod.rs` rings for a look at the growth
-//! limit; `ticker_step` in `engine/drive.rs` looks whether tickets wait after it promised.
+//! The growth watch: a ticket is injected while all workers are blocked and the ticker sleeps. A
+//! worker is started all the same. `inject` in `engine/mod.rs` rings for a check at the growth
+//! limit; `ticker_step` in `engine/drive.rs` checks after its promise whether tickets wait.
 //!
-//! Short sleeps are taken for slept: the ticker moves the clock itself when it is to look again at
-//! the growth limit. From a longer one only the bell wakes it, so a ticket that it does not learn
-//! of shows as a deadlock, and one that it learns of late shows on the clock.
+//! The model skips short sleeps: if the ticker has to check again at the growth limit, it moves the
+//! clock itself. Only the bell wakes it from a longer sleep. So a missed ticket shows as a
+//! deadlock, and a ticket that is noticed late shows on the clock.
 //!
-//! And two tickers that look at the same workers at the same moment: both workers compute, so one
-//! more may be started, and not one by each of the tickers. Turns in `executor/crew.rs` see to it.
+//! A second model has two tickers that check the same workers at the same moment. Both workers
+//! compute, so one more worker may be started, but not one by each ticker. The turns in
+//! `executor/crew.rs` ensure that.
 //!
 //! Teeth:
 //! - `teeth/growth-injecting-does-not-ring.patch`: the ticker sleeps already.
-//! - `teeth/growth-no-second-look.patch`: it goes to sleep meanwhile.
+//! - `teeth/growth-no-second-look.patch`: the ticker goes to sleep meanwhile.
 //! - `teeth/growth-turn-ends-before-the-start.patch`: the other ticker does not see the worker that
 //!   is about to be started.
-//! - `teeth/growth-forgets-who-is-starting.patch`: nor the one that was just started.
+//! - `teeth/growth-forgets-who-is-starting.patch`: the other ticker does not see the worker that
+//!   was just started.
 
 use loom::thread;
 
@@ -25,8 +27,8 @@ use crate::sync::Arc;
 use crate::sync::thread::WAITING;
 use crate::tick::Time;
 
-/// A ticker with a timer in an hour at most, a worker that never comes back from its task, and a
-/// caller who schedules something that is due at once.
+/// A ticker with at most one timer, which is due in an hour; a worker whose task never ends; and a
+/// caller that schedules a timer that is due at once.
 fn growth(far: Option<Time>) {
     let (rig, mut ticker_state) = Rig::new(&Size {
         extra: 1,
@@ -75,8 +77,8 @@ fn a_worker_is_started_though_the_next_timer_is_far() {
     check(3, || growth(Some(Time::from_nanos(1 << 50))));
 }
 
-/// Two shards with a ticket each, which nobody claims: the workers are in long tasks that compute.
-/// Both tickers come to the moment at which the pool may grow at once.
+/// Two shards with one ticket each, which no worker claims: the workers run long tasks that
+/// compute. Both tickers reach the growth limit at the same moment.
 fn two_tickers() {
     let (mut parts, hand) = Size {
         stripes: 2,
@@ -109,7 +111,7 @@ fn two_tickers() {
     };
     let mut ticker_states = ticker_states.into_iter();
     let (mut one, mut other) = (ticker_states.next().unwrap(), ticker_states.next().unwrap());
-    // They set their marks, and look for the first time half a limit later.
+    // Both tickers set their marks, and check for the first time half a limit later.
     for moment in [Time::from_nanos(0), Time::ZERO + GROWTH_LIMIT / 2] {
         rig.hand.set(at(START) + moment.since(Time::ZERO));
         assert!(step(&rig, &mut one).is_empty() && step(&rig, &mut other).is_empty());

@@ -1,13 +1,15 @@
-//! Inline execution: the ticker is the worker too, and what is due at once reaches it through the
-//! injector and the bell. `inject` in `engine/mod.rs` and `ticker_step` in `engine/drive.rs`.
+//! Inline execution: the ticker is the worker, too. A timer that is due at once reaches it through
+//! the injector and the doorbell. `inject` in `engine/mod.rs` and `ticker_step` in
+//! `engine/drive.rs` have the protocol.
 //!
-//! The clock stands still: a ticket that the ticker does not see is never served, which shows as a
+//! The clock stands still. If the ticker misses a ticket, no thread serves it, and loom reports a
 //! deadlock.
 //!
 //! Teeth:
 //! - `teeth/inline-no-second-look.patch`: the ticket is pushed while the ticker goes to sleep, and
 //!   counted a little earlier.
-//! - `teeth/inline-injecting-does-not-ring.patch`: the ticker sleeps already.
+//! - `teeth/inline-injecting-does-not-ring.patch`: the ticket is pushed when the ticker sleeps
+//!   already.
 
 use loom::thread;
 

@@ -1,5 +1,6 @@
-//! What the stand-ins and the checker can and cannot do: each weakness that the protocols must live
-//! with is shown by an assertion that some execution violates.
+//! The weaknesses of the stand-ins, and the abilities of the checker. The protocols have to cope
+//! with each of these weaknesses. A test shows each one by an assertion that some execution
+//! violates.
 //!
 //! Teeth: `teeth/litmus-stand-in-fences.patch` makes the stand-in stronger than it may be.
 
@@ -10,8 +11,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::sync::deque::{Injector, Steal, Worker};
 
-/// One pushes and then reads a flag, the other sets the flag and then looks at the queue. True if
-/// both came too early, by which a sleeper misses a ticket.
+/// One thread pushes and then reads a flag. The other thread sets the flag and then checks the
+/// queue. Returns true if both came too early: then a sleeper misses a ticket.
 fn both_miss(fences: bool, look: fn(&Injector<u8>) -> bool) -> bool {
     let queue = Arc::new(Injector::new());
     let flag = Arc::new(AtomicUsize::new(0));

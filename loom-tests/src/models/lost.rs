@@ -1,11 +1,12 @@
-//! Lost against released: one of the two, told once, and whoever waits for the loss learns how it
-//! ended. `leases/keep_alive/lease_state.rs` has the rules, `lost.rs` beside it the future.
+//! Loss versus release. Exactly one of the two happens, and a loss is reported once. A thread or
+//! task that waits for the loss learns how the lease ended. `leases/src/keep_alive/lease_state.rs`
+//! has the rules, and `lost.rs` beside it the future.
 //!
-//! Who is not told shows as a deadlock.
+//! If a waiting thread or task is not notified, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/lost-channel-registers-in-a-second-hold.patch`
-//! - `teeth/lost-future-looks-once.patch`: it leaves its waker and does not look again.
+//! - `teeth/lost-future-looks-once.patch`: the future leaves its waker and does not check again.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
@@ -27,7 +28,7 @@ const UNTIL: u64 = START + 10;
 struct Held {
     lease_state: Arc<LeaseState>,
     clock: Clock,
-    /// Not loom's: it must order nobody.
+    /// A counter of std, not of loom: it must not order anything.
     told: Arc<Count>,
 }
 
@@ -51,7 +52,7 @@ impl Held {
         Lost::new(&self.lease_state, &self.clock)
     }
 
-    /// Somebody looks when the time has come.
+    /// Checks the lease when it has run out.
     fn expires(&self) -> Option<Loss> {
         match self.lease_state.look(at(UNTIL)) {
             LeaseStatus::Lost(loss) => Some(loss),
@@ -60,7 +61,7 @@ impl Held {
         }
     }
 
-    /// The holder gives it up.
+    /// Releases the lease, as its holder does.
     fn stops(&self) -> Option<Loss> {
         match self.lease_state.stop(at(START)) {
             Stopped::Now => None,
@@ -69,14 +70,14 @@ impl Held {
         }
     }
 
-    /// How it ended is what everybody was told, once.
+    /// Checks that the callback was called once for a loss, and that all agree how the lease ended.
     fn check(&self, ended: Option<Loss>) {
         assert_eq!(self.lost().loss(), ended);
         assert_eq!(self.told.load(Relaxed), usize::from(ended.is_some()));
     }
 }
 
-/// By either way, on another thread.
+/// The two ways in which a lease ends, for another thread.
 const ENDS: [fn(&Held) -> Option<Loss>; 2] = [Held::expires, Held::stops];
 
 fn on_another_thread(
@@ -131,7 +132,8 @@ fn a_task_learns_of_the_end() {
     }
 }
 
-/// With a poll before by which it moved to another task, as it were, and another task that gives up.
+/// The future is polled before with another waker, as if it had moved from another task. Another
+/// task gives up waiting.
 #[test]
 fn a_task_that_took_over_learns_of_the_end() {
     for end in ENDS {

@@ -1,12 +1,13 @@
-//! One file per protocol. A model has at most three threads with about two operations each.
+//! The models, one file per protocol. A model has at most three threads with about two operations
+//! each.
 //!
-//! Each file's head names its teeth: diffs in `loom-tests/teeth` that break the crate's source on
-//! purpose, of which the named test must find the damage. A model that no damage can make fail
-//! proves nothing.
+//! The head of each file lists its teeth: patches in `loom-tests/teeth` that break the crate's
+//! source on purpose. The test that a patch names must fail with it. A model that fails with no
+//! patch proves nothing.
 //!
 //! `cargo run -q -p xtask -- teeth` runs the teeth. After a refactoring,
-//! `cargo run -q -p xtask -- teeth --refresh` first adapts the diffs to files and identifiers that
-//! have moved or been renamed; those that it cannot adapt have to be written anew by hand.
+//! `cargo run -q -p xtask -- teeth --refresh` first adapts the patches to files and identifiers
+//! that have moved or been renamed. Patches that it cannot adapt have to be written anew by hand.
 
 mod background;
 mod backlog;
@@ -35,8 +36,8 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Explores every execution of `model` with at most `bound` preemptions, or as many as
-/// `LOOM_MAX_PREEMPTIONS` says.
+/// Explores every execution of `model` with at most `bound` preemptions.
+/// `LOOM_MAX_PREEMPTIONS` overrides the bound.
 pub(crate) fn check<F>(bound: usize, model: F)
 where
     F: Fn() + Send + Sync + 'static,
@@ -44,10 +45,10 @@ where
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(bound);
     builder.max_branches = 10_000;
-    // loom reports success when one of these cuts it off.
+    // No other limits: loom reports success when one of them stops the exploration early.
     builder.max_duration = None;
     builder.max_permutations = None;
-    // Not loom's: it counts across executions.
+    // This counter is std's, since it counts across executions.
     let executions = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&executions);
     builder.check(move || {

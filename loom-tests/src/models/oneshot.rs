@@ -1,7 +1,8 @@
-//! A future that awaits a worker's answer is woken by it, or by its never coming; one that is dropped
-//! leaves no answer behind. `leases/oneshot.rs` has the rules, ONESHOT-1 and ONESHOT-2.
+//! A future that awaits the answer of a worker. It is woken by the answer, or when there will be
+//! none. The drop of the future leaves no answer behind. `leases/src/oneshot.rs` has the rules,
+//! ONESHOT-1 and ONESHOT-2.
 //!
-//! Who is not woken shows as a deadlock.
+//! If a waiting task is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/oneshot-bell-rings-before-it-notes.patch`
@@ -17,7 +18,7 @@ use crate::leases::oneshot::{OneshotReceiver, OneshotWaker, oneshot};
 use crate::rig::block_on;
 use crate::sync::Arc;
 
-/// Counts its drop. Not loom's: it must order nobody.
+/// Counts its drop, with a counter of std: it must not order anything.
 struct Answer(Arc<Count>);
 
 impl Drop for Answer {
@@ -27,7 +28,7 @@ impl Drop for Answer {
 }
 
 fn wait<T>(end: &OneshotReceiver<T>) -> Option<T> {
-    // By a task before, from which the future moved on.
+    // The first poll has another waker, as if the future had moved from another task.
     let _ = end.poll(&Context::from_waker(Waker::noop())).is_ready();
     block_on(poll_fn(|context| end.poll(context)))
 }
@@ -65,14 +66,14 @@ fn an_answer_that_nobody_takes_is_dropped() {
         let taken = end.poll(&Context::from_waker(Waker::noop()));
         assert_eq!(drops.load(Relaxed), 0);
         drop((taken, end));
-        // The worker's end is still there.
+        // The sender still exists.
         let answers = worker.join().unwrap();
         assert_eq!(drops.load(Relaxed), 1);
         drop(answers);
     });
 }
 
-/// It rings while the task falls asleep, and once more for the next sleep.
+/// The bell rings while the task goes to sleep, and once more for the next sleep.
 #[test]
 fn a_bell_wakes_who_sleeps_and_who_is_about_to() {
     check(3, || {

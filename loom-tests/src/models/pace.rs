@@ -1,14 +1,14 @@
-//! A pace: the ticker sleeps although something is due, and is woken for the rest of its shard all
-//! the same. `ticker_step` in `engine/drive.rs` says why it may.
+//! A pace: the ticker sleeps although entries are due, and is still woken for the rest of its
+//! shard. `ticker_step` in `engine/drive.rs` explains why it may sleep.
 //!
-//! The clock never comes to the share that the ticker has reserved: who sleeps until then sleeps
-//! for ever, which shows as a deadlock.
+//! The clock never reaches the share that the ticker has reserved. A ticker that sleeps until then
+//! sleeps forever, and loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/pace-no-second-look.patch`: another stripe is published while the ticker goes to sleep.
-//! - `teeth/pace-sleeps-for-all.patch`: the held stripe's moment is taken for that of all.
-//! - `teeth/pace-files-without-publishing.patch`: what is due at once is filed for a ticker that
-//!   does not know.
+//! - `teeth/pace-sleeps-for-all.patch`: the time of the held stripe is used for all stripes.
+//! - `teeth/pace-files-without-publishing.patch`: a timer that is due at once is filed, and the
+//!   ticker is not notified.
 
 use std::num::NonZeroU32;
 
@@ -30,7 +30,7 @@ fn one_a_second() -> Size {
 }
 
 /// The second of two timers of one stripe is held back. Meanwhile the other stripe gets a timer
-/// that is pushed out: a look at it in time files it anew, which no pace may put off.
+/// that is pushed out. The ticker must file it anew in time, which no pace may delay.
 #[test]
 fn another_stripe_is_not_slept_through_while_one_is_held() {
     check(3, || {
@@ -55,7 +55,7 @@ fn another_stripe_is_not_slept_through_while_one_is_held() {
     });
 }
 
-/// It goes through the wheel, so its ticker has to hear of it.
+/// With a pace such a timer goes through the wheel, so the ticker has to be notified.
 #[test]
 fn what_is_due_at_once_is_not_slept_through() {
     check(3, || {

@@ -1,13 +1,15 @@
-//! The permits of `max_pending`: never more armings than permits, and a refusal means that at one
-//! moment none was unused. `shard/permits.rs` has the protocol, PERMIT-1 and PERMIT-2; on the pool
-//! itself, since an engine with a small bound never hands permits out in blocks.
+//! The permits of `max_pending`. There are never more armings than permits. After a refusal there
+//! was a moment without an unused permit. `shard/permits.rs` has the protocol, PERMIT-1 and
+//! PERMIT-2. Most models use the pool itself, since an engine with a small bound never hands out
+//! permits in blocks.
 //!
 //! Teeth:
-//! - `teeth/permits-collecting-without-scarcity.patch`: a stripe that was visited gets one back and
-//!   keeps it.
+//! - `teeth/permits-collecting-without-scarcity.patch`: a stripe that was visited gets a permit
+//!   back and keeps it.
 //! - `teeth/permits-relaxing-during-a-collection.patch`: the same, since scarcity ends meanwhile.
-//! - `teeth/permits-taken-without-a-second-look.patch`: two take the same permit.
-//! - `teeth/permits-drained-and-dropped.patch`: what a visit finds does not reach the pool.
+//! - `teeth/permits-taken-without-a-second-look.patch`: two callers take the same permit.
+//! - `teeth/permits-drained-and-dropped.patch`: the permits that a visit finds do not reach the
+//!   pool.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 
@@ -19,20 +21,21 @@ use crate::shard::Refusal;
 use crate::shard::permits::{LocalPermits, PermitPool};
 use crate::sync::{Arc, Mutex};
 
-/// A pool and the stripes that take from it.
+/// A pool, and the stripes that take permits from it.
 struct Permits {
     pool: PermitPool,
     stripes: [Mutex<LocalPermits>; 2],
     limit: usize,
-    /// Not loom's: between an arming's permit and its return, with certainty.
+    /// The number of permits in use. A counter of std, not of loom. It may be too low for a moment,
+    /// but never too high.
     held: Count,
 }
 
 impl Permits {
-    /// `plentiful`: scarcity may end at once after each collection, the worst case for the next
-    /// one.
+    /// Creates the permits. With `plentiful` scarcity may end right after each collection, which is
+    /// the worst case for the next one.
     fn new(limit: usize, block: usize, plentiful: bool) -> Arc<Self> {
-        // Plenty is a multiple of the number of stripes.
+        // The threshold of plenty is a multiple of the number of stripes.
         let stripes = if plentiful { 0 } else { 2 };
         Arc::new(Permits {
             pool: PermitPool::new(limit, block, stripes),
@@ -42,7 +45,7 @@ impl Permits {
         })
     }
 
-    /// As `Engine::arm` does it.
+    /// Takes a permit, as `Engine::arm` does.
     fn take(&self, stripe: usize) -> bool {
         loop {
             let taken = self.pool.take(&mut self.stripes[stripe].lock());
@@ -67,7 +70,7 @@ impl Permits {
         self.pool.put_back(&mut self.stripes[stripe].lock());
     }
 
-    /// All permits are there: as many can be taken as the limit says.
+    /// Checks that all permits can be taken.
     fn all_there(&self) {
         let held = self.held.load(Relaxed);
         let mut free = 0;
@@ -78,7 +81,8 @@ impl Permits {
     }
 }
 
-/// Nothing is given back, so what is accepted is what there was, however it lay around.
+/// No permit is returned, so the number of accepted armings is the number of permits, wherever the
+/// permits were.
 #[test]
 fn three_want_two() {
     check(3, || {
@@ -95,13 +99,14 @@ fn three_want_two() {
     });
 }
 
-/// One holds at most one of two permits at any moment, so another is never refused, wherever the
-/// permits go meanwhile.
+/// One thread holds at most one of two permits at any moment. So another thread is never refused,
+/// wherever the permits go meanwhile.
 #[test]
 fn nobody_is_refused_while_a_permit_is_unused() {
     check(3, || {
         let permits = Permits::new(2, 2, true);
-        // Scarce: each has one. Not scarce any more: stripe 1 keeps the one it gets back.
+        // While permits are scarce each stripe takes one. Afterwards stripe 1 keeps the one it gets
+        // back.
         assert!(permits.pool.collect(|| {}));
         assert!(permits.take(0));
         permits.pool.relax();
@@ -125,7 +130,7 @@ fn nobody_is_refused_while_a_permit_is_unused() {
     });
 }
 
-/// The same where the unused one lies in the other stripe and both holders give theirs back.
+/// The same, with the unused permit in the other stripe, and both holders return theirs.
 #[test]
 fn what_is_given_back_is_found() {
     check(3, || {
@@ -148,7 +153,7 @@ fn what_is_given_back_is_found() {
     });
 }
 
-/// Through the engine: the stripes' own calls, with blocks of one.
+/// The same through the engine: the stripes' own calls, with blocks of one.
 #[test]
 fn the_engine_accepts_as_many_as_may_be_pending() {
     check(3, || {

@@ -1,8 +1,9 @@
-//! What is due at a destination is taken once, by a pass of the present epoch, and nothing stays
-//! there without a pass that will take it. `leases/keep_alive/queue.rs` has the rules, QUEUE-1 and
-//! QUEUE-2.
+//! The queue of a destination. Each due renewal is taken once, by a flush of the current epoch. No
+//! renewal stays without a flush that will take it. `leases/src/keep_alive/queue.rs` has the rules,
+//! QUEUE-1 and QUEUE-2.
 //!
-//! Nobody looks again here by himself, as a series does in truth: what stays shows at the end.
+//! In reality a registration checks its renewal again. In the model nothing does, so a renewal that
+//! is forgotten is still there at the end.
 //!
 //! Teeth:
 //! - `teeth/queue-flush-ends-without-a-look.patch`
@@ -19,20 +20,22 @@ use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
-/// When a batch is overdue.
+/// The time from which a batch is overdue.
 const OVERDUE: u64 = START + 5;
 
 const SERIES: usize = 3;
 
-/// A lane and the timers of its passes. The checker does not see them: they order nobody.
+/// A queue and the timers of its flushes. The checker does not see the timers, so they order
+/// nothing.
 struct Rig {
     queue: DestinationQueue<usize>,
-    /// The passes that will run, by epoch: one of each at most. Of one epoch one runs at a time.
+    /// The armed flushes by epoch, at most one of each. At most one flush of an epoch runs at a
+    /// time.
     armed: std::sync::Mutex<Vec<u64>>,
-    /// The greatest epoch that somebody knows of.
+    /// The greatest epoch so far.
     opened: Number,
     taken: [Count; SERIES],
-    /// What a batch is sent to, with which the checker lets others in between.
+    /// The store that gets the batches. Its operation lets the checker switch to other threads.
     peer: Mutex<()>,
 }
 
@@ -54,7 +57,7 @@ impl Rig {
         })
     }
 
-    /// A series' round.
+    /// Queues a due renewal, as a registration does.
     fn due(&self, registration: usize, now: u64) {
         let end = end_of(registration);
         self.queue.put(end, registration as u64, registration);
@@ -71,7 +74,7 @@ impl Rig {
         }
     }
 
-    /// One that is armed, as `which` chooses, begins.
+    /// Begins an armed flush that `which` accepts.
     fn begins(&self, which: impl Fn(u64) -> bool) -> Option<u64> {
         let mut armed = self.armed.lock().unwrap();
         let at = armed.iter().position(|epoch| which(*epoch))?;
@@ -99,7 +102,7 @@ impl Rig {
         }
     }
 
-    /// What is armed runs, until nothing is; then all of these have been taken.
+    /// Runs the armed flushes until there are none. Then checks that all due renewals were taken.
     fn run_out(&self, due: usize) {
         while let Some(epoch) = self.begins(|_| true) {
             self.flush(epoch);
@@ -131,8 +134,8 @@ fn nothing_stays_behind_a_pass_that_ends() {
     });
 }
 
-/// The first pass is given up by whoever finds its batch overdue, and comes back whenever it does;
-/// it may have been armed once more before that.
+/// The first flush is given up by the thread that finds its batch overdue. It returns at any time,
+/// and may have been armed once more before that.
 #[test]
 fn a_pass_that_was_given_up_takes_nothing_and_keeps_nothing() {
     check(3, || {
@@ -143,7 +146,7 @@ fn a_pass_that_was_given_up_takes_nothing_and_keeps_nothing() {
             thread::spawn(move || {
                 rig.due(1, START);
                 rig.due(2, OVERDUE);
-                // Another worker.
+                // Another worker runs it.
                 if let Some(epoch) = rig.begins(|epoch| epoch != 0) {
                     rig.flush(epoch);
                 }

@@ -1,13 +1,13 @@
-//! Renewal against release, and a late answer against a new acquire. `leases/keep_alive/lease_state.rs` has
-//! the rules, LEASE-1 to LEASE-4.
+//! Renewal versus release, and a late answer versus a new acquire.
+//! `leases/src/keep_alive/lease_state.rs` has the rules, LEASE-1 to LEASE-4.
 //!
-//! A holder that is not woken shows as a deadlock.
+//! If a waiting holder is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/lease-state-begins-in-two-holds.patch`: a renewal is sent after the release.
 //! - `teeth/lease-state-waiter-registers-in-a-second-hold.patch`
 //! - `teeth/lease-state-outcome-wakes-nobody.patch`
-//! - `teeth/lease-state-completes-in-two-holds.patch`: a late answer revives what was lost.
+//! - `teeth/lease-state-completes-in-two-holds.patch`: a late answer revives a lost lease.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 
@@ -22,21 +22,21 @@ use crate::rig::{START, at};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
-/// Until when a call may take.
+/// The time by which a call has to end.
 const LIMIT: u64 = START + 5;
-/// Until when the lease lasts, and until when once it is renewed.
+/// The end of the lease before and after its renewal.
 const UNTIL: u64 = START + 10;
 const RENEWED: u64 = START + 20;
 
-/// One term, and the store that its requests go to.
+/// The state of one lease, and the store that gets its requests.
 #[derive(Clone)]
 struct Lease {
     lease_state: Arc<LeaseState>,
     clock: Clock,
     hand: ManualClock,
-    /// How often the loss was told. Not loom's: it must order nobody.
+    /// How often the loss was reported. A counter of std, not of loom: it must not order anything.
     told: Arc<Count>,
-    /// The holder believes that nothing is sent any more.
+    /// Set when the holder has returned from its release. From then on nothing may be sent.
     released: Arc<Mutex<bool>>,
 }
 
@@ -74,7 +74,7 @@ impl Lease {
         self.lease_state.look(self.clock.now())
     }
 
-    /// What a pass does with a lease that is due.
+    /// Renews the lease, as a flush does.
     fn renew(&self, limit: u64) {
         if let Some(in_flight) = self.begin_renewal(limit) {
             for what in ["sent", "answered"] {
@@ -84,7 +84,7 @@ impl Lease {
         }
     }
 
-    /// What the holder does at the end.
+    /// Releases the lease, as the holder does.
     fn release(&self) {
         assert_eq!(self.lease_state.stop(self.clock.now()), Stopped::Now);
         self.lease_state.wait_for_in_flight(&self.clock);
@@ -112,7 +112,8 @@ fn nothing_is_sent_after_the_release() {
     });
 }
 
-/// The answer comes while two wait for it: the holder, and who stopped it before.
+/// The answer comes while two threads wait for it: the holder, and a thread that stopped the lease
+/// before.
 #[test]
 fn the_answer_wakes_all_who_wait_for_it() {
     check(3, || {
@@ -142,7 +143,7 @@ fn a_call_that_hangs_delays_the_release_until_its_limit_and_no_longer() {
             let lease = lease.clone();
             thread::spawn(move || {
                 lease.hand.set(at(LIMIT));
-                // A round finds it overdue, if it still looks.
+                // A check at this time finds the call overdue.
                 let found = lease.lease_state.in_flight_status(lease.clock.now());
                 assert_eq!(found, InFlightStatus::GivenUp);
             })
@@ -155,7 +156,7 @@ fn a_call_that_hangs_delays_the_release_until_its_limit_and_no_longer() {
     });
 }
 
-/// The answer to a call that was given up is not taken for that to the next one.
+/// The answer to a call that was given up does not count as the answer to the next call.
 #[test]
 fn a_late_answer_lands_beside_the_next_flight() {
     check(3, || {
@@ -182,8 +183,9 @@ fn a_late_answer_lands_beside_the_next_flight() {
     });
 }
 
-/// The lease runs out by the clock while its renewal is under way. The name is acquired anew if the
-/// holder sees that; whatever the answer is then, it changes neither term, and no loss is told twice.
+/// The lease runs out by the clock while its renewal is under way. If the holder sees that, it
+/// acquires the name anew. No later answer changes either of the two leases, and no loss is
+/// reported twice.
 fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
     check(3, move || {
         let old = Lease::new();
@@ -203,7 +205,7 @@ fn a_late_answer(outcome_of_renewal: RenewalOutcome) {
             LeaseStatus::Stopped => unreachable!("nobody stopped it"),
         };
         let goes_on = flush.join().unwrap();
-        // Once lost it stays lost, for the same reason, and an answer that comes then is none.
+        // A lost lease stays lost, for the same reason. An answer that comes then is ignored.
         assert_eq!(old.look(), seen);
         assert_eq!(goes_on, new.is_none());
         assert_eq!(old.lease_state.renewals(), u64::from(goes_on));
@@ -226,7 +228,7 @@ fn a_late_refusal_ends_nothing_but_its_own_term() {
     a_late_answer(RenewalOutcome::NotHeld);
 }
 
-/// The same after a release: the next holder has a term of its own from the first moment.
+/// The same after a release: the next holder has a lease of its own from the first moment.
 #[test]
 fn an_answer_after_the_release_ends_nothing() {
     check(3, || {
@@ -239,7 +241,7 @@ fn an_answer_after_the_release_ends_nothing() {
         let stopped = old.lease_state.stop(at(START));
         let new = Lease::acquired(&old.hand, at(UNTIL));
         assert!(!flush.join().unwrap());
-        // The one that came first.
+        // The event that came first decides.
         match stopped {
             Stopped::Now => assert_eq!((old.look(), old.told()), (LeaseStatus::Stopped, 0)),
             _ => assert_eq!(stopped, Stopped::Lost(Loss::NotHeld)),

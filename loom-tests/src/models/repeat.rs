@@ -1,11 +1,12 @@
-//! A round of what repeats, versus cancelling, moving, and arming others: the key is never unknown,
-//! an answer holds for the next round, and its permit is nobody else's. `shard/stripe/repeating.rs`
-//! has the rules.
+//! A round of a repeating timer, versus cancelling it, moving it, and arming others. The key is
+//! never unknown. An answer holds for the next round. The permit is never given to another timer.
+//! `shard/stripe/repeating.rs` has the rules.
 //!
 //! Teeth:
 //! - `teeth/repeat-forgets-that-it-was-cancelled.patch`
 //! - `teeth/repeat-forgets-that-it-was-moved.patch`
-//! - `teeth/repeat-lets-its-permit-go.patch`: somebody else takes it, and there is one too many.
+//! - `teeth/repeat-lets-its-permit-go.patch`: another timer takes the permit, and there is one
+//!   timer too many.
 
 use loom::thread;
 
@@ -22,7 +23,7 @@ fn next() -> Time {
     at(DUE) + PERIOD
 }
 
-/// The ticket of the first round is on its way to the worker.
+/// Creates a rig in which the ticket of the first round is on its way to the worker.
 fn due(size: &Size) -> (Rig, Worker) {
     let (rig, mut ticker_state) = Rig::new(size);
     rig.arm(0, REPEATING, at(DUE)).unwrap();
@@ -48,7 +49,7 @@ fn after_a_cancel_no_round_follows() {
         worker.join().unwrap();
         let ran = rig.ledger().ran(REPEATING);
         match cancelled {
-            // Before its round, or after it.
+            // The cancel came before the round, or after it.
             Cancelling::Cancelled { deadline, .. } => {
                 assert_eq!(deadline, if ran == 0 { at(DUE) } else { next() });
             }
@@ -95,7 +96,7 @@ fn nobody_takes_its_permit() {
             Some(next())
         );
         assert_eq!(rig.balance().pending, 1);
-        // It is free when the repetition ends.
+        // The permit is free when the repetition ends.
         assert!(matches!(rig.cancel(0), Cancelling::Cancelled { .. }));
         assert!(rig.arm(1, 1, at(FAR)).is_ok());
         assert_eq!(rig.balance().pending, 1);

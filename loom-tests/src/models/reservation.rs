@@ -1,8 +1,8 @@
-//! A release while somebody is due leaves the name to that one, whoever else asks at that moment; and
-//! a reservation that nobody uses keeps nobody waiting for longer than it lasts. `leases/memory.rs`
-//! reserves, `leases/wait_queue.rs` wakes.
+//! Reservations of a released name. If a caller is due at the release, it gets the name, even if
+//! others ask at that moment. A reservation that no caller uses delays the others only until it
+//! ends. `leases/src/memory.rs` reserves, `leases/src/wait_queue.rs` wakes.
 //!
-//! A waiter that nobody wakes shows as a deadlock.
+//! If a waiting caller is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/reservation-is-not-made.patch`
@@ -52,7 +52,7 @@ impl Wake for Rouse {
     }
 }
 
-/// A place in the hub, and what it wakes.
+/// Returns a registered wait, and the parker that it wakes.
 fn waiter(store: &MemoryStore) -> (Parker, Box<dyn Watch>) {
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Rouse(parker.unparker().clone())));
@@ -60,7 +60,7 @@ fn waiter(store: &MemoryStore) -> (Parker, Box<dyn Watch>) {
     (parker, watch)
 }
 
-/// The holder asks again at once, and a third one asks at any time.
+/// The holder asks again at once, and a third caller asks at any time.
 #[test]
 fn the_name_goes_to_the_one_who_is_due() {
     check(3, || {
@@ -80,7 +80,7 @@ fn the_name_goes_to_the_one_who_is_due() {
                 ask(&store, "holder-again")
             })
         };
-        // It is woken once, and that once is enough.
+        // The caller is woken once, and that is enough.
         parker.park();
         watch.looks();
         let due = ask_waiting(&store, "due", Claim::TURN);
@@ -90,8 +90,8 @@ fn the_name_goes_to_the_one_who_is_due() {
     });
 }
 
-/// The one who is due gives up, before the release, during it or afterwards. Another one, who is not
-/// due, waits as `Leases` do.
+/// The caller that is due gives up, before the release, during it or afterwards. Another caller,
+/// which is not due, waits as in `Leases`.
 #[test]
 fn a_turn_that_nobody_takes_passes() {
     check(3, || {
@@ -106,13 +106,13 @@ fn a_turn_that_nobody_takes_passes() {
             thread::spawn(move || {
                 let released = store.release("x", "holder", LIMIT);
                 assert_eq!(released, Ok(Released::Released));
-                // A reservation is no longer than this; the lease is.
+                // A reservation ends within this time; the lease lasts longer.
                 hand.advance(Duration::from_millis(25));
             })
         };
         let (parker, watch) = waiter(&store);
         loop {
-            // The clock is moved once, and may be moved while the answer is on its way.
+            // The clock moves only once, and may move while the answer is on its way.
             let asked = clock.now();
             watch.looks();
             let Acquired::Held { remaining } = ask_waiting(&store, "other", Duration::ZERO) else {

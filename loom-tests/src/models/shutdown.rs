@@ -1,17 +1,19 @@
-//! Shutdown versus hand-off: tickers and workers go on while everything is taken out, the last
-//! stripe wakes who waits for it, and all threads end. Steps 2 to 6 of `engine/closing.rs`;
-//! CLOSE-2, CLOSE-3, CLOSE-4.
+//! Shutdown versus hand-off. Tickers and workers go on while the shutdown takes out all entries.
+//! The last empty stripe wakes the waiting thread. All threads end. The models cover steps 2 to 6
+//! of `engine/closing.rs`; CLOSE-2, CLOSE-3, CLOSE-4.
 //!
-//! A waiter that nobody wakes and a thread that does not end show as deadlocks.
+//! If a waiting thread is not woken, or a thread does not end, loom reports a deadlock.
 //!
 //! Teeth:
-//! - `teeth/shutdown-last-stripe-counts-late.patch`: CLOSE-4, the waiter registers in between.
+//! - `teeth/shutdown-last-stripe-counts-late.patch`: CLOSE-4, the waiting thread registers in
+//!   between.
 //! - `teeth/shutdown-waiter-looks-first.patch`: CLOSE-4 from the other side.
 //! - `teeth/shutdown-ticker-looks-before-promising.patch`,
-//!   `teeth/shutdown-stop-rings-no-bell.patch`: CLOSE-3, the ticker sleeps through the end.
-//! - `teeth/shutdown-sleepers-wait-for-runs.patch`: sleepers are woken after the wait.
-//! - `teeth/shutdown-counts-user-code-after-the-lock.patch`: USER-1, the end looks in between.
-//! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the end sleeps on.
+//!   `teeth/shutdown-stop-rings-no-bell.patch`: CLOSE-3, the ticker sleeps through the stop.
+//! - `teeth/shutdown-sleepers-wait-for-runs.patch`: sleeping tasks are woken after the wait.
+//! - `teeth/shutdown-counts-user-code-after-the-lock.patch`: USER-1, the shutdown checks in
+//!   between.
+//! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the shutdown sleeps on.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,7 +31,7 @@ use crate::tick::Time;
 const DUE: u64 = START + 1;
 const FAR: u64 = START + 1_000;
 
-/// One task in each stripe, due at `deadline`.
+/// Creates a rig with one task in each stripe, due at `deadline`.
 fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, TickerState) {
     let (rig, ticker_state) = Rig::new(&Size {
         stripes,
@@ -42,7 +44,7 @@ fn armed(stripes: usize, workers: usize, deadline: u64) -> (Rig, TickerState) {
     (rig, ticker_state)
 }
 
-/// The tasks are due, and their tickets are with the workers.
+/// Creates a rig whose tasks are due. Their tickets are in the queues of the workers.
 fn handed_over(stripes: usize, workers: usize) -> (Rig, TickerState) {
     let (rig, mut ticker_state) = armed(stripes, workers, DUE);
     rig.hand.set(at(DUE));
@@ -62,7 +64,7 @@ fn wind_down(rig: &Rig, mode: Shutdown) -> Ending<u32, usize> {
     ending
 }
 
-/// Each task ran or came back.
+/// Checks that each task ran or came back.
 fn settle_up(rig: &Rig, ending: &Ending<u32, usize>, tasks: usize) {
     for task in 0..tasks {
         let back = ending.taken.iter().filter(|taken| taken.2 == task).count();
@@ -101,7 +103,7 @@ fn a_task_runs_or_comes_back_and_the_worker_ends() {
     });
 }
 
-/// Both stripes may be emptied by a run or by the hand-back, in any order.
+/// A run or the hand-back may empty each of the two stripes, in any order.
 #[test]
 fn the_last_stripe_wakes_who_waits() {
     check(2, || {
@@ -144,7 +146,7 @@ fn ticker_and_worker_go_on_while_all_is_handed_back() {
     });
 }
 
-/// Whoever sleeps on a timer is woken before the running task is waited for.
+/// The shutdown wakes sleeping tasks before it waits for the running task.
 #[test]
 fn sleepers_do_not_wait_for_what_runs() {
     check(3, || {
@@ -164,7 +166,7 @@ fn sleepers_do_not_wait_for_what_runs() {
     });
 }
 
-/// The ticker sleeps towards a far deadline, and what is made due wakes it.
+/// The ticker sleeps until a far deadline. A timer that is made due at once wakes it.
 #[test]
 fn run_now_runs_everything_at_once() {
     check(2, || {
@@ -184,7 +186,7 @@ fn run_now_runs_everything_at_once() {
     });
 }
 
-/// Whoever waits for a run is woken after that is settled, by a waker that is user code.
+/// A task that waits for a run is woken after the run is completed. Its waker is user code.
 #[test]
 fn user_code_behind_the_last_run_is_waited_for() {
     check(3, || {
@@ -208,7 +210,7 @@ fn user_code_behind_the_last_run_is_waited_for() {
     });
 }
 
-/// Not the checker's: it must order nothing.
+/// A flag of std, not of the checker: it must not order anything.
 #[derive(Default)]
 struct Woken(AtomicBool);
 

@@ -1,18 +1,20 @@
-//! Sleeping and waking of workers, on the real pool: `executor/sleep.rs` has the protocol and the
+//! Sleeping and waking of workers, on the real pool. `executor/sleep.rs` has the protocol and the
 //! argument.
 //!
-//! A lost wake-up shows as a deadlock: the last ticket stops the pool, so a pool with a ticket that
-//! nobody serves never ends.
+//! The last ticket stops the pool. So a pool with a ticket that no worker serves never ends, and
+//! loom reports a lost wake-up as a deadlock.
 //!
-//! Teeth, each for the model that its first line names:
+//! Teeth, each for the model that the first line of the patch names:
 //! - `teeth/sleep-announce-without-fence.patch`, `teeth/sleep-wake-without-fence.patch`,
 //!   `teeth/sleep-look-before-announce.patch`, `teeth/sleep-fence-before-announcement.patch`,
-//!   `teeth/sleep-look-forgets-the-injector.patch`: a ticket pushed while workers go to sleep.
-//! - `teeth/sleep-waker-empties-the-list.patch`: a second waker finds nobody although one sleeps.
+//!   `teeth/sleep-look-forgets-the-injector.patch`: a ticket is pushed while workers go to sleep.
+//! - `teeth/sleep-waker-empties-the-list.patch`: a second waker finds no worker although one
+//!   sleeps.
 //! - `teeth/sleep-thief-keeps-its-batch.patch`, `teeth/sleep-thief-looks-nearby-only.patch`,
 //!   `teeth/sleep-look-ahead-keeps-the-batch.patch`: the rest of a stolen batch waits for a long
-//!   task, or for good.
-//! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-after-look.patch`: the end.
+//!   task, or forever.
+//! - `teeth/sleep-stop-wakes-nobody.patch`, `teeth/sleep-stop-after-look.patch`: the stop is
+//!   missed.
 //! - `teeth/sleep-chosen-one-leaves.patch`: an extra worker takes a wake-up with it.
 
 use std::sync::atomic::{AtomicUsize as Uncounted, Ordering::Relaxed};
@@ -29,13 +31,13 @@ use crate::sync::Arc;
 
 const QUIET: Duration = Duration::from_nanos(5);
 
-/// Counts what is served and stops the pool at the last one.
+/// Counts the served tickets, and stops the pool at the last one.
 struct Ledger {
     pool: Arc<Pool>,
     all: usize,
-    /// Not loom's: nothing in the protocol may lean on it.
+    /// A counter of std, not of loom: the protocol must not depend on it.
     served: Uncounted,
-    /// Makes each task wait until all have started: tasks that take long.
+    /// Makes each task wait until all tasks have started, as long tasks do.
     together: Option<(Mutex<usize>, Condvar)>,
 }
 
@@ -165,7 +167,7 @@ fn c107_two_workers_share_one_batch() {
         let ledger = Ledger::together(&pool, 2);
         let clock = ManualClock::new();
         let other = spawn(&pool, &ledger, &clock);
-        // Not announced: whoever steals both has to tell the other one.
+        // Without an announcement: a worker that steals both tickets has to wake the other worker.
         ticker_queue.push(ticket(0));
         ticker_queue.push(ticket(1));
         pool.take_slot()
@@ -176,7 +178,7 @@ fn c107_two_workers_share_one_batch() {
     });
 }
 
-/// One preemption: two are 300,000 executions and a minute, three far more than by-hand patience.
+/// One preemption only: two make 300,000 executions and take a minute, and three take far too long.
 #[test]
 fn c107_three_workers_share_one_batch() {
     check(1, || {
@@ -184,7 +186,7 @@ fn c107_three_workers_share_one_batch() {
         let ledger = Ledger::together(&pool, 3);
         let clock = ManualClock::new();
         let others = [(); 2].map(|()| spawn(&pool, &ledger, &clock));
-        // Both at least on their way into sleep: the races of falling asleep are other models'.
+        // Both are at least going to sleep. Other models cover the races of falling asleep.
         while pool.sleeping() < 2 {
             thread::yield_now();
         }
@@ -233,7 +235,7 @@ fn c114_what_was_pushed_before_stop_is_served() {
         let (pool, ticker_queue) = pool(1, 0);
         let ledger = Ledger::new(&pool, 9);
         let worker = spawn(&pool, &ledger, &ManualClock::new());
-        // Not announced: stop is wake-up enough.
+        // Without an announcement: the stop wakes the worker, too.
         ticker_queue.push(ticket(0));
         pool.stop();
         worker.join().unwrap();
@@ -247,7 +249,7 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
         let (pool, ticker_queue) = pool(1, 1);
         let ledger = Ledger::new(&pool, 1);
         let clock = ManualClock::new();
-        // The one that stays is busy until later.
+        // The worker that stays is busy until later.
         let busy = pool.take_slot().unwrap();
         let extra = spawn(&pool, &ledger, &clock);
         clock.advance(QUIET);
@@ -257,7 +259,8 @@ fn c114_an_extra_worker_that_leaves_takes_no_wake_up_with_it() {
         if woken {
             assert_eq!(ledger.served(), 1, "woken and gone");
         }
-        // It may have left before: then nobody has been woken, and whoever is there finds it.
+        // The extra worker may have left before. Then no worker was woken, and the other one finds
+        // the ticket.
         pool.stop();
         busy.run(&*ledger, &Clock::manual(&clock));
         assert_eq!((ledger.served(), pool.workers()), (1, 0));

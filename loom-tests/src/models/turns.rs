@@ -1,5 +1,5 @@
-//! Of one destination so many calls run at one time, and none that waits for its turn is forgotten.
-//! `leases/turns.rs` has the rule, TURN-1.
+//! Turns: a limited number of calls to one destination run at one time, and no call that waits for
+//! its turn is forgotten. `leases/src/turns.rs` has the rule, TURN-1.
 //!
 //! Teeth:
 //! - `teeth/turns-stop-in-a-second-hold.patch`
@@ -44,7 +44,7 @@ fn none_that_waits_for_its_turn_is_forgotten() {
     });
 }
 
-/// One that leaves its place either has run by then, or will, or never does.
+/// A call that gives up its turn has either run by then, or will run, or never runs.
 #[test]
 fn who_leaves_its_place_lets_the_others_pass() {
     check(3, || {

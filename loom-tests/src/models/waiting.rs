@@ -1,13 +1,13 @@
-//! `cancel_and_wait`: the waiter registers with the run, the run's end wakes it, and until then
-//! nothing is armed under the key. `engine/wait` has the protocol.
+//! `cancel_and_wait`. The waiting thread registers with the run, and the end of the run wakes it.
+//! Until then nothing is armed under the key. `engine/wait` has the protocol.
 //!
-//! A waiter that nobody wakes shows as a deadlock.
+//! If a waiting thread or task is not woken, loom reports a deadlock.
 //!
 //! Teeth:
 //! - `teeth/waiting-settling-wakes-nobody.patch`
 //! - `teeth/waiting-registers-in-a-second-hold.patch`: the key is armed in between.
-//! - `teeth/waiting-gives-up-and-stays.patch`: who gave up keeps the key closed.
-//! - `teeth/waiting-leaves-no-waker.patch`: a task that waits is not woken.
+//! - `teeth/waiting-gives-up-and-stays.patch`: a thread that gave up keeps the key closed.
+//! - `teeth/waiting-leaves-no-waker.patch`: a waiting task is not woken.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -26,7 +26,7 @@ const DUE: u64 = START + 1;
 const LIMIT: u64 = START + 20;
 const FAR: u64 = START + 1_000;
 
-/// Key 0's task 0 is due, and its ticket is on its way to the worker.
+/// Creates a rig whose task 0 of key 0 is due. Its ticket is on its way to the worker.
 fn due(size: &Size) -> (Rig, Worker) {
     let (rig, mut ticker_state) = Rig::new(size);
     rig.arm(0, 0, at(DUE)).unwrap();
@@ -43,7 +43,7 @@ enum Cancelled {
     NotFound,
 }
 
-/// The answer, and how the waiting ended.
+/// Cancels and waits. Returns the answer, and how the wait ended.
 fn cancel_and_wait(rig: &Rig, until: Option<Time>) -> (Cancelled, Result<(), WaitError>) {
     let (cancelling, waiting) = rig
         .engine()
@@ -82,8 +82,8 @@ fn the_end_of_the_run_wakes_the_waiter() {
     });
 }
 
-/// A task that awaits the end, with a poll in between by which it moved to another thread, as it
-/// were.
+/// A task awaits the end of the run. A poll in between has another waker, as if the task had moved
+/// to another thread.
 #[test]
 fn the_end_of_the_run_wakes_the_task() {
     check(3, || {
@@ -134,7 +134,7 @@ fn two_waiters_are_woken() {
     });
 }
 
-/// Whoever was told that it runs and waited finds nothing that was armed before its end.
+/// A caller that waits for a running task finds nothing that was armed before the end of the run.
 #[test]
 fn nothing_is_armed_during_the_wait() {
     check(3, || {
@@ -154,22 +154,23 @@ fn nothing_is_armed_during_the_wait() {
         let sum = rig.balance();
         let ran = rig.ledger().ran(0) == 1;
         match armed {
-            // During the wait.
+            // The arming came during the wait.
             Err(refusal) => {
                 assert_eq!(refusal, Refusal::Closing);
                 assert_eq!((answer, ran, sum.pending), (Cancelled::Running, true, 0));
             }
-            // In place of the first one, before the cancel.
+            // The arming replaced the first one, before the cancel.
             Ok((true, _)) => {
                 assert_eq!(answer, Cancelled::Pending { running: false });
                 assert_eq!((ran, sum.pending), (false, 0));
             }
-            // Kept for after the run: before the cancel, which cancelled it, then or later.
+            // The arming came before the cancel, as the successor of the run. The cancel removed
+            // it.
             Ok((false, true)) => {
                 assert!(matches!(answer, Cancelled::Pending { .. }), "{answer:?}");
                 assert_eq!((ran, sum.pending), (true, 0));
             }
-            // When the first one had ended, before or after the cancel.
+            // The arming came after the end of the first run, before or after the cancel.
             Ok((false, false)) => {
                 let was_there = answer == Cancelled::Pending { running: false };
                 assert_eq!(sum.pending, u64::from(!(was_there && ran)));

@@ -1,4 +1,5 @@
-//! A bounded channel with at least one place: a lock and a condition.
+//! A stand-in for crossbeam's bounded channel: a mutex and a condition variable. Its capacity is at
+//! least 1.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ struct State<T> {
 struct Channel<T> {
     capacity: usize,
     state: super::Mutex<State<T>>,
-    /// Notified of everything, since it is few who wait.
+    /// Notified of each change. Models have few threads, so waking all of them is cheap enough.
     changed: loom::sync::Condvar,
 }
 
@@ -31,11 +32,11 @@ pub(crate) struct Sender<T>(Arc<Channel<T>>);
 #[derive(Debug)]
 pub(crate) struct Receiver<T>(Arc<Channel<T>>);
 
-/// The item that nobody receives.
+/// The error of a send without receivers, with the item.
 #[derive(Debug)]
 pub(crate) struct SendError<T>(pub(crate) T);
 
-/// All senders are gone, and nothing is left.
+/// The error of a receive: all senders are gone, and the channel is empty.
 #[derive(Debug)]
 pub(crate) struct RecvError;
 

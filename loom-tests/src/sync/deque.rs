@@ -1,11 +1,12 @@
-//! The deque and the injector of crossbeam.
+//! Stand-ins for the deque and the injector of crossbeam.
 //!
-//! - `is_empty`, `len` and a steal read a length with `Relaxed`. It may be out of date in either
-//!   direction unless the reader and whoever changed it have ordered themselves by other means.
-//! - A steal answers `Retry` whenever the length changed under it, also by a push, and whenever it
-//!   had read an old length.
-//! - Only one thing is ordered: who takes an item sees what its pusher did before the push. A thief
-//!   that finds nothing is ordered with nobody, and neither is an owner with those who stole.
+//! - `is_empty`, `len` and a steal read a length with `Relaxed`. The length may be out of date in
+//!   either direction, unless the reader and the writer are ordered by other means.
+//! - A steal returns `Retry` if the length changes during the steal, also by a push, and if it has
+//!   read an old length.
+//! - Only one thing is ordered: the thread that takes an item sees what the pushing thread did
+//!   before the push. A thief that finds nothing is ordered with no other thread. An owner is not
+//!   ordered with the thieves.
 //!
 //! `models/litmus.rs` shows each of these weaknesses.
 
@@ -15,11 +16,11 @@ use std::sync::PoisonError;
 use super::Arc;
 use super::atomic::{AtomicUsize, Ordering};
 
-/// How many items a steal of a batch takes at most. Two, so that models with few items still
-/// leave a rest in the local deque.
+/// The largest number of items that a steal of a batch takes. It is two, so that a steal also
+/// leaves an item in the local deque in models with few items.
 const BATCH: usize = 2;
 
-/// What a steal answers; the names are crossbeam's.
+/// The result of a steal, with the names of crossbeam.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Steal<T> {
     Empty,
@@ -29,10 +30,10 @@ pub(crate) enum Steal<T> {
 
 #[derive(Debug)]
 struct Queue<T> {
-    /// Changed together with `items`: nothing that the checker could interrupt lies between.
+    /// Changed together with `items`: the checker can't interrupt a thread between the two changes.
     length: AtomicUsize,
-    /// A lock that the checker does not see, so that it orders nobody. The checker runs one
-    /// thread at a time and switches at its own operations only, so it is never contended.
+    /// The checker does not see this lock, so it orders no threads. It is never contended: the
+    /// checker runs one thread at a time, and switches only at its own operations.
     items: std::sync::Mutex<VecDeque<T>>,
 }
 
@@ -53,10 +54,10 @@ impl<T> Queue<T> {
             .push_back(item);
     }
 
-    /// Takes one item, if there are still as many as `seen`; else says how many there are.
+    /// Takes one item if the length is still `seen`. Otherwise returns the current length.
     fn take(&self, seen: usize) -> Result<T, usize> {
         // Acquire pairs with the Release in `push`. Relaxed on failure, and no Release on
-        // success: a thief tells nobody anything.
+        // success: a thief publishes nothing to other threads.
         self.length
             .compare_exchange(seen, seen - 1, Ordering::Acquire, Ordering::Relaxed)?;
         let item = self
@@ -67,7 +68,7 @@ impl<T> Queue<T> {
         Ok(item.expect("as many items as the length says"))
     }
 
-    /// The owner's, who never fails while there is an item.
+    /// Takes an item as the owner does, which never fails while there is one.
     fn pop(&self) -> Option<T> {
         let mut seen = self.len();
         while seen > 0 {
@@ -104,11 +105,11 @@ impl<T> Queue<T> {
     }
 }
 
-/// The owner's end.
+/// The end of the owner.
 #[derive(Debug)]
 pub(crate) struct Worker<T>(Arc<Queue<T>>);
 
-/// A thief's end.
+/// The end of a thief.
 #[derive(Debug)]
 pub(crate) struct Stealer<T>(Arc<Queue<T>>);
 

@@ -1,8 +1,9 @@
-//! The same names as in `src/sync`, for the checker: loom's types, and stand-ins for crossbeam's
+//! The names of `src/sync` for the checker: loom's types, and stand-ins for crossbeam's
 //! deque, injector, parker and bounded channel.
 //!
-//! The stand-ins promise less than crossbeam's, so a protocol that is right on the stand-ins is right
-//! on crossbeam's. Reference counts are those of std: no protocol depends on them.
+//! The stand-ins promise less than crossbeam's types. So a protocol that is correct with the
+//! stand-ins is correct with crossbeam. `Arc` is that of std, since no protocol depends on
+//! reference counts.
 
 pub(crate) mod channel;
 pub(crate) mod deque;
@@ -24,13 +25,13 @@ pub(crate) mod atomic {
 
 pub(crate) mod thread {
     pub(crate) use loom::thread::yield_now;
-    /// Only ever asked by the thread that is running.
+    /// Std's works here, since only the running thread asks.
     pub(crate) use std::thread::panicking;
 
-    /// Models give the numbers: a thread with this one waits, and all others run.
+    /// The number of a thread that waits. Models choose the numbers; all other threads run.
     pub(crate) const WAITING: u64 = 7;
 
-    /// A worker's own loop never waits but in the pool.
+    /// Returns the number of a running thread, since a worker waits only in the pool.
     pub(crate) fn own_number() -> Option<u64> {
         Some(1)
     }
@@ -40,7 +41,7 @@ pub(crate) mod thread {
     }
 }
 
-/// loom's macro with the syntax of std's: it does not know `const { .. }`.
+/// Adapts loom's macro to the syntax of std's, since loom's does not know `const { .. }`.
 macro_rules! checked_thread_local {
     (static $name:ident: $type:ty = const $init:block;) => {
         loom::thread_local! { static $name: $type = $init; }
@@ -48,7 +49,7 @@ macro_rules! checked_thread_local {
 }
 pub(crate) use checked_thread_local as thread_local;
 
-/// A lock that ignores poison.
+/// A mutex that ignores poison.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -64,7 +65,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Loom's does not poison.
+    /// Tries to lock. An error means that the mutex is locked, since loom's mutex has no poison.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
@@ -76,7 +77,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// No padding: the checker has no caches.
+/// A stand-in without padding, since the checker has no caches.
 #[derive(Debug, Default)]
 pub(crate) struct CachePadded<T>(T);
 
@@ -106,7 +107,7 @@ struct Token {
     arrived: loom::sync::Condvar,
 }
 
-/// One token, one owner.
+/// A parker with one token and one owner.
 #[derive(Debug)]
 pub(crate) struct Parker(Unparker);
 
@@ -143,7 +144,8 @@ impl Unparker {
     }
 }
 
-/// A timeout is only another waker, and no protocol may need one: the checker parks for good.
+/// Parks without a timeout. A timeout is only one more reason to wake up, and no protocol may need
+/// it.
 pub(crate) fn park_for(parker: &Parker, _limit: Duration) {
     parker.park();
 }

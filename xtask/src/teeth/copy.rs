@@ -1,4 +1,4 @@
-//! The copy of the tree that gets broken.
+//! The copy of the tree that the teeth break.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::git;
 
-/// A copy of the repository's files at one fixed place, so that the cache of builds is good for
-/// all teeth.
+/// A copy of the repository's files at a fixed path, so that all teeth can use the cached builds.
 #[derive(Debug)]
 pub(crate) struct Copy {
     root: PathBuf,
@@ -30,8 +29,8 @@ impl Copy {
         &self.tree
     }
 
-    /// Makes the copy equal to the working tree. Writes only the files that differ: cargo judges
-    /// by their times what has to be built again.
+    /// Makes the copy equal to the working tree. Writes only the files that differ, since cargo
+    /// builds again what has a new modification time.
     pub(crate) fn restore(&self) -> Result<(), String> {
         let wanted = git::files(&self.root)?;
         for file in &wanted {
@@ -51,11 +50,11 @@ impl Copy {
             .map_err(|error| format!("{}: {error}", self.tree.display()))
     }
 
-    /// Applies a patch; an answer is git's complaint.
+    /// Applies a patch. The error is the message of git.
     pub(crate) fn apply(&self, patch: &Path) -> Result<(), String> {
         let above = self.tree.parent().expect("the copy lies in a folder");
-        // The copy may lie inside the repository, below which git would take the patch's paths for
-        // paths outside the current folder and skip them without a word.
+        // The copy may lie inside the repository. Then git would take the patch's paths for paths
+        // outside the current folder, and would skip them silently.
         let output = git::git(&self.tree)
             .args(["apply", "--whitespace=nowarn"])
             .arg(patch)
@@ -102,7 +101,7 @@ fn remove_others(
 mod tests {
     use super::*;
 
-    /// A small repository with the copy inside of it, in a folder that git ignores.
+    /// A small repository with the copy inside it, in a folder that git ignores.
     struct Repository {
         root: PathBuf,
         copy: Copy,

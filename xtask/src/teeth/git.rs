@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Git in this folder, also when a hook of git runs us and has set variables for its repository.
+/// Returns a git command in this folder. It also works in a hook of git, which sets variables for
+/// its own repository.
 pub(crate) fn git(folder: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(folder);
@@ -21,7 +22,7 @@ pub(crate) fn ask(folder: &Path, arguments: &[&str]) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// The files that git tracks or would track and that exist in the working tree.
+/// Returns the files of the working tree that git tracks or would track.
 pub(crate) fn files(root: &Path) -> Result<BTreeSet<PathBuf>, String> {
     let list = [
         "ls-files",

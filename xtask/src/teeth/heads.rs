@@ -1,17 +1,17 @@
-//! What patches and models say about each other: parsing and the check that both sides agree.
+//! Checks that the heads of patches and models name each other.
 
-/// What the comment lines at the head of a patch say.
+/// The content of the comment lines at the head of a patch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The one test that has to end badly, as the test binary lists it.
+    /// The test that has to fail, by its name in the list of the test binary.
     pub(crate) test: String,
-    /// Whether a run that does not end counts as caught. Only where the patch says so: a slow test
-    /// must not pass for a sharp one.
+    /// Whether a run that does not end counts as caught. The patch has to say so, since a slow test
+    /// must not count as a failed one.
     pub(crate) may_hang: bool,
 }
 
-/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# may hang` where a
-/// run without an end is the expected one, and any other comment.
+/// Reads the lines before the diff: `# test: models::doorbell::name`, then `# may hang` if the test
+/// may run without an end, and any other comment.
 pub(crate) fn parse_head(patch: &str) -> Result<Head, String> {
     let first = patch.lines().next().unwrap_or_default();
     let test = first
@@ -34,7 +34,7 @@ pub(crate) fn parse_head(patch: &str) -> Result<Head, String> {
     })
 }
 
-/// The teeth that a model's head (its `//!` lines) names as `teeth/NAME.patch`.
+/// Returns the teeth that a model's head (its `//!` lines) names as `teeth/NAME.patch`.
 pub(crate) fn named_in_head(model: &str) -> Vec<String> {
     let mut names = Vec::new();
     for line in model.lines().filter(|line| line.starts_with("//!")) {
@@ -49,16 +49,17 @@ pub(crate) fn named_in_head(model: &str) -> Vec<String> {
     names
 }
 
-/// A model file and the teeth that its head names.
+/// A model file, and the teeth that its head names.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) file: String,
     pub(crate) teeth: Vec<String>,
 }
 
-/// Every model names a tooth, every tooth named exists, every tooth there is is named.
+/// Checks that every model names a tooth, every named tooth exists, and every tooth is named.
+/// Returns the disagreements.
 ///
-/// As long as there is no tooth at all, a model without one is not held against it.
+/// If there is no tooth at all, a model without a tooth is no disagreement.
 pub(crate) fn disagreements(models: &[Model], patches: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for model in models {

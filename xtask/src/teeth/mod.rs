@@ -1,13 +1,16 @@
-//! Teeth: do the models bite?
+//! Runs the teeth: patches that break the code on purpose, which the models must notice.
 //!
-//! Each patch in `loom-tests/teeth` breaks the code on purpose and names, in its first line, the
-//! test that has to notice. For each one: restore the copy of the tree, apply the patch, build the
-//! models (this must succeed, or the compiler noticed and not the model), see that the named test
-//! is there, run it in a process of its own (a deadlock in loom may abort it), and expect it to
-//! end badly. Before all this the same tests must end well on the unbroken tree.
+//! Each patch in `loom-tests/teeth` names, in its first line, the test that has to fail. First
+//! these tests must succeed on the unbroken tree. Then these steps follow for each patch:
 //!
-//! A patch that does not apply is an error, and so is a patch that applies, wherever git finds its
-//! context, and is not caught. `--refresh` adapts patches to a refactored tree, see [`refresh`].
+//! 1. Restore the copy of the tree, and apply the patch.
+//! 2. Build the models. This must succeed: otherwise the compiler noticed the break, not the model.
+//! 3. Check that the named test exists.
+//! 4. Run the test in a process of its own, since a deadlock in loom may abort it. It must fail.
+//!
+//! A patch that does not apply is an error. A patch that applies, wherever git finds its context,
+//! and is not caught is an error, too. `--refresh` adapts patches to a refactored tree, see
+//! [`refresh`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -28,9 +31,9 @@ use copy::Copy;
 use heads::{Head, Model};
 use run::End;
 
-/// Teeth that are tried at one time. Each bench builds everything once for itself.
+/// The number of teeth that run at one time. Each bench builds everything once for itself.
 const MOST_BENCHES: usize = 4;
-/// How long a test may take; the models take seconds.
+/// The time limit of a test. The models take seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
 struct Tooth {
@@ -39,7 +42,7 @@ struct Tooth {
     patch: PathBuf,
 }
 
-/// Runs the teeth of these names, or all; the answer is whether all was well.
+/// Runs the teeth of these names, or all teeth. Returns whether all were caught.
 ///
 /// With `--refresh` among the names nothing is run: the patches are adapted to the tree.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
@@ -67,7 +70,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
     }
     let bench = Bench::new(root, 0)?;
     let healthy = bench.unbroken(&chosen)?;
-    // Most of the time one package is built, for which the compiler does not use all cores.
+    // Several benches work at one time, since the compiler does not use all cores for one package.
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let others = cores.clamp(1, MOST_BENCHES).min(chosen.len());
     let others = (1..others).map(|number| Bench::new(root, number));
@@ -88,7 +91,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
     Ok(caught == chosen.len() && disagreements.is_empty())
 }
 
-/// The place where the tree is copied to, broken and built.
+/// A folder in which a copy of the tree is broken and built.
 struct Bench {
     copy: Copy,
     target: PathBuf,
@@ -100,9 +103,9 @@ impl Bench {
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let logs = target.join("teeth");
-        // A target directory of its own, though it means to build loom once more: cargo tells
-        // packages by their place in the workspace, so in a shared one it would take what was
-        // built of the broken copy for what was built of the tree itself.
+        // Each bench has a target directory of its own, although it has to build loom once more.
+        // Cargo identifies a package by its path in the workspace. So in a shared directory it
+        // would mistake the build of the broken copy for the build of the tree itself.
         let target = logs.join(format!("build-{number}"));
         fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
         let copy = Copy::new(root, &logs.join(format!("tree-{number}")))?;
@@ -117,7 +120,7 @@ impl Bench {
         })
     }
 
-    /// Runs the tests of these teeth on the unbroken tree, where each one has to end well.
+    /// Runs the tests of these teeth on the unbroken tree, where each one has to succeed.
     fn unbroken(&self, teeth: &[Tooth]) -> Result<BTreeMap<String, Result<(), String>>, String> {
         let began = Instant::now();
         self.copy.restore()?;
@@ -146,7 +149,7 @@ impl Bench {
         Ok(healthy)
     }
 
-    /// Says what became of a tooth. Whether it was caught.
+    /// Prints the result of a tooth. Returns whether it was caught.
     fn try_tooth(&self, tooth: &Tooth, healthy: &BTreeMap<String, Result<(), String>>) -> bool {
         let began = Instant::now();
         let verdict = match healthy.get(&tooth.head.test) {
@@ -165,7 +168,7 @@ impl Bench {
         verdict.is_ok()
     }
 
-    /// Breaks the copy and runs the test. `Ok` says how the break was caught, `Err` why not.
+    /// Breaks the copy and runs the test. Returns how the break was caught, or why it was not.
     fn bite(&self, tooth: &Tooth) -> Result<String, String> {
         self.copy.restore()?;
         self.copy
@@ -204,7 +207,7 @@ fn judge(end: &End, may_hang: bool) -> Result<String, String> {
     }
 }
 
-/// The last lines of a log, indented.
+/// Returns the last lines of a log, indented.
 fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -244,8 +247,8 @@ fn read_models(folder: &Path) -> Result<Vec<Model>, String> {
         .collect())
 }
 
-/// The files of a folder with this extension, sorted: name without extension, path, content. A
-/// folder that is not there has none.
+/// Returns the sorted files of a folder with this extension: name without extension, path, content.
+/// A missing folder has none.
 fn read_all(folder: &Path, extension: &str) -> Result<Vec<(String, PathBuf, String)>, String> {
     let mut found = Vec::new();
     if !folder.exists() {

@@ -1,4 +1,4 @@
-//! Building the models and running one test of them in a process of its own.
+//! Builds the models, and runs one of their tests in a process of its own.
 
 use std::env;
 use std::fs::File;
@@ -7,18 +7,18 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a test's process ended.
+/// The end of a test's process.
 #[derive(Debug)]
 pub(crate) enum End {
     Well,
-    /// With a failure or, as a deadlock in loom may, by a signal.
+    /// The test failed, or the process was ended by a signal, as by a deadlock in loom.
     Badly(ExitStatus),
-    /// It was stopped, since it had not ended within the limit.
+    /// The process was stopped, since it had not ended within the limit.
     NotAtAll,
 }
 
-/// Builds the models of the tree at `tree`. The answer is the test binary, or what the compiler
-/// said.
+/// Builds the models of the tree at `tree`. Returns the test binary, or the output of the
+/// compiler.
 pub(crate) fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -37,7 +37,8 @@ pub(crate) fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
     executable(&messages).ok_or_else(|| "cargo named no test binary".to_owned())
 }
 
-/// The one test binary in cargo's messages, each of which is a JSON object on a line of its own.
+/// Returns the only test binary in cargo's messages, each of which is a JSON object on its own
+/// line.
 fn executable(messages: &str) -> Option<PathBuf> {
     let mut found = messages.lines().filter_map(|line| {
         let (_, rest) = line.split_once(r#""executable":""#)?;
@@ -49,7 +50,8 @@ fn executable(messages: &str) -> Option<PathBuf> {
     only.filter(|_| found.next().is_none())
 }
 
-/// Whether the binary has exactly this test: a filter that matches nothing would end well too.
+/// Returns whether the binary has exactly this test. A filter that matches no test would succeed,
+/// too.
 pub(crate) fn has_test(binary: &Path, test: &str) -> Result<bool, String> {
     let output = Command::new(binary)
         .args(["--list", "--exact", test])
@@ -69,7 +71,7 @@ fn lists_only(listing: &str, test: &str) -> bool {
     tests.next() == Some(test) && tests.next().is_none()
 }
 
-/// Runs one test; what it prints goes into the file `log`.
+/// Runs one test, with its output in the file `log`.
 pub(crate) fn test(
     binary: &Path,
     test: &str,
@@ -130,7 +132,7 @@ mod tests {
         assert!(!lists_only("models::a::bc: test\n", "models::a::b"));
     }
 
-    /// This very binary stands in for the models': it runs the tests below as programs.
+    /// Returns a command that runs a test of this binary, in place of the models' binary.
     fn this_binary(test: &str) -> Command {
         let mut command = Command::new(env::current_exe().unwrap());
         command

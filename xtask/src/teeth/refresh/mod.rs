@@ -1,19 +1,19 @@
-//! Teeth after a refactoring: writes patches anew whose context has changed or moved.
+//! Adapts teeth after a refactoring: writes patches anew whose context has changed or moved.
 //!
-//! A patch that fits the working tree, with other line numbers at most, stays as it is: git applies
-//! it, and branches that touch the same patch can be merged. For another one the latest commit is
-//! searched at which the patch did fit. The change from that version to the
-//! working tree and the change that the patch makes are then combined:
+//! A patch that fits the working tree, even at other line numbers, stays as it is. Git applies it,
+//! and branches that touch the same patch can be merged. For any other patch the latest commit is
+//! searched at which the patch did fit. Then the change from that commit to the working tree is
+//! combined with the change that the patch makes:
 //!
 //! 1. A file that is gone is followed to the file that has most of its identifiers.
-//! 2. Identifiers that were renamed since, in that file or, for those that are gone from the tree,
-//!    in any file, are renamed in the patch.
+//! 2. Identifiers that were renamed since in that file are renamed in the patch. So are identifiers
+//!    that are gone from the tree and were renamed in any file.
 //! 3. `git merge-file` merges both changes.
-//! 4. Where it finds a conflict, each hunk goes where its code, without comments and line breaks,
-//!    is most alike. Code that the hunk removes must be there, with other names at most.
+//! 4. If there is a conflict, each hunk is moved to the code that is most alike, without comments
+//!    and line breaks. The code that the hunk removes must be there; only its names may differ.
 //!
-//! The result is a patch that applies. Whether it still breaks what it did, only a run of the
-//! teeth shows.
+//! The result is a patch that applies. Only a run of the teeth shows whether it still breaks the
+//! code as before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,19 +34,19 @@ mod tests;
 mod tokens;
 mod tree;
 
-/// Files that are asked for the new name of an identifier.
+/// The number of files that are searched for the new name of an identifier.
 const MOST_WITNESSES: usize = 8;
 
-/// What became of a patch.
+/// The result of refreshing a patch.
 #[derive(Debug)]
 struct Outcome {
     /// The new text. `None` if the patch stays as it was.
     text: Option<String>,
-    /// What a reader should know about the patch.
+    /// Remarks about the patch for the reader.
     notes: Vec<String>,
 }
 
-/// Refreshes these patches in place. The answer is whether all could be refreshed.
+/// Refreshes these patches in place. Returns whether all could be refreshed.
 pub(crate) fn run(root: &Path, teeth: &[Tooth]) -> Result<bool, String> {
     let tree = Tree::new(root)?;
     let mut to_run = Vec::new();
@@ -107,7 +107,7 @@ fn refresh_file(tree: &Tree, path: &str) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Returns what has to become of a patch with this text.
+/// Returns the new text of a patch with this text.
 fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     let mut patch = patch::parse(text)?;
     let written = tree.last_change(path).unwrap_or_else(|| "HEAD".to_owned());
@@ -124,7 +124,7 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
         }
         other => match tree.last_fit(&patch) {
             Some(old) => follow(tree, &patch, &old, &written, &mut notes)?,
-            // It fits several places, and nobody knows better than the line numbers.
+            // The patch fits several places, so the line numbers decide.
             None => match other {
                 Some(version) => version.broken,
                 None => search(tree, &patch, &mut notes)?,
@@ -160,7 +160,7 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     })
 }
 
-/// The numbers of added and of removed lines without blank lines and comments.
+/// Returns the numbers of added and removed lines, without blank lines and comments.
 fn size(diff: &str) -> (usize, usize) {
     let count = |sign: &str, file: &str| {
         let lines = diff.lines().filter(|line| !line.starts_with(file));
@@ -184,7 +184,7 @@ fn rename_gone(tree: &Tree, patch: &mut Patch, written: &str, notes: &mut Vec<St
         .collect();
     let mut names = BTreeMap::new();
     for word in unknown {
-        // A word that was never in the tree is a name of the patch itself.
+        // A word that was never in the tree is a name that the patch introduces.
         let mut files = tree.files_with(word, written);
         files.retain(|path| !path.starts_with("xtask/"));
         files.sort_by_key(|path| !own.contains(path));
@@ -334,7 +334,7 @@ fn missing_test(tree: &Tree, test: &str, patch: &str) -> Option<String> {
         return None;
     }
     let guess = same_name.into_iter().next().or_else(|| {
-        // The same file, perhaps moved, in which the test has another name.
+        // The same file, perhaps moved, may have the test under another name.
         let written = tree.last_change(patch)?;
         let path = format!("loom-tests/src/{}.rs", module.replace("::", "/"));
         let old = tree.show(&written, &path)?;

@@ -1,4 +1,4 @@
-//! Finding the place of a hunk by the likeness of its code, also in other files.
+//! Finds the place of a hunk by the similarity of its code, also in other files.
 //!
 //! A window of the old file around the hunk is aligned with each candidate file, token by token,
 //! as biologists align sequences (Smith and Waterman). An edit moves along with the tokens that it
@@ -11,10 +11,11 @@ use super::patch::{Edit, Files};
 use super::renames::{is_keyword, texts};
 use super::tokens::{self, Kind, Token};
 
-/// Lines of the old file before and after a hunk that help to find its place, and the percentage
-/// of a perfect score from which on a place counts as found. A hunk alone resembles more places.
+/// The numbers of lines of the old file around a hunk that help to find its place, each with the
+/// percentage of a perfect score at which a place counts as found. A hunk alone resembles more
+/// places.
 const WINDOWS: [(usize, i32); 3] = [(12, 45), (4, 60), (0, 75)];
-/// Percentage of the best score from which on a second place makes the first one doubtful.
+/// The percentage of the best score at which a second place makes the first one doubtful.
 const DOUBTFUL: i32 = 85;
 
 const WORD: i32 = 6;
@@ -22,14 +23,14 @@ const PUNCTUATION: i32 = 2;
 const SKIPPED: i32 = -1;
 const SUBSTITUTED: i32 = 0;
 
-/// A replacement of some bytes of a file.
+/// Replaces some bytes of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) span: Range<usize>,
     pub(crate) text: String,
 }
 
-/// Where a hunk belongs.
+/// The place of a hunk.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) path: String,

@@ -1,4 +1,4 @@
-//! Which identifiers were renamed between two versions of a file.
+//! Finds the identifiers that were renamed between two versions of a file.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 use super::tokens::{self, Kind};
 
-/// What pairs of versions say about each identifier.
+/// Counts how each identifier was kept or replaced in pairs of versions.
 #[derive(Debug, Default)]
 pub(crate) struct Votes {
     replaced: BTreeMap<String, BTreeMap<String, usize>>,
@@ -60,7 +60,8 @@ impl Votes {
         *votes.entry(new.to_owned()).or_default() += 1;
     }
 
-    /// The identifiers that were replaced by one other in clearly more places than they were kept.
+    /// Returns the identifiers that were replaced by one other in clearly more places than they
+    /// were kept.
     pub(crate) fn decide(&self) -> BTreeMap<String, String> {
         let mut names = BTreeMap::new();
         for (old, votes) in &self.replaced {
@@ -77,12 +78,13 @@ impl Votes {
     }
 }
 
-/// The source text of each token.
+/// Returns the source text of each token.
 pub(crate) fn texts<'a>(text: &'a str, code: &[tokens::Token]) -> Vec<&'a str> {
     code.iter().map(|token| &text[token.span.clone()]).collect()
 }
 
-/// Keywords that stand where names stand: exchanging one is no renaming.
+/// Returns whether a word is a keyword that may stand in the place of a name. Replacing a keyword
+/// is no renaming.
 pub(crate) fn is_keyword(word: &str) -> bool {
     let keywords = [
         "_", "as", "async", "await", "break", "const", "continue", "crate", "dyn", "else", "enum",

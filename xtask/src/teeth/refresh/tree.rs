@@ -8,11 +8,11 @@ use super::patch::{self, Edit, Files, Patch};
 use super::tokens;
 use crate::teeth::git;
 
-/// Commits per patch that are searched for a version that the patch fits.
+/// The number of commits that are searched for a version that a patch fits.
 const MOST_COMMITS: usize = 300;
-/// Likeness from which on a file counts as the new place of another.
+/// The likeness at which a file counts as the new path of another file.
 const SAME_FILE: f64 = 0.5;
-/// Likeness below which a file keeps only the name of the earlier one.
+/// The likeness below which a file has only the name of the earlier file.
 const OTHER_FILE: f64 = 0.3;
 
 /// The working tree.
@@ -138,7 +138,8 @@ impl Tree {
     /// The latest committed version that a patch fits, if possible each hunk at one place only.
     pub(crate) fn last_fit(&self, patch: &Patch) -> Option<Version> {
         let most = format!("-n{MOST_COMMITS}");
-        // The full history: a file that one branch moved and another one changed is found too.
+        // The full history, so that a file is found that one branch moved and another branch
+        // changed.
         let mut arguments = vec!["log", &most, "--format=%H", "--full-history", "--"];
         arguments.extend(patch.files.iter().map(|file| &*file.path));
         let log = git::ask(&self.root, &arguments).unwrap_or_default();
@@ -189,7 +190,8 @@ fn count(text: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Between 0, no word in common, and 1, the same words equally often.
+/// Returns the likeness of two files, from 0 for no common word to 1 for the same words equally
+/// often.
 fn likeness(one: &BTreeMap<String, usize>, other: &BTreeMap<String, usize>) -> f64 {
     let common: usize = one
         .iter()
