@@ -371,6 +371,7 @@ impl ManualClock {
     }
 
     /// Returns the moment that the clock shows.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         // Acquire pairs with the Release in `set`: a thread that sees the time also sees the

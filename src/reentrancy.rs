@@ -75,7 +75,7 @@ use crate::shard;
 #[inline]
 #[must_use]
 pub fn is_under_lock() -> bool {
-    shard::is_under_a_lock()
+    shard::is_under_lock()
 }
 
 /// Checks that the calling thread may call a map or a scheduler.
@@ -105,7 +105,7 @@ pub fn is_under_lock() -> bool {
 /// ```
 #[inline]
 pub fn check() -> Result<(), UnderLock> {
-    if shard::is_under_a_lock() {
+    if shard::is_under_lock() {
         shard::refuse();
         return Err(UnderLock(()));
     }

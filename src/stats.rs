@@ -53,6 +53,7 @@ impl Histogram {
         }
     }
 
+    #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
         let bucket = &mut self.counts[Self::bucket(nanos)];
         *bucket = bucket.saturating_add(1);

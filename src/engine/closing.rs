@@ -159,6 +159,7 @@ impl Closing {
         self.stopped.store(true, Ordering::Release);
     }
 
+    #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
         // Acquire pairs with the Release in `stop`.
         self.stopped.load(Ordering::Acquire)

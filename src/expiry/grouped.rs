@@ -10,7 +10,7 @@ use super::members::Member;
 use super::touch::{jitter_seed, touch_slot};
 use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
-use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
+use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_lock};
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
 const _: () = assert!(size_of::<MapEntry<u64, Option<Membership<String>>>>() == 40);
@@ -210,7 +210,7 @@ where
             Some(Ok((_key, None))) => return Ok(Inserted::New),
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
             Some(Err(refusal)) if !no_room.get() => InsertRefusal::of(refusal),
-            None if is_under_a_lock() => InsertRefusal::UnderLock,
+            None if is_under_lock() => InsertRefusal::UnderLock,
             // A closed map must not answer `GroupFull`, which invites the caller to try again.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,
             _ => InsertRefusal::GroupFull,

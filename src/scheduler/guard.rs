@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use super::answers::{Cancel, TimerId};
 use super::handle::Handle;
 use super::hasher::RandomState;
-use crate::shard::{is_under_a_lock, when_unlocked};
+use crate::shard::{is_under_lock, when_unlocked};
 
 /// Cancels one arming when it is dropped; see [`Handle::cancel_on_drop`].
 ///
@@ -106,7 +106,7 @@ where
         let answer = self.handle.by_id(id).cancel();
         // Disarmed only after the call, and not under a lock: if the call panics or does nothing,
         // the drop has to cancel.
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             self.id = None;
         }
         answer
@@ -123,7 +123,7 @@ where
             return;
         };
         // The usual case, without a clone of the handle.
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             self.handle.by_id(id).cancel();
             return;
         }

@@ -46,12 +46,14 @@ thread_local! {
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
+#[inline]
 fn state() -> u8 {
     STATE.with(Cell::get)
 }
 
 /// Returns whether the thread is in user code under a lock, where calls panic.
-pub(crate) fn is_under_a_lock() -> bool {
+#[inline]
+pub(crate) fn is_under_lock() -> bool {
     state() & UNDER != 0
 }
 
@@ -243,7 +245,7 @@ mod tests {
                 let lock = ReentrancyGuard::begin();
                 assert!(lock.is_inert());
                 drop(lock);
-                assert!(is_under_a_lock());
+                assert!(is_under_lock());
                 self.0.note(7);
             }
         }

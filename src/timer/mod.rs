@@ -19,7 +19,7 @@ use crate::job::drop_catching;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
-use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_a_lock};
+use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded, thread_local, unique_number};
 use crate::tick::Time;
@@ -476,7 +476,7 @@ impl Timeout {
         if cancelled {
             return Fate::Cancelled;
         }
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and nothing is known.
             return Fate::Pending;
         }

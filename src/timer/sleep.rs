@@ -19,7 +19,7 @@ use super::{Link, Timer, TimerAction, stripe_of_thread};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
-use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_a_lock, when_unlocked};
+use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
 use crate::waker::leave;
@@ -341,7 +341,7 @@ impl Sleep {
             // The entry is gone and its task was woken, so the next poll arms the sleep again. But
             // while the thread panics under a lock, no stripe was searched, and the entry has to go
             // later.
-            if is_under_a_lock() {
+            if is_under_lock() {
                 self.cancel();
             }
             self.armed = None;
@@ -388,7 +388,7 @@ impl Sleep {
         let Some((stripe, id)) = self.armed.take() else {
             return;
         };
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             return take_back(&self.link, stripe, id);
         }
         let link = Arc::clone(&self.link);
@@ -437,7 +437,7 @@ impl Future for Sleep {
         if waits {
             return Poll::Pending;
         }
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the entry may be there.
             return Poll::Ready(Err(SleepError::UnderLock));
         }

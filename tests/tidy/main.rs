@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 mod circles;
+mod documents;
 mod labels;
 mod rows;
 mod rules;
@@ -171,6 +172,9 @@ const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
 /// The documents that cite labels of invariants.
 const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md"];
 
+/// The documents whose names of files and identifiers have to exist.
+const GUIDES: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
 /// The folder of the whole repository.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -205,6 +209,30 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
             found.push(Source::new(&path, &text));
         }
     }
+}
+
+/// The paths of all files of the repository, except those of git and of builds.
+fn all_files() -> Vec<String> {
+    fn list(folder: &Path, prefix: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("the folder can be read") {
+            let entry = entry.expect("the folder can be read");
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if name == ".git" || name == "target" {
+                continue;
+            }
+            let path = format!("{prefix}{name}");
+            if entry.path().is_dir() {
+                list(&entry.path(), &format!("{path}/"), found);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    list(&repository(), "", &mut found);
+    found
 }
 
 /// Whether it is a file of this test, whose samples break the rules.
@@ -328,6 +356,15 @@ fn every_row_of_the_tables_has_a_test_or_a_reason() {
     let documented =
         rows::documented(&document(rows::DOCUMENT)).unwrap_or_else(|wrong| panic!("{wrong}"));
     none(&rows::complaints(&held, &documented));
+}
+
+#[test]
+fn guides_name_what_exists() {
+    let (files, sources) = (all_files(), sources(EVERYTHING));
+    let complaints = GUIDES
+        .iter()
+        .flat_map(|path| documents::complaints(path, &document(path), &files, &sources));
+    none(&complaints.collect::<Vec<_>>());
 }
 
 #[test]

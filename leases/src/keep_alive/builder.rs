@@ -141,6 +141,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
+        // A manual clock that was set is the one that the steps move. Otherwise they make one.
         let hand = self.clock.as_ref().and_then(Clock::as_manual);
         let steps = super::Steps::new(hand, seed)?;
         let timers = Timers::stepped(Clock::manual(&steps.clock()), steps.handle());

@@ -235,6 +235,7 @@ impl LeaseState {
             return LeaseStatus::Lost(Loss::Forked);
         }
         let state = self.state.lock();
+        // The first caller after the end finds the loss, so no thread has to run in time for it.
         if state.stage == Stage::Held
             && let Some(loss) = state.overdue(now)
         {
@@ -339,6 +340,7 @@ impl LeaseState {
             None => InFlightStatus::Nothing,
             Some((_, limit)) if now < limit => InFlightStatus::Until(limit),
             Some(_) => {
+                // The next renewal may begin, although the answer to this one may still come.
                 state.in_flight = None;
                 let waiting = std::mem::take(&mut state.waiters);
                 drop(state);
@@ -379,6 +381,7 @@ impl LeaseState {
             Stage::Stopped => Stopped::Before,
             Stage::Lost(loss) => Stopped::Lost(loss),
             Stage::Held => {
+                // A holder that was paused for too long has to learn it from its stop.
                 if let Some(loss) = state.overdue(now) {
                     self.lose(state, loss);
                     return Stopped::Lost(loss);

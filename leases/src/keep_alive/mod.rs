@@ -67,7 +67,7 @@ use renewal_loop::RenewalLoop;
 ///
 /// - The renewal function runs on workers of the `KeepAlive`. Leases of one destination and of
 ///   similar length (between two powers of two) are renewed by one call at a time. Another call
-///   begins beside it only if it has not returned in time.
+///   begins while it runs only if it has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
 /// - The workers and a ticker start with the first key. They end when the last clone of the
@@ -388,6 +388,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Runs `task` on a worker for calls, under a [`number`](Self::number). Returns false if there
     /// are no workers.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
+        // A forked copy has none of the threads, and the locks of the scheduler may stay locked
+        // there. The methods below check for the same reason.
         !self.is_forked() && self.renewal_loop.timers.call(number, task)
     }
 

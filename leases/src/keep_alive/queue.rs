@@ -37,6 +37,7 @@ impl QueueKey {
     pub(crate) fn of(destination: Destination, lease: Duration) -> Self {
         QueueKey {
             destination,
+            // At least 1, since zero has no logarithm.
             length: lease.as_millis().max(1).ilog2(),
         }
     }
@@ -98,6 +99,8 @@ impl<T> DestinationQueue<T> {
     /// is overdue, and opens the next epoch, unless too many hang already.
     pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
+        // No timer watches a flush. It is given up by the first caller that wants another one and
+        // finds it overdue.
         match state.overdue {
             None => Some(state.epoch),
             Some(overdue) if now >= overdue && state.hanging.len() < HANGING => {
@@ -121,6 +124,7 @@ impl<T> DestinationQueue<T> {
     ) -> Vec<T> {
         let mut batch = Vec::new();
         let mut state = self.state.lock();
+        // A flush that was given up may still run. The items belong to the next one (QUEUE-1).
         if state.epoch != epoch {
             return batch;
         }
@@ -154,6 +158,8 @@ impl<T> DestinationQueue<T> {
             state.overdue = None;
             !state.queue.is_empty()
         } else {
+            // It hangs no longer, so the queue may give up another flush. The next flush is not
+            // this one's concern: callers of the present epoch arm it.
             state.hanging.retain(|hanging| *hanging != epoch);
             false
         }

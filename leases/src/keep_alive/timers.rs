@@ -81,6 +81,7 @@ impl Timers {
             work,
             owners: Vec::new(),
         };
+        // Nothing is set yet, so this can't fail.
         let _ = timers.started.set(started);
         timers
     }
@@ -99,6 +100,7 @@ impl Timers {
         if self.started.get().is_some() {
             return Ok(());
         }
+        // If a later scheduler can't start, the drop of the earlier ones ends their threads.
         let work = self.scheduler(2, MAX_WORKERS)?;
         let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
@@ -163,6 +165,7 @@ impl Timers {
     /// Moves the next round of a registration. Does nothing if the registration has ended.
     pub(super) fn move_to(&self, registration: u64, at: Time) {
         if let Some(work) = self.work() {
+            // A round that runs just now is followed by one at this time.
             let _ = work.reschedule_at(&TimerKey::Registration(registration), at);
         }
     }

@@ -9,7 +9,7 @@ use super::super::answers::Cancel;
 use super::Handle;
 use crate::error::WaitError;
 use crate::job::{drop_catching, drop_each};
-use crate::shard::is_under_a_lock;
+use crate::shard::is_under_lock;
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -147,7 +147,7 @@ where
         let (cancelling, waiting) = self
             .engine
             .cancel_to_wait(stripe, until, |stripe| stripe.cancel(hash, key));
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the task may be running.
             return Err(WaitError::WouldDeadlock);
         }

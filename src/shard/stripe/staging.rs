@@ -76,6 +76,7 @@ impl Staging {
     }
 
     /// Returns the earliest staged deadline, or [`Time::MAX`].
+    #[inline]
     pub(super) fn earliest(&self) -> Time {
         self.iter()
             .map(|(_, _, deadline)| deadline)
@@ -92,6 +93,7 @@ impl Staging {
     }
 
     /// Returns the positions of the timers that are due by `moment`, as a mask.
+    #[inline]
     pub(super) fn due_by(&self, moment: Time) -> u32 {
         // Without branches, so that the compiler compares several places at once. Bits of free
         // places are masked afterwards.
