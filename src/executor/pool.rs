@@ -239,7 +239,7 @@ impl Pool {
     pub(crate) fn stop(&self) {
         {
             // Under the lock, so that no worker slot is given out after this call returns.
-            let _seats = self.free.lock();
+            let _slots = self.free.lock();
             // Release pairs with the Acquire in `is_stopped`: a worker that sees the flag sees the
             // tickets that were pushed before it.
             self.stopped.store(true, Ordering::Release);

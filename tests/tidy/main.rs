@@ -41,10 +41,9 @@ const fn layer(
 const LAYERS: &[Layer] = &[
     layer(0, "sync", 0..=0, &[]),
     layer(1, "tick", 0..=0, &[]),
-    layer(1, "time", 0..=0, &["tick"]),
-    layer(1, "clock", 0..=0, &["tick", "time"]),
-    layer(1, "error", 0..=0, &["tick", "time"]),
-    layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
+    layer(1, "clock", 0..=0, &["tick"]),
+    layer(1, "error", 0..=0, &["tick"]),
+    layer(1, "config", 0..=0, &["clock", "error", "tick"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),
     layer(2, "bounded_channel", 0..=1, &["job"]),
