@@ -5,8 +5,8 @@
 //! ```
 //!
 //! 1. *begin*: one caller wins. All other callers learn that the engine is closed.
-//! 2. Every stripe's gate is closed under its lock. An arming comes before the gate, and is
-//!    accepted and accounted for below, or after it, and is refused. **CLOSE-1**
+//! 2. Every stripe's gate is closed under its lock. An arming before the gate is accepted,
+//!    and accounted for below. An arming after it is refused. **CLOSE-1**
 //! 3. The mode decides: `HandBack` takes everything out at once. `Drain` waits until the stripes
 //!    are empty. `RunNow` makes everything due, then waits.
 //! 4. The timers that are left after the limit are taken out under the stripes' locks. Each timer

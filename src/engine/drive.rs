@@ -10,14 +10,13 @@
 //!    Entries that are held back count as due when the share begins.
 //! 5. Check again everything that is published for a ticker: due moments, the backlog, the stop
 //!    flag. If something is new, mark the ticker awake and start over. Otherwise sleep until the
-//!    promise. A ticker that hands over injected tickets itself also checks the queues: a ticket is
-//!    counted before it is pushed, so a backlog that was seen before the promise does not show what
-//!    can be served.
+//!    promise. A ticker that hands over injected tickets itself also checks the queues. A ticket is
+//!    counted before it is pushed, so the backlog may count a ticket that is in no queue yet.
 //!
 //! Steps 4 and 5 are the ticker's half of `shard/doorbell.rs` and of `shard/backlog.rs`.
 //!
-//! In both steps, a held stripe counts as due at the beginning of the share, whatever is published
-//! for it. Nothing of this shard can expire earlier, so no deadline is slept through. All other
+//! In steps 4 and 5, a stripe that is held back counts as due when the share begins, whatever is
+//! published for it. Nothing of this shard can expire earlier, so no deadline is slept through. All other
 //! stripes count with their published moments. So a ticker that holds entries back still wakes for
 //! another stripe's cascade. It may also wake only to find that the other stripe must be held, too;
 //! then it sleeps again.

@@ -14,8 +14,8 @@
 //! something inside their tasks, and more workers are started. One check is not enough, because a
 //! worker also waits for a moment when it meets another one at a lock.
 //!
-//! Workers that only compute are able, also while other processes use the cores. More of them would
-//! not make anything faster, so the pool does not grow. There is one exception: when nothing at all
+//! Workers that only compute count as able, also while other processes use the cores. More workers
+//! would not be faster, so the pool does not grow. There is one exception: when nothing at all
 //! was claimed for a limit, all workers are in long tasks. Then one more able worker is worth its
 //! thread, because it takes the short tasks. That makes `workers` + 1 in all, and no more.
 //!

@@ -1,9 +1,9 @@
 //! Calls for many keys.
 //!
 //! The keys are sorted by stripe once, so that one hold of a lock serves several of them. A call
-//! can also hold the locks of several stripes at a time. Taking a lock waits for all earlier reads,
-//! so cache misses overlap only between two lock operations; and with 256 keys on 128 stripes, only
-//! two keys share a lock.
+//! can also hold the locks of several stripes at a time. A lock operation waits for all earlier
+//! reads, so cache misses overlap only between two lock operations. With 256 keys on 128 stripes, one
+//! lock covers only two keys. So several locks are held at once.
 
 use std::borrow::Borrow;
 use std::hint::black_box;

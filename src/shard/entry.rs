@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!           arm                       expire                        claim
-//!  (free) -------> Pending ---------------------> Queued -----------------> Running --settle--> (free)
+//!  (free) -------> Pending ---------------------> Queued -----------------> Running -complete-> (free)
 //!           touch/   |  ^  cancel -> (free)          | cancel -> (free)        |  successor: Pending,
 //!       reschedule '---'  replace: generation+1     | touch -> Pending        '- or Queued if it is due
 //! ```
@@ -25,9 +25,9 @@
 //! - **ENTRY-4** A Running slot has no ticket, and exactly one entry in the stripe's list of runs.
 //! - **ENTRY-5** A Pending entry is staged or filed in the wheel, unless its deadline is
 //!   `Time::MAX`. No other entry is staged or filed.
-//! - **ENTRY-6** No id (slot and generation) is given out twice. A slot that was cut off may come
-//!   back. Its generations then begin above every generation that was cut off in its block
-//!   ([`Floors`]).
+//! - **ENTRY-6** No id (slot and generation) is given out twice. `shrink_to_fit` cuts free slots
+//!   off the end of the table, and the table may grow again. A slot that comes back begins above
+//!   every generation that was cut off in its block ([`Floors`]).
 
 use crate::tick::{Tick, TickSize, Time};
 use crate::wheel::{EntryStore, NO_ENTRY, Slab, WheelPosition};
@@ -100,8 +100,8 @@ pub(crate) enum End {
 
 const NIL: u32 = NO_ENTRY;
 
-/// A slot of this generation or a later one is not cut off. When the slots of its block came back,
-/// all of them would begin at that generation and be exhausted soon.
+/// A slot of this generation or a later one is never cut off. Otherwise, all slots of its block
+/// would later begin that high, and be exhausted soon.
 const OLD: u32 = 1 << 30;
 
 /// Number of consecutive slots that share one value in [`Floors`]. A slot that was used very often

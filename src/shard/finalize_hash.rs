@@ -2,8 +2,8 @@
 //!
 //! One multiplication by a random constant is not enough. For keys in a sequence or with a stride,
 //! the low half of the product grows in steps of one size. With about one constant in a hundred,
-//! that size is close to a multiple of a short fraction of the range. Then the home rows of all
-//! keys crowd into a few rows of the index, and the lookup of an absent key reads a hundred rows.
+//! that size is close to a simple fraction of the range, such as a third. Then the home rows of all
+//! keys fall into a few rows of the index, and the lookup of an absent key reads a hundred rows.
 //!
 //! With a second multiplication, all bits of the first product influence every bit that is used.
 //! Then consecutive keys are spread as well as random ones; the test shows it.

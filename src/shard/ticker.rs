@@ -10,8 +10,8 @@
 //!   It is not checked again before some timer may expire, because nothing that is published for it
 //!   meanwhile could expire either.
 //! - All other stripes go on: cascading, and filing entries again that were moved to a later
-//!   deadline, do not wait for the pace. Checks that can expire nothing have a cursor of their own;
-//!   otherwise they would decide which stripe uses what the pace allows.
+//!   deadline, do not wait for the pace. Checks that cannot expire anything use a second
+//!   cursor. Otherwise they would decide which stripe uses what the pace allows.
 //! - Only the ticker raises `next_due` of a stripe, under the stripe's lock, to its exact value.
 
 use super::{Locked, Shards};

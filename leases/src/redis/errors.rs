@@ -89,7 +89,7 @@ pub(super) fn answered(error: &ServerError) -> StoreError {
         _ => "",
     };
     let why = format!("{} {said}{hint}", error.code());
-    if flushes(error.code(), details) {
+    if may_pass(error.code(), details) {
         StoreError::Unavailable(why)
     } else {
         StoreError::Refused(why)
@@ -108,7 +108,7 @@ pub(super) fn is_cross_slot(error: &ServerError) -> bool {
 }
 
 /// Returns whether an error may pass by itself.
-fn flushes(code: &str, details: &str) -> bool {
+fn may_pass(code: &str, details: &str) -> bool {
     if PASSING.contains(&code) {
         return true;
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_passes_and_what_does_not() {
         for code in PASSING {
-            assert!(flushes(code, ""), "{code}");
+            assert!(may_pass(code, ""), "{code}");
         }
         for code in [
             "NOAUTH",
@@ -162,14 +162,14 @@ mod tests {
             "MOVED",
             "ERR",
         ] {
-            assert!(!flushes(code, "the rest of the line"), "{code}");
+            assert!(!may_pass(code, "the rest of the line"), "{code}");
         }
-        assert!(flushes("ERR", "max number of clients reached"));
-        assert!(flushes(
+        assert!(may_pass("ERR", "max number of clients reached"));
+        assert!(may_pass(
             "ERR",
             "Error running script (call to f_1): @user_script:9: -READONLY You can't write"
         ));
-        assert!(!flushes(
+        assert!(!may_pass(
             "ERR",
             "Error running script: WRONGTYPE Operation against a key"
         ));
