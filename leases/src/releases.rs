@@ -26,8 +26,8 @@ use crate::sync::channel::Sender;
 const DOUBT: Duration = Duration::from_secs(60);
 /// The number of flushes of releases that may run or hang at one time. The other threads are left
 /// to the renewals.
-const MOST_PASSES: usize = 64;
-/// The pause after which a flush tries again if [`MOST_PASSES`] others run.
+const MOST_FLUSHES: usize = 64;
+/// The pause after which a flush tries again if [`MOST_FLUSHES`] others run.
 const BUSY: Duration = Duration::from_millis(50);
 
 impl LeasesInner {
@@ -294,7 +294,7 @@ fn flush_after(
         // Relaxed: only a bound. Beyond it the flush is armed again: unlike a renewal, a release
         // has no round that would do it (BACKGROUND-1).
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
-        if running < MOST_PASSES {
+        if running < MOST_FLUSHES {
             own.background.flush(&own, &lane_of, epoch, Time::MAX);
         } else {
             flush_after(&own, &lane_of, epoch, BUSY);

@@ -171,7 +171,7 @@ pub(crate) struct Faults {
     pub(crate) refused: AtomicU64,
     /// Panics on a ticker's thread. After each of them the ticker's loop starts again.
     pub(crate) ticker: AtomicU64,
-    /// How often a ticker found the pool at its maximum size while tasks waited.
+    /// How often a ticker began to find the pool at its maximum size while tasks waited.
     pub(crate) saturated: AtomicU64,
 }
 

@@ -338,8 +338,8 @@ where
     /// capacity. The receiver works in crossbeam's `select!` and may be cloned.
     ///
     /// One thread takes expired entries and sends them. While the channel is full, expired entries
-    /// wait in the map. There they count, and can be touched and removed, except for the one that
-    /// is being sent. No ticker ever waits. With a capacity of 0, each entry waits for a receiver.
+    /// wait in the map. While they wait, they count as entries of the map and can be touched and removed. The entry that is
+    /// being sent can't. No ticker ever waits. With a capacity of 0, each entry waits for a receiver.
     /// The options `workers`, `max_workers`, `executor` and `inline` are ignored.
     ///
     /// A shutdown waits for entries that are to be sent. So the only thread that receives must not

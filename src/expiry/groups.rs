@@ -17,7 +17,7 @@
 //!   its id is recorded. So under the lock every member has its id. A reader of the list sees each
 //!   entry inserted before, and none inserted after.
 //! - **GROUP-3** A call for a whole group copies the ids under the lock and acts on them later,
-//!   stripe by stripe. An id names one arming only, through all its touches. So an entry that has
+//!   stripe by stripe. An id belongs to one arming. Touches do not change it. So an entry that has
 //!   ended or was replaced in between is not found, and no other entry is found in its place.
 //! - **GROUP-4** Under the lock, this user code runs: `Eq` of a group, `to_owned` of the name of a
 //!   new group, and during an insertion the user code under a stripe's lock. A call of the map from

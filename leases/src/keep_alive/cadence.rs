@@ -13,7 +13,7 @@ use tourbillon::Time;
 /// lease lasts.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Returns the shortest lease for a margin. A margin that was set may take a third of the lease.
+/// Returns the shortest lease for a margin. A margin set by the user may be at most a third of the lease.
 pub(super) fn shortest(margin: Option<Duration>) -> Duration {
     margin.map_or(SHORTEST, |margin| SHORTEST.max(margin.saturating_mul(3)))
 }
@@ -58,8 +58,8 @@ pub(super) fn next(sent: Time, lease: Duration, random: u64) -> Time {
 /// Returns when the next attempt is due after `failed` failed attempts in a row.
 ///
 /// The first retry comes soon, since most failures are broken connections. The pauses then double
-/// up to a third of the interval. A pause never exceeds a quarter of the remaining time, so several
-/// attempts always follow.
+/// up to a third of the interval, or to a quarter of the remaining time if that is less, so several
+/// attempts follow. Then up to a fifth is added or taken off at random.
 pub(super) fn retry(now: Time, until: Time, lease: Duration, failed: u32, random: u64) -> Time {
     let interval = interval(lease);
     let pause = (interval / 20) * (1 << failed.saturating_sub(1).min(3));

@@ -85,7 +85,7 @@ pub enum What {
         /// The time until the lease is lost if no attempt succeeds.
         remaining: Duration,
     },
-    /// A third of the lease or less is left, and no attempt to renew it has succeeded yet.
+    /// A third of the lease or less is left, and no attempt since the last renewal has succeeded.
     ///
     /// The event is posted once, and again only after a renewal has succeeded. There is no such
     /// event for a lease that is not renewed, and none for the end of a feeding period or of the

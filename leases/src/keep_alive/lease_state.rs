@@ -56,7 +56,7 @@ use crate::sync::{Mutex, MutexGuard, Origin};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease ran out by the local clock, and no renewal had succeeded.
+    /// The lease ran out by the local clock before another renewal succeeded.
     Expired,
     /// The backend answered that this owner no longer holds it.
     NotHeld,

@@ -13,11 +13,10 @@ use crate::sync::channel::Receiver;
 
 /// The loss of a lease, as a flag, a channel and a future.
 ///
-/// All three report the loss at the latest when the lease has run out by the local clock, whatever
-/// the backend does:
+/// All three report the loss, whatever the backend does. If the lease runs out by the local clock:
 ///
 /// - The flag changes at that very moment.
-/// - The channel and the future follow with the next tick. After a suspension of the machine they
+/// - The channel and the future follow with the next tick of the `KeepAlive`. After a suspension of the machine they
 ///   follow when the rest of the ticker's sleep is over.
 ///
 /// A lease that is given up is never lost. Then the channel is disconnected, and the future returns

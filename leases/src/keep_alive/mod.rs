@@ -65,12 +65,12 @@ use renewal_loop::RenewalLoop;
 /// lease has run out by the local clock. Then the key is lost for good, and the application is
 /// notified.
 ///
-/// - The renewal function runs on workers of the `KeepAlive`. Leases of one destination and of
-///   similar length (between two powers of two) are renewed by one call at a time. Another call
-///   begins while it runs only if it has not returned in time.
+/// - The renewal function runs on workers of the `KeepAlive`. For leases of one
+///   destination and of similar length (between two powers of two), one call runs at a time. A second
+///   call begins only if the first has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
-/// - The workers and a ticker start with the first key. They end when the last clone of the
+/// - The threads start with the first key: two schedulers, and a third one for a callback. They end when the last clone of the
 ///   `KeepAlive` and the last [`KeepGuard`] are gone.
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.

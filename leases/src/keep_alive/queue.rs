@@ -23,7 +23,8 @@ use tourbillon::Time;
 use super::super::store::Destination;
 use crate::sync::Mutex;
 
-/// The number of flushes of one queue that may hang. Each of them keeps a thread.
+/// The number of flushes of one queue that may be given up because they hang. Each of them keeps a
+/// thread. The flush after them may hang, too, and is not given up.
 const HANGING: usize = 2;
 
 /// Names a queue: a destination, and a range of leases from one power of two up to the next.
@@ -95,8 +96,8 @@ impl<T> DestinationQueue<T> {
         taken.is_some()
     }
 
-    /// Returns the epoch of which a flush may begin, or `None` if one runs. Gives up a flush that
-    /// is overdue, and opens the next epoch, unless too many hang already.
+    /// Returns the epoch of a flush that may begin now, or `None`. If the running flush is overdue and
+    /// fewer flushes hang than may, gives it up and opens the next epoch.
     pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
         // No timer watches a flush. It is given up by the first caller that wants another one and
@@ -150,8 +151,8 @@ impl<T> DestinationQueue<T> {
 
     /// Notes that the flush of an epoch has ended. Returns whether items are left for another one.
     ///
-    /// A flush that was given up may end twice: if it was armed once more before that, it runs
-    /// again after it has returned.
+    /// A flush that was given up may end twice. It may have been armed once more before, and then
+    /// runs again after it has returned.
     pub(crate) fn ended(&self, epoch: u64) -> bool {
         let mut state = self.state.lock();
         if state.epoch == epoch {

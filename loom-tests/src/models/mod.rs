@@ -2,8 +2,7 @@
 //! each.
 //!
 //! The head of each file lists its teeth: patches in `loom-tests/teeth` that break the crate's
-//! source on purpose. The test that a patch names must fail with it. A model that fails with no
-//! patch proves nothing.
+//! source on purpose. The test that a patch names must fail with it. A model that no patch can make fail proves nothing.
 //!
 //! `cargo run -q -p xtask -- teeth` runs the teeth. After a refactoring,
 //! `cargo run -q -p xtask -- teeth --refresh` first adapts the patches to files and identifiers
