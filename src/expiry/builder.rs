@@ -338,9 +338,10 @@ where
     /// capacity. The receiver works in crossbeam's `select!` and may be cloned.
     ///
     /// One thread takes expired entries and sends them. While the channel is full, expired entries
-    /// wait in the map. While they wait, they count as entries of the map and can be touched and removed. The entry that is
-    /// being sent can't. No ticker ever waits. With a capacity of 0, each entry waits for a receiver.
-    /// The options `workers`, `max_workers`, `executor` and `inline` are ignored.
+    /// wait in the map. While they wait, they count as entries of the map and can be touched and
+    /// removed. The entry that is being sent can't. No ticker ever waits. With a capacity of 0,
+    /// each entry waits for a receiver. The options `workers`, `max_workers`, `executor` and
+    /// `inline` are ignored.
     ///
     /// A shutdown waits for entries that are to be sent. So the only thread that receives must not
     /// shut the map down. The channel is disconnected when the map has ended and everything sent

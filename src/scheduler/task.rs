@@ -140,8 +140,9 @@ where
         self.0.run(firing, after);
     }
 
-    /// Runs the task. Use it to run a task that was handed back from inside a new task. For a repeating task, this runs one more round, then drops the task and the round's answer. A task that is
-    /// a future is spawned on its runtime, and the run around it does not wait for it.
+    /// Runs the task. Use it to run a task that was handed back from inside a new task. For a
+    /// repeating task, this runs one more round, then drops the task and the round's answer. A task
+    /// that is a future is spawned on its runtime, and the run around it does not wait for it.
     ///
     /// # Panics
     ///

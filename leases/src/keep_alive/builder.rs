@@ -101,8 +101,9 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     /// block or panic.
     ///
     /// - The callback gets the events of one registration in order, one at a time.
-    /// - While a call hangs, up to 64 later events of the same registration wait, and up to 65,536 of
-    ///   all registrations. The loss always has a place. Events wait only while the `KeepAlive` lives.
+    /// - While a call hangs, up to 64 later events of the same registration wait, and up to 65,536
+    ///   of all registrations. The loss always has a place. Events wait only while the `KeepAlive`
+    ///   lives.
     /// - The events of other registrations go on while at most 15 calls hang.
     pub fn on_event(mut self, tell: impl Fn(&Event<K>) + Send + Sync + 'static) -> Self {
         self.callback = Some(Box::new(tell));

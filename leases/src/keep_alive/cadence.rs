@@ -13,7 +13,8 @@ use tourbillon::Time;
 /// lease lasts.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Returns the shortest lease for a margin. A margin set by the user may be at most a third of the lease.
+/// Returns the shortest lease for a margin. A margin set by the user may be at most a third of the
+/// lease.
 pub(super) fn shortest(margin: Option<Duration>) -> Duration {
     margin.map_or(SHORTEST, |margin| SHORTEST.max(margin.saturating_mul(3)))
 }

@@ -16,8 +16,8 @@ use crate::sync::channel::Receiver;
 /// All three report the loss, whatever the backend does. If the lease runs out by the local clock:
 ///
 /// - The flag changes at that very moment.
-/// - The channel and the future follow with the next tick of the `KeepAlive`. After a suspension of the machine they
-///   follow when the rest of the ticker's sleep is over.
+/// - The channel and the future follow with the next tick of the `KeepAlive`. After a suspension of
+///   the machine they follow when the rest of the ticker's sleep is over.
 ///
 /// A lease that is given up is never lost. Then the channel is disconnected, and the future returns
 /// `None`.

@@ -70,8 +70,8 @@ use renewal_loop::RenewalLoop;
 ///   call begins only if the first has not returned in time.
 /// - A call that hangs or panics delays no other destination and ends no renewals. At most three
 ///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
-/// - The threads start with the first key: two schedulers, and a third one for a callback. They end when the last clone of the
-///   `KeepAlive` and the last [`KeepGuard`] are gone.
+/// - The threads start with the first key: two schedulers, and a third one for a callback. They end
+///   when the last clone of the `KeepAlive` and the last [`KeepGuard`] are gone.
 /// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
 ///   can hold up a renewal.
 ///

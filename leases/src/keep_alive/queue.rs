@@ -96,8 +96,8 @@ impl<T> DestinationQueue<T> {
         taken.is_some()
     }
 
-    /// Returns the epoch of a flush that may begin now, or `None`. If the running flush is overdue and
-    /// fewer flushes hang than may, gives it up and opens the next epoch.
+    /// Returns the epoch of a flush that may begin now, or `None`. If the running flush is overdue
+    /// and fewer flushes hang than may, gives it up and opens the next epoch.
     pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
         // No timer watches a flush. It is given up by the first caller that wants another one and

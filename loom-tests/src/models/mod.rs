@@ -2,7 +2,8 @@
 //! each.
 //!
 //! The head of each file lists its teeth: patches in `loom-tests/teeth` that break the crate's
-//! source on purpose. The test that a patch names must fail with it. A model that no patch can make fail proves nothing.
+//! source on purpose. The test that a patch names must fail with it. A model that no patch can make
+//! fail proves nothing.
 //!
 //! `cargo run -q -p xtask -- teeth` runs the teeth. After a refactoring,
 //! `cargo run -q -p xtask -- teeth --refresh` first adapts the patches to files and identifiers

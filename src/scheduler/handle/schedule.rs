@@ -127,7 +127,8 @@ where
     }
 
     /// Like [`schedule`](Self::schedule), at some time in `window`, counted from now. The time is
-    /// chosen so that timers with overlapping windows run together, which saves wake-ups. Wider windows save more. Use it for a cache refresh "in 30 s, or 5 s later", for example.
+    /// chosen so that timers with overlapping windows run together, which saves wake-ups. Wider
+    /// windows save more. Use it for a cache refresh "in 30 s, or 5 s later", for example.
     ///
     /// The timer never runs before the window, and late only as any timer may be. In a wide window
     /// the time may lie near the end. A window that ends before it starts counts as its start.

@@ -273,8 +273,9 @@ impl Period {
         self
     }
 
-    /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default is one period: a round counts as missed once the next round is due as well. Less than two ticks
-    /// of the scheduler count as two ticks, since every start may be late by one tick.
+    /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default
+    /// is one period: a round counts as missed once the next round is due as well. Less than two
+    /// ticks of the scheduler count as two ticks, since every start may be late by one tick.
     ///
     /// # Examples
     ///
