@@ -103,7 +103,7 @@ impl Map {
         let mut taken = Vec::new();
         for member in self.groups().members(hash(group), &group) {
             self.engine().with(0, |stripe| {
-                taken.extend(stripe.take_pending_payload(member.id))
+                taken.extend(stripe.take_pending_payload(member.id));
             });
         }
         let count = taken.len();

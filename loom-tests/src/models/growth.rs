@@ -50,7 +50,7 @@ fn growth(far: Option<Time>) {
         let step = rig
             .engine()
             .ticker_step(&rig.server, &mut ticker_state, &mut |count| {
-                started += count
+                started += count;
             });
         match step {
             _ if started > 0 => {}
