@@ -40,7 +40,7 @@ const BEATS: u64 = 10;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Node,
-    KeepAlive,
+    Watchdog,
 }
 
 enum Event {
@@ -52,7 +52,7 @@ enum Event {
 /// Arms the watchdog, or moves its alarm.
 fn watch(timers: &Handle<Key>, events: &mpsc::Sender<Event>) {
     let events = events.clone();
-    let armed = timers.schedule(Key::KeepAlive, PATIENCE, move |_| {
+    let armed = timers.schedule(Key::Watchdog, PATIENCE, move |_| {
         let _ = events.send(Event::Alarm);
     });
     if let Err(error) = armed {
@@ -80,7 +80,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         if number < BEATS {
             return Next::Again;
         }
-        round.handle().cancel(&Key::KeepAlive);
+        round.handle().cancel(&Key::Watchdog);
         let _ = events.send(Event::Gone);
         Next::Stop
     })?;

@@ -120,6 +120,19 @@ impl Clock {
     }
 
     /// Returns a clock that stands still until `clock` is moved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock, Timer};
+    ///
+    /// let hand = ManualClock::new();
+    /// let timer = Timer::builder().clock(Clock::manual(&hand)).build()?;
+    /// let timeout = timer.after(Duration::from_secs(60), || println!("a minute has passed"))?;
+    /// hand.advance(Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn manual(clock: &ManualClock) -> Self {
         Clock(ClockKind::Manual(clock.clone()))
@@ -215,6 +228,18 @@ impl Clock {
 ///
 /// A scheduler measures all times by its clock. While the clock stands still, the pool does not
 /// grow however long its workers are blocked, and no limit of a shutdown passes.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ManualClock, Time};
+///
+/// let hand = ManualClock::new();
+/// assert_eq!(hand.now(), Time::ZERO);
+/// hand.advance(Duration::from_secs(3));
+/// assert_eq!(hand.now(), Time::ZERO + Duration::from_secs(3));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -297,6 +322,18 @@ impl ClockParker {
 
 /// Unparks the thread of a [`ClockParker`]. It is a [`Wake`], so it can be made a
 /// [`Waker`](std::task::Waker).
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Clock, ClockParker, Time};
+///
+/// let parker = ClockParker::new(&Clock::system());
+/// let unparker = parker.unparker();
+/// let waker = std::thread::spawn(move || unparker.unpark());
+/// parker.park_until(Time::MAX);
+/// # waker.join().unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClockUnparker(Unparker);
 
@@ -334,6 +371,7 @@ impl ManualClock {
     }
 
     /// Returns the moment that the clock shows.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         // Acquire pairs with the Release in `set`: a thread that sees the time also sees the
@@ -361,6 +399,16 @@ impl ManualClock {
 
     /// Moves the clock to `now`, which may be in the past. After a move backwards, schedulers fire
     /// nothing until the clock has caught up, and lose nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ManualClock, Time};
+    ///
+    /// let hand = ManualClock::new();
+    /// hand.set(Time::from_nanos(7));
+    /// assert_eq!(hand.now(), Time::from_nanos(7));
+    /// ```
     pub fn set(&self, now: Time) {
         // Release pairs with the Acquire in `now`. A waiting thread reads the time under the lock
         // that is taken below, so it sees the new time or is found there.

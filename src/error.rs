@@ -4,6 +4,16 @@ use std::fmt;
 use std::time::Duration;
 
 /// The reason why a scheduler can't be built, with the offending value and the valid range.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{BuildError, Scheduler};
+///
+/// let error = Scheduler::<u64>::builder().shards(0).build().unwrap_err();
+/// assert!(matches!(error, BuildError::Shards(0)));
+/// assert_eq!(error.to_string(), "0 shards: choose between 1 and 1,024");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -95,6 +105,20 @@ pub(crate) const UNDER_LOCK: &str = "the thread panics while it holds a lock of 
                                      try again when the panic has released it";
 
 /// The reason why a task was not accepted. Nothing was changed, and the error contains the task.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ScheduleError, Scheduler};
+///
+/// let scheduler = Scheduler::<u64>::builder().max_pending(1).build()?;
+/// let timers = scheduler.handle();
+/// timers.schedule(7, Duration::from_secs(5), |_| ())?;
+/// let error = timers.schedule(8, Duration::from_secs(5), |_| ()).unwrap_err();
+/// assert!(matches!(error, ScheduleError::Full(_)) && error.is_transient());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub enum ScheduleError<F> {
     /// `max_pending` timers are pending, or repeat and run just now. The error passes when a timer
@@ -122,6 +146,21 @@ pub enum ScheduleError<F> {
 
 impl<F> ScheduleError<F> {
     /// Returns the refused task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<u64>::builder().max_pending(1).build()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule(7, Duration::from_secs(5), |_| ())?;
+    /// let refused = timers.schedule(8, Duration::from_secs(5), |_| println!("8 timed out"));
+    /// let task = refused.unwrap_err().into_task();
+    /// timers.cancel(&7);
+    /// timers.schedule(8, Duration::from_secs(5), task)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_task(self) -> F {
         match self {
             ScheduleError::Full(task)
@@ -191,6 +230,22 @@ impl<F> std::error::Error for ScheduleError<F> {}
 /// The reason why `cancel_and_wait`, or `cancel_and_wait_async`, did not wait for the end of the
 /// run. The cancellation itself was done nevertheless: a pending timer is cancelled, and the run in
 /// progress is marked as cancelled.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Scheduler, WaitError};
+///
+/// # let scheduler = Scheduler::<&str>::new()?;
+/// # let timers = scheduler.handle();
+/// timers.schedule("a", Duration::ZERO, |firing| {
+///     // This would wait for itself.
+///     let refused = firing.handle().cancel_and_wait("a");
+///     assert_eq!(refused, Err(WaitError::WouldDeadlock));
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {

@@ -1,53 +1,83 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Keyed timers on sharded hierarchical wheels, with exact answers from any thread, and tasks on a
-//! work-stealing pool.
+//! Timers for programs with many threads. A timer has a key, by which any thread can move or cancel
+//! it.
+//!
+//! - **Time out a request.** [`schedule`](Handle::schedule) a closure under a key, and
+//!   [`cancel`](Handle::cancel) it when the answer arrives. The result says whether the closure had
+//!   started already.
+//! - **Expire sessions.** An [`ExpiryMap`] delivers the entries that nobody has touched for a
+//!   while, or that have become too old.
+//! - **Repeat a task**, at a fixed rate or with a fixed delay, with a rule for missed rounds and
+//!   for panics.
+//! - **Limit a wait** in async code, on any runtime.
+//!
+//! Each of these calls takes constant time, however many timers are pending. Closures run on a pool
+//! of worker threads, so a slow closure delays no tick.
 //!
 //! ```
 //! use std::time::Duration;
 //! use tourbillon::Scheduler;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let scheduler = Scheduler::<&str>::builder().build()?;
+//! let scheduler = Scheduler::<&str>::new()?;
 //! let timers = scheduler.handle();
 //! timers.schedule("request 7", Duration::from_secs(5), |firing| {
 //!     eprintln!("{} timed out, {:?} late", firing.key(), firing.lateness());
 //! })?;
+//! // The answer has arrived.
 //! assert!(timers.cancel("request 7").is_cancelled());
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Faces
+//! # Which type do I need?
 //!
-//! - [`Scheduler<K>`](Scheduler): a closure per key, which runs once or [repeats](Handle::repeat).
-//!   Calls go through its [`Handle`].
-//! - [`ExpiryMap<K, V>`](ExpiryMap): a value per key, which expires when it is idle or too old; one
-//!   handler, channel or stream for all. For sessions, in [groups](ExpiryMapBuilder::groups) if
-//!   wanted.
-//! - [`Timer`]: closures without keys, each with a [`Timeout`] to cancel it by.
-//! - [`wheel`]: the wheel alone, for an event loop of your own.
-//! - The crate `tourbillon-leases`: locks that are renewed while they are held and end by themselves, on
-//!   the timers of this crate.
-//! - `test_util` (feature `test-util`): the same scheduler, or map, driven by a test's own thread.
+//! | task | type |
+//! |---|---|
+//! | run a closure once, later, under a key | [`Scheduler`], called through its [`Handle`] |
+//! | run a closure again and again | [`Handle::repeat`] with a [`Period`] |
+//! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
+//! | the same, for groups of entries such as all sessions of a user | [`ExpiryMap`] with [groups](ExpiryMapBuilder::groups) |
+//! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
+//! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
+//! | sleep, or limit a future, in async code | [`Timer::sleep`], [`Timer::timeout`] |
+//! | run a future later | `Handle::on_tokio` (feature `tokio`) |
+//! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
+//! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
+//! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //!
-//! # Vocabulary
+//! # Entries that expire
 //!
-//! A timer is *armed* with a *deadline*; one acceptance is an *arming* and has a [`TimerId`]. When
-//! its deadline has passed it *expires*: it is taken off the wheel and *queued*. A worker *claims*
-//! it, and its task *runs*. *Lateness* is start minus deadline: until the *tick* that collected it,
-//! and in the queue.
+//! The handler gets each expired entry. A map can also send its entries into a
+//! [channel](ExpiryMapBuilder::build_channel) or a stream.
 //!
-//! A timer that repeats has *rounds*, each of which is an arming. Those of a fixed rate lie on a
-//! *grid*; one that starts later than its *grace* allows is *missed*, and a policy says what
-//! becomes of it. [`Period`] has the options.
+//! ```
+//! use std::time::Duration;
+//! use tourbillon::ExpiryMap;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let connections = ExpiryMap::<u64, String>::builder()
+//!     .time_to_idle(Duration::from_secs(30))
+//!     .build(|_, expired| eprintln!("{} has been silent for 30 s", expired.value))?;
+//! connections.insert(7, "printer".to_owned())?;
+//! // A message has arrived, so the 30 s start again.
+//! assert!(connections.touch(&7).is_alive());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Tasks that repeat
+//!
+//! The rounds of a fixed rate lie on a grid, so they do not drift. A round that starts too late is
+//! *missed*, and [`Missed`] says what happens to it. [`Period`] has all options.
 //!
 //! ```
 //! use std::time::Duration;
 //! use tourbillon::{Missed, Next, Period, Scheduler};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let scheduler = Scheduler::<&str>::builder().build()?;
+//! let scheduler = Scheduler::<&str>::new()?;
 //! let beat = Period::fixed_rate(Duration::from_secs(1)).random_phase().missed(Missed::Once);
 //! scheduler.handle().repeat("heartbeat", beat, |round| {
 //!     eprintln!("beat {}, {} missed", round.number(), round.missed());
@@ -59,25 +89,32 @@
 //!
 //! # Guarantees
 //!
-//! - A task never starts before its deadline (but for [`Shutdown::RunNow`]).
-//! - Every accepted arming has exactly one end: it ran, or was cancelled, replaced, or handed back.
-//!   A task runs at most once, a repeating one once for each arming.
-//! - *Cancelled* means that the task has not started and never will, also when it was queued. After
-//!   a cancel of a repeating key no round starts, also when one is running.
+//! - A task never starts before its deadline, except after [`Shutdown::RunNow`].
+//! - Every accepted timer, and every round of a repeating one, has exactly one end: it ran, or was
+//!   cancelled, replaced, or handed back at shutdown.
+//! - A task runs at most once; a repeating task runs at most once per round.
+//! - *Cancelled* means that the task has not started and never will, even if it was due and queued.
+//!   After a repeating key is cancelled no round starts, even if one is running.
 //! - Two runs of one key never overlap.
-//! - Tasks never hold up ticks, unless they run [inline](Builder::inline).
-//! - Nothing due means no thread wakes.
-//! - Memory is bounded by the most that was pending at one time. [`Handle::shrink_to_fit`] and
-//!   [`ExpiryMap::shrink_to_fit`] give back what a peak has left behind.
+//! - Tasks never delay ticks, unless they run [inline](Builder::inline).
+//! - No thread wakes while nothing is due.
+//! - Memory is bounded by the greatest number of timers that were pending at one time.
+//!   [`Handle::shrink_to_fit`] and [`ExpiryMap::shrink_to_fit`] release memory that a peak has left
+//!   behind.
 //!
-//! Not guaranteed: an order within a tick, or lateness on a busy machine. [`Handle::stats`] shows
-//! the latter.
+//! The order of timers within one tick is not guaranteed. Neither is a bound on the lateness on a
+//! busy machine; [`Handle::stats`] measures it.
 //!
-//! # Levels
+//! # Features
 //!
-//! Each wheel has six levels of 64 slots; the docs of [`wheel`](wheel#levels) have a table of them.
-//! With the default tick of 1 ms they reach 2.2 years. A timer that is due later waits in a list,
-//! and moves down as its deadline comes nearer, so it is exact to the tick at any range.
+//! | feature | adds |
+//! |---|---|
+//! | `test-util` | the module `test_util`: a scheduler, or map, that a test drives on its own thread; no dependency |
+//! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
+//! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//!
+//! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
+//! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`ReportTicket`] as a future.
 //!
 //! # Panic hooks
 //!
@@ -98,18 +135,27 @@
 //!
 //! Crates that build on this one have [`reentrancy`] for the same purpose.
 //!
-//! # Features
+//! # Vocabulary
 //!
-//! | feature | adds |
-//! |---|---|
-//! | `test-util` | the module `test_util`; no dependency |
-//! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
-//! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
+//! - A timer is *armed* with a *deadline*. Each accepted call that arms is an *arming* and has a
+//!   [`TimerId`].
+//! - Time passes in *ticks* of 1 ms, or as [`Builder::tick`] says. At the first tick that is not
+//!   before its deadline, a timer *expires*: it is taken off the wheel and *queued*.
+//! - A worker *claims* a queued timer and runs its task.
+//! - *Lateness* is start minus deadline. It has two parts: the time until the tick, and the time in
+//!   the queue.
+//! - Each *round* of a repeating timer is an arming of its own. A round that starts later than its
+//!   *grace* allows is missed.
 //!
-//! The other async calls need no feature and no particular runtime: `Timer::sleep` and `timeout`,
-//! `Handle::cancel_and_wait_async`, and `ReportTicket` as a future.
+//! # Wheels
 //!
-//! The design, its reasons and its figures stand in `DESIGN.md` of the repository.
+//! The keys are spread over *stripes*. Each stripe has a lock, an index of its keys and a
+//! hierarchical timing wheel of six levels of 64 slots; the docs of [`wheel`](wheel#levels) have a
+//! table of the levels. With the default tick the levels reach 2.2 years. A timer that is due later
+//! waits in a list and moves down as its deadline comes nearer, so it is exact to the tick at any
+//! range.
+//!
+//! The design, its reasons and its figures are described in `DESIGN.md`.
 
 mod bounded_channel;
 mod clock;

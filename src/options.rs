@@ -6,6 +6,16 @@ macro_rules! engine_options {
         /// Sets the length of a tick, from 1 us to 1 min. The default is 1 ms. A task never starts
         /// before its deadline. It starts at most one tick later, plus a wake-up and its time in
         /// the queue.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().tick(Duration::from_millis(10)).build()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn tick(mut self, tick: std::time::Duration) -> Self {
             self.config.tick = tick;
             self
@@ -64,6 +74,20 @@ macro_rules! engine_options {
         /// [`InsertRefusal::Full`](crate::InsertRefusal::Full). A timer is pending until it starts,
         /// is cancelled, replaced or handed back. A timer that repeats also counts while a round of
         /// it runs.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tourbillon::{ScheduleError, Scheduler};
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().max_pending(1).build()?;
+        /// let timers = scheduler.handle();
+        /// timers.schedule(7, Duration::from_secs(5), |_| ())?;
+        /// let refused = timers.schedule(8, Duration::from_secs(5), |_| ());
+        /// assert!(matches!(refused, Err(ScheduleError::Full(_))));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn max_pending(mut self, max_pending: usize) -> Self {
             self.config.max_pending = Some(max_pending);
             self
@@ -147,6 +171,15 @@ macro_rules! engine_options {
         }
 
         /// Sets the clock. The default is [`Clock::system`]($crate::clock::Clock::system).
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tourbillon::{Clock, Scheduler};
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().clock(Clock::boottime()).build()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn clock(mut self, clock: $crate::clock::Clock) -> Self {
             self.config.clock = Some(clock);
             self
@@ -164,6 +197,21 @@ macro_rules! engine_options {
         ///
         /// **This is the only mode in which a task delays ticks:** while a task runs, nothing else
         /// of its shard expires.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use tourbillon::Scheduler;
+        ///
+        /// let scheduler = Scheduler::<u64>::builder().inline().build()?;
+        /// let (sender, receiver) = std::sync::mpsc::channel();
+        /// scheduler.handle().schedule(7, Duration::from_millis(20), move |_| {
+        ///     let _ = sender.send(7);
+        /// })?;
+        /// assert_eq!(receiver.recv()?, 7);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         pub fn inline(mut self) -> Self {
             self.executor_kind = $crate::engine::ExecutorKind::Inline;
             self

@@ -75,7 +75,7 @@ use crate::shard;
 #[inline]
 #[must_use]
 pub fn is_under_lock() -> bool {
-    shard::is_under_a_lock()
+    shard::is_under_lock()
 }
 
 /// Checks that the calling thread may call a map or a scheduler.
@@ -89,9 +89,23 @@ pub fn is_under_lock() -> bool {
 /// # Panics
 ///
 /// If the thread has such a lock and does not panic yet. It says which user code may have called.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::reentrancy::{UnderLock, check};
+///
+/// fn acquire() -> Result<(), UnderLock> {
+///     check()?; // before anything is changed
+///     // .. calls of a map ..
+///     Ok(())
+/// }
+/// acquire()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[inline]
 pub fn check() -> Result<(), UnderLock> {
-    if shard::is_under_a_lock() {
+    if shard::is_under_lock() {
         shard::refuse();
         return Err(UnderLock(()));
     }
@@ -103,11 +117,32 @@ pub fn check() -> Result<(), UnderLock> {
 /// it.
 ///
 /// A panic of work that was put off is caught, and the panic hook has told of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::rc::Rc;
+/// use tourbillon::reentrancy::when_unlocked;
+///
+/// let done = Rc::new(std::cell::Cell::new(false));
+/// let clone = Rc::clone(&done);
+/// when_unlocked(move || clone.set(true));
+/// assert!(done.get()); // this thread has no lock
+/// ```
 pub fn when_unlocked(work: impl FnOnce() + 'static) {
     shard::when_unlocked(work);
 }
 
 /// The calling thread panics while it has a lock of a map or a scheduler; see [`check`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::reentrancy::{UnderLock, check};
+///
+/// let checked: Result<(), UnderLock> = check();
+/// assert_eq!(checked, Ok(()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnderLock(());
 
@@ -133,7 +168,7 @@ mod tests {
         impl Drop for InUnwinding {
             fn drop(&mut self) {
                 let refused = check().unwrap_err();
-                assert!(refused.to_string().contains("has a lock"));
+                assert!(refused.to_string().contains("holds a lock"));
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }

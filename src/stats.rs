@@ -53,6 +53,7 @@ impl Histogram {
         }
     }
 
+    #[inline]
     pub(crate) fn record(&mut self, nanos: u64) {
         let bucket = &mut self.counts[Self::bucket(nanos)];
         *bucket = bucket.saturating_add(1);
@@ -146,6 +147,21 @@ impl Latenesses {
 ///
 /// Percentiles come from buckets of a quarter octave. Each one is at most a quarter above the true
 /// value, never below it, and never above `max`, which is exact.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// scheduler.advance(Duration::from_secs(1));
+/// let lateness = timers.stats().lateness();
+/// assert_eq!(lateness.count, 1);
+/// assert!(lateness.p50 <= lateness.p99 && lateness.p99 <= lateness.max);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lateness {

@@ -33,6 +33,15 @@ impl Time {
     pub const MAX: Time = Time(u64::MAX);
 
     /// Creates the moment `nanos` nanoseconds after the clock's start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Time;
+    ///
+    /// assert_eq!(Time::from_nanos(1_000), Time::ZERO + Duration::from_micros(1));
+    /// ```
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Time(nanos)
@@ -45,6 +54,17 @@ impl Time {
     }
 
     /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Time;
+    ///
+    /// let later = Time::ZERO + Duration::from_secs(3);
+    /// assert_eq!(later.since(Time::ZERO), Duration::from_secs(3));
+    /// assert_eq!(Time::ZERO.since(later), Duration::ZERO);
+    /// ```
     #[must_use]
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -193,7 +193,7 @@ impl Run<'_> {
         if workload.children != Children::Fresh {
             for system in &systems {
                 let child = Filling::start(system, workload, keys)?;
-                if workload.children == Children::KeepGuard {
+                if workload.children == Children::Kept {
                     child.pause();
                 }
                 children.push(child);
@@ -207,7 +207,7 @@ impl Run<'_> {
             for figure in &mut of_case {
                 figure.amount = workload.amount_in(self.options.form);
             }
-            if workload.children == Children::KeepGuard && workload.warm_up {
+            if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut children {
                     // Unmeasured: caches, branch predictors, page tables.
                     let request = self.request(workload, case, 4);

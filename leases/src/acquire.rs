@@ -1,9 +1,15 @@
-//! Acquiring: options, and the wait.
+//! Acquires a lock: the options, and the loop of attempts.
 //!
-//! Who waits asks, lets the store watch, asks again, and then waits for whatever comes first: the
-//! store's word, the end of the lease that is in the way, the next time to ask anyway, the end of its
-//! patience. All attempts are made by one owner, so an attempt whose answer was lost is made good by
-//! the next one; and if there is none, the name is given back.
+//! A caller that waits asks the store, registers a watch, and asks again. Then it waits for the
+//! first of these events:
+//!
+//! - The store announces that the name may be free.
+//! - The lease that is in the way has run out.
+//! - The next attempt is due, which is made in any case.
+//! - The caller's time to wait is over.
+//!
+//! All attempts of a caller have the same owner. If the answer to a granted attempt was lost, the
+//! next attempt is granted again. If there is no next attempt, the name is given back.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -22,7 +28,7 @@ use super::store::{StoreError, Watch};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
-/// How a lock is acquired. Begun by [`Leases::acquire`](super::Leases::acquire).
+/// The options of an acquire. Made by [`Leases::acquire`](super::Leases::acquire).
 ///
 /// # Examples
 ///
@@ -66,57 +72,94 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// A lease of this length instead of the leases' own, **renewed** as ever. Of this and
-    /// [`fixed_lease`](Self::fixed_lease) the last one counts.
+    /// Sets the length of the lease, which is **renewed** while the guard lives. Overrides the
+    /// default of the [`Leases`](super::Leases) and an earlier call of
+    /// [`fixed_lease`](Self::fixed_lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").lease(Duration::from_secs(5)).lock()?;
+    /// assert!(guard.remaining() <= Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = KeepOptions::for_lease;
         self
     }
 
-    /// A lease of this length that is **not renewed**: it is lost when it has run out.
+    /// Sets the length of a lease that is **not renewed**. It is lost when it has run out.
+    /// Overrides an earlier call of [`lease`](Self::lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// // The work takes ten minutes at most, so nothing has to be renewed.
+    /// let guard = leases.acquire("report").fixed_lease(Duration::from_secs(600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
         self
     }
 
-    /// The holder has to call [`LeaseGuard::feed`] within every such period, or it counts as dead:
-    /// the lease is lost, is renewed no more, and runs out in the store.
+    /// Requires that the holder calls [`LeaseGuard::feed`] within every such period. If it does
+    /// not, it counts as dead: the lease is lost, is no longer renewed, and runs out in the store.
     pub fn fed_every(mut self, period: Duration) -> Self {
         self.feed = Some(period);
         self
     }
 
-    /// It is renewed no more, and counts as lost, when it was held for so long in all.
+    /// Sets the longest time that the lock is held in all. After that time it is no longer renewed
+    /// and counts as lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").max_hold(Duration::from_secs(3600)).lock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self
     }
 
-    /// See [`Leases::lock`](super::Leases::lock).
+    /// Acquires the lock and waits for it, like [`Leases::lock`](super::Leases::lock).
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`Leases::lock`](super::Leases::lock), and for options that are out of range.
     pub fn lock(self) -> Result<LeaseGuard, LockError> {
         self.acquire_loop(WaitPolicy::Endless)?.go()
     }
 
-    /// See [`Leases::try_lock`](super::Leases::try_lock).
+    /// Acquires the lock if it is free, like [`Leases::try_lock`](super::Leases::try_lock).
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`Leases::try_lock`](super::Leases::try_lock), and for options that are out of range.
     pub fn try_lock(self) -> Result<LeaseGuard, LockError> {
         self.acquire_loop(WaitPolicy::None)?.go()
     }
 
-    /// See [`Leases::try_lock_for`](super::Leases::try_lock_for).
+    /// Acquires the lock and waits for it for at most `wait`, like
+    /// [`Leases::try_lock_for`](super::Leases::try_lock_for).
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`Leases::try_lock_for`](super::Leases::try_lock_for), and for options that are out
+    /// of range.
     pub fn try_lock_for(self, wait: Duration) -> Result<LeaseGuard, LockError> {
         let until = self.now() + wait;
         self.acquire_loop(WaitPolicy::Until(until))?.go()
@@ -126,6 +169,7 @@ impl<'a> Acquisition<'a> {
         self.leases.clock.now()
     }
 
+    /// Checks the options and makes the loop of attempts.
     pub(super) fn acquire_loop(&self, wait_policy: WaitPolicy) -> Result<AcquireLoop, LockError> {
         let mut keep = (self.keep)(self.lease);
         if let Some(period) = self.feed {
@@ -147,21 +191,23 @@ impl<'a> Acquisition<'a> {
             waits: None,
             ended: false,
         };
+        // Only now: a request that is refused above has not begun.
         inner.asks.begin();
         acquire_loop.announce();
         Ok(acquire_loop)
     }
 }
 
-/// For how long somebody waits.
+/// How long a caller waits for a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaitPolicy {
+    /// It asks once and does not wait.
     None,
     Until(Time),
     Endless,
 }
 
-/// What comes next.
+/// What a caller does next.
 #[derive(Debug)]
 pub(super) enum AcquireStep {
     Ask,
@@ -169,47 +215,48 @@ pub(super) enum AcquireStep {
     Done(Result<LeaseGuard, LockError>),
 }
 
-/// Somebody who wants a lock. It knows neither threads nor tasks.
+/// The attempts of one caller to acquire a lock. It knows neither threads nor tasks.
 pub(super) struct AcquireLoop {
     pub(super) inner: Arc<LeasesInner>,
     pub(super) request: Arc<Request>,
     wait_policy: WaitPolicy,
+    /// The number of attempts.
     asked: u64,
-    /// `None` until it waits.
+    /// `None` until the caller waits.
     watch: Option<Watching>,
     last: Last,
-    /// An attempt that had no answer may have been granted, or may still be.
+    /// Whether an attempt without an answer may have been granted, or may still be.
     unsure: bool,
-    /// The call under way began at the very end of the patience: that it fails says little.
+    /// Whether the present call began at the very end of the wait. Then a failure says little.
     rushed: bool,
-    /// Tells of the wait; `None` if that may not last for long enough.
+    /// Posts events about the wait. `None` if the wait is too short for one.
     waits: Option<Waits>,
-    /// Its answer has been counted.
+    /// Whether the result has been counted.
     ended: bool,
 }
 
-/// What the store answered last.
+/// The last answer of the store.
 enum Last {
     None,
     Held,
     Failed(StoreError),
 }
 
-/// A call that has less time than this may fail though the store is well.
+/// A call that has less time than this may fail although the store works.
 const RUSHED: Duration = Duration::from_millis(100);
 
-/// What wakes who waits, beside the clock.
+/// What wakes a waiting caller in addition to the clock.
 struct Watching {
-    /// Since when it waits.
+    /// When the wait began.
     since: Time,
-    /// The name may be free; `None` if the store can't tell.
+    /// Wakes the caller when the name may be free. `None` if the store can't announce it.
     told: Option<Box<dyn Watch>>,
-    /// The leases are closed.
+    /// Wakes the caller when the leases are closed.
     _closed: Box<dyn Watch>,
 }
 
 impl AcquireLoop {
-    /// About to ask.
+    /// Prepares the next attempt, and returns its options.
     pub(super) fn ask(&mut self, drop_waits: bool) -> AttemptOptions {
         self.asked += 1;
         let now = self.inner.clock.now();
@@ -217,11 +264,12 @@ impl AcquireLoop {
         if let Some(waits) = &self.waits {
             waits.asks(now);
         }
+        // Before the call is sent: a release after this wakes the caller again.
         if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
         AttemptOptions {
-            // The last call is followed by no wait, so nothing is noted of it.
+            // No wait follows the last call, so the store need not note this caller.
             waits: self.watch.is_some() && now < self.end(),
             waited: self
                 .watch
@@ -233,15 +281,16 @@ impl AcquireLoop {
         }
     }
 
-    /// What follows an answer. `waker` is to be woken when the name may be free.
+    /// Decides what follows an answer. `waker` is woken when the name may be free.
     pub(super) fn after(&mut self, answer: Attempt, waker: &Waker) -> AcquireStep {
         let waits = !matches!(self.wait_policy, WaitPolicy::None);
         let pause = match answer {
             Attempt::Granted(guard) => {
-                // It knows of earlier attempts.
+                // The guard knows about earlier attempts and gives the name back for them, too.
                 self.unsure = false;
                 return AcquireStep::Done(Ok(guard));
             }
+            // It was granted and can't be kept, so the drop of the loop gives it back.
             Attempt::Ended(error) => {
                 self.unsure = true;
                 return AcquireStep::Done(Err(error));
@@ -252,7 +301,8 @@ impl AcquireLoop {
             }
             Attempt::Held(remaining) => {
                 self.answered(None);
-                // A release between the answer and the watch would be missed.
+                // A release between this answer and the first watch would be missed, so the store
+                // is asked once more before the wait.
                 let watched = self.watch.is_some();
                 self.watch(waker);
                 if !watched && self.inner.clock.now() < self.end() && !self.is_closed() {
@@ -262,6 +312,8 @@ impl AcquireLoop {
                     .watch
                     .as_ref()
                     .is_some_and(|watch| watch.told.is_some());
+                // The lease that is in the way may run out first. The extra millisecond puts the
+                // attempt after that moment.
                 self.pause(told)
                     .min(remaining.saturating_add(Duration::from_millis(1)))
             }
@@ -273,17 +325,19 @@ impl AcquireLoop {
                 }
                 self.watch(waker);
                 let pause = match error {
-                    // Its clock may be set back meanwhile, and others may make it shorter.
+                    // The store says how long, but it may be asked before that: its clock may be
+                    // set back meanwhile, and another process may shorten the time.
                     StoreError::Restarted { wait } | StoreError::Emptied { wait, .. } => {
                         wait.min(self.pause(true))
                     }
-                    // It tells of nothing, either.
+                    // A store that fails may announce nothing, so it is asked often.
                     _ => self.pause(false),
                 };
                 self.answered(Some(error));
                 pause
             }
         };
+        // Checked after the watch is registered: a close after this check wakes the caller.
         if self.is_closed() {
             return AcquireStep::Done(Err(self.closed()));
         }
@@ -295,11 +349,12 @@ impl AcquireLoop {
         AcquireStep::Wait((now + pause.max(Duration::from_millis(1))).min(end))
     }
 
-    /// Who waits is woken when they are closed, and asks no more.
+    /// Whether the leases are closed. A waiting caller is woken then and asks no more.
     pub(super) fn is_closed(&self) -> bool {
         self.inner.keep_alive.is_closed()
     }
 
+    /// Returns the error for a wait that is over, by the last answer of the store.
     pub(super) fn timed_out(&self) -> LockError {
         let name = self.name();
         let error = match &self.last {
@@ -318,20 +373,20 @@ impl AcquireLoop {
         self.request.name.clone()
     }
 
-    /// Notes what the store answered, for the events and for the end of the patience.
+    /// Notes the store's answer for the events and for the error at the end of the wait.
     fn answered(&mut self, error: Option<StoreError>) {
         if let Some(waits) = &self.waits {
             waits.answered(error.clone());
         }
         self.last = match error {
             None => Last::Held,
-            // What was known before says more.
+            // An earlier answer says more than a failure of a rushed call.
             Some(_) if self.rushed && !matches!(self.last, Last::None) => return,
             Some(error) => Last::Failed(error),
         };
     }
 
-    /// Has the wait told, if it may last until the first event.
+    /// Starts the events about the wait, if it may last until the first one.
     fn announce(&mut self) {
         let wait_policy = match self.wait_policy {
             WaitPolicy::None => Duration::ZERO,
@@ -345,14 +400,14 @@ impl AcquireLoop {
         }
     }
 
-    /// It has its answer: no event tells of it any more.
+    /// Ends the events and counts the result.
     pub(super) fn ended(&mut self, answer: &Result<LeaseGuard, LockError>) {
         self.waits = None;
         self.ended = true;
         self.inner.asks.end(answer);
     }
 
-    /// When its patience is over.
+    /// Returns when the time to wait is over.
     pub(super) fn end(&self) -> Time {
         match self.wait_policy {
             WaitPolicy::Until(until) => until,
@@ -360,6 +415,7 @@ impl AcquireLoop {
         }
     }
 
+    /// Registers the watches, unless that is done already.
     fn watch(&mut self, waker: &Waker) {
         if self.watch.is_none() {
             let told = catch_panic(|| self.inner.store.watch(&self.request.name, waker));
@@ -371,9 +427,10 @@ impl AcquireLoop {
         }
     }
 
-    /// The time to ask anyway.
+    /// Returns the pause before the next attempt. `told` says whether the store can announce
+    /// releases.
     fn pause(&self, told: bool) -> Duration {
-        // With what is drawn on top, less than a second.
+        // With the jitter of a fifth this is less than a second.
         let mean = self.inner.poll.unwrap_or(if told {
             Duration::from_millis(800)
         } else {
@@ -382,13 +439,14 @@ impl AcquireLoop {
         spread(mean, self.inner.keep_alive.random(self.asked))
     }
 
-    /// Asks and waits on this thread.
+    /// Acquires the lock on this thread, and counts the result.
     fn go(mut self) -> Result<LeaseGuard, LockError> {
         let answer = self.run();
         self.ended(&answer);
         answer
     }
 
+    /// Asks and waits on this thread until there is a result.
     fn run(&mut self) -> Result<LeaseGuard, LockError> {
         let parker = ClockParker::new(&self.inner.clock);
         let waker = Waker::from(Arc::new(parker.unparker()));
@@ -407,7 +465,8 @@ impl AcquireLoop {
     }
 }
 
-/// An attempt that may have been granted is given back: nothing is held by nobody.
+/// Gives back an attempt that may have been granted. Otherwise a name could be held without a
+/// guard.
 impl Drop for AcquireLoop {
     fn drop(&mut self) {
         if !self.ended {

@@ -11,21 +11,22 @@ use super::store::{Acquired, Claim, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
-/// A call takes this long at least, however little patience is left.
+/// The shortest limit of a call, however little time the caller has left to wait.
 pub(super) const LEAST_CALL: Duration = Duration::from_millis(10);
 
-/// What an attempt had for an answer.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Granted(LeaseGuard),
+    /// Somebody else holds the name, for this time unless the lease is renewed.
     Held(Duration),
     Failed(StoreError),
-    /// It was granted, and could not be kept.
+    /// The name was granted but could not be kept.
     Ended(LockError),
 }
 
 impl LeasesInner {
-    /// Asks the store once. Whatever panics, the answer is that nobody knows.
+    /// Asks the store once. After a panic it is unknown whether the name was granted.
     pub(super) fn attempt(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
         catch_panic(|| self.ask(request, how)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
@@ -33,14 +34,17 @@ impl LeasesInner {
         })
     }
 
+    /// Asks the store once, and keeps the name if it is granted. May panic with the store.
     fn ask(self: &Arc<Self>, request: &Request, how: AttemptOptions) -> Attempt {
-        // The lease counts from before the request is sent.
+        // The lease counts from before the request is sent, as the store counts from later.
         let sent = self.clock.now();
         let claim = Claim::new(&request.name, &request.owner, request.lease);
         let mut claim = claim.waited(how.waited);
         if how.waits {
             claim = claim.waiting();
         }
+        // At most a third of the lease, so that a late grant still leaves most of it. After the
+        // end of the caller's wait a grant is of no use.
         let limit = (request.lease / 3)
             .min(how.until.since(sent))
             .max(LEAST_CALL);
@@ -49,9 +53,11 @@ impl LeasesInner {
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),
         };
+        // The store may have ignored the limit, or the process may have been paused. Such a grant
+        // is over. The error leaves it open, so the name is given back.
         let until = sent + self.keep_alive.good_for(request.lease);
         if self.clock.now() >= until {
-            let what = "the grant came when its lease had run out".to_owned();
+            let what = "the grant arrived after its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
         let id = LeaseId::new(request, token);

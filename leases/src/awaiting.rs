@@ -1,5 +1,5 @@
-//! The calls that are awaited. They need no runtime: the store is asked on the leases' own workers,
-//! and their timers wake who waits.
+//! The async calls. They need no particular runtime: the workers of the leases call the store, and
+//! the timers of the leases wake the waiting tasks.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,14 +22,14 @@ use super::store::{Destination, StoreError};
 use crate::sync::Arc;
 
 impl Leases {
-    /// [`lock`](Self::lock), awaited.
+    /// Acquires the lock like [`lock`](Self::lock), as a future.
     ///
-    /// Needs no particular runtime. The leases' own workers call the store: at most 64 at one time
-    /// for one destination, and 192 in all. If all of these calls hang, further calls wait for
-    /// them.
+    /// The future needs no particular runtime. The workers of the leases call the store: at most 64
+    /// at one time for one destination, and 192 in all. If all of these calls hang, further calls
+    /// wait for them.
     ///
-    /// **Dropping the future** gives up: it waits no more, and what a call that is under way is
-    /// granted is given back at once.
+    /// **Dropping the future** ends the wait. If a call that is in flight is granted after that,
+    /// the lock is given back at once.
     ///
     /// **Dropping the guard** does not block, unless it is the last guard and no `Leases` are left:
     /// see [`LeasesBuilder::end_limit`]. A process that exits without this last drop may end before
@@ -50,7 +50,7 @@ impl Leases {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let leases = Leases::new(MemoryStore::new())?;
     /// let guard = leases.lock_async("invoices").await?;
-    /// // .. work that is awaited, beside `guard.lost()`, which is a future, too
+    /// // .. await the work together with `guard.lost()`, which is a future, too
     /// guard.release_async().await?;
     /// # Ok(())
     /// # }
@@ -60,22 +60,53 @@ impl Leases {
         self.acquire(name).lock_async().await
     }
 
-    /// [`try_lock`](Self::try_lock), awaited; dropping it is as for
-    /// [`lock_async`](Self::lock_async).
+    /// Acquires the lock if it is free, like [`try_lock`](Self::try_lock), as a future. It may be
+    /// dropped like that of [`lock_async`](Self::lock_async).
     ///
     /// # Errors
     ///
     /// As for [`try_lock`](Self::try_lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.try_lock_async("report").await?;
+    /// assert!(matches!(leases.try_lock_async("report").await, Err(LockError::Held { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn try_lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock_async().await
     }
 
-    /// [`try_lock_for`](Self::try_lock_for), awaited; dropping it is as for
-    /// [`lock_async`](Self::lock_async). The time counts from the first poll.
+    /// Acquires the lock and waits for at most `wait`, like [`try_lock_for`](Self::try_lock_for),
+    /// as a future. The time counts from the first poll. The future may be dropped like that of
+    /// [`lock_async`](Self::lock_async).
     ///
     /// # Errors
     ///
     /// As for [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.try_lock_for_async("report", Duration::from_secs(5)).await?;
+    /// assert!(guard.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn try_lock_for_async(
         &self,
         name: &str,
@@ -86,29 +117,29 @@ impl Leases {
 }
 
 impl Acquisition<'_> {
-    /// See [`Leases::lock_async`].
+    /// Acquires the lock and waits for it, like [`Leases::lock_async`].
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`lock`](Self::lock).
     pub async fn lock_async(self) -> Result<LeaseGuard, LockError> {
         go(self.acquire_loop(WaitPolicy::Endless)?).await
     }
 
-    /// See [`Leases::try_lock_async`].
+    /// Acquires the lock if it is free, like [`Leases::try_lock_async`].
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`try_lock`](Self::try_lock).
     pub async fn try_lock_async(self) -> Result<LeaseGuard, LockError> {
         go(self.acquire_loop(WaitPolicy::None)?).await
     }
 
-    /// See [`Leases::try_lock_for_async`].
+    /// Acquires the lock and waits for it for at most `wait`, like [`Leases::try_lock_for_async`].
     ///
     /// # Errors
     ///
-    /// As for that.
+    /// As for [`try_lock_for`](Self::try_lock_for).
     pub async fn try_lock_for_async(self, wait: Duration) -> Result<LeaseGuard, LockError> {
         let until = self.now() + wait;
         go(self.acquire_loop(WaitPolicy::Until(until))?).await
@@ -116,18 +147,34 @@ impl Acquisition<'_> {
 }
 
 impl LeaseGuard {
-    /// [`release`](Self::release), awaited. The renewals end with the first poll; from then on the
-    /// release goes on when the future is dropped.
+    /// Gives the lock back like [`release`](Self::release), as a future. The renewals end with the
+    /// first poll. If the future is dropped after that, the release goes on.
     ///
     /// # Errors
     ///
     /// As for [`release`](Self::release).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock_async("report").await?;
+    /// guard.release_async().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub async fn release_async(mut self) -> Result<(), ReleaseError> {
-        // As in `release`.
+        // Under a lock of the crate this panics before anything is changed, as in `release`.
         let _ = reentrancy::check();
         if !self.is_last() {
             return self.still_held();
         }
+        // The renewals end here, before the first await: from now on a dropped future changes
+        // nothing.
         let ended = self.lease().kept.end();
         let lease = Arc::clone(self.lease());
         let inner = &self.lease().inner;
@@ -137,14 +184,16 @@ impl LeaseGuard {
             if self.lease().kept.is_forked() {
                 return Err(ReleaseError::Lost(Loss::Forked));
             }
-            let what = "there is no worker any more".to_owned();
+            let what = "no worker is left".to_owned();
             Err(ReleaseError::Store(StoreError::Unavailable(what)))
         })
     }
 }
 
-/// In a forked copy of the process nothing wakes the future, and a lock that it would take may be held
-/// for ever. So each poll looks for that first.
+/// Acquires the lock as a future, and counts the result.
+///
+/// In a forked copy of the process nothing wakes the future, and a lock that it would take may stay
+/// locked forever. So each poll checks for a copy first.
 async fn go(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&acquire_loop.inner);
     let name = acquire_loop.request.name.clone();
@@ -163,13 +212,17 @@ async fn go(mut acquire_loop: AcquireLoop) -> Result<LeaseGuard, LockError> {
     answer
 }
 
+/// Asks on a worker and waits, until there is a result.
 async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
     let inner = Arc::clone(&acquire_loop.inner);
     let destination = inner.destination(&acquire_loop.request.name);
+    // One waker for the whole wait, since the store's watch keeps it. It rings for the future's
+    // present task, whichever that is.
     let bell = Arc::new(OneshotWaker::default());
     let waker = Waker::from(Arc::clone(&bell));
-    // All workers may be busy with calls that hang, and then its own does not even begin. Else there
-    // is time for a call that begins at the end.
+    // If all workers are busy with hanging calls, this caller's own call does not even begin. Then
+    // only this alarm ends the wait. It comes after the end, so that a call which begins at the
+    // end has time for its answer.
     let wait_policy = Arc::new(OneshotWaker::default());
     let _alarm = match acquire_loop.end() {
         Time::MAX => None,
@@ -184,12 +237,13 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
         }
         let how = acquire_loop.ask(false);
         let (asked, request) = (Arc::clone(&inner), Arc::clone(&acquire_loop.request));
-        // Should this future be dropped, the answer is.
+        // If this future is dropped, the answer is dropped too, and gives back what was granted.
         let attempt = move || AttemptAnswer {
             attempt: Some(asked.attempt(&request, how)),
             inner: asked,
             request,
         };
+        // Waits for the answer or the alarm. The answer comes first if both are there.
         let mut answer = pin!(on_worker(&inner, destination, attempt, true));
         let answer = poll_fn(|context| {
             if let Poll::Ready(answer) = answer.as_mut().poll(context) {
@@ -210,8 +264,10 @@ async fn ask(acquire_loop: &mut AcquireLoop) -> Result<LeaseGuard, LockError> {
     }
 }
 
-/// What an attempt had for an answer, on its way to a future that may be gone: then a guard gives its
-/// lock back by itself, and what may have been granted without our knowing is given back, too.
+/// The result of an attempt, on its way to a future that may be gone.
+///
+/// If the future is gone, the drop gives the lock back. A guard does that by itself. For an attempt
+/// that may have been granted without an answer, this type does it.
 struct AttemptAnswer {
     attempt: Option<Attempt>,
     inner: Arc<LeasesInner>,
@@ -221,7 +277,7 @@ struct AttemptAnswer {
 impl AttemptAnswer {
     fn take(mut self) -> Attempt {
         let attempt = self.attempt.take();
-        attempt.expect("it is taken once, with the answer itself")
+        attempt.expect("`take` consumes the answer, so the attempt is still there")
     }
 }
 
@@ -238,23 +294,24 @@ impl Drop for AttemptAnswer {
     }
 }
 
-/// Until then, or until the bell rings.
+/// Waits until `until`, or until the bell rings.
 async fn sleep(inner: &LeasesInner, bell: &Arc<OneshotWaker>, waker: &Waker, until: Time) {
     let delay = until.since(inner.clock.now());
-    // Without a worker there will be an answer at the next attempt, and at once.
+    // Without workers the next attempt fails at once, so there is no need to wait.
     if let Some(_alarm) = alarm(inner, delay, waker.clone()) {
         poll_fn(|context| bell.poll(context)).await;
     }
 }
 
-/// Wakes after `delay`, unless it is dropped before.
+/// Wakes `waker` after `delay`, unless the returned value is dropped before. Returns `None` if
+/// there are no workers.
 fn alarm(inner: &LeasesInner, delay: Duration, waker: Waker) -> Option<WakeUp<'_>> {
     let keep_alive = &inner.keep_alive;
     let number = keep_alive.wake(delay, waker)?;
     Some(WakeUp { keep_alive, number })
 }
 
-/// What is to happen, unless it has begun. Nothing of it is left when it is not waited for any more.
+/// A wake-up by a timer. The drop cancels the timer.
 struct WakeUp<'a> {
     keep_alive: &'a KeepAlive<LeaseId>,
     number: u64,
@@ -266,7 +323,7 @@ impl Drop for WakeUp<'_> {
     }
 }
 
-/// A task that is to have a turn, unless it has begun.
+/// A task that waits for a worker or a turn. The drop removes it, unless it has begun.
 struct AwaitedTurn<'a> {
     inner: &'a LeasesInner,
     destination: Destination,
@@ -275,7 +332,8 @@ struct AwaitedTurn<'a> {
 
 impl Drop for AwaitedTurn<'_> {
     fn drop(&mut self) {
-        // In a forked copy of the process nothing takes turns, and the lock may be held for ever.
+        // In a forked copy of the process nothing takes turns, and the lock may stay locked
+        // forever.
         if self.inner.keep_alive.is_forked() {
             return;
         }
@@ -284,9 +342,11 @@ impl Drop for AwaitedTurn<'_> {
     }
 }
 
-/// Runs `task` on a worker of the leases, when it is its destination's turn; `None` if there is none
-/// any more. When the future is dropped, a task that has begun runs to its end, and its answer is
-/// dropped; one that has not does not begin if it `may_be_left`.
+/// Runs `task` on a worker of the leases when its destination has a free turn. Returns `None` if no
+/// worker is left.
+///
+/// If the future is dropped, a task that has begun runs to its end, and its answer is dropped. A
+/// task that has not begun is removed if it `may_be_left`. Otherwise it runs all the same.
 async fn on_worker<T: Send + 'static>(
     inner: &Arc<LeasesInner>,
     destination: Destination,
@@ -297,7 +357,7 @@ async fn on_worker<T: Send + 'static>(
     let number = inner.keep_alive.number();
     let own = Arc::clone(inner);
     let task = Box::new(move || {
-        // It may have been on its way to its turn when the future was dropped.
+        // The future may have been dropped while the task was on its way to its turn.
         if may_be_left && !answers.are_awaited() {
             return;
         }

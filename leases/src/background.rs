@@ -1,16 +1,18 @@
-//! The line of what is given back: a lane for each destination, passes that send what is in it in
-//! batches, and a tally of what has not been tried yet.
+//! The background queue of pending releases: one queue for each destination and range of leases,
+//! flushes that send the queued items in batches, and a tally of items that were not tried yet.
 //!
-//! The lanes are those of the renewals. A series looks after its renewal again and again; nobody
-//! looks after a release. So the line has a rule of its own in the place of QUEUE-2:
+//! The queues are of the same type as those of the renewals. The rounds of a registration check its
+//! renewal again and again, but nothing checks a release. So this module has a rule of its own in
+//! the place of QUEUE-2:
 //!
-//! - **BACKGROUND-1** While something is in a lane, a pass of it runs or is armed, or a look is armed, or
-//!   as many passes hang as may. Who puts something in arms a pass. So does a pass that comes back
-//!   and leaves something, also one that was given up. And before a pass sends a batch, it arms a
-//!   look for the moment from which that batch is overdue: the look gives a pass up that hangs.
-//! - **BACKGROUND-2** Who waits for the line goes on when everything that entered before has been tried.
-//!   What enters is counted before it is in a lane, and until the store has answered. Who waits
-//!   leaves its parker in the hold of the lock in which it looked.
+//! - **BACKGROUND-1** While items are queued, a flush of their queue runs or is armed, or a check
+//!   is armed, or the number of hanging flushes is at its bound. Three calls keep this rule.
+//!   Whoever queues an item arms a flush. So does a flush that returns and leaves items, also one
+//!   that was given up. And before a flush sends a batch, it arms a check for the moment from which
+//!   that batch is overdue. The check gives up a flush that hangs.
+//! - **BACKGROUND-2** A thread that waits for the queue goes on when every item that entered before
+//!   has been tried. An item is counted before it is queued, and until the store has answered. The
+//!   thread leaves its unparker under the lock under which it has checked the count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,34 +23,39 @@ use super::keep_alive::{DestinationQueue, QueueKey};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex};
 
-/// What a line needs of those around it. None of it is called under a lock.
+/// What a [`BackgroundQueue`] needs from its owner. No method is called under a lock.
 pub(crate) trait Carrier<T> {
+    /// Returns the present moment.
     fn now(&self) -> Time;
 
-    /// A number that nothing else of this carrier has.
+    /// Returns a number that nothing else of this carrier has.
     fn number(&self) -> u64;
 
-    /// How much goes into one batch.
+    /// Returns the greatest number of items in one batch.
     fn most(&self) -> usize;
 
-    /// How long the call for a batch may take.
+    /// Returns how long the call for a batch may take.
     fn limit(&self, queue_key: QueueKey) -> Duration;
 
-    /// Has [`BackgroundQueue::flush`] run soon, on a thread that may block. Of one lane and epoch one runs at a
-    /// time, and one that is armed while another one runs follows it.
+    /// Arms [`BackgroundQueue::flush`] to run soon, on a thread that may block. For one queue and
+    /// epoch only one flush runs at a time. A flush that is armed while another one runs follows
+    /// it.
     fn arm(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
 
-    /// Has [`BackgroundQueue::look`] run then, unless [`stops_looking`](Self::stops_looking) comes first.
+    /// Arms [`BackgroundQueue::look`] to run at `at`, unless
+    /// [`stops_looking`](Self::stops_looking) comes first.
     fn looks_at(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64, at: Time);
 
+    /// Cancels what [`looks_at`](Self::looks_at) has armed.
     fn stops_looking(&self, queue: &Arc<DestinationQueue<T>>, epoch: u64);
 
-    /// Sends a batch. It may block, and hang.
+    /// Sends a batch. It may block or hang.
     fn send(&self, queue_key: QueueKey, batch: Vec<T>, limit: Duration);
 }
 
+/// The items to send in the background, by destination.
 pub(crate) struct BackgroundQueue<T> {
-    /// Ordered, so that those who drive the passes themselves do so in the same order each time.
+    /// Ordered, so that [`flush_here`](Self::flush_here) flushes in the same order each time.
     queues: Mutex<BTreeMap<QueueKey, Arc<DestinationQueue<T>>>>,
 }
 
@@ -61,7 +68,8 @@ impl<T> Default for BackgroundQueue<T> {
 }
 
 impl<T> BackgroundQueue<T> {
-    /// All of these are to be sent. What is of use for the shortest time goes first.
+    /// Queues items, each with its queue and the moment until which it is useful. The items that
+    /// are useful for the shortest time are sent first.
     pub(crate) fn put(&self, carrier: &impl Carrier<T>, items: Vec<(QueueKey, Time, T)>) {
         let mut into = BTreeMap::new();
         for (queue_key, until, item) in items {
@@ -71,23 +79,24 @@ impl<T> BackgroundQueue<T> {
             let queue = queues
                 .entry(queue_key)
                 .or_insert_with(|| Arc::new(DestinationQueue::new(queue_key, queue_number)));
-            // In this hold: a lane goes only while it is empty.
+            // Under the lock of all queues: a queue is removed only while it is empty.
             queue.put(until, number, item);
             into.insert(queue_key, Arc::clone(queue));
         }
-        // After all of them, so that they fill their batches.
+        // The flushes are armed after all items are queued, so that batches are full.
         for queue in into.values() {
             Self::arm(carrier, queue);
         }
     }
 
+    /// Arms a flush, unless one runs. Gives up one that hangs.
     fn arm(carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
         if let Some(epoch) = queue.supervise(carrier.now()) {
             carrier.arm(queue, epoch);
         }
     }
 
-    /// Sends what is in a lane, batch by batch, but begins none after `until`.
+    /// Sends the items of a queue batch by batch. Begins no batch after `until`.
     pub(crate) fn flush(
         &self,
         carrier: &impl Carrier<T>,
@@ -95,10 +104,12 @@ impl<T> BackgroundQueue<T> {
         epoch: u64,
         until: Time,
     ) {
-        // Whatever happens, the pass comes back to its lane.
+        // A panic must not keep the flush from reporting its end to the queue.
         let _ = catch_panic(|| Self::send_all(carrier, queue, epoch, until));
         carrier.stops_looking(queue, epoch);
         queue.ended(epoch);
+        // Not by the answer of `ended`: a flush that was given up also has to arm another one,
+        // since the bound of hanging flushes may have held one back (BACKGROUND-1).
         if queue.is_empty() {
             self.sweep(queue);
         } else {
@@ -106,6 +117,7 @@ impl<T> BackgroundQueue<T> {
         }
     }
 
+    /// Sends batches until the queue is empty, `until` has come, or the flush is given up.
     fn send_all(
         carrier: &impl Carrier<T>,
         queue: &Arc<DestinationQueue<T>>,
@@ -123,19 +135,21 @@ impl<T> BackgroundQueue<T> {
             if batch.is_empty() {
                 return;
             }
+            // Armed before the call that may hang. Nothing would notice it otherwise.
             carrier.looks_at(queue, epoch, overdue);
             carrier.send(queue.queue_key, batch, limit);
         }
     }
 
-    /// Gives the present pass of a lane up if its batch is overdue and others wait behind it.
+    /// Gives up the present flush of a queue if its batch is overdue and other items wait.
     pub(crate) fn look(&self, carrier: &impl Carrier<T>, queue: &Arc<DestinationQueue<T>>) {
         if !queue.is_empty() {
             Self::arm(carrier, queue);
         }
     }
 
-    /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
+    /// Removes an empty queue. A queue with hanging flushes stays, since a new queue of the same
+    /// key would allow as many flushes to hang once more.
     fn sweep(&self, queue: &Arc<DestinationQueue<T>>) {
         let mut queues = self.queues.lock();
         let present = queues.get(&queue.queue_key);
@@ -147,7 +161,7 @@ impl<T> BackgroundQueue<T> {
         }
     }
 
-    /// Makes the passes on this thread, where no other thread does.
+    /// Runs the flushes on this thread. For leases that have no threads.
     pub(crate) fn flush_here(&self, carrier: &impl Carrier<T>, until: Time) {
         let queues: Vec<_> = self.queues.lock().values().cloned().collect();
         for queue in queues {
@@ -158,19 +172,22 @@ impl<T> BackgroundQueue<T> {
     }
 }
 
-/// Counts what has entered the line and is not done, and who waits for it.
+/// Counts the items that are not done, and has the threads that wait for them.
 #[derive(Default)]
 pub(crate) struct Tally(Mutex<QueueCounts>);
 
 #[derive(Default)]
 struct QueueCounts {
+    /// The number of items that have entered and are not done.
     entered: usize,
+    /// The number of these that have not been tried once.
     untried: usize,
+    /// The threads that wait until `untried` is zero.
     waiting: Vec<ClockUnparker>,
 }
 
 impl Tally {
-    /// Something enters the line, and stays until the answer is dropped.
+    /// Counts an item, until the returned value is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> QueuedItem {
         let mut counts = self.0.lock();
         counts.entered += 1;
@@ -182,12 +199,12 @@ impl Tally {
         }
     }
 
-    /// How many have entered and are not done.
+    /// Returns the number of items that have entered and are not done.
     pub(crate) fn entered(&self) -> usize {
         self.0.lock().entered
     }
 
-    /// Waits until each of them has been tried once, or `until` has come by this clock.
+    /// Waits until each item has been tried once, or until `until` by this clock.
     pub(crate) fn settled(&self, clock: &Clock, until: Time) {
         let parker = ClockParker::new(clock);
         loop {
@@ -196,6 +213,7 @@ impl Tally {
                 if counts.untried == 0 || clock.now() >= until {
                     return;
                 }
+                // Under the lock of the check, so that no wake-up is missed (BACKGROUND-2).
                 counts.waiting.push(parker.unparker());
             }
             parker.park_until(until);
@@ -203,14 +221,14 @@ impl Tally {
     }
 }
 
-/// One that is in the line.
+/// Counts one item of the background queue. Dropped when the item is done.
 pub(crate) struct QueuedItem {
     tally: Arc<Tally>,
     tried: bool,
 }
 
 impl QueuedItem {
-    /// The store has said something about it, be it that it failed.
+    /// Notes that the item was tried: the store has answered, or the call has failed.
     pub(crate) fn tried(&mut self) {
         if std::mem::replace(&mut self.tried, true) {
             return;
@@ -223,6 +241,7 @@ impl QueuedItem {
                 _ => Vec::new(),
             }
         };
+        // Without the lock, which the woken threads take at once.
         for one in waiting {
             one.unpark();
         }

@@ -5,6 +5,16 @@ use std::time::Duration;
 
 /// The reason why [`Leases`](super::Leases) or a [`KeepAlive`](super::KeepAlive) can't be built. It
 /// names the invalid value and the valid ones.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{BuildError, Leases, MemoryStore};
+///
+/// let error = Leases::builder(MemoryStore::new()).lease(Duration::ZERO).build().unwrap_err();
+/// assert!(matches!(error, BuildError::Lease { .. }));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {

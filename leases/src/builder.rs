@@ -30,6 +30,19 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 const MOST_AWAITED: usize = 64;
 
 /// Options of [`Leases`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Leases, MemoryStore};
+///
+/// let leases = Leases::builder(MemoryStore::new())
+///     .lease(Duration::from_secs(10))
+///     .instance("billing-1")
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct LeasesBuilder {
     store: Arc<dyn LeaseStore>,
@@ -47,11 +60,31 @@ impl Leases {
     /// # Errors
     ///
     /// As for [`LeasesBuilder::build`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::new(MemoryStore::new())?;
+    /// assert!(leases.lock("report")?.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(store: impl LeaseStore) -> Result<Self, BuildError> {
         Self::builder(store).build()
     }
 
     /// Returns a builder with default options.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::builder(MemoryStore::new()).lease(Duration::from_secs(10)).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(store: impl LeaseStore) -> LeasesBuilder {
         LeasesBuilder::new(Arc::new(store))
     }
@@ -135,6 +168,21 @@ impl LeasesBuilder {
 
     /// Sets a callback that receives every event. It runs on threads of its own, so it may block,
     /// and it may panic. See [`KeepAliveBuilder::on_event`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore, What};
+    ///
+    /// let leases = Leases::builder(MemoryStore::new())
+    ///     .on_event(|event| {
+    ///         if let What::Lost(loss) = &event.what {
+    ///             eprintln!("{} is lost: {loss}", event.key.name());
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_event(mut self, tell: impl Fn(&Event<LeaseId>) + Send + Sync + 'static) -> Self {
         self.keep_alive = self.keep_alive.on_event(tell);
         self
@@ -189,6 +237,22 @@ impl LeasesBuilder {
     /// # Errors
     ///
     /// As for [`build`](Self::build).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock};
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let clock = Clock::manual(&ManualClock::new());
+    /// let store = MemoryStore::with_clock(clock.clone());
+    /// let (leases, steps) = Leases::builder(store).clock(clock).build_stepped(1)?;
+    /// let guard = leases.try_lock("report")?;
+    /// steps.advance(Duration::from_secs(3600));
+    /// assert!(guard.is_held() && guard.renewals() > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg(any(test, feature = "test-util"))]
     pub fn build_stepped(
         self,

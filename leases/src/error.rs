@@ -11,6 +11,20 @@ use super::store::StoreError;
 ///
 /// All variants except [`EmptyName`](Self::EmptyName) have the name of the lock, and their messages
 /// begin with it.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Leases, LockError, MemoryStore};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// match leases.try_lock("report") {
+///     Ok(guard) => println!("token {}", guard.fencing_token()),
+///     Err(LockError::Held { remaining, .. }) => println!("held for another {remaining:?}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
@@ -217,6 +231,19 @@ impl std::error::Error for LockError {
 }
 
 /// The reason why a release did not find its lease held.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{Leases, Loss, MemoryStore, ReleaseError};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// leases.close(Duration::from_secs(1));
+/// assert!(matches!(guard.release(), Err(ReleaseError::Lost(Loss::Closed))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {

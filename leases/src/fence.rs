@@ -46,6 +46,16 @@ impl Fence {
 
     /// Creates a fence that has seen this token. A fence is lost when its process ends: start the
     /// next one with the last token that was stored with the resource.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::Fence;
+    ///
+    /// let fence = Fence::starting_at(33);
+    /// assert!(fence.admit(32).is_err());
+    /// assert!(fence.admit(33).is_ok());
+    /// ```
     #[must_use]
     pub fn starting_at(token: u64) -> Self {
         Fence {
@@ -70,6 +80,20 @@ impl Fence {
 }
 
 /// The error for a token of a holder that has lost its lease.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Fence, StaleToken};
+///
+/// fn write(fence: &Fence, token: u64) -> Result<(), StaleToken> {
+///     fence.admit(token)?;
+///     // .. write, under the lock of the resource ..
+///     Ok(())
+/// }
+/// write(&Fence::new(), 7)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StaleToken {

@@ -30,6 +30,22 @@ use crate::sync::channel::bounded;
 /// - If the store fails, it is asked again until the lease would have run out.
 ///
 /// To learn the result, call [`release`](Self::release).
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon_leases::{Leases, MemoryStore};
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("invoices")?;
+/// for invoice in 1..=3 {
+///     if !guard.is_held() {
+///         break; // somebody else may have the lock
+///     }
+///     println!("sending invoice {invoice}");
+/// }
+/// guard.release()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it gives the lock back"]
 pub struct LeaseGuard {
     lease: Arc<Lease>,
@@ -166,6 +182,18 @@ impl LeaseGuard {
     /// every access to the resource that the lock protects, and let the resource refuse smaller
     /// numbers: see [`Fence`](super::Fence) and the
     /// [guide](super#what-a-lease-can-and-cannot-promise).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let first = leases.lock("report")?;
+    /// let token = first.fencing_token();
+    /// first.release()?;
+    /// assert!(leases.lock("report")?.fencing_token() > token);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn fencing_token(&self) -> u64 {
         self.id().token()
@@ -181,18 +209,54 @@ impl LeaseGuard {
     ///
     /// One read of the clock, one system call (for the process id), and one lock that is nearly
     /// always free.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// assert!(guard.is_held());
+    /// leases.close(Duration::from_secs(1));
+    /// assert!(!guard.is_held());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.lease.kept.is_kept()
     }
 
     /// Returns how long the lock is held if nothing renews the lease; zero if the lease is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// assert!(guard.remaining() > Duration::from_secs(20)); // of 30 s
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease.kept.remaining()
     }
 
     /// Returns a [`Lost`], which reports the loss of the lease as a flag, a channel or a future.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let lost = guard.lost();
+    /// // Another thread can watch it.
+    /// std::thread::spawn(move || assert!(!lost.is_lost())).join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lost(&self) -> Lost {
         self.lease.kept.lost()
@@ -201,6 +265,20 @@ impl LeaseGuard {
     /// Reports that the holder is alive; see
     /// [`Acquisition::fed_every`](super::Acquisition::fed_every). Returns false if the lease is
     /// lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").fed_every(Duration::from_secs(60)).lock()?;
+    /// for page in 1..=3 {
+    ///     println!("page {page}");
+    ///     assert!(guard.feed()); // the worker is alive
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn feed(&self) -> bool {
         self.lease.kept.feed()
@@ -228,6 +306,21 @@ impl LeaseGuard {
     ///
     /// Blocks for one call to the store and for a renewal that is under way, each for at most its
     /// limit, a sixth of the lease. A guard that is not the last one does not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore, ReleaseError};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// match guard.release() {
+    ///     Ok(()) => println!("the lock was held to the end"),
+    ///     Err(ReleaseError::Store(error)) => println!("others may have to wait: {error}"),
+    ///     Err(error) => println!("somebody else may have had the lock: {error}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn release(mut self) -> Result<(), ReleaseError> {
         // If this thread holds a lock of a map or a scheduler, the check panics before anything
         // changes, and the drop of `self` releases the lock.

@@ -11,6 +11,18 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// Identifies one grant of a lock by its name, its owner and its token. Cheap to clone.
 ///
 /// It is the key of the [events](super::Leases::events).
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon_leases::{Leases, MemoryStore};
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// let id = guard.id();
+/// assert_eq!(id.name(), "report");
+/// assert_eq!((id.token(), id.holds()), (guard.fencing_token(), 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct LeaseId(Arc<Id>);
 

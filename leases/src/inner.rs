@@ -1,4 +1,4 @@
-//! What the handles and guards of one set of leases share.
+//! The part of leases that their handles and guards share.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,37 +17,42 @@ use super::wait_queue::WaitQueue;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The leases, whatever their users have of them.
+/// The shared part of [`Leases`](super::Leases), its guards and its timers.
 pub(super) struct LeasesInner {
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) keep_alive: KeepAlive<LeaseId>,
     pub(super) clock: Clock,
+    /// The first part of every owner's name.
     pub(super) instance: String,
+    /// The default length of a lease.
     pub(super) lease: Duration,
+    /// The mean pause between two attempts of a waiting caller, if it was set.
     pub(super) poll: Option<Duration>,
+    /// How long the drop of a guard waits for the store.
     pub(super) drop_limit: Duration,
-    /// Who waits for a lock, to be told of the end.
+    /// The waiting callers, which are woken when the leases are closed.
     pub(super) waiting: WaitQueue,
-    /// What is to be given back, and how much that is.
+    /// The pending releases.
     pub(super) background: BackgroundQueue<Queued>,
+    /// The number of pending releases.
     pub(super) releases: Arc<Tally>,
-    /// Passes of the line that run.
+    /// The number of flushes of the background queue that run.
     pub(super) release_passes: AtomicUsize,
-    /// Names that the store gave back.
+    /// The number of names that the store gave back.
     pub(super) released: AtomicU64,
     pub(super) asks: Asks,
-    /// How many users' handles there are.
+    /// The number of users' handles.
     pub(super) handles: AtomicUsize,
-    /// How long the drop of the last one waits.
+    /// How long the drop of the last handle waits.
     pub(super) end_limit: Duration,
-    /// Without threads: nothing happens while somebody waits.
+    /// Whether there are no threads, so that nothing happens while a caller waits.
     pub(super) stepped: bool,
-    /// Calls that somebody awaits.
+    /// The turns of awaited calls.
     pub(super) turns: Turns<Destination>,
 }
 
 impl LeasesInner {
-    /// A request that can be sent, and the threads to keep what it will be granted.
+    /// Checks and makes a request, and starts the threads that keep the lock.
     pub(super) fn request(
         &self,
         name: &str,
@@ -60,8 +65,9 @@ impl LeasesInner {
                 error: StoreError::Forked,
             });
         }
-        // Under a lock this panics before the store is asked. While the thread panics it does not, and
-        // what would be granted could not be kept.
+        // Under a lock of the crate this panics before the store is asked. If the thread is
+        // panicking already it returns an error instead. Then nothing is asked: a granted lock
+        // could not be kept.
         if reentrancy::check().is_err() {
             let why = "called from a panic under a lock of the crate; nothing was asked".to_owned();
             return Err(LockError::Store {
@@ -81,7 +87,8 @@ impl LeasesInner {
         checked.map_err(|error| LockError::of_keep(name, error))?;
         Ok(Request {
             name: name.to_owned(),
-            // The process by its number of now: it may be a copy of the one that made the leases.
+            // The process id is read now, since this process may be a forked copy of the one that
+            // built the leases. The last part makes owners unique, as `LeaseStore` promises.
             owner: format!(
                 "{}:{}:{}",
                 self.instance,
@@ -93,6 +100,7 @@ impl LeasesInner {
         })
     }
 
+    /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.
     pub(super) fn renew(
         store: &dyn LeaseStore,
         batch: &Batch<'_, LeaseId>,
@@ -112,7 +120,7 @@ impl LeasesInner {
 
     pub(super) fn stats(&self) -> LeaseStats {
         self.asks.fill(LeaseStats {
-            // A forked copy has no line, and its lock may be held for ever.
+            // A forked copy has no background queue, and the lock may stay locked forever.
             releases_queued: match self.keep_alive.is_forked() {
                 true => 0,
                 false => self.releases.entered(),
@@ -124,7 +132,7 @@ impl LeasesInner {
     }
 }
 
-/// As its users know it: [`Leases`](super::Leases).
+/// Prints the name that users know: [`Leases`](super::Leases).
 impl fmt::Debug for LeasesInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases")

@@ -1,14 +1,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Leases: locks that end by themselves, and watchdogs that keep things alive.
+//! Locks that end by themselves if their holder dies, in one process or on a Redis server.
 //!
-//! - [`Leases`]: locks by name over a [`LeaseStore`], renewed in the background.
-//! - [`KeepAlive`]: the same renewals for whatever else ends unless it is renewed.
-//! - [`MemoryStore`]: the embedded store. `RedisStore` (feature `redis`): the same on a server.
-//! - [`Fence`]: keeps holders that have lost their lease away from a resource.
-//!
-//! `lock_async`, `try_lock_async`, `try_lock_for_async` and `release_async` wait without a thread, on
-//! any runtime; [`lock`](Leases::lock) in a task would block its runtime.
+//! - **Lock a name**, in one process or across machines: [`Leases::lock`]. The lock is renewed in
+//!   the background while its [`LeaseGuard`] lives.
+//! - **Learn that a lock is lost**, without a call to the store: [`LeaseGuard::is_held`] and
+//!   [`LeaseGuard::lost`].
+//! - **Refuse writes of former holders**: each lock has a token that grows, and a [`Fence`]
+//!   compares tokens.
+//! - **Renew other things**, such as sessions at a peer: [`KeepAlive`].
 //!
 //! ```
 //! use std::time::Duration;
@@ -28,11 +28,28 @@
 //! # }
 //! ```
 //!
+//! # Which type do I need?
+//!
+//! | task | type |
+//! |---|---|
+//! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
+//! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
+//! | lock it in async code | [`Leases::lock_async`], [`LeaseGuard::release_async`] |
+//! | keep the locks in this process | [`MemoryStore`] |
+//! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
+//! | keep the locks elsewhere | a [`LeaseStore`] of your own |
+//! | protect a resource from holders that were paused | [`LeaseGuard::fencing_token`], [`Fence`] |
+//! | renew something else that ends by itself | [`KeepAlive`] |
+//! | test code that uses leases, without waiting | `Steps` (feature `test-util`) |
+//!
+//! The async calls wait without a thread, on any runtime. [`lock`](Leases::lock) in a task would
+//! block the runtime's thread.
+//!
 //! # What a lease can and cannot promise
 //!
-//! A lease is a lock with an end. Who holds it renews it; who dies, is cut off or stands still
-//! renews nothing, and others get the lock when the lease has run out. Between machines no lock can
-//! do better: nobody can tell a dead holder from one that is slow.
+//! A lease is a lock with an end. Its holder renews it. A holder that dies, is cut off or stands
+//! still renews nothing, and others get the lock when the lease has run out. Between machines no
+//! lock can do better, because nobody can tell a dead holder from a slow one.
 //!
 //! ```text
 //!          request sent                                 lost
@@ -41,16 +58,16 @@
 //!                executed                                             free for others
 //! ```
 //!
-//! **What is counted from when.** For the holder a lease begins *before* the request is sent that
-//! acquires or renews it; for the store when it executes the request, which is later. And the
-//! holder takes a margin off the end, by default a hundredth of the lease and 2 ms. So for the
-//! holder it is over before anybody else can have it, as long as the two clocks drift apart by less
-//! than the margin during a lease.
+//! **When a lease begins and ends.** For the holder, a lease begins *before* the request is sent
+//! that acquires or renews it. For the store, it begins when the store executes the request, which
+//! is later. The holder also takes a margin off the end, by default a hundredth of the lease and
+//! 2 ms. So the lease is over for the holder before anybody else can have it, while the two clocks
+//! drift apart by less than the margin during a lease.
 //!
-//! **The local clock decides.** [`is_held`](LeaseGuard::is_held) looks at the clock of this machine
-//! and asks nobody, so it is right while the store hangs, and at once after a pause. That clock,
-//! [`Clock::boottime`](tourbillon::Clock::boottime), goes on while the machine is suspended, on Linux
-//! and Android; elsewhere it may not.
+//! **The local clock decides.** [`is_held`](LeaseGuard::is_held) reads the clock of this machine
+//! and calls nobody. So its answer is right while the store hangs, and at once after a pause. The
+//! clock is [`Clock::boottime`](tourbillon::Clock::boottime). On Linux and Android it goes on while
+//! the machine is suspended; elsewhere it may not.
 //!
 //! ```text
 //!                   .--- renewed: a full lease again ---.
@@ -61,21 +78,24 @@
 //!                   '-- run out, `not held`, not fed, held too long, closed --> lost
 //! ```
 //!
-//! **A failed renewal ends nothing, a loss is final.** What fails is tried again until the lease
-//! has run out. When it has, or the store says that somebody else holds the name or nobody does,
-//! the lease is lost, and no answer that comes later brings it back: acquire it anew. The holder
-//! learns of it by whatever it looks at: `is_held` and [`remaining`](LeaseGuard::remaining), the
-//! flag, channel or future of [`lost`](LeaseGuard::lost), an event, the error of
-//! [`release`](LeaseGuard::release).
+//! **A failed renewal ends nothing, a loss is final.** A renewal that fails is tried again until
+//! the lease has run out. The lease is lost when it has run out, or when the store answers that
+//! this owner does not hold the name. No later answer brings it back, so acquire the lock anew. The
+//! holder learns of the loss in several ways:
+//!
+//! - from [`is_held`](LeaseGuard::is_held) and [`remaining`](LeaseGuard::remaining),
+//! - from the flag, channel or future of [`lost`](LeaseGuard::lost),
+//! - from an [event](#events),
+//! - from the error of [`release`](LeaseGuard::release).
 //!
 //! ## What cannot be promised
 //!
-//! - **That you still hold it when you write.** Between `is_held` and the write that follows the
-//!   process may be paused, or the write may be long on its way. No lock can close that gap; a
-//!   *fence* can.
+//! - **That you still hold the lock when you write.** The process may be paused between `is_held`
+//!   and the write, or the write may take long to arrive. No lock can close that gap; a *fence*
+//!   can.
 //! - **Anything about clocks that jump.** If the store's clock is set forward, leases end early
-//!   there, while their holders believe in them. If a virtual machine is frozen, it is up to its
-//!   host whether the machine's clock counts that.
+//!   there, while their holders believe that they hold them. If a virtual machine is frozen, its
+//!   host decides whether the machine's clock counts that time.
 //! - **That a server remembers.** A server that was killed, flushed or replaced by an empty one may
 //!   come back without the lock. So `RedisStore` grants nothing on a server that has restarted, has
 //!   lost its data, or is new to the store. That lasts for the longest lease, 30 s by default, and
@@ -85,66 +105,68 @@
 //!   A server with `appendonly yes` and `appendfsync always` forgets nothing: build its store with
 //!   `durable`, which grants at once. For a server that is empty on purpose, such as one of a test,
 //!   there is `starts_empty`.
-//! - **That a replica knows.** A failover loses the writes that were not replicated yet, the latest
-//!   grants among them, and nothing can notice that: then two may hold one lock.
+//! - **That a replica knows.** A failover loses the writes that were not replicated yet, and the
+//!   latest grants may be among them. Nothing can detect that. Two holders may then have one lock.
 //!
-//! The last two are no matter for `MemoryStore`, which knows of this process only.
+//! The last two do not concern `MemoryStore`, which serves one process.
 //!
 //! ## When a fence is needed, and how
 //!
 //! If the lock only saves work that would be done twice, it is enough. If two holders at one time
-//! would do harm, let the resource check the [token](LeaseGuard::fencing_token), which is greater
-//! for every later holder of a name: it refuses what comes with a smaller one than it has seen. In
-//! a database that is a column, and one statement that checks and writes:
+//! would do harm, let the resource check the [token](LeaseGuard::fencing_token). The token is
+//! greater for every later holder of a name. The resource refuses a write whose token is smaller
+//! than one that it has seen. In a database that takes a column, and one statement that checks and
+//! writes:
 //!
 //! ```sql
 //! UPDATE account SET balance = :balance, token = :token WHERE id = :id AND token <= :token
 //! ```
 //!
-//! No row changed: the lease has passed to somebody else, so stop. For what lives in this process
-//! there is [`Fence`]: admit the token and write under *one* hold of the resource's own lock, or
+//! If no row changed, the lease has passed to somebody else: stop. For a resource in this process
+//! there is [`Fence`]. Admit the token and write under *one* hold of the resource's own lock, or
 //! the gap is back. Tokens of `RedisStore` grow through restarts too, unless the server forgets the
 //! last one and its clock is set back.
 //!
 //! ## Which lease
 //!
-//! When a holder dies, the others wait for the rest of its lease: mostly between two thirds of it
-//! and all. When the store does not answer, the holder goes on for about as long. So a short lease
-//! is taken over soon, and a long one outlives failovers and pauses. The default is 30 s, the
-//! shortest 50 ms. A call to renew has a sixth of the lease, so it should be many times what the
-//! store takes to answer.
+//! When a holder dies, the others wait for the rest of its lease, mostly between two thirds of it
+//! and all of it. When the store does not answer, the holder goes on for about as long. So a short
+//! lease is taken over soon, and a long one outlives failovers and pauses. The default is 30 s, the
+//! shortest is 50 ms. A call that renews may take a sixth of the lease, so the lease should be many
+//! times as long as the store needs to answer.
 //!
-//! Renewals go on for as long as the guard lives, which is not always as long as the work does:
+//! Renewals go on while the guard lives, even if the work has stopped. These options limit them:
 //!
-//! - [`fixed_lease`](Acquisition::fixed_lease) is never renewed, for work that has an end anyway.
-//! - [`fed_every`](Acquisition::fed_every): a worker that no longer calls
-//!   [`feed`](LeaseGuard::feed), since it hangs, loses the lease.
-//! - [`max_hold`](Acquisition::max_hold) is a limit to all renewals together.
+//! - [`fixed_lease`](Acquisition::fixed_lease): a lease that is never renewed, for work that has an
+//!   end anyway.
+//! - [`fed_every`](Acquisition::fed_every): a worker that hangs no longer calls
+//!   [`feed`](LeaseGuard::feed), and loses the lease.
+//! - [`max_hold`](Acquisition::max_hold): a limit to the time that the lock is held in all.
 //!
 //! ## Events
 //!
-//! They reach a callback ([`on_event`](LeasesBuilder::on_event)) or a channel
-//! ([`events`](Leases::events)), and hold up no renewal. A channel that is full leaves out what
-//! comes, be it the loss, and that is counted; the callback gets the loss in any case.
+//! Events reach a callback ([`on_event`](LeasesBuilder::on_event)) or a channel
+//! ([`events`](Leases::events)), and delay no renewal. A full channel misses events, even the loss;
+//! missed events are counted. The callback gets the loss in any case.
 //!
-//! | [`What`] | what it means, and what to do |
+//! | [`What`] | meaning, and what to do |
 //! |---|---|
 //! | `Renewed` | all is well |
-//! | `Failed` | an attempt failed and there will be others: log it |
+//! | `Failed` | an attempt failed, and others follow: log it |
 //! | `AtRisk` | a third of the lease is left and renewals fail: begin nothing new |
-//! | `Lost` | it is over: stop, and take nothing for granted that you have not fenced |
+//! | `Lost` | the lock is lost: stop, and rely on nothing that you have not fenced |
 //! | `Late` | renewals begin late: the machine is too busy, or the process was stopped |
-//! | `QueuedWaiter` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
+//! | `Waiting` | a caller has waited for a second or longer: is the lock held that long, or does the store fail? |
 //! | `HeldLong` | renewed as often as `alarm_after` says: has somebody forgotten a guard? |
 //!
 //! ## The end
 //!
-//! **Dropping a guard**, the last one of its holding, ends the renewals at once. A worker asks the
-//! store to give the lock back, together with others of the same destination. The drop waits for
-//! that for a tenth of a second at most, and for a guard of an async call not at all. If the store
-//! fails, it is asked again in the background until the lease would have run out.
+//! **Dropping the last guard of a holding** ends the renewals at once. A worker asks the store to
+//! give the lock back, together with other locks of the same destination. The drop waits for that
+//! for a tenth of a second at most. The drop of a guard that an async call returned does not wait.
+//! If the store fails, it is asked again in the background until the lease would have run out.
 //! [`LeaseStats::releases_queued`] is the number of releases that the store has not answered. A
-//! drop reports no result; [`release`](LeaseGuard::release) does, and no renewal is sent after it
+//! drop reports no result. [`release`](LeaseGuard::release) does, and no renewal is sent after it
 //! returns.
 //!
 //! **Dropping the last of the [`Leases`] and guards** waits until the store has been asked for all
@@ -152,21 +174,21 @@
 //! default. So a `main` may end right after its guard. The wait blocks the thread, also one of an
 //! async runtime.
 //!
-//! **A process that ends** with guards in its hands, or is killed, gives nothing back: the others
-//! wait for the rest of the lease. In good order, drop the guards, or [`close`](Leases::close) the
-//! leases, which gives back what is held, within a limit. A panic that unwinds drops its guards. A
-//! guard that is leaked is renewed until the process ends, which is what `HeldLong`,
-//! [`most_renewals`](LeaseStats::most_renewals) and `max_hold` are for.
+//! **A process that is killed, or ends while it has guards**, gives nothing back. The others wait
+//! for the rest of the lease. To end in good order, drop the guards, or [`close`](Leases::close)
+//! the leases, which gives all locks back within a limit. A panic that unwinds drops its guards. A
+//! guard that is leaked is renewed until the process ends. `HeldLong`,
+//! [`most_renewals`](LeaseStats::most_renewals) and `max_hold` help against that.
 //!
 //! **A forked copy of the process** (`fork` without `exec`) holds nothing. There
-//! [`is_held`](LeaseGuard::is_held) says no, every attempt fails with [`StoreError::Forked`], and
-//! drops do nothing. The locks stay with the original. Make leases, and their store, after the
-//! fork.
+//! [`is_held`](LeaseGuard::is_held) returns false, every attempt fails with
+//! [`StoreError::Forked`], and drops do nothing. The locks stay with the original. Make leases, and
+//! their store, after the fork.
 //!
 //! # Panic hooks
 //!
-//! A hook of [`std::panic::set_hook`] may run while the thread has a lock of a map or a scheduler, as
-//! the documentation of [`tourbillon`](tourbillon#panic-hooks) describes. Only acquires are protected
+//! A hook of [`std::panic::set_hook`] may run while the thread has a lock of a map or a scheduler;
+//! the docs of [`tourbillon`](tourbillon#panic-hooks) describe this. Only acquires are protected
 //! there: they fail, and nothing is acquired. Make no other call of this crate from such a hook.
 //!
 //! # Features

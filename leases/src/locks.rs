@@ -90,6 +90,17 @@ impl Leases {
 
     /// Returns a builder that acquires a lock with other options: a lease of another length, a
     /// lease without renewals, a holder that must feed the lease, or a longest hold.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.acquire("report").lease(Duration::from_secs(10)).try_lock()?;
+    /// assert!(guard.remaining() <= Duration::from_secs(10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn acquire<'a>(&'a self, name: &'a str) -> Acquisition<'a> {
         Acquisition::new(&self.inner, name)
     }
@@ -118,6 +129,17 @@ impl Leases {
     /// ask again when the lease in their way has run out, and at
     /// [intervals](super::LeasesBuilder::poll). Another caller that asks at the moment of the
     /// release may be faster, but not for long: see [fairness](Self#fairness).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("invoices")?; // waits until it is free
+    /// // .. send the invoices ..
+    /// guard.release()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).lock()
     }
@@ -133,6 +155,19 @@ impl Leases {
     /// # Blocking
     ///
     /// Blocks for the call, at most a third of the lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.try_lock("report")?;
+    /// assert!(matches!(leases.try_lock("report"), Err(LockError::Held { .. })));
+    /// guard.release()?;
+    /// assert!(leases.try_lock("report").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_lock(&self, name: &str) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock()
     }
@@ -149,6 +184,19 @@ impl Leases {
     ///
     /// Blocks for at most `wait` by the leases' clock, or for one call to the store if that takes
     /// longer: the store is asked at least once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let late = leases.try_lock_for("report", Duration::from_millis(20));
+    /// assert!(matches!(late, Err(LockError::TimedOut { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_lock_for(&self, name: &str, wait: Duration) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock_for(wait)
     }
@@ -197,6 +245,19 @@ impl Leases {
     /// Returns a channel that receives all events from now on. Events for which it has no room are
     /// discarded and counted in [`LeaseStats::events_missed`]. There is room for at least one
     /// event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let events = leases.events(64);
+    /// let guard = leases.lock("report")?;
+    /// for event in events.try_iter() {
+    ///     println!("{}: {}", event.key.name(), event.what);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<LeaseId>> {
         self.inner.keep_alive.events(capacity)
@@ -207,6 +268,17 @@ impl Leases {
     /// # Complexity
     ///
     /// Linear in the number of locks that are held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let stats = leases.stats();
+    /// println!("{} callers wait for a lock", stats.waiting);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         self.inner.stats()
@@ -229,6 +301,20 @@ impl Leases {
     /// Blocks until the store has answered, or failed, for each lock that was held and each release
     /// that was queued before, but for at most `limit` by the leases' clock. The remaining locks
     /// are released in the background while the process lives; otherwise their leases run out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon_leases::{Leases, LockError, MemoryStore};
+    ///
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// assert_eq!(leases.close(Duration::from_secs(1)), 1);
+    /// assert!(!guard.is_held());
+    /// assert!(matches!(leases.lock("report"), Err(LockError::Closed { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self, limit: Duration) -> usize {
         if self.inner.keep_alive.is_forked() {

@@ -142,6 +142,18 @@ impl MemoryStore {
     }
 
     /// Creates a store on this clock, which may be a manual one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Clock, ManualClock};
+    /// use tourbillon_leases::MemoryStore;
+    ///
+    /// let hand = ManualClock::new();
+    /// let store = MemoryStore::with_clock(Clock::manual(&hand));
+    /// assert_eq!(store.holder("report"), None);
+    /// ```
     #[must_use]
     pub fn with_clock(clock: Clock) -> Self {
         Self::with_destinations(clock, 1)
@@ -169,6 +181,20 @@ impl MemoryStore {
     ///
     /// `fault` runs on the caller's thread without a lock. So it may block, to imitate a call that
     /// hangs, and it may panic.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Fault, Leases, LockError, MemoryStore, StoreError};
+    ///
+    /// let store = MemoryStore::new();
+    /// let leases = Leases::new(store.clone())?;
+    /// store.inject(|_| Fault::Fail(StoreError::Unavailable("down".to_owned())));
+    /// assert!(matches!(leases.try_lock("report"), Err(LockError::Store { .. })));
+    /// store.heal();
+    /// assert!(leases.try_lock("report").is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn inject(&self, fault: impl Fn(&StoreCall<'_>) -> Fault + Send + Sync + 'static) {
         if !self.is_forked() {
             *self.0.faults.lock() = Some(Arc::new(fault));
@@ -194,6 +220,19 @@ impl MemoryStore {
     }
 
     /// Returns the owner and the token of a name that is held by the store's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let leases = Leases::new(store.clone())?;
+    /// let guard = leases.lock("report")?;
+    /// let (owner, token) = store.holder("report").expect("the lock is held");
+    /// assert_eq!((owner.as_str(), token), (guard.id().owner(), guard.fencing_token()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<(String, u64)> {
         if self.is_forked() {

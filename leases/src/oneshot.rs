@@ -1,17 +1,17 @@
-//! Where a future waits for a worker's answer, and a bell that wakes it meanwhile.
+//! A oneshot channel from a worker to a future, and a waker that remembers that it was woken.
 //!
-//! - **ONESHOT-1** What is left on a desk is taken by the future, or dropped: by the future's drop, or
-//!   by whoever comes too late.
-//! - **ONESHOT-2** The worker's end is dropped when there is an answer, and when there never will be.
-//!   Either way the future is woken: it leaves its waker in the hold of the lock in which it
-//!   looked.
+//! - **ONESHOT-1** An answer is taken by the future, or dropped. The drop of the future drops an
+//!   answer that is there, and a worker that comes later drops its answer itself.
+//! - **ONESHOT-2** The sender is dropped when there is an answer, and when there never will be one.
+//!   Either way the future is woken, since it leaves its waker under the lock under which it has
+//!   checked for an answer.
 
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
-/// A desk's two ends.
+/// Returns the two ends of a new channel.
 pub(crate) fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let oneshot = Arc::new(Mutex::new(OneshotState {
         answer: None,
@@ -27,30 +27,32 @@ pub(crate) fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
 
 struct OneshotState<T> {
     answer: Option<T>,
-    /// Nobody will leave one any more.
+    /// Whether the sender was dropped.
     gone: bool,
-    /// Nobody will take it.
+    /// Whether the receiver was dropped.
     abandoned: bool,
     waker: Option<Waker>,
 }
 
-/// The worker's end: dropped when the task has run, panicked, or will not run.
+/// The worker's end. It is dropped when the task has run, has panicked, or will not run.
 pub(crate) struct OneshotSender<T>(Arc<Mutex<OneshotState<T>>>);
 
-/// The future's end. In a forked copy of the process there will never be an answer, and the worker's
-/// end may hold the lock for ever.
+/// The future's end. In a forked copy of the process there will never be an answer, and a worker's
+/// lock may stay locked forever.
 pub(crate) struct OneshotReceiver<T>(Arc<Mutex<OneshotState<T>>>, Origin);
 
 impl<T> OneshotSender<T> {
-    /// Whether the future is still there.
+    /// Whether the receiver still exists.
     pub(crate) fn are_awaited(&self) -> bool {
         !self.0.lock().abandoned
     }
 
-    /// The future is woken when this end is dropped.
+    /// Sends the answer, or drops it if the receiver is gone. The future is woken only when the
+    /// sender is dropped.
     pub(crate) fn leave(&self, answer: T) {
         let mut state = self.0.lock();
         if state.abandoned {
+            // The drop of an answer may give a lease back, so it runs without the lock.
             drop(state);
             drop(answer);
             return;
@@ -71,11 +73,13 @@ impl<T> Drop for OneshotSender<T> {
 }
 
 impl<T> OneshotReceiver<T> {
-    /// The answer, or `None` if there never will be one.
+    /// Returns the answer, or `None` if there never will be one.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         if self.1.is_elsewhere() {
             return Poll::Ready(None);
         }
+        // Cloned before the lock is taken: a waker is a runtime's code. For the same reason the one
+        // that it replaces is dropped after it.
         let waker = context.waker().clone();
         let mut state = self.0.lock();
         if let Some(answer) = state.answer.take() {
@@ -105,11 +109,12 @@ impl<T> Drop for OneshotReceiver<T> {
     }
 }
 
-/// Wakes a task, and remembers that it did.
+/// A waker that wakes a task and remembers it, so that a wake-up before the first poll is not lost.
 #[derive(Default)]
 pub(crate) struct OneshotWaker(Mutex<(bool, Option<Waker>)>);
 
 impl OneshotWaker {
+    /// Returns ready if it was woken since it was last ready. Otherwise leaves the task's waker.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let mut state = self.0.lock();
@@ -136,7 +141,7 @@ impl Wake for OneshotWaker {
 
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
-        // A runtime's code.
+        // A waker is a runtime's code and may panic.
         let _ = catch_panic(|| waker.wake());
     }
 }

@@ -1,8 +1,9 @@
-//! Giving back what nobody waits for, or nobody but a drop: the locks of dropped guards, those that
-//! may have been granted without an answer, and releases that failed before.
+//! Releases in the background: the locks of dropped guards, locks that may have been granted
+//! without an answer, and releases that failed before. No caller waits for them, except a drop for
+//! a moment.
 //!
-//! They go through a [`BackgroundQueue`] of their own, on the threads of the renewals, and are tried again
-//! until their lease would have run out.
+//! They go through a [`BackgroundQueue`](super::background::BackgroundQueue) on the threads of the
+//! renewals. A release that fails is tried again until the lease would have run out.
 
 use std::fmt;
 use std::ops::Deref;
@@ -21,28 +22,32 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::Sender;
 
-/// What may not even have been granted is given back for so long.
+/// How long a lock is given back at most if it is unknown whether it was granted.
 const DOUBT: Duration = Duration::from_secs(60);
-/// So many passes of releases run or hang at one time. They must leave threads to the renewals.
+/// The number of flushes of releases that may run or hang at one time. The other threads are left
+/// to the renewals.
 const MOST_PASSES: usize = 64;
-/// A pass that finds as many tries again after this.
+/// The pause after which a flush tries again if [`MOST_PASSES`] others run.
 const BUSY: Duration = Duration::from_millis(50);
 
 impl LeasesInner {
-    /// Gives a name back in the background, and tries again until any lease of it would have run out.
+    /// Gives a name back in the background. Tries again until every lease of it would have run out.
     pub(super) fn give_back_later(self: &Arc<Self>, back: PendingRelease) {
         self.give_back(back, false, None);
     }
 
-    /// The same. Of a name that is `held`, a first release does not answer for a later grant. `tells`
-    /// is dropped when it has been tried once.
+    /// Gives a name back like [`give_back_later`](Self::give_back_later).
+    ///
+    /// `held` says that the name is held for certain. Then the first release that is answered ends
+    /// only that holding, and not a grant that may still follow. `tells` is dropped when the
+    /// release has been tried once.
     pub(super) fn give_back(
         self: &Arc<Self>,
         back: PendingRelease,
         held: bool,
         tells: Option<Sender<()>>,
     ) {
-        // The process that this one was forked from holds it, and gives it back.
+        // The original process holds the name and gives it back.
         if self.keep_alive.is_forked() {
             return;
         }
@@ -50,11 +55,12 @@ impl LeasesInner {
         self.put(vec![release]);
     }
 
-    /// The same for many, in batches that are as full as can be.
+    /// Gives many names back in the background, in full batches.
     pub(super) fn give_all_back_later(self: &Arc<Self>, all: impl Iterator<Item = PendingRelease>) {
         self.put(all.map(|back| self.release_of(back, false, None)).collect());
     }
 
+    /// Makes the queued item of a pending release, and counts it.
     fn release_of(&self, back: PendingRelease, held: bool, tells: Option<Sender<()>>) -> Queued {
         Queued {
             until: self.of_use(&back),
@@ -66,6 +72,7 @@ impl LeasesInner {
         }
     }
 
+    /// Puts releases into the background queue.
     fn put(self: &Arc<Self>, releases: Vec<Queued>) {
         let routed = releases.into_iter().map(|release| {
             let destination = self.destination(&release.back.name);
@@ -73,24 +80,25 @@ impl LeasesInner {
             (queue_key, release.until, release)
         });
         let (inner, routed) = (Arc::clone(self), routed.collect());
-        // What is in a lane has an armed pass (BACKGROUND-1), and none can be armed under a lock.
+        // Each queued item needs an armed flush (BACKGROUND-1), and none can be armed under a lock.
+        // So under a lock the items are queued after it.
         when_unlocked(move || inner.background.put(&inner, routed));
     }
 
-    /// Where a name lives. A panic of the store's leaves it where the others are.
+    /// Returns the destination of a name, or the default one if the store panics.
     pub(super) fn destination(&self, name: &str) -> Destination {
         catch_panic(|| self.store.destination(name)).unwrap_or_default()
     }
 
-    /// Until when a release that begins now is of use.
+    /// Returns until when a release that begins now is useful.
     fn of_use(&self, back: &PendingRelease) -> Time {
-        // A call may be under way, and prolong it once more.
+        // A renewal may be in flight and prolong the lease once more.
         let whole = back.lease.saturating_add(call_limit(back.lease));
         self.clock.now() + if back.sure { whole } else { whole.min(DOUBT) }
     }
 
-    /// Waits until everything that is to be given back has been tried once, or the time has come by
-    /// this clock. Without threads it is tried here.
+    /// Waits until every queued release has been tried once, or until `until` by this clock. Leases
+    /// without threads try them on this thread.
     pub(super) fn settle(self: &Arc<Self>, clock: &Clock, until: Time) {
         if self.stepped {
             self.background.flush_here(self, until);
@@ -99,6 +107,7 @@ impl LeasesInner {
         }
     }
 
+    /// Asks the store to give a batch back. Returns one answer for each item, in the same order.
     fn release_all(
         &self,
         destination: Destination,
@@ -110,11 +119,14 @@ impl LeasesInner {
             .map(|release| Holding::new(&release.back.name, &release.back.owner))
             .collect();
         let answer = catch_panic(|| self.store.release_many(destination, &holdings, limit));
+        // One bad name may be the reason for a refusal or a panic. So the items are tried alone,
+        // and a batch of one gets its own error.
         let whole = batch.len() > 1;
         let mut answers = match answer {
             Ok(Ok(answers)) => answers,
             Ok(Err(StoreError::Refused(_))) | Err(_) if whole => {
-                // All of them together may take as long as one call.
+                // All single calls together may take as long as one call. The items without a turn
+                // count as failed and are tried again.
                 let until = self.clock.now() + limit;
                 let mut answers = Vec::with_capacity(batch.len());
                 for release in batch {
@@ -136,12 +148,14 @@ impl LeasesInner {
                 vec![Err(StoreError::Unavailable(what))]
             }
         };
-        let none = || Err(StoreError::Unavailable("it got no answer".to_owned()));
+        // A store may return too few answers. An item without one counts as failed.
+        let none = || Err(StoreError::Unavailable("its answer is missing".to_owned()));
         answers.resize_with(batch.len(), none);
         answers
     }
 
-    /// What became of one. It is asked for again after this pause, unless it is done.
+    /// Applies the answer to a release. Returns the pause until it is tried again, or `None` if it
+    /// is done.
     fn answered(
         &self,
         release: &mut Queued,
@@ -149,19 +163,23 @@ impl LeasesInner {
     ) -> Option<Duration> {
         match answer {
             Ok(answer) => {
-                // Counted before it leaves: who waits for the line sees it in the statistics.
+                // Counted before the item leaves the queue, so that a caller that waited for the
+                // queue finds it in the statistics.
                 self.count_released(*answer);
                 release.entered = None;
             }
+            // It stays in the tally, but a thread that waits for the queue need not wait for more.
             Err(_) => {
                 if let Some(entered) = &mut release.entered {
                     entered.tried();
                 }
             }
         }
-        // Last: a drop that waits finds its release counted.
+        // After the counts, so that a drop that waits finds its release counted.
         release.tells = None;
-        // Only an answer ends the holding that is known: after a failure it may still be there.
+        // The first answer ended the holding that was certain. An earlier attempt may still be
+        // granted, so the name is given back once more. After a failure the certain holding may
+        // still be there.
         if answer.is_ok() && std::mem::take(&mut release.held) && !release.back.sure {
             release.until = self.of_use(&release.back);
             return Some(Duration::ZERO);
@@ -171,13 +189,13 @@ impl LeasesInner {
             Ok(Released::NotHeld) => !release.back.sure,
             Err(error) => error.may_pass(),
         };
-        // Soon, then with pauses as long as a call may take.
+        // The first retry comes soon. The pauses then double up to the time that a call may take.
         let pause = call_limit(release.back.lease) / 8 * (1 << release.tried.min(3));
         release.tried = release.tried.saturating_add(1);
         (again && self.clock.now() + pause < release.until).then_some(pause)
     }
 
-    /// Asks the store once to give a name back.
+    /// Asks the store once to give a name back. A panic counts as an error.
     pub(super) fn release_once(
         &self,
         name: &str,
@@ -196,6 +214,7 @@ impl LeasesInner {
         answer
     }
 
+    /// Counts a name that the store gave back.
     pub(super) fn count_released(&self, answer: Released) {
         if answer == Released::Released {
             // Relaxed: a counter.
@@ -239,7 +258,7 @@ impl Carrier<Queued> for Arc<LeasesInner> {
 
     fn send(&self, queue_key: QueueKey, mut batch: Vec<Queued>, limit: Duration) {
         let answers = self.release_all(queue_key.destination, &batch, limit);
-        // Those with one pause share a timer.
+        // Releases with the same pause share a timer, so that they share a batch again.
         let mut later: Vec<(Duration, Vec<Queued>)> = Vec::new();
         for (mut release, answer) in batch.drain(..).zip(answers) {
             let Some(pause) = self.answered(&mut release, &answer) else {
@@ -251,7 +270,8 @@ impl Carrier<Queued> for Arc<LeasesInner> {
             }
         }
         for (pause, releases) in later {
-            // It keeps the leases alive until it has been said, or may be left unsaid.
+            // The timer keeps the leases alive until the releases have been answered or are no
+            // longer useful.
             let inner = Arc::clone(self);
             let alarm = TimerKey::Call(self.keep_alive.number());
             self.keep_alive
@@ -260,7 +280,8 @@ impl Carrier<Queued> for Arc<LeasesInner> {
     }
 }
 
-/// The timer keeps the leases alive: what is in the line is sent also when nobody has them any more.
+/// Arms a flush of a queue after `delay`. The timer keeps the leases alive, so queued releases are
+/// sent even if the user has dropped all handles.
 fn flush_after(
     inner: &Arc<LeasesInner>,
     queue: &Arc<DestinationQueue<Queued>>,
@@ -270,7 +291,8 @@ fn flush_after(
     let (own, lane_of) = (Arc::clone(inner), Arc::clone(queue));
     let alarm = TimerKey::Flush(queue.number, epoch);
     inner.keep_alive.flush(alarm, delay, move || {
-        // Relaxed: a bound.
+        // Relaxed: only a bound. Beyond it the flush is armed again: unlike a renewal, a release
+        // has no round that would do it (BACKGROUND-1).
         let running = own.release_passes.fetch_add(1, Ordering::Relaxed);
         if running < MOST_PASSES {
             own.background.flush(&own, &lane_of, epoch, Time::MAX);
@@ -282,13 +304,14 @@ fn flush_after(
     });
 }
 
-/// The leases as their users have them: through [`Leases`](super::Leases) or a guard. The drop of the
-/// last one waits for what is to be given back.
+/// A user's handle of the leases, inside [`Leases`](super::Leases) or a guard. The drop of the last
+/// one waits for the queued releases.
 pub(super) struct UserHandle(Arc<LeasesInner>);
 
 impl UserHandle {
     pub(super) fn new(inner: &Arc<LeasesInner>) -> Self {
-        // Relaxed: who makes one has another one, or is about to let nobody have it.
+        // Relaxed: another handle exists while this one is made. Otherwise this is the first one,
+        // or it belongs to a guard that nobody will get, since its future is gone.
         inner.handles.fetch_add(1, Ordering::Relaxed);
         UserHandle(Arc::clone(inner))
     }
@@ -316,14 +339,15 @@ impl Deref for UserHandle {
 
 impl Drop for UserHandle {
     fn drop(&mut self) {
-        // AcqRel: the last one waits for what those before it have put into the line.
+        // AcqRel: pairs with itself. The drop of the last handle sees the releases that the drops
+        // before it have queued, and waits for them.
         let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         // A forked copy of the process gives nothing back.
         if is_last && !self.0.end_limit.is_zero() && !self.0.keep_alive.is_forked() {
             let inner = Arc::clone(&self.0);
-            // They may be a value of a map, and be dropped under that map's lock.
+            // The handle may be in a value of a map and be dropped under that map's lock.
             when_unlocked(move || {
-                // Not the leases' clock: it may be one that stands still.
+                // Not the clock of the leases, which may be a manual clock that stands still.
                 let clock = Clock::boottime();
                 let until = clock.now() + inner.end_limit;
                 inner.settle(&clock, until);

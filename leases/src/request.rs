@@ -1,4 +1,4 @@
-//! What is asked of the store: to acquire a name, and to give it back.
+//! Requests to the store: to acquire a name, and to give it back.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::background::QueuedItem;
 use super::keep_alive::KeepOptions;
 use crate::sync::channel::Sender;
 
-/// What is to be acquired, checked.
+/// A checked request to acquire a name.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) name: String,
@@ -18,7 +18,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// What may have been granted without our knowing, or may still be.
+    /// Returns the release of a name that may have been granted without an answer, or may still be
+    /// granted.
     pub(super) fn give_back(&self) -> PendingRelease {
         PendingRelease {
             name: self.name.clone(),
@@ -29,42 +30,44 @@ impl Request {
     }
 }
 
-/// How an attempt is made.
+/// The options of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptOptions {
-    /// The release is to be announced.
+    /// Whether the caller will wait if the name is held, so that the store has to announce the
+    /// release.
     pub(super) waits: bool,
-    /// For how long it has waited.
+    /// How long the caller has waited.
     pub(super) waited: Duration,
-    /// When it is of no use any more.
+    /// The moment from which a grant is of no use to the caller.
     pub(super) until: Time,
-    /// An earlier one may still arrive.
+    /// Whether an earlier attempt may still be granted.
     pub(super) unsure: bool,
-    /// A drop of the guard may wait for the store.
+    /// Whether the drop of the guard may wait for the store.
     pub(super) drop_waits: bool,
 }
 
-/// A name that is to be given back.
+/// A name to give back.
 pub(super) struct PendingRelease {
     pub(super) name: String,
     pub(super) owner: String,
     pub(super) lease: Duration,
-    /// Nothing of this owner is under way that may still be granted: what the store does not know is
-    /// given back.
+    /// Whether no attempt of this owner may still be granted. Then the answer that the owner does
+    /// not hold the name means that it is given back.
     pub(super) sure: bool,
 }
 
-/// A name in the line.
+/// A pending release in the background queue.
 pub(super) struct Queued {
     pub(super) back: PendingRelease,
-    /// Until when it is of use.
+    /// The moment until which the release is useful.
     pub(super) until: Time,
+    /// The number of attempts so far.
     pub(super) tried: u32,
-    /// It is held for certain: the first release ends that holding, and not one that may still be
-    /// granted.
+    /// Whether the name is held for certain. The first release that is answered ends that holding,
+    /// and not a grant that may still follow.
     pub(super) held: bool,
-    /// Counts it, until the store has answered.
+    /// Counts the release until the store has answered.
     pub(super) entered: Option<QueuedItem>,
-    /// Dropped when it has been tried.
+    /// Dropped when the release has been tried once.
     pub(super) tells: Option<Sender<()>>,
 }

@@ -1,4 +1,4 @@
-//! What [`Leases`](super::Leases) count.
+//! The gauges and counters of [`Leases`](super::Leases).
 
 use super::error::LockError;
 use super::keep_alive::KeepAliveStats;
@@ -76,7 +76,7 @@ pub struct LeaseStats {
     pub waiting: u64,
 }
 
-/// What becomes of acquires.
+/// Counts acquires by how they end.
 #[derive(Default)]
 pub(super) struct Asks {
     asked: AtomicU64,
@@ -87,13 +87,13 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    /// One begins.
+    /// Counts an acquire that begins.
     pub(super) fn begin(&self) {
-        // Relaxed, here and below: counters, read for a snapshot alone.
+        // Relaxed, here and below: counters, which are read only for snapshots.
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One has its answer.
+    /// Counts an acquire that returns.
     pub(super) fn end<T>(&self, answer: &Result<T, LockError>) {
         let counter = match answer {
             Ok(_) => &self.granted,
@@ -104,7 +104,7 @@ impl Asks {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One will have none.
+    /// Counts an acquire whose future was dropped before it was ready.
     pub(super) fn abandon(&self) {
         // Relaxed: a counter.
         self.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +116,8 @@ impl Asks {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [granted, refused, failed, abandoned] =
             [&self.granted, &self.refused, &self.failed, &self.abandoned].map(read);
-        // Read last, so that what began meanwhile counts as waiting and the sum holds.
+        // Read last, so that acquires that began meanwhile count as waiting. A Relaxed read may
+        // still miss some of them, hence the `max`: the sum has to hold.
         let ended = granted + refused + failed + abandoned;
         let asked = read(&self.asked).max(ended);
         LeaseStats {
@@ -132,7 +133,7 @@ impl Asks {
 }
 
 impl LeaseStats {
-    /// With the renewals' share; what the leases count themselves is zero.
+    /// Takes over the statistics of the renewals. The fields that the leases count are zero.
     pub(super) fn of(renewals: KeepAliveStats) -> Self {
         LeaseStats {
             kept: renewals.kept,

@@ -183,6 +183,15 @@ pass_on!(Arc);
 pass_on!(Box);
 
 /// Identifies a part of a backend that can fail on its own, such as a node, a shard or a peer.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Destination, LeaseStore, MemoryStore};
+///
+/// // A memory store has one destination by default.
+/// assert_eq!(MemoryStore::new().destination("report"), Destination::new(0));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Destination(u64);
 
@@ -201,6 +210,19 @@ impl Destination {
 }
 
 /// The arguments of an acquire.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Acquired, Claim, LeaseStore, MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let claim = Claim::new("report", "owner 1", Duration::from_secs(30));
+/// let acquired = store.acquire(&claim, Duration::from_secs(5))?;
+/// assert!(matches!(acquired, Acquired::Granted { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Claim<'a> {
@@ -348,6 +370,16 @@ pub enum Released {
 /// The reason why a call to a backend failed.
 ///
 /// No error ends a lease: a renewal is tried again until the lease has run out by the local clock.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::StoreError;
+///
+/// let error = StoreError::Unavailable("connection refused".to_owned());
+/// assert!(error.may_pass());
+/// assert!(!StoreError::Forked.may_pass());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -1,8 +1,8 @@
-//! Turns for calls that are awaited: so many of one destination run at one time, and the others wait
-//! in their order. So a destination that hangs does not take all workers from the others.
+//! Turns for awaited calls. A bounded number of calls of one destination run at one time, and the
+//! others wait in order. So a destination that hangs does not take all workers from the others.
 //!
-//! **TURN-1** While a task waits, as many as may run of its destination do. Who has run its task
-//! takes the next one, in the hold of the lock in which it would stop.
+//! **TURN-1** While a task waits, the greatest allowed number of tasks of its destination runs. A
+//! worker that has run its task takes the next one, or stops, under one hold of the lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -12,7 +12,9 @@ use crate::sync::Mutex;
 
 type Task = Box<dyn FnOnce() + Send>;
 
+/// The running and the waiting tasks of each destination.
 pub(crate) struct Turns<D> {
+    /// The number of tasks of one destination that may run at one time.
     most: usize,
     lines: Mutex<HashMap<D, Waiting>>,
 }
@@ -20,12 +22,12 @@ pub(crate) struct Turns<D> {
 #[derive(Default)]
 struct Waiting {
     running: usize,
-    /// By number, which is the order of their coming.
+    /// The waiting tasks by number, which is the order in which they came.
     tasks: BTreeMap<u64, Task>,
 }
 
 impl<D: Copy + Eq + Hash> Turns<D> {
-    /// So many of each destination.
+    /// Returns turns for `most` tasks of each destination at one time.
     pub(crate) fn new(most: usize) -> Self {
         Turns {
             most,
@@ -33,8 +35,8 @@ impl<D: Copy + Eq + Hash> Turns<D> {
         }
     }
 
-    /// Runs a task on this thread, and then those that wait for their turn; or leaves it to those that
-    /// run.
+    /// Runs a task on this thread, and then the tasks that wait. If the destination has no free
+    /// turn, leaves the task to the threads that have one.
     pub(crate) fn run(&self, destination: D, number: u64, task: Task) {
         {
             let mut lines = self.lines.lock();
@@ -47,13 +49,13 @@ impl<D: Copy + Eq + Hash> Turns<D> {
         }
         let mut next = Some(task);
         while let Some(task) = next {
-            // Of what panics the panic hook has told.
+            // The panic hook has reported a panic already.
             let _ = catch_panic(task);
             next = self.next(destination);
         }
     }
 
-    /// The next task, or one fewer runs.
+    /// Returns the next task, or gives up the turn of this thread.
     fn next(&self, destination: D) -> Option<Task> {
         let mut lines = self.lines.lock();
         let line = lines.get_mut(&destination)?;
@@ -67,13 +69,14 @@ impl<D: Copy + Eq + Hash> Turns<D> {
         None
     }
 
-    /// A task that waits does not begin.
+    /// Removes a task that waits. Does nothing if it has begun.
     pub(crate) fn leave(&self, destination: D, number: u64) {
         let task = {
             let mut lines = self.lines.lock();
             let line = lines.get_mut(&destination);
             line.and_then(|line| line.tasks.remove(&number))
         };
+        // Without the lock: the task owns values of a caller.
         drop(task);
     }
 }

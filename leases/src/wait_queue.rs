@@ -1,9 +1,11 @@
-//! Who in this process waits for which name to be released.
+//! The callers of this process that wait for a name.
 //!
-//! A release wakes the one who has waited longest and is not on its way already. That one may find
-//! the name taken by another process: it keeps its place. It may also give up without having looked;
-//! then its drop wakes the next one. **WAITQUEUE-1**: a name that was released while somebody waits has
-//! been looked at by somebody since, or somebody who was woken has not looked yet.
+//! A release wakes the caller that has waited longest, of those that were not woken already. The
+//! woken caller asks for the name. If another process was faster, the caller keeps its place in the
+//! queue. If the caller gives up without having asked, its drop wakes the next one.
+//!
+//! **WAITQUEUE-1**: if a name was released while callers wait, then one of them has asked for it
+//! since, or one of them was woken and has not asked yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -11,7 +13,7 @@ use std::task::Waker;
 use super::store::Watch;
 use crate::sync::{Arc, Mutex, Origin};
 
-/// Clones are one hub.
+/// The waiting callers, in one queue for each name. Clones share the queues.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitQueue(Arc<Mutex<Waiters>>);
 
@@ -25,12 +27,12 @@ struct Waiters {
 struct QueuedWaiter {
     number: u64,
     waker: Waker,
-    /// Woken, and has not looked since.
+    /// Whether the caller was woken and has not asked since.
     woken: bool,
 }
 
 impl WaitQueue {
-    /// Somebody waits from now on.
+    /// Adds a caller to the queue of a name, until the returned value is dropped.
     pub(crate) fn watch(&self, name: &str, waker: &Waker) -> Box<dyn Watch> {
         let (name, waker) = (name.to_owned(), waker.clone());
         let mut state = self.0.lock();
@@ -54,7 +56,7 @@ impl WaitQueue {
         })
     }
 
-    /// The name may be free: wakes one.
+    /// Wakes one caller that waits for `name`, since the name may be free.
     pub(crate) fn released(&self, name: &str) {
         let waker = {
             let mut state = self.0.lock();
@@ -64,12 +66,13 @@ impl WaitQueue {
                 one.waker.clone()
             })
         };
+        // Without the lock: a waker is a runtime's code.
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// Wakes everybody: releases may have been missed.
+    /// Wakes all callers, since releases may have been missed.
     pub(crate) fn all_may_be_free(&self) {
         let mut wakers = Vec::new();
         for one in self.0.lock().names.values_mut().flatten() {
@@ -79,19 +82,19 @@ impl WaitQueue {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether nobody waits.
+    /// Whether no caller waits.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().names.is_empty()
     }
 }
 
-/// The place of one who waits.
+/// The place of one caller in a queue.
 struct WaitHandle {
     wait_queue: WaitQueue,
     name: String,
     number: u64,
-    /// In a forked copy the hub's lock may be held for ever.
+    /// In a forked copy of the process the lock of the queues may stay locked forever.
     origin: Origin,
 }
 
@@ -125,6 +128,7 @@ impl Drop for WaitHandle {
             }
             own
         };
+        // This caller was woken and did not ask. The wake-up passes to the next one (WAITQUEUE-1).
         if own.is_some_and(|own| own.woken) {
             self.wait_queue.released(&self.name);
         }
@@ -164,12 +168,12 @@ mod tests {
         let (other, _place) = waiter(&wait_queue, "y");
         wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 0, 0]);
-        // The first is on its way.
+        // The first caller is woken and has not asked yet.
         wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
         wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [1, 1, 0]);
-        // It looked, in vain, and keeps its place.
+        // It asked in vain, and keeps its place.
         place_a.looks();
         wait_queue.released("x");
         assert_eq!(rung(&[&a, &b, &other]), [2, 1, 0]);

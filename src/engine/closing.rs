@@ -31,6 +31,19 @@ use crate::tick::Time;
 use std::time::Duration;
 
 /// The stage of a scheduler's life. It only ever advances.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Lifecycle, Scheduler, Shutdown};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let timers = scheduler.handle();
+/// assert_eq!(timers.state(), Lifecycle::Running);
+/// scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// assert_eq!(timers.state(), Lifecycle::Closed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Lifecycle {
@@ -50,6 +63,21 @@ pub enum Lifecycle {
 /// - nothing new is accepted,
 /// - the shutdown waits for running tasks, up to the builder's `shutdown_limit`,
 /// - a timer either runs or is handed back, never both.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let timers = scheduler.handle();
+/// timers.schedule("save", Duration::from_secs(60), |_| println!("saving"))?;
+/// // Saves now instead of in a minute.
+/// let report = scheduler.shutdown(Shutdown::RunNow).expect("not called from a task");
+/// assert!(report.handed_back.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shutdown {
@@ -131,6 +159,7 @@ impl Closing {
         self.stopped.store(true, Ordering::Release);
     }
 
+    #[inline]
     pub(crate) fn is_stopped(&self) -> bool {
         // Acquire pairs with the Release in `stop`.
         self.stopped.load(Ordering::Acquire)

@@ -23,6 +23,7 @@ pub(super) struct TaskScope {
 
 impl TaskScope {
     /// Enters some task of the engine `tag`.
+    #[inline]
     pub(super) fn enter(tag: u32) -> Self {
         Self::enter_run(tag, None)
     }
@@ -37,6 +38,7 @@ impl TaskScope {
 }
 
 impl Drop for TaskScope {
+    #[inline]
     fn drop(&mut self) {
         if self.noted {
             INSIDE.with(|task_scope| task_scope.borrow_mut().pop());

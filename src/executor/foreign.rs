@@ -84,6 +84,22 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
 ///
 /// [`run`](Job::run) runs the tasks. A job that is dropped instead gives its tasks back to the
 /// scheduler.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Executor, Job, Scheduler};
+///
+/// struct Threads;
+/// impl Executor for Threads {
+///     fn execute(&self, job: Job) -> Result<(), Job> {
+///         std::thread::spawn(move || job.run());
+///         Ok(())
+///     }
+/// }
+/// let scheduler = Scheduler::<u64>::builder().executor(Threads).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a job that is dropped without having run goes back to the scheduler"]
 pub struct Job {
     claim: Arc<dyn Claim>,

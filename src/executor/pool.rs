@@ -161,6 +161,7 @@ impl Pool {
     }
 
     /// Returns how many tickets have been handed to `Claim::serve` so far.
+    #[inline]
     pub(crate) fn claims(&self) -> u64 {
         // Relaxed: each counter only grows, and readers only compare sums.
         self.claims
@@ -176,6 +177,7 @@ impl Pool {
     }
 
     /// Counts a claim. Only the owner of the worker slot calls this.
+    #[inline]
     pub(super) fn count_claim(&self, slot: usize) {
         let count = &self.claims[slot];
         // Relaxed, without a read-modify-write: the owner is the only writer, and the slot's next
@@ -204,6 +206,7 @@ impl Pool {
     }
 
     /// Returns how many more workers there may be.
+    #[inline]
     pub(crate) fn free_slots(&self) -> usize {
         self.config.max_workers.saturating_sub(self.workers())
     }
@@ -236,7 +239,7 @@ impl Pool {
     pub(crate) fn stop(&self) {
         {
             // Under the lock, so that no worker slot is given out after this call returns.
-            let _seats = self.free.lock();
+            let _slots = self.free.lock();
             // Release pairs with the Acquire in `is_stopped`: a worker that sees the flag sees the
             // tickets that were pushed before it.
             self.stopped.store(true, Ordering::Release);
@@ -264,6 +267,7 @@ pub(crate) struct TickerQueue {
 
 impl TickerQueue {
     /// Adds a ticket. No worker is woken for it before `announce`.
+    #[inline]
     pub(crate) fn push(&self, ticket: Ticket) {
         self.deque.push(ticket);
     }
@@ -290,6 +294,6 @@ impl std::fmt::Debug for Pool {
 
 impl std::fmt::Debug for TickerQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feeder").finish_non_exhaustive()
+        f.debug_struct("TickerQueue").finish_non_exhaustive()
     }
 }

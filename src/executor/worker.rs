@@ -80,7 +80,7 @@ impl Worker {
     }
 
     fn slot(&self) -> &WorkerSlot {
-        self.slot.as_ref().expect("a seat until the drop")
+        self.slot.as_ref().expect("a worker slot until the drop")
     }
 
     /// Returns the number of the worker slot, from 0. The first `workers` stay, those above are
@@ -104,7 +104,7 @@ impl Worker {
         }
         self.looks = self.looks.wrapping_add(1);
         let start = self.start();
-        let slot = self.slot.as_ref().expect("a seat until the drop");
+        let slot = self.slot.as_ref().expect("a worker slot until the drop");
         let pool = &*self.pool;
         let found = pool
             .queues

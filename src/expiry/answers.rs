@@ -9,6 +9,23 @@ use crate::shard::Refusal;
 use crate::tick::Time;
 
 /// The result of an insertion.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Inserted};
+///
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// match map.insert(7, "Ada")? {
+///     Inserted::Replaced(old) => println!("instead of {old}"),
+///     _ => println!("new"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Inserted<V> {
@@ -20,6 +37,20 @@ pub enum Inserted<V> {
 
 impl<V> Inserted<V> {
     /// Returns the replaced value, like `HashMap::insert`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.insert(7, "Ada")?.replaced(), None);
+    /// assert_eq!(map.insert(7, "Grace")?.replaced(), Some("Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn replaced(self) -> Option<V> {
         match self {
             Inserted::New => None,
@@ -29,6 +60,21 @@ impl<V> Inserted<V> {
 }
 
 /// The result of `get_or_insert_with`.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Found};
+///
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// assert!(matches!(map.get_or_insert_with(7, || "Ada")?, Found::Inserted { .. }));
+/// assert_eq!(map.get_or_insert_with(7, || "Grace")?, Found::Present("Ada"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Found<V> {
@@ -54,6 +100,24 @@ impl<V> Found<V> {
 }
 
 /// The result of a touch.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Touch};
+///
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// match map.touch(&7) {
+///     Touch::Touched { deadline } => println!("lives until {deadline:?}"),
+///     Touch::Unchanged { .. } => println!("lives on, but no longer than before"),
+///     _ => println!("the session is over: sign in again"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Touch {
@@ -77,6 +141,21 @@ pub enum Touch {
 
 impl Touch {
     /// Returns whether there is an entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert!(map.touch(&7).is_alive());
+    /// assert!(!map.touch(&8).is_alive());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_alive(self) -> bool {
         matches!(self, Touch::Touched { .. } | Touch::Unchanged { .. })
@@ -84,6 +163,22 @@ impl Touch {
 }
 
 /// The result of `remove`.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Removed};
+///
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// map.insert(7, "Ada")?;
+/// assert!(matches!(map.remove(&7), Removed::Removed { value: "Ada", .. }));
+/// assert_eq!(map.remove(&7), Removed::NotFound);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Removed<V> {
@@ -111,6 +206,22 @@ impl<V> Removed<V> {
 }
 
 /// An insertion that was refused. It changed nothing, and the error contains key and value.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::ExpiryMap;
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// map.insert(7, "Ada")?;
+/// let error = map.insert_if_absent(7, "Grace").unwrap_err();
+/// assert_eq!((error.key, error.value), (7, "Grace"));
+/// println!("not inserted: {error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InsertError<K, V> {
@@ -123,6 +234,18 @@ pub struct InsertError<K, V> {
 }
 
 /// The reason why an insertion was refused.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, InsertRefusal};
+///
+/// let map = ExpiryMap::<u64, &str>::builder().max_pending(1).build(|_, _| ())?;
+/// map.insert(7, "Ada")?;
+/// let error = map.insert(8, "Grace").unwrap_err();
+/// assert_eq!(error.refusal, InsertRefusal::Full);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum InsertRefusal {
@@ -181,6 +304,18 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
 impl<K, V> std::error::Error for InsertError<K, V> {}
 
 /// The result of the shutdown of a map.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Shutdown};
+///
+/// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+/// map.insert(7, "Ada")?;
+/// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+/// assert_eq!((report.handed_back.len(), report.still_running), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpiryReport<K, V> {
@@ -195,6 +330,20 @@ pub struct ExpiryReport<K, V> {
 }
 
 /// An entry that did not expire.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Shutdown};
+///
+/// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+/// map.insert(7, "Ada")?;
+/// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+/// for entry in report.handed_back {
+///     println!("save {}: {}", entry.key, entry.value);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ExpiryHandedBack<K, V> {

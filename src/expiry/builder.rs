@@ -72,18 +72,52 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     engine_options!();
 
     /// Sets how long after its last touch, or its insertion, an entry expires; never by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, String>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .build(|_, expired| println!("{} has left", expired.value))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.expiry = self.expiry.time_to_idle(idle);
         self
     }
 
     /// Sets how long after its insertion an entry expires, touched or not; never by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let tokens = ExpiryMap::<String, u64>::builder()
+    ///     .time_to_live(Duration::from_secs(5 * 60))
+    ///     .build(|_, expired| println!("{} is no longer valid", expired.key))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.expiry = self.expiry.time_to_live(lifetime);
         self
     }
 
     /// Sets the hasher of the keys and groups.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::hash::RandomState;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let map = ExpiryMap::<u64, String>::builder().hasher(RandomState::new()).build(|_, _| ())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2, G> {
         self.of_kind(|_| hasher)
     }
@@ -106,6 +140,17 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     /// Sets a function that is called after each handler that panicked, on the thread that ran the
     /// handler. The panic is caught and counted in any case, and the panic hook has printed it
     /// before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let map = ExpiryMap::<u64, String>::builder()
+    ///     .on_panic(|panic| eprintln!("the handler of {}: {}", panic.key, panic.message))
+    ///     .build(|_, _| ())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
@@ -114,6 +159,17 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     /// Sets what the map does when the last receiver of its channel, or its stream, was dropped. By
     /// default it stays open, and entries that expire are [dropped and
     /// counted](ReceiverLost::Drop). A map with a handler ignores this option.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, ReceiverLost};
+    ///
+    /// let (map, expired) = ExpiryMap::<u64, String>::builder()
+    ///     .when_receiver_lost(ReceiverLost::Close)
+    ///     .build_channel(64)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn when_receiver_lost(mut self, policy: ReceiverLost) -> Self {
         self.when_receiver_lost = policy;
         self
@@ -165,6 +221,16 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
 impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     /// Lets entries belong to groups named by values of type `G`; see
     /// [`insert_in`](ExpiryMap::insert_in).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, &str>::builder().groups::<String>().build(|_, _| ())?;
+    /// sessions.insert_in("ada", 1, "phone")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, S, Groups<G>> {
         self.of_kind(|hasher| hasher)
     }
@@ -173,6 +239,21 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
 impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
     /// Sets the maximum number of entries of a group; unbounded by default. An insertion beyond it
     /// is refused with [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, InsertRefusal};
+    ///
+    /// let sessions = ExpiryMap::<u64, &str>::builder()
+    ///     .groups::<String>()
+    ///     .max_per_group(1)
+    ///     .build(|_, _| ())?;
+    /// sessions.insert_in("ada", 1, "phone")?;
+    /// let error = sessions.insert_in("ada", 2, "laptop").unwrap_err();
+    /// assert_eq!(error.refusal, InsertRefusal::GroupFull);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_per_group(mut self, max_per_group: usize) -> Self {
         self.max_per_group = Some(max_per_group);
         self
@@ -198,6 +279,20 @@ where
     /// # Errors
     ///
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, String>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .build(|map, expired| {
+    ///         println!("{} has left, {} are here", expired.value, map.len());
+    ///     })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn build(
         self,
         handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
@@ -215,6 +310,21 @@ where
     /// # Errors
     ///
     /// As for [`build`](Self::build), and [`BuildError::Batch`] if `max` is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, String>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .build_batched(32, |_, expired| {
+    ///         // .. one statement for all of them ..
+    ///         println!("{} have left", expired.len());
+    ///     })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn build_batched(
         self,
         max: usize,
@@ -246,6 +356,20 @@ where
     /// # Errors
     ///
     /// As for [`build`](Self::build).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let (tokens, expired) = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_live(Duration::from_millis(20))
+    ///     .build_channel(64)?;
+    /// tokens.insert(7, "token")?;
+    /// assert_eq!(expired.recv()?.value, "token");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     pub fn build_channel(
         self,

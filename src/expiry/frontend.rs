@@ -15,6 +15,21 @@ use crate::sync::Arc;
 use crate::tick::Time;
 
 /// An expired entry, as it is delivered.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{Expired, ExpiryMap};
+///
+/// fn report(expired: Expired<u64, String>) {
+///     println!("{} has left, {:?} late", expired.value, expired.lateness);
+/// }
+/// let sessions = ExpiryMap::<u64, String>::builder()
+///     .time_to_idle(Duration::from_secs(30 * 60))
+///     .build(|_, expired| report(expired))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Expired<K, V> {
@@ -31,6 +46,22 @@ pub struct Expired<K, V> {
 }
 
 /// The reason why an entry expired.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Reason};
+///
+/// let sessions = ExpiryMap::<u64, String>::builder()
+///     .time_to_idle(Duration::from_secs(30 * 60))
+///     .time_to_live(Duration::from_secs(12 * 3600))
+///     .build(|_, expired| match expired.reason {
+///         Reason::Idle => println!("{} has left", expired.value),
+///         _ => println!("{} has to sign in again", expired.value),
+///     })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -47,6 +78,17 @@ pub enum Reason {
 /// `build_stream`.
 ///
 /// Set it by [`when_receiver_lost`](crate::ExpiryMapBuilder::when_receiver_lost).
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, ReceiverLost};
+///
+/// let (sessions, expired) = ExpiryMap::<u64, String>::builder()
+///     .when_receiver_lost(ReceiverLost::Close)
+///     .build_channel(64)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[non_exhaustive]
 pub enum ReceiverLost {

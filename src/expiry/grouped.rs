@@ -10,7 +10,7 @@ use super::members::Member;
 use super::touch::{jitter_seed, touch_slot};
 use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
-use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_a_lock};
+use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_lock};
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
 const _: () = assert!(size_of::<MapEntry<u64, Option<Membership<String>>>>() == 40);
@@ -94,6 +94,23 @@ where
     ///
     /// As for [`insert`](Self::insert), plus one hash, one lock and one probe. Insertions in one
     /// group wait for each other.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// map.insert_in("ada", 2, "laptop")?;
+    /// map.insert(3, "in no group")?;
+    /// assert_eq!(map.group_len("ada"), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert_in<Q>(
         &self,
         group: &Q,
@@ -112,6 +129,23 @@ where
     /// # Errors
     ///
     /// As for [`insert_in`](Self::insert_in).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Expiry, ExpiryMap};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// let hour = Duration::from_secs(3600);
+    /// map.insert_in_with("ada", 1, "phone", Expiry::NEVER.time_to_live(hour))?;
+    /// assert_eq!(map.deadline(&1), Some(map.now() + hour));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert_in_with<Q>(
         &self,
         group: &Q,
@@ -176,7 +210,7 @@ where
             Some(Ok((_key, None))) => return Ok(Inserted::New),
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
             Some(Err(refusal)) if !no_room.get() => InsertRefusal::of(refusal),
-            None if is_under_a_lock() => InsertRefusal::UnderLock,
+            None if is_under_lock() => InsertRefusal::UnderLock,
             // A closed map must not answer `GroupFull`, which invites the caller to try again.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,
             _ => InsertRefusal::GroupFull,
@@ -192,6 +226,22 @@ where
     }
 
     /// Returns the number of entries in the group.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// assert_eq!(map.group_len("ada"), 1);
+    /// assert_eq!(map.group_len("grace"), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn group_len<Q>(&self, group: &Q) -> usize
     where
@@ -203,6 +253,22 @@ where
 
     /// Returns the group of the entry of `key`, if there is an entry and it is in a group. The
     /// group's `Clone` runs under a lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// assert_eq!(map.group_of(&1).as_deref(), Some("ada"));
+    /// assert_eq!(map.group_of(&2), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn group_of<Q>(&self, key: &Q) -> Option<G>
     where
@@ -235,6 +301,23 @@ where
     ///
     /// Linear in the present number of entries of the group, however many it had before. Under the
     /// group's lock, 12 bytes are copied for each entry, and at most 48 are read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// for (session, device) in map.group_entries("ada") {
+    ///     println!("session {session} on a {device}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn group_entries<Q>(&self, group: &Q) -> Vec<(K, V)>
     where
@@ -270,6 +353,23 @@ where
     /// # Complexity
     ///
     /// As for [`group_entries`](Self::group_entries).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .groups::<String>()
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// map.insert_in("ada", 2, "laptop")?;
+    /// stepped.advance(Duration::from_secs(59));
+    /// assert_eq!(map.touch_group("ada"), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn touch_group<Q>(&self, group: &Q) -> usize
     where
@@ -299,6 +399,24 @@ where
     /// # Complexity
     ///
     /// As for [`group_entries`](Self::group_entries).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_in("ada", 1, "phone")?;
+    /// map.insert_in("ada", 2, "laptop")?;
+    /// // Signed out everywhere.
+    /// assert_eq!(map.remove_group("ada").len(), 2);
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn remove_group<Q>(&self, group: &Q) -> Vec<(K, V)>
     where

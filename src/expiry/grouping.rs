@@ -5,10 +5,32 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 
 /// Whether a map's entries may belong to groups. Only [`NoGroups`] and [`Groups`] implement this.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Grouping, RandomState};
+///
+/// /// Takes maps with groups and maps without.
+/// fn report<G: Grouping>(map: &ExpiryMap<u64, String, RandomState, G>) {
+///     println!("{} sessions", map.len());
+/// }
+/// ```
 pub trait Grouping: kind::MapKind {}
 
 /// Entries do not belong to groups. Such a map has no calls for groups, and groups cost it neither
 /// memory nor time.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, NoGroups, RandomState};
+///
+/// // These are the defaults of the last two parameters.
+/// let map: ExpiryMap<u64, String, RandomState, NoGroups> =
+///     ExpiryMap::builder().build(|_, _| ())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NoGroups(());
 
@@ -19,6 +41,19 @@ pub struct NoGroups(());
 /// bytes per entry than a map without groups, whether the entry is in a group or not, and 12 to 24
 /// more per member. In a group that has lost most of its members, each remaining member needs up to
 /// 64 bytes.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{ExpiryMap, Groups, RandomState};
+///
+/// struct Sessions {
+///     by_user: ExpiryMap<u64, String, RandomState, Groups<String>>,
+/// }
+/// let by_user = ExpiryMap::builder().groups().build(|_, _| ())?;
+/// let sessions = Sessions { by_user };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Groups<G>(PhantomData<fn() -> G>);
 
 impl Grouping for NoGroups {}

@@ -99,6 +99,22 @@ where
     /// Linear in the greatest number of entries that existed at one time since the last
     /// [`shrink_to_fit`](Self::shrink_to_fit). An entry that is inserted during the call may or may
     /// not be visited.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// assert_eq!(map.retain(|_, name| name.starts_with('G')), 1);
+    /// assert!(!map.contains(&7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
         let now = self.now();
@@ -137,6 +153,22 @@ where
     /// # Complexity
     ///
     /// As for [`retain`](Self::retain).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// assert_eq!(map.clear(), 2);
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn clear(&self) -> usize {
         let mut taken = self.engine.take_pending(false);
@@ -203,6 +235,23 @@ where
     /// # Complexity
     ///
     /// As for [`retain`](Self::retain), over the whole iteration.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// let mut names: Vec<&str> = map.iter().map(|(_, name)| name).collect();
+    /// names.sort();
+    /// assert_eq!(names, ["Ada", "Grace"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn iter(&self) -> Entries<'_, K, V, S, G>
     where
@@ -240,6 +289,22 @@ where
 }
 
 /// An iterator over clones of a map's entries; see [`ExpiryMap::iter`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::ExpiryMap;
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// map.insert(7, "Ada")?;
+/// for (id, name) in &map {
+///     println!("{id}: {name}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Entries<'a, K, V, S = RandomState, G = NoGroups>
 where
     K: Clone + Send + 'static,

@@ -2,7 +2,9 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod.rs` | `ExpiryMap`, and the calls that insert, read, change and remove |
+//! | `mod.rs` | `ExpiryMap`, and the calls for the map as a whole |
+//! | `insert.rs` | the calls that insert |
+//! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
 //! | `grouping.rs` | whether entries may belong to groups |
@@ -20,6 +22,8 @@ mod frontend;
 mod grouped;
 mod grouping;
 mod groups;
+mod insert;
+mod lookup;
 mod many;
 mod members;
 mod span;
@@ -40,17 +44,14 @@ pub use stream::Expirations;
 
 pub(crate) use frontend::MapFrontend;
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use crate::engine::{Engine, Lifecycle, Shutdown};
 use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
-use crate::shard::{Arming, Cancelling, KeyHash};
+use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tick::Time;
-use frontend::MapEntry;
-use touch::jitter_seed;
 
 /// A concurrent map whose entries expire: after a time without a touch, after a time since the
 /// insertion, or after whichever comes first.
@@ -166,6 +167,18 @@ where
 {
     /// Returns a builder with default options. Without a time to idle and a time to live, only
     /// entries that are inserted with an [`Expiry`] of their own expire.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, String>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .build(|_, expired| println!("{} has left", expired.value))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> ExpiryMapBuilder<K, V> {
         ExpiryMapBuilder::new()
     }
@@ -195,18 +208,61 @@ where
     }
 
     /// Returns the current time of the map's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// let deadline = map.deadline(&7).expect("the entry is there");
+    /// assert_eq!(deadline, map.now() + Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
     }
 
     /// Returns the expiry of entries that are inserted without an [`Expiry`] of their own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.expiry().idle(), Some(Duration::from_secs(60)));
+    /// assert_eq!(map.expiry().lifetime(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn expiry(&self) -> Expiry {
         self.engine.frontend.expiry
     }
 
     /// Returns the stage of the map's life.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Lifecycle};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.state(), Lifecycle::Running);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn state(&self) -> Lifecycle {
         self.engine.closing().state()
@@ -217,12 +273,42 @@ where
     /// # Complexity
     ///
     /// Takes one lock per stripe, one after the other. No snapshot while others insert and remove.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// assert_eq!(map.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.engine.pending()
     }
 
     /// Returns whether the map has no entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert!(map.is_empty());
+    /// map.insert(7, "Ada")?;
+    /// assert!(!map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
@@ -234,6 +320,23 @@ where
     /// # Complexity
     ///
     /// Takes one lock per stripe, twice: about ten microseconds in all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert(8, "Grace")?;
+    /// map.remove(&7);
+    /// let stats = map.stats();
+    /// assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (2, 1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect_stats(&self.engine)
@@ -258,6 +361,19 @@ where
     /// # Panics
     ///
     /// Panics on a map that a test drives. Use its driver's `shutdown`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, Shutdown};
+    ///
+    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// map.insert(7, "Ada")?;
+    /// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+    /// assert_eq!(report.handed_back[0].value, "Ada");
+    /// assert!(map.insert(8, "Grace").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown(
         &self,
         mode: Shutdown,
@@ -279,6 +395,19 @@ where
     /// # Panics
     ///
     /// As for [`shutdown`](Self::shutdown).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ExpiryMap, Shutdown};
+    ///
+    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+    /// map.insert(7, "Ada")?;
+    /// let ticket = map.begin_shutdown(Shutdown::HandBack);
+    /// // .. close everything else meanwhile ..
+    /// assert_eq!(ticket.wait().handed_back.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<ExpiryReport<K, V>> {
         assert!(
             !self.engine.is_stepped(),
@@ -298,271 +427,6 @@ where
         let shards = self.engine.shards();
         let hash = shards.finalize_hash(self.engine.frontend.hasher.hash_one(key));
         (shards.stripe_of(hash), hash)
-    }
-}
-
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
-where
-    K: Hash + Eq + Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
-{
-    /// Inserts an entry that lives as long as the builder says. An entry of the same key, due or
-    /// not, is replaced in the same step. Its value comes back, and it is not delivered.
-    ///
-    /// # Errors
-    ///
-    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
-    /// [closed](InsertRefusal::Closed).
-    ///
-    /// # Complexity
-    ///
-    /// Constant: one hash, one lock, one probe of the index.
-    pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.insert_with(key, value, self.expiry())
-    }
-
-    /// Inserts an entry that lives as long as `expiry` says, whatever the builder said.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{Expiry, ExpiryMap};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let stepped = ExpiryMap::<&str, u32>::builder()
-    ///     .time_to_idle(Duration::from_secs(60))
-    ///     .build_stepped(1, |_, _| ())?;
-    /// let map = stepped.map();
-    /// map.insert("as the others", 1)?;
-    /// map.insert_with("for a minute more", 2, map.expiry().time_to_idle(Duration::from_secs(120)))?;
-    /// map.insert_with("for good", 3, Expiry::NEVER)?;
-    /// stepped.advance(Duration::from_secs(60));
-    /// assert_eq!(map.len(), 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn insert_with(
-        &self,
-        key: K,
-        value: V,
-        expiry: Expiry,
-    ) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, expiry, false)
-    }
-
-    /// Inserts an entry; `if_absent` refuses to replace one that lives.
-    fn put(
-        &self,
-        key: K,
-        value: V,
-        expiry: Expiry,
-        if_absent: bool,
-    ) -> Result<Inserted<V>, InsertError<K, V>> {
-        let (stripe, hash) = self.hash_of(&key);
-        let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
-        let deadline = session.deadline(now);
-        let mut given = Some((key, session));
-        let answer = self.engine.arm(
-            stripe,
-            &mut given,
-            |stripe, (key, _)| {
-                // An entry whose lifetime is over counts as absent, even if it still waits for its
-                // delivery.
-                let slot = if if_absent {
-                    stripe.find(hash, key)
-                } else {
-                    None
-                };
-                let session = slot.and_then(|slot| stripe.pending_payload(slot));
-                let is_over = session.is_some_and(|(session, _)| !session.lives(now));
-                stripe.admit(hash, key, if_absent && !is_over)
-            },
-            |stripe, admission, (key, session)| {
-                // The usual case, without the large answer of `arm`.
-                if admission.is_vacant() {
-                    stripe.arm_vacant(hash, key, session, deadline, now);
-                    return (None, None);
-                }
-                let Arming { dropped, .. } =
-                    stripe.arm(admission, hash, key, session, deadline, now);
-                dropped
-            },
-        );
-        match (answer, given) {
-            (Ok((_key, None)), _) => Ok(Inserted::New),
-            (Ok((_key, Some(old))), _) => Ok(Inserted::Replaced(old.value)),
-            (Err(refusal), Some((key, session))) => Err(InsertError {
-                key,
-                value: session.value,
-                refusal: InsertRefusal::of(refusal),
-            }),
-            (Err(_), None) => unreachable!("a refused call takes nothing"),
-        }
-    }
-
-    /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
-    /// is over does not count: if it has not been delivered yet, it is replaced.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied).
-    pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, self.expiry(), true)
-    }
-
-    /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`
-    /// returns. If two calls do this at the same time, both may call `make`, and both return the
-    /// inserted value.
-    ///
-    /// `make` runs without a lock and may call the map. If its value is not needed, it is dropped.
-    /// The value's `Clone` runs under a lock if the entry was there.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    pub fn get_or_insert_with(
-        &self,
-        key: K,
-        make: impl FnOnce() -> V,
-    ) -> Result<Found<V>, InsertError<K, V>>
-    where
-        V: Clone,
-    {
-        if let Some(value) = self.get(&key) {
-            return Ok(Found::Present(value));
-        }
-        // Made and cloned once and without a lock, even if the loop repeats.
-        let mut given = (key, make());
-        let value = given.1.clone();
-        loop {
-            let (key, made) = given;
-            let error = match self.insert_if_absent(key, made) {
-                Ok(inserted) => {
-                    let replaced = inserted.replaced();
-                    return Ok(Found::Inserted { value, replaced });
-                }
-                Err(error) => error,
-            };
-            if error.refusal != InsertRefusal::Occupied {
-                return Err(error);
-            }
-            if let Some(value) = self.get(&error.key) {
-                return Ok(Found::Present(value));
-            }
-            // The entry has gone again in between.
-            given = (error.key, error.value);
-        }
-    }
-
-    /// Returns the time at which `key` expires unless it is touched; [`Time::MAX`] if it never
-    /// does.
-    #[must_use]
-    pub fn deadline<Q>(&self, key: &Q) -> Option<Time>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.look(key, |_, deadline| deadline)
-    }
-
-    /// Returns whether there is an entry for `key`.
-    #[must_use]
-    pub fn contains<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.deadline(key).is_some()
-    }
-
-    /// Returns a clone of the value, without touching the entry. The value's `Clone` runs under a
-    /// lock.
-    #[must_use]
-    pub fn get<Q>(&self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        self.with(key, V::clone)
-    }
-
-    /// Calls `look` with the value and returns its result, without touching the entry. `look` runs
-    /// [under a lock](Self#user-code-under-a-lock).
-    pub fn with<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.look(key, |value, _| look(value))
-    }
-
-    /// Calls `look` with the value and the deadline of an entry that lives.
-    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V, Time) -> R) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
-        self.engine.shards().peek(stripe, |stripe| {
-            let slot = stripe.find(hash, key)?;
-            let (session, deadline) = stripe.pending_payload(slot)?;
-            session.lives(now).then(|| look(&session.value, deadline))
-        })
-    }
-
-    /// Calls `change` with the value and returns its result, without touching the entry. `change`
-    /// runs [under a lock](Self#user-code-under-a-lock).
-    pub fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
-        self.engine.with(stripe, |stripe| {
-            let slot = stripe.find(hash, key)?;
-            let (session, _) = stripe.pending_payload_mut(slot)?;
-            session.lives(now).then(|| change(&mut session.value))
-        })
-    }
-
-    /// Removes the entry. It is not delivered any more, even if it is due and waits for its
-    /// delivery.
-    ///
-    /// # Complexity
-    ///
-    /// Constant. The memory is free at once.
-    #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
-    pub fn remove<Q>(&self, key: &Q) -> Removed<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (stripe, hash) = self.hash_of(key);
-        let cancelling = self.engine.with(stripe, |stripe| stripe.cancel(hash, key));
-        match cancelling {
-            Cancelling::Cancelled {
-                deadline,
-                dropped: (_key, Some(session)),
-                ..
-            } => Removed::Removed {
-                value: session.value,
-                deadline,
-            },
-            Cancelling::Cancelled { .. } => unreachable!("a cancelled entry returns its payload"),
-            Cancelling::Running(_) => Removed::Expired,
-            Cancelling::NotFound => Removed::NotFound,
-        }
     }
 }
 

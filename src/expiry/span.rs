@@ -39,6 +39,22 @@ fn span(nanos: u64) -> Option<Duration> {
 
 impl Expiry {
     /// The entry does not expire.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Expiry, ExpiryMap};
+    ///
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert_with(7, "Ada", Expiry::NEVER)?;
+    /// stepped.advance(Duration::from_secs(3600));
+    /// assert!(map.contains(&7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const NEVER: Expiry = Expiry {
         idle: FOR_GOOD,
         lifetime: FOR_GOOD,
@@ -64,6 +80,16 @@ impl Expiry {
     /// Returns the same rule with jitter: each entry's times are up to `percent` percent longer or
     /// shorter, at random. So entries that were inserted at the same time do not all expire at
     /// once. An entry keeps its own times through all its touches. More than 100 means 100.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Expiry;
+    ///
+    /// // Between 54 and 66 minutes, at random for each entry.
+    /// let expiry = Expiry::NEVER.time_to_live(Duration::from_secs(3600)).jitter(10);
+    /// ```
     #[must_use]
     pub fn jitter(mut self, percent: u8) -> Self {
         self.jitter = percent.min(100);

@@ -20,6 +20,25 @@ where
     /// # Complexity
     ///
     /// Constant: one probe and one write. The wheel is not touched until the old deadline comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Touch};
+    ///
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// stepped.advance(Duration::from_secs(59));
+    /// assert!(matches!(map.touch(&7), Touch::Touched { .. }));
+    /// stepped.advance(Duration::from_secs(59));
+    /// assert!(map.contains(&7));
+    /// assert_eq!(map.touch(&8), Touch::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn touch<Q>(&self, key: &Q) -> Touch
     where
         K: Borrow<Q>,
@@ -34,6 +53,23 @@ where
     }
 
     /// Returns a clone of the value and touches the entry. The value's `Clone` runs under a lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// stepped.advance(Duration::from_secs(59));
+    /// assert_eq!(map.get_and_touch(&7), Some("Ada"));
+    /// stepped.advance(Duration::from_secs(59));
+    /// assert!(map.contains(&7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn get_and_touch<Q>(&self, key: &Q) -> Option<V>
     where
@@ -57,6 +93,24 @@ where
     }
 
     /// Gives `key` another [`Expiry`]. Its time to idle and its lifetime start now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Expiry, ExpiryMap};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// // "Remember me": a day instead of the map's own times.
+    /// let day = Duration::from_secs(24 * 3600);
+    /// assert!(map.set_expiry(&7, Expiry::NEVER.time_to_live(day)).is_alive());
+    /// assert_eq!(map.deadline(&7), Some(map.now() + day));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_expiry<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
         K: Borrow<Q>,

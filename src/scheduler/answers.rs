@@ -11,6 +11,21 @@ use crate::tick::Time;
 /// The id of an arming that has ended answers `NotFound` everywhere, even when its slot is in use
 /// again. So does the id of another scheduler. Moving a timer keeps its id. Replacing it gives a
 /// new id, and each round of a repeating timer has its own.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let first = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// let second = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// assert_ne!(first.id, second.id);
+/// assert!(!timers.by_id(first.id).cancel().is_cancelled());
+/// assert!(timers.by_id(second.id).cancel().is_cancelled());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerId {
     pub(crate) tag: u32,
@@ -21,6 +36,20 @@ pub struct TimerId {
 const _: () = assert!(size_of::<TimerId>() == 16);
 
 /// An accepted timer.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let first = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// let second = timers.schedule("request 7", Duration::from_secs(9), |_| ())?;
+/// assert_eq!(second.replaced, Some(first.deadline));
+/// assert!(!second.after_run);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Scheduled {
@@ -36,6 +65,23 @@ pub struct Scheduled {
 }
 
 /// The result of `reschedule`.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// use tourbillon::Reschedule;
+///
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// match timers.reschedule("connection 7", Duration::from_secs(30)) {
+///     Reschedule::Moved { .. } => println!("it has 30 s again"),
+///     Reschedule::Running => println!("too late, it is being closed"),
+///     _ => println!("unknown connection"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
@@ -54,6 +100,20 @@ pub enum Reschedule {
 }
 
 /// The result of `pull_in`.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// use tourbillon::PullIn;
+///
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let answer = timers.pull_in("sync", Duration::from_secs(5));
+/// assert_eq!(answer, PullIn::NotFound);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "a timer that was not moved runs at its old time, or not at all"]
@@ -77,6 +137,22 @@ pub enum PullIn {
 }
 
 /// The result of `cancel`.
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon::Scheduler;
+/// use tourbillon::Cancel;
+///
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// match timers.cancel("request 7") {
+///     Cancel::Cancelled { .. } => println!("it will not time out"),
+///     Cancel::Running => println!("too late, its task has started"),
+///     _ => println!("unknown request"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cancel {
@@ -97,6 +173,19 @@ pub enum Cancel {
 
 impl Cancel {
     /// Returns whether a timer was cancelled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// assert!(timers.cancel("request 7").is_cancelled());
+    /// assert!(!timers.cancel("request 7").is_cancelled());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_cancelled(self) -> bool {
         matches!(self, Cancel::Cancelled { .. })
@@ -104,6 +193,19 @@ impl Cancel {
 }
 
 /// The facts known of a timer at one moment.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// let info = timers.get("request 7").expect("the timer is pending");
+/// assert_eq!((info.id, info.deadline), (timer.id, timer.deadline));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TimerInfo {
@@ -117,6 +219,19 @@ pub struct TimerInfo {
 
 impl TimerInfo {
     /// Returns the time from `now` until the deadline; zero if the deadline has passed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// let info = timers.get("request 7").expect("the timer is pending");
+    /// assert_eq!(info.remaining(timers.now()), Duration::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn remaining(&self, now: Time) -> Duration {
         self.deadline.since(now)
@@ -124,6 +239,21 @@ impl TimerInfo {
 }
 
 /// The state of a timer.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// use tourbillon::TimerState;
+///
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// let info = timers.get("request 7").expect("the timer is pending");
+/// assert_eq!(info.state, TimerState::Pending);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimerState {

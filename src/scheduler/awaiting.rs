@@ -16,6 +16,25 @@ use crate::job::drop_catching;
 
 /// The future of [`Handle::cancel_and_wait_async`]. Dropping it ends the wait. If it is dropped
 /// under a lock of this crate, the wait ends when that lock is released.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::Scheduler;
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// # let scheduler = Scheduler::<&str>::new()?;
+/// # let timers = scheduler.handle();
+/// let cancelled = timers.cancel_and_wait_async("import");
+/// // Any timeout can limit the wait, such as that of this crate.
+/// let timer = tourbillon::Timer::new()?;
+/// assert!(timer.timeout(Duration::from_secs(1), cancelled).await.is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it cancels without being awaited, and does not wait"]
 pub struct CancelAndWait<K, S = RandomState>
 where
@@ -44,6 +63,24 @@ where
     /// The future returns [`WaitError::WouldDeadlock`] from inside the run that it would wait for.
     /// It also returns it from inside any task that is a closure, since a closure's run can't be
     /// identified there. A run that waits for itself by way of another task is not detected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::ZERO, |_| { /* reads a file */ })?;
+    /// timers.cancel_and_wait_async("import").await?;
+    /// // The task is not running and never will, so the file can be deleted.
+    /// assert!(!timers.contains("import"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_and_wait_async<Q>(&self, key: &Q) -> CancelAndWait<K, S>
     where
         K: Borrow<Q>,

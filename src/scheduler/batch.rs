@@ -77,6 +77,22 @@ where
 
     /// Calls [`cancel`](Self::cancel) for many keys. The results are in the order of the keys. The
     /// call is not atomic, like [`reschedule_many`](Self::reschedule_many).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::Cancel;
+    ///
+    /// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule(1, Duration::from_secs(1), |_| ())?;
+    /// let answers = timers.cancel_many(&[1, 2]);
+    /// assert!(answers[0].is_cancelled());
+    /// assert_eq!(answers[1], Cancel::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel_many<'a, Q>(&self, keys: impl IntoIterator<Item = &'a Q>) -> Vec<Cancel>
     where
         K: Borrow<Q>,

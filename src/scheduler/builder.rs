@@ -64,6 +64,16 @@ impl<K, S> Builder<K, S> {
     engine_options!();
 
     /// Sets the hasher of the keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::hash::RandomState;
+    /// use tourbillon::Scheduler;
+    ///
+    /// let scheduler = Scheduler::<String>::builder().hasher(RandomState::new()).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hasher<S2>(self, hasher: S2) -> Builder<K, S2> {
         Builder {
             config: self.config,
@@ -76,6 +86,17 @@ impl<K, S> Builder<K, S> {
 
     /// Sets a handler for tasks that panicked. It is called on the thread that ran the task. The
     /// panic is caught and counted in any case, and the panic hook has printed it before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Scheduler;
+    ///
+    /// let scheduler = Scheduler::<String>::builder()
+    ///     .on_panic(|panic| eprintln!("the task of {} panicked: {}", panic.key, panic.message))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_panic(mut self, tell: impl Fn(&TaskPanic<'_, K>) + Send + Sync + 'static) -> Self {
         self.on_panic = Some(Box::new(tell));
         self
@@ -94,6 +115,17 @@ where
     /// # Errors
     ///
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{BuildError, Scheduler};
+    ///
+    /// let scheduler = Scheduler::<u64>::builder().workers(2).build()?;
+    /// let refused = Scheduler::<u64>::builder().workers(0).build();
+    /// assert!(matches!(refused, Err(BuildError::Workers(0))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, ticker_states) = self.parts(clock, None)?;

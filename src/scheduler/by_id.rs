@@ -11,6 +11,21 @@ use crate::tick::Time;
 
 /// Calls on one arming; see [`Handle::by_id`]. They are cheaper than by key, since nothing is
 /// hashed.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// let first = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+/// let second = timers.schedule("request 7", Duration::from_secs(9), |_| ())?;
+/// // The first timer was replaced, so its id finds nothing, although the key is pending.
+/// assert_eq!(timers.by_id(first.id).get(), None);
+/// assert!(timers.by_id(second.id).cancel().is_cancelled());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ById<'a, K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -64,6 +79,18 @@ where
 
     /// Like [`Handle::cancel`]. The id of an arming that waits for the end of its key's run cancels
     /// only that arming. The id of the run notifies the run, and does not touch the waiting arming.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// assert!(timers.by_id(timer.id).cancel().is_cancelled());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel(&self) -> Cancel {
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return Cancel::NotFound;
@@ -94,6 +121,19 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Returns a view for calls on one arming instead of a key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// let _ = timers.by_id(timer.id).reschedule(Duration::from_secs(60));
+    /// assert_eq!(timers.get("request 7").map(|info| info.id), Some(timer.id));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn by_id(&self, id: TimerId) -> ById<'_, K, S> {
         ById { handle: self, id }

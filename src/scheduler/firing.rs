@@ -66,6 +66,21 @@ where
     }
 
     /// Returns how long after its deadline the task started.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("report", Duration::from_secs(60), |firing| {
+    ///     if firing.lateness() > Duration::from_secs(1) {
+    ///         eprintln!("{} is {:?} late", firing.key(), firing.lateness());
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lateness(&self) -> Duration {
         self.started.since(self.deadline)
@@ -74,12 +89,45 @@ where
     /// Returns whether the key was cancelled since this run started. A long task may check this and
     /// end early. A repeating task that was cancelled gets no further round. Takes one stripe's
     /// lock for a moment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("import", Duration::ZERO, |firing| {
+    ///     for _row in 0..1_000_000 {
+    ///         if firing.is_cancelled() {
+    ///             return;
+    ///         }
+    ///         // .. import the row ..
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.handle.is_run_cancelled(self.id)
     }
 
     /// Returns the scheduler that runs the task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("poll", Duration::from_secs(1), |firing| {
+    ///     // Twice the pause after the first attempt.
+    ///     let _ = firing.handle().schedule("poll", Duration::from_secs(2), |_| ());
+    /// })?;
+    /// assert_eq!(scheduler.advance(Duration::from_secs(3)).len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn handle(&self) -> &Handle<K, S> {
         self.handle

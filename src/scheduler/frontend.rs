@@ -16,6 +16,18 @@ use crate::sync::Mutex;
 use crate::tick::Time;
 
 /// A task that panicked, as [`Builder::on_panic`](crate::Builder::on_panic) receives it.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Scheduler, TaskPanic};
+///
+/// fn log(panic: &TaskPanic<'_, u64>) {
+///     eprintln!("task {}, due at {:?}: {}", panic.key, panic.deadline, panic.message);
+/// }
+/// let scheduler = Scheduler::<u64>::builder().on_panic(log).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TaskPanic<'a, K> {
@@ -31,6 +43,20 @@ pub(crate) type OnPanic<K> = Box<dyn Fn(&TaskPanic<'_, K>) + Send + Sync>;
 
 #[cfg(any(test, feature = "test-util"))]
 /// A run, as the test kit records it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// let timer = timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// let fired = scheduler.advance(Duration::from_secs(5));
+/// assert_eq!((fired[0].key, fired[0].id), ("a", timer.id));
+/// assert_eq!(fired[0].at, timer.deadline);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fired<K> {

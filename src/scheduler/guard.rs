@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use super::answers::{Cancel, TimerId};
 use super::handle::Handle;
 use super::hasher::RandomState;
-use crate::shard::{is_under_a_lock, when_unlocked};
+use crate::shard::{is_under_lock, when_unlocked};
 
 /// Cancels one arming when it is dropped; see [`Handle::cancel_on_drop`].
 ///
@@ -51,6 +51,20 @@ where
     /// Returns a guard that cancels the timer when it is dropped. For a repeating timer, this ends
     /// the repetition if the guard is dropped before the round with this id has ended. Later it
     /// does nothing; to end a repetition at any time, cancel by key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// let guard = timers.cancel_on_drop(timer.id);
+    /// drop(guard);
+    /// assert!(!timers.contains("request 7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use = "dropping the guard cancels the timer"]
     pub fn cancel_on_drop(&self, id: TimerId) -> CancelGuard<K, S> {
         CancelGuard {
@@ -66,6 +80,19 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Keeps the timer and drops the guard.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let timer = timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// timers.cancel_on_drop(timer.id).disarm();
+    /// assert!(timers.contains("request 7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn disarm(mut self) {
         self.id = None;
     }
@@ -79,7 +106,7 @@ where
         let answer = self.handle.by_id(id).cancel();
         // Disarmed only after the call, and not under a lock: if the call panics or does nothing,
         // the drop has to cancel.
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             self.id = None;
         }
         answer
@@ -96,7 +123,7 @@ where
             return;
         };
         // The usual case, without a clone of the handle.
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             self.handle.by_id(id).cancel();
             return;
         }

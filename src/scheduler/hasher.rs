@@ -20,6 +20,17 @@ use std::hash::{BuildHasher, Hasher};
 pub struct RandomState(ahash::RandomState);
 
 /// The hasher of [`RandomState`].
+///
+/// # Examples
+///
+/// ```
+/// use std::hash::{BuildHasher, Hasher};
+/// use tourbillon::{KeyHasher, RandomState};
+///
+/// let mut hasher: KeyHasher = RandomState::default().build_hasher();
+/// hasher.write_u64(7);
+/// let hash = hasher.finish();
+/// ```
 #[derive(Clone, Debug)]
 pub struct KeyHasher(ahash::AHasher);
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | `Scheduler`, the owner of the threads |
 //! | `builder.rs` | the options |
-//! | `handle.rs`, `batch.rs`, `pending.rs` | the calls by key |
+//! | `handle/`, `batch.rs`, `pending.rs` | the calls by key |
 //! | `by_id.rs` | the calls on one arming |
 //! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
@@ -126,6 +126,19 @@ where
     }
 
     /// Returns a builder with default options.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// let scheduler = Scheduler::<u64>::builder()
+    ///     .tick(Duration::from_millis(10))
+    ///     .max_pending(1_000_000)
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> Builder<K> {
         Builder::new()
     }
@@ -143,6 +156,18 @@ where
     }
 
     /// Returns a handle, which any thread may use.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<u64>::new()?;
+    /// let timers = scheduler.handle();
+    /// let timers = scheduler.handle();
+    /// timers.schedule(7, Duration::from_secs(5), |_| println!("5 s have passed"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn handle(&self) -> Handle<K, S> {
         self.handle.clone()
@@ -163,6 +188,22 @@ where
     /// dropped. It waits no longer than the limits in `mode` and in the builder's `shutdown_limit`,
     /// both by the scheduler's clock. User code under a lock, such as a key's `Eq`, can delay it
     /// further.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Scheduler, Shutdown};
+    ///
+    /// let scheduler = Scheduler::<u64>::new()?;
+    /// let timers = scheduler.handle();
+    /// scheduler.handle().schedule(7, Duration::ZERO, |_| println!("done"))?;
+    /// // Pending timers still run, but for no more than 10 s.
+    /// let limit = Duration::from_secs(10);
+    /// let report = scheduler.shutdown(Shutdown::Drain { limit }).expect("not called from a task");
+    /// assert!(report.handed_back.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
         Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
     }

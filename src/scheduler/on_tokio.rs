@@ -21,6 +21,20 @@ use crate::shard::Start;
 use crate::tick::Time;
 
 /// Schedules tasks that are futures; see [`Handle::on_tokio`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # let scheduler = Scheduler::<u64>::new()?;
+/// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+/// timers.schedule(7, Duration::from_secs(5), async |_| println!("5 s have passed"))?;
+/// // The other calls are those of the handle.
+/// assert!(timers.handle().cancel(&7).is_cancelled());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct OnTokio<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -32,6 +46,20 @@ where
 
 /// A run of a future, as the future sees it: like a [`Firing`], but it can be kept. Clones stand
 /// for the same run.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # let scheduler = Scheduler::<u64>::new()?;
+/// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+/// timers.schedule(7, Duration::from_secs(5), async |firing| {
+///     println!("request {} timed out, {:?} late", firing.key(), firing.lateness());
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct AsyncFiring<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -115,6 +143,21 @@ where
     /// # Errors
     ///
     /// As for [`Handle::schedule`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # let scheduler = Scheduler::<u64>::new()?;
+    /// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+    /// timers.schedule(7, Duration::from_secs(5), async |firing| {
+    ///     // .. await whatever it takes ..
+    ///     println!("request {} has timed out", firing.key());
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn schedule<F, R>(
         &self,
         key: K,
@@ -204,6 +247,24 @@ where
 }
 
 /// The future of [`AsyncFiring::cancelled`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{AsyncFiring, Scheduler, Timer};
+///
+/// async fn import(firing: AsyncFiring<u64>) {
+///     let timer = Timer::new().expect("a thread starts");
+///     // Works for a minute, or until the key is cancelled.
+///     let _ = timer.timeout(Duration::from_secs(60), firing.cancelled()).await;
+/// }
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # let scheduler = Scheduler::<u64>::new()?;
+/// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+/// timers.schedule(7, Duration::from_secs(5), import)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Cancelled<K, S = RandomState>(CancellationOfRun<SchedulerFrontend<K, S>>)
 where

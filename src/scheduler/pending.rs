@@ -11,6 +11,20 @@ use super::hasher::RandomState;
 const PORTION: usize = 256;
 
 /// An iterator over a scheduler's timers; see [`Handle::pending`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// timers.schedule("b", Duration::from_secs(2), |_| ())?;
+/// let next = timers.pending().min_by_key(|(_, info)| info.deadline);
+/// assert_eq!(next.map(|(key, _)| key), Some("a"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Pending<'a, K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -30,6 +44,21 @@ where
     /// Walks over all timers, pending, queued and **also running** (which [`len`](Self::len) does
     /// not count), in no order. Portions are copied under one stripe's lock at a time, so timers
     /// that come, go or move meanwhile may or may not show.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// for (key, info) in timers.pending() {
+    ///     println!("{key} is due at {:?}: {:?}", info.deadline, info.state);
+    /// }
+    /// assert_eq!(timers.pending().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn pending(&self) -> Pending<'_, K, S> {
         Pending {

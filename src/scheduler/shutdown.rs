@@ -13,6 +13,23 @@ use crate::sync::channel::TryRecvError;
 use crate::tick::Time;
 
 /// The result of a shutdown.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let timers = scheduler.handle();
+/// timers.schedule("report", Duration::from_secs(60), |_| ())?;
+/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// for timer in &report.handed_back {
+///     println!("{} was due at {:?}", timer.key, timer.deadline);
+/// }
+/// assert_eq!(report.handed_back.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub struct Report<K, S = RandomState>
 where
@@ -31,6 +48,21 @@ where
 }
 
 /// A timer that did not run and was not cancelled.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let timers = scheduler.handle();
+/// timers.schedule("report", Duration::from_secs(60), |_| ())?;
+/// let mut report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let timer = report.handed_back.pop().expect("the timer had not started");
+/// assert_eq!(timer.key, "report");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub struct HandedBack<K, S = RandomState>
 where
@@ -47,6 +79,19 @@ where
 
 /// Yields the report of a shutdown that was called from inside a task, or that was only begun. It
 /// is also a future.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let ticket = scheduler.begin_shutdown(Shutdown::HandBack);
+/// // .. close everything else meanwhile ..
+/// let report = ticket.wait();
+/// assert_eq!(report.still_running, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the report holds what did not run"]
 pub struct ReportTicket<R>(BoundedReceiver<R>);
 
@@ -67,6 +112,20 @@ impl<R: Default> ReportTicket<R> {
     ///
     /// Blocks until the shutdown has ended. In the task that called for the shutdown, that is at
     /// its limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Scheduler, Shutdown};
+    ///
+    /// let scheduler = Scheduler::<&str>::new()?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("report", Duration::from_secs(60), |_| ())?;
+    /// let report = scheduler.begin_shutdown(Shutdown::HandBack).wait();
+    /// assert_eq!(report.handed_back.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn wait(self) -> R {
         self.0.recv().unwrap_or_default()
@@ -77,6 +136,20 @@ impl<R: Default> ReportTicket<R> {
     /// # Errors
     ///
     /// Returns the ticket while the shutdown is in progress.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{Scheduler, Shutdown};
+    ///
+    /// let scheduler = Scheduler::<&str>::new()?;
+    /// let timers = scheduler.handle();
+    /// match scheduler.begin_shutdown(Shutdown::HandBack).try_wait() {
+    ///     Ok(report) => println!("{} timers came back", report.handed_back.len()),
+    ///     Err(ticket) => drop(ticket), // or ask again later
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_wait(self) -> Result<R, Self> {
         match self.0.try_recv() {
             Ok(report) => Ok(report),

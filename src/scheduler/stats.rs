@@ -11,6 +11,22 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 ///
 /// The armings balance: `scheduled = ran + cancelled + replaced + handed_back + pending`. Each
 /// stripe is read under its lock, so the sum is exact even while the scheduler runs.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// timers.schedule("b", Duration::from_secs(2), |_| ())?;
+/// scheduler.advance(Duration::from_secs(1));
+/// let stats = timers.stats();
+/// assert_eq!((stats.scheduled, stats.ran, stats.pending), (2, 1, 1));
+/// assert!(stats.balances());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -60,6 +76,19 @@ pub struct Stats {
 }
 
 /// The numbers of one shard.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// # let timers = scheduler.handle();
+/// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// let stats = timers.stats();
+/// assert_eq!(stats.shards.iter().map(|shard| shard.pending).sum::<u64>(), stats.pending);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ShardStats {
@@ -85,6 +114,21 @@ impl Stats {
     }
 
     /// Returns start minus deadline of every task that started, over all shards.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// scheduler.advance(Duration::from_secs(1));
+    /// let lateness = timers.stats().lateness();
+    /// println!("99 % started within {:?} of their deadline", lateness.p99);
+    /// assert_eq!(lateness.count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn lateness(&self) -> Lateness {
         self.lateness
@@ -102,6 +146,17 @@ where
     ///
     /// Takes one lock per stripe, twice: about ten microseconds in all. The counters are kept per
     /// stripe, so other calls pay nothing shared for them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// let stats = timers.stats();
+    /// println!("{} pending, {} queued, {} panicked", stats.pending, stats.queued, stats.panicked);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect(self.engine())

@@ -10,6 +10,25 @@ use crate::shard::Start;
 use crate::tick::Time;
 
 /// A boxed task, as reports return it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown, Task};
+///
+/// let scheduler = Scheduler::<&str>::new()?;
+/// let timers = scheduler.handle();
+/// timers.schedule("report", Duration::from_secs(60), |_| println!("report"))?;
+/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let tasks: Vec<Task<&str>> = report.handed_back.into_iter().map(|timer| timer.task).collect();
+/// // Another scheduler can run the tasks.
+/// let other = Scheduler::<&str>::new()?;
+/// for task in tasks {
+///     other.handle().schedule("report", Duration::ZERO, |firing| task.run(firing))?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Task<K, S = RandomState>(Box<dyn RunTask<K, S>>)
 where
     K: Clone + Send + 'static,

@@ -44,6 +44,7 @@ impl Backlog {
     }
 
     /// Counts down for a ticket that was claimed or given back, and rings at half of the bound.
+    #[inline]
     pub(crate) fn claimed(&self, bell: &Doorbell) {
         // Relaxed: the fence in `ring_for` orders it before the read of the promise.
         let before = self.unclaimed.fetch_sub(1, Ordering::Relaxed);
@@ -56,6 +57,7 @@ impl Backlog {
     }
 
     /// Returns how many tickets the ticker may issue now.
+    #[inline]
     pub(crate) fn room(&self) -> usize {
         self.bound.saturating_sub(self.unclaimed())
     }
@@ -66,6 +68,7 @@ impl Backlog {
     }
 
     /// Returns the number of unclaimed tickets.
+    #[inline]
     pub(crate) fn unclaimed(&self) -> usize {
         // Relaxed: see `issue`.
         self.unclaimed.load(Ordering::Relaxed)

@@ -47,7 +47,7 @@ pub(crate) use stripe::{
     KeyHash, Moving, Refusal, RunEvent, Start, Stays, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
-pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_a_lock, refuse, when_unlocked};
+pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
 use user_code::UserCode;
 pub(crate) use user_code::{UserCodeCounts, UserCodeKind};
 pub(crate) use waiter::Waiter;
@@ -73,6 +73,7 @@ pub(crate) struct Shard {
 
 impl Shard {
     /// Returns the earliest due moment of all stripes of the shard, or [`Time::MAX`].
+    #[inline]
     pub(crate) fn least_due(&self) -> Time {
         let least = self
             .next_due

@@ -10,7 +10,7 @@
 //!
 //! While the thread panics, such a call must not panic either: in a panic hook, or in a drop during
 //! unwinding, a second panic would abort the process. Then its [`ReentrancyGuard`] is
-//! [inert](NoCalls::is_inert), and the call gets a stripe that is empty, belongs to no shard and
+//! [inert](ReentrancyGuard::is_inert), and the call gets a stripe that is empty, belongs to no shard and
 //! refuses everything.
 //!
 //! - **DEFER-1** Deferred work runs while the thread holds no lock of the crate. A [`ReentrancyGuard`] is
@@ -42,16 +42,18 @@ thread_local! {
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
 // because its vector is taken out before the work runs.
 thread_local! {
-    static PUT_OFF: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
+    static DEFERRED: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
+#[inline]
 fn state() -> u8 {
     STATE.with(Cell::get)
 }
 
 /// Returns whether the thread is in user code under a lock, where calls panic.
-pub(crate) fn is_under_a_lock() -> bool {
+#[inline]
+pub(crate) fn is_under_lock() -> bool {
     state() & UNDER != 0
 }
 
@@ -109,7 +111,7 @@ impl Drop for ReentrancyGuard {
         let state = state() & !UNDER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            do_what_was_put_off();
+            run_deferred_drops();
         }
     }
 }
@@ -133,7 +135,7 @@ impl Drop for Barrier {
         let state = state() & !BARRIER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            do_what_was_put_off();
+            run_deferred_drops();
         }
     }
 }
@@ -143,7 +145,7 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
     if state() & (UNDER | BARRIER) == 0 {
         return work();
     }
-    PUT_OFF.with(|list| list.borrow_mut().push(Box::new(work)));
+    DEFERRED.with(|list| list.borrow_mut().push(Box::new(work)));
     STATE.with(|cell| cell.set(cell.get() | WAITING));
 }
 
@@ -151,10 +153,10 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
 /// here again.
 #[cold]
 #[inline(never)]
-fn do_what_was_put_off() {
+fn run_deferred_drops() {
     // Before the work runs: work that is deferred meanwhile sets the bit again.
     STATE.with(|cell| cell.set(cell.get() & !WAITING));
-    let list = PUT_OFF.with(|list| take(&mut *list.borrow_mut()));
+    let list = DEFERRED.with(|list| take(&mut *list.borrow_mut()));
     for work in list {
         // The thread may be panicking already, and one panic must not keep the remaining work from
         // running.
@@ -243,7 +245,7 @@ mod tests {
                 let lock = ReentrancyGuard::begin();
                 assert!(lock.is_inert());
                 drop(lock);
-                assert!(is_under_a_lock());
+                assert!(is_under_lock());
                 self.0.note(7);
             }
         }

@@ -106,6 +106,7 @@ impl UserCode {
 
     /// Returns whether the shutdown has nothing to wait for in this shard. True before the bit is
     /// set, because the shutdown does not ask yet.
+    #[inline]
     pub(crate) fn is_over(&self) -> bool {
         // Acquire pairs with the Release in `leave`.
         let word = self.0.load(Ordering::Acquire);

@@ -110,6 +110,21 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside the map's handler.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// stepped.advance(Duration::from_secs(60));
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance(&self, by: Duration) {
         self.advance_to(self.now() + by);
     }
@@ -130,6 +145,22 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside the map's handler.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// assert!(stepped.advance_to_next());
+    /// assert!(map.is_empty());
+    /// assert!(!stepped.advance_to_next());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> bool {
         let ran = || self.map.stats().ran;
@@ -153,6 +184,22 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside the map's handler.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// stepped.clock().advance(Duration::from_secs(60));
+    /// stepped.settle();
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle(&self) {
         self.driver.settle();
     }

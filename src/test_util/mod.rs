@@ -51,6 +51,20 @@ use crate::tick::Time;
 ///
 /// One thread drives it at a time. It is not `Sync`, but its handles are. Calling `advance` and its
 /// siblings from inside a task panics.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Scheduler;
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(42)?;
+/// let timers = scheduler.handle();
+/// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+/// assert_eq!(scheduler.advance(Duration::from_secs(1))[0].key, "a");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Stepped<K, S = RandomState>
 where
     K: Clone + Send + 'static,
@@ -104,12 +118,38 @@ where
 
     /// Returns the clock, to set it by hand. Setting it runs nothing by itself;
     /// [`settle`](Self::settle) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// scheduler.clock().advance(Duration::from_secs(1));
+    /// assert_eq!(scheduler.settle().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.driver.hand().clone()
     }
 
     /// Lets `by` pass; see [`advance_to`](Self::advance_to).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(2), |_| ())?;
+    /// assert!(scheduler.advance(Duration::from_secs(1)).is_empty());
+    /// assert_eq!(scheduler.advance(Duration::from_secs(1)).len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance(&self, by: Duration) -> Vec<Fired<K>> {
         self.advance_to(self.now() + by)
@@ -134,6 +174,20 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(3600), |_| ())?;
+    /// let fired = scheduler.advance_to_next().expect("a timer is pending");
+    /// assert_eq!(fired[0].key, "a");
+    /// assert_eq!(scheduler.advance_to_next(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> Option<Vec<Fired<K>>> {
         let mut fired = Vec::new();
@@ -151,6 +205,20 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// // As if the machine had been suspended for an hour.
+    /// let fired = scheduler.jump_to(scheduler.now() + Duration::from_secs(3600));
+    /// assert_eq!(fired[0].at.since(fired[0].deadline), Duration::from_secs(3599));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn jump_to(&self, to: Time) -> Vec<Fired<K>> {
         self.driver.hand().set(to);
@@ -163,6 +231,18 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::ZERO, |_| ())?;
+    /// assert_eq!(scheduler.settle().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn settle(&self) -> Vec<Fired<K>> {
         self.driver.settle();
@@ -182,6 +262,19 @@ where
     /// # Panics
     ///
     /// Panics if it is called from inside a task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Scheduler, Shutdown};
+    ///
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// assert_eq!(scheduler.shutdown(Shutdown::HandBack).handed_back.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn shutdown(&self, mode: Shutdown) -> Report<K, S> {
         Report::of(self.driver.shut_down(mode))

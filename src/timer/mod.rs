@@ -19,7 +19,7 @@ use crate::job::drop_catching;
 use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
-use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_a_lock};
+use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded, thread_local, unique_number};
 use crate::tick::Time;
@@ -166,11 +166,31 @@ impl Timer {
     /// # Errors
     ///
     /// [`BuildError::Spawn`] if a thread did not start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Timer;
+    ///
+    /// let timer = Timer::new()?;
+    /// let _ = timer.after(Duration::from_secs(5), || println!("5 s have passed"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new() -> Result<Self, BuildError> {
         Self::builder().build()
     }
 
     /// Returns a builder with default options.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::Timer;
+    ///
+    /// let timer = Timer::builder().workers(1).max_pending(1_000).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> TimerBuilder {
         TimerBuilder {
             config: Config::new(),
@@ -192,6 +212,17 @@ impl Timer {
     /// # Complexity
     ///
     /// Constant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(5), || eprintln!("no answer in 5 s"))?;
+    /// assert!(!timeout.is_expired());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn after<F>(&self, delay: Duration, task: F) -> Result<Timeout, ScheduleError<F>>
     where
         F: FnOnce() + Send + 'static,
@@ -238,6 +269,18 @@ impl Timer {
     }
 
     /// Returns counters, queue depth and lateness.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(60), || ())?;
+    /// let stats = timer.stats();
+    /// assert_eq!((stats.scheduled, stats.pending), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         collect_stats(self.server.engine())
@@ -253,6 +296,21 @@ impl Timer {
     /// # Blocking
     ///
     /// As for [`Scheduler::shutdown`](crate::Scheduler::shutdown).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Shutdown, Timer};
+    ///
+    /// let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(60), || println!("run at the end"))?;
+    /// let report = timer.shutdown(Shutdown::HandBack).expect("not called from a task");
+    /// for handed_back in report.handed_back {
+    ///     (handed_back.task)();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
         Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
     }
@@ -279,6 +337,20 @@ impl fmt::Debug for Timer {
 }
 
 /// One timer of a [`Timer`]. Dropping it changes nothing.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Timer;
+/// # let timer = Timer::new()?;
+/// let timeout = timer.after(Duration::from_secs(5), || eprintln!("no answer in 5 s"))?;
+/// // A part of the answer came, so the 5 s start again.
+/// let _ = timeout.reschedule(Duration::from_secs(5));
+/// // The rest came.
+/// assert!(timeout.cancel().is_cancelled());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "without it the timer can't be cancelled; `let _ =` says that this is meant"]
 pub struct Timeout {
     link: Link,
@@ -292,6 +364,19 @@ pub struct Timeout {
 impl Timeout {
     /// Cancels the timer and drops its task. [`Cancel::Cancelled`] means that the task has not
     /// started and never will.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Cancel, Timer};
+    ///
+    /// let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(5), || ())?;
+    /// assert!(timeout.cancel().is_cancelled());
+    /// assert_eq!(timeout.cancel(), Cancel::NotFound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
         // Dropped without the lock.
@@ -321,6 +406,19 @@ impl Timeout {
     }
 
     /// Moves the timer to `delay` from now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Reschedule, Timer};
+    ///
+    /// let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(5), || ())?;
+    /// let moved = timeout.reschedule(Duration::from_secs(60));
+    /// assert!(matches!(moved, Reschedule::Moved { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
         let now = self.link.now();
         self.link
@@ -345,6 +443,19 @@ impl Timeout {
 
     /// Returns the time until the deadline; zero if the deadline has passed and no worker has
     /// started the task; `None` once the timer is expired or cancelled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let timer = Timer::new()?;
+    /// let timeout = timer.after(Duration::from_secs(60), || ())?;
+    /// assert!(timeout.remaining().is_some_and(|left| left <= Duration::from_secs(60)));
+    /// timeout.cancel();
+    /// assert_eq!(timeout.remaining(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let entry_info = self
@@ -365,7 +476,7 @@ impl Timeout {
         if cancelled {
             return Fate::Cancelled;
         }
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and nothing is known.
             return Fate::Pending;
         }
@@ -414,6 +525,20 @@ pub struct TimerReport {
 }
 
 /// A timer that did not run and was not cancelled.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Shutdown, Timer};
+///
+/// let timer = Timer::new()?;
+/// let timeout = timer.after(Duration::from_secs(60), || println!("run at the end"))?;
+/// let mut report = timer.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let handed_back = report.handed_back.pop().expect("the timer had not started");
+/// (handed_back.task)();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub struct TimerHandedBack {
     /// When the timer was due.

@@ -19,7 +19,7 @@ use super::{Link, Timer, TimerAction, stripe_of_thread};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
-use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_a_lock, when_unlocked};
+use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
 use crate::waker::leave;
@@ -50,6 +50,24 @@ impl Drop for WakeUp {
 /// cancels the timer after the lock is released. A sleep can be [reset](Self::reset), even after
 /// its end. The first poll arms it. Further polls neither allocate nor clone a waker, unless the
 /// task has moved.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon::Timer;
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// # let timer = Timer::new()?;
+/// // One sleep for the whole connection, which each message resets.
+/// let mut idle = timer.sleep(Duration::from_millis(20));
+/// idle.reset(Duration::from_millis(20));
+/// idle.await?;
+/// println!("nothing came for 20 ms");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Sleep {
     link: Link,
@@ -58,6 +76,23 @@ pub struct Sleep {
 }
 
 /// The reason why a sleep ended early.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{SleepError, Timer};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let timer = Timer::new()?;
+/// let sleep = timer.sleep(Duration::from_secs(3600));
+/// drop(timer);
+/// assert_eq!(sleep.await, Err(SleepError::Closed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SleepError {
@@ -86,6 +121,26 @@ impl fmt::Display for SleepError {
 impl std::error::Error for SleepError {}
 
 /// The reason why [`Timer::timeout`] has no output.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Timer, TimeoutError};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let timer = Timer::new()?;
+/// let answer = std::future::pending::<u32>();
+/// match timer.timeout(Duration::from_millis(20), answer).await {
+///     Ok(answer) => println!("the answer is {answer}"),
+///     Err(TimeoutError::Elapsed) => println!("no answer in 20 ms"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimeoutError {
@@ -150,6 +205,22 @@ impl Timer {
     }
 
     /// Like [`sleep`](Self::sleep), until a time of the timer's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let timer = Timer::new()?;
+    /// let deadline = timer.now() + Duration::from_millis(20);
+    /// timer.sleep_until(deadline).await?;
+    /// assert!(timer.now() >= deadline);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
         let stripe = stripe_of_thread(self.server.engine());
         Sleep {
@@ -217,6 +288,17 @@ impl Sleep {
     }
 
     /// Returns whether the deadline has come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let timer = Timer::new()?;
+    /// assert!(!timer.sleep(Duration::from_secs(60)).is_elapsed());
+    /// assert!(timer.sleep(Duration::ZERO).is_elapsed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
         self.link.now() >= self.deadline
@@ -225,6 +307,22 @@ impl Sleep {
     /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
     /// write for a later deadline. So one sleep that each message resets can report an idle
     /// connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let timer = Timer::new()?;
+    /// let mut sleep = timer.sleep(Duration::from_secs(3600));
+    /// sleep.reset(Duration::from_millis(20));
+    /// sleep.await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reset(&mut self, delay: Duration) {
         self.reset_until(self.link.now() + delay);
     }
@@ -243,7 +341,7 @@ impl Sleep {
             // The entry is gone and its task was woken, so the next poll arms the sleep again. But
             // while the thread panics under a lock, no stripe was searched, and the entry has to go
             // later.
-            if is_under_a_lock() {
+            if is_under_lock() {
                 self.cancel();
             }
             self.armed = None;
@@ -290,7 +388,7 @@ impl Sleep {
         let Some((stripe, id)) = self.armed.take() else {
             return;
         };
-        if !is_under_a_lock() {
+        if !is_under_lock() {
             return take_back(&self.link, stripe, id);
         }
         let link = Arc::clone(&self.link);
@@ -339,7 +437,7 @@ impl Future for Sleep {
         if waits {
             return Poll::Pending;
         }
-        if is_under_a_lock() {
+        if is_under_lock() {
             // The thread panics under a lock: no stripe was searched, and the entry may be there.
             return Poll::Ready(Err(SleepError::UnderLock));
         }

@@ -140,11 +140,11 @@ impl CoreWheel {
             "WHEEL-1: an entry is filed once"
         );
         self.len += 1;
-        let wheel_position = self.file(id, due, entries);
-        if wheel_position == WheelPosition::FAR {
+        let position = self.file(id, due, entries);
+        if position == WheelPosition::FAR {
             return self.turn_of(self.far_min);
         }
-        let (level, slot) = wheel_position.level_and_slot();
+        let (level, slot) = position.level_and_slot();
         self.start_of(level, slot)
     }
 
@@ -165,14 +165,11 @@ impl CoreWheel {
     pub(crate) fn unlink(
         &mut self,
         id: u32,
-        wheel_position: WheelPosition,
+        position: WheelPosition,
         pos: u32,
         entries: &mut impl EntryStore,
     ) {
-        debug_assert!(
-            wheel_position != WheelPosition::NONE,
-            "WHEEL-1: it is filed"
-        );
+        debug_assert!(position != WheelPosition::NONE, "WHEEL-1: it is filed");
         self.len -= 1;
         let mut emptied = None;
         let moved = if self.drain.holds(id, pos) {
@@ -183,7 +180,7 @@ impl CoreWheel {
                 self.finish_drain();
             }
             None
-        } else if wheel_position == WheelPosition::FAR {
+        } else if position == WheelPosition::FAR {
             let in_debt = self.far_debt.get(pos as usize) == Some(&id);
             let ids = if in_debt {
                 &mut self.far_debt
@@ -197,12 +194,12 @@ impl CoreWheel {
             }
             moved
         } else {
-            let (level, slot) = wheel_position.level_and_slot();
+            let (level, slot) = position.level_and_slot();
             debug_assert_eq!(self.levels[level].ids(slot)[pos as usize], id, "WHEEL-1");
             self.levels[level].swap_remove(slot, pos, &mut emptied)
         };
         if let Some(moved) = moved {
-            entries.set_wheel_position(moved, wheel_position, pos);
+            entries.set_wheel_position(moved, position, pos);
         }
         if emptied.is_some() {
             self.set_aside(emptied);

@@ -23,7 +23,7 @@
 //! while !wheel.is_empty() {
 //!     let now = wait_for_events(wheel.next_wake());
 //!     while wheel.advance(now, 256, |expired| seen.push(expired.value)).more {
-//!         // A good wheel_position to look whether events have arrived.
+//!         // A good place to look whether events have arrived.
 //!     }
 //! }
 //! assert_eq!(seen, ["first", "second"]);

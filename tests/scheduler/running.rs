@@ -1,5 +1,5 @@
-//! What each call does on a key that runs: every cell of the table in DESIGN section 4, with and
-//! without an arming that is kept for after the run, by key and by id.
+//! What each call does on a key that runs, with and without a successor, by key and by id. The row
+//! "Running" of the table in `src/shard/entry.rs` is the summary.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

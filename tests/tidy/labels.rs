@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn labels_are_found_in_prose_code_and_messages() {
         let text = "//! - **QUEUE-1** One.\n// QUEUE-2, (QUEUE-31).\nassert!(x, \"LEASE-1: no\");\n\
-                    // UTF-8, SHA-1, AB-1, QUEUE-1x, LANE-, aLANE-1, LANE_1, QUEUE-1-2, X-QUEUE-1\n\
+                    // UTF-8, SHA-1, AB-1, QUEUE-1x, QUEUE-, aQUEUE-1, QUEUE_1, QUEUE-1-2, X-QUEUE-1\n\
                     /// **QUEUE-4**, and not in a head.\n";
         let found: Vec<_> = labels("src/x.rs", text)
             .into_iter()
@@ -155,7 +155,7 @@ mod tests {
             twice,
             ["src/x.rs:1: QUEUE-2 is defined in src/x.rs:2 already"]
         );
-        let unknown = of(&[("src/x.rs", head), ("DESIGN.md", "\nLANE-3")]);
+        let unknown = of(&[("src/x.rs", head), ("DESIGN.md", "\nQUEUE-3")]);
         assert_eq!(unknown.len(), 1);
         assert!(unknown[0].starts_with("DESIGN.md:2: QUEUE-3 is not defined"));
         let spread = of(&[("src/x.rs", head), ("src/y.rs", "//! **QUEUE-3** Three.")]);

@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 mod circles;
+mod documents;
 mod labels;
 mod rows;
 mod rules;
 mod source;
+mod types;
 
 use source::Source;
 
@@ -39,13 +41,12 @@ const fn layer(
 const LAYERS: &[Layer] = &[
     layer(0, "sync", 0..=0, &[]),
     layer(1, "tick", 0..=0, &[]),
-    layer(1, "time", 0..=0, &["tick"]),
-    layer(1, "clock", 0..=0, &["tick", "time"]),
-    layer(1, "error", 0..=0, &["tick", "time"]),
-    layer(1, "config", 0..=0, &["clock", "error", "tick", "time"]),
+    layer(1, "clock", 0..=0, &["tick"]),
+    layer(1, "error", 0..=0, &["tick"]),
+    layer(1, "config", 0..=0, &["clock", "error", "tick"]),
     layer(2, "job", 0..=1, &[]),
     layer(1, "waker", 0..=0, &[]),
-    layer(2, "outlet", 0..=1, &["job"]),
+    layer(2, "bounded_channel", 0..=1, &["job"]),
     layer(2, "stats", 0..=1, &[]),
     // Pure: no threads and no clock, so not even the facade.
     layer(3, "wheel", 1..=1, &[]),
@@ -53,7 +54,7 @@ const LAYERS: &[Layer] = &[
     // Knows jobs and never timers.
     layer(4, "executor", 0..=2, &[]),
     layer(5, "engine", 0..=4, &[]),
-    // Setters that the builders of all faces share.
+    // Setters that the builders of all front ends share.
     layer(5, "options", 0..=4, &["engine"]),
     layer(6, "scheduler", 0..=5, &[]),
     layer(6, "timer", 0..=5, &["scheduler"]),
@@ -71,16 +72,16 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(0, "build_error", 0..=0, &[]),
     layer(1, "store", 0..=0, &[]),
     layer(1, "fence", 0..=0, &[]),
-    layer(1, "desk", 0..=0, &[]),
+    layer(1, "oneshot", 0..=0, &[]),
     layer(1, "turns", 0..=0, &[]),
-    layer(2, "hub", 0..=1, &[]),
+    layer(2, "wait_queue", 0..=1, &[]),
     // The stores know nothing of those who use them.
     layer(3, "memory", 0..=2, &[]),
     layer(3, "redis", 0..=2, &[]),
     // Renews, and knows nothing of locks.
-    layer(3, "watchdog", 0..=1, &[]),
+    layer(3, "keep_alive", 0..=1, &[]),
     layer(4, "error", 0..=3, &[]),
-    layer(4, "line", 0..=3, &[]),
+    layer(4, "background", 0..=3, &[]),
     layer(5, "request", 0..=4, &[]),
     layer(5, "stats", 0..=4, &[]),
     layer(6, "id", 0..=5, &[]),
@@ -99,6 +100,7 @@ struct Package {
     sources: &'static str,
     layers: &'static [Layer],
     knots: &'static [circles::Knot],
+    homonyms: &'static [types::Homonym],
 }
 
 /// All packages that are published. The rules for sources hold for each of them.
@@ -107,11 +109,13 @@ const PUBLISHED: &[Package] = &[
         sources: "src",
         layers: LAYERS,
         knots: KNOTS,
+        homonyms: HOMONYMS,
     },
     Package {
         sources: "leases/src",
         layers: LEASES_LAYERS,
         knots: &[],
+        homonyms: &[],
     },
 ];
 
@@ -120,11 +124,17 @@ const KNOTS: &[circles::Knot] = &[(
     &[
         "src/scheduler/frontend.rs",
         "src/scheduler/firing.rs",
-        "src/scheduler/handle.rs",
+        "src/scheduler/handle/mod.rs",
         "src/scheduler/task.rs",
     ],
     "their types contain each other: a handle has an engine of tasks, a task is given its firing, \
      and a firing gives the handle",
+)];
+
+/// Names that stand for several types of the package, with the reason.
+const HOMONYMS: &[types::Homonym] = &[(
+    "Expired",
+    "each is public in its own module: an entry of a map, and `wheel::Expired`, a value of a wheel",
 )];
 
 /// What a file outside of a package's `src/sync` may name all the same: file, path, reason.
@@ -158,7 +168,11 @@ const TESTED: &[&str] = &[
 /// The folders whose files define and cite labels of invariants.
 const LABELLED: &[&str] = &["src", "leases", "tests", "loom-tests", "benches"];
 
-const DESIGN: &str = "DESIGN.md";
+/// The documents that cite labels of invariants.
+const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md"];
+
+/// The documents whose names of files and identifiers have to exist.
+const GUIDES: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];
 
 /// The folder of the whole repository.
 fn repository() -> PathBuf {
@@ -194,6 +208,30 @@ fn collect(root: &Path, folder: &str, found: &mut Vec<Source>) {
             found.push(Source::new(&path, &text));
         }
     }
+}
+
+/// The paths of all files of the repository, except those of git and of builds.
+fn all_files() -> Vec<String> {
+    fn list(folder: &Path, prefix: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("the folder can be read") {
+            let entry = entry.expect("the folder can be read");
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if name == ".git" || name == "target" {
+                continue;
+            }
+            let path = format!("{prefix}{name}");
+            if entry.path().is_dir() {
+                list(&entry.path(), &format!("{path}/"), found);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    list(&repository(), "", &mut found);
+    found
 }
 
 /// Whether it is a file of this test, whose samples break the rules.
@@ -246,6 +284,16 @@ fn files_do_not_import_each_other_in_circles() {
         none(&circles::circles(
             &sources(&[package.sources]),
             package.knots,
+        ));
+    }
+}
+
+#[test]
+fn no_name_stands_for_two_types() {
+    for package in PUBLISHED {
+        none(&types::complaints(
+            &sources(&[package.sources]),
+            package.homonyms,
         ));
     }
 }
@@ -310,8 +358,20 @@ fn every_row_of_the_tables_has_a_test_or_a_reason() {
 }
 
 #[test]
+fn guides_name_what_exists() {
+    let (files, sources) = (all_files(), sources(EVERYTHING));
+    let complaints = GUIDES
+        .iter()
+        .flat_map(|path| documents::complaints(path, &document(path), &files, &sources));
+    none(&complaints.collect::<Vec<_>>());
+}
+
+#[test]
 fn every_label_is_defined_once() {
-    let mut found = labels::labels(DESIGN, &document(DESIGN));
+    let mut found: Vec<_> = DESIGN
+        .iter()
+        .flat_map(|path| labels::labels(path, &document(path)))
+        .collect();
     for source in sources(LABELLED).iter().filter(|source| !is_sample(source)) {
         found.extend(labels::labels(&source.path, &source.text));
     }

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
-use super::{Handles, SchedulerFrontend, Payload, MapFrontend, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// With the map.
@@ -179,7 +179,7 @@ impl System for WithMap {
     }
 }
 
-impl SchedulerFrontend for WithMap {
+impl Keyed for WithMap {
     fn new(tasks: Tasks) -> Self {
         WithMap(Polled::new(true, tasks))
     }
@@ -249,7 +249,7 @@ impl System for SessionMap {
     }
 }
 
-impl MapFrontend for SessionMap {
+impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         SessionMap {
             polled: Polled::new(true, Tasks::Short),

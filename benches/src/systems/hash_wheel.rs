@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use hierarchical_hash_wheel_timer::wheels::quad_wheel::QuadWheelWithOverflow;
 use rustc_hash::FxHashMap;
 
-use super::{Handles, SchedulerFrontend, Payload, MapFrontend, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 const NAME: &str = "hash-wheel";
@@ -159,7 +159,7 @@ impl System for ByKey {
     fn settle(&self) {}
 }
 
-impl SchedulerFrontend for ByKey {
+impl Keyed for ByKey {
     fn new(_: Tasks) -> Self {
         ByKey(Shared::new())
     }
@@ -222,7 +222,7 @@ impl System for SessionMap {
     fn settle(&self) {}
 }
 
-impl MapFrontend for SessionMap {
+impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         SessionMap {
             shared: Shared::new(),

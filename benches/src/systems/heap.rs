@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use super::{Handles, SchedulerFrontend, Payload, MapFrontend, System, Tasks};
+use super::{Handles, Keyed, Payload, Sessions, System, Tasks};
 use crate::recorder::fired;
 
 /// So many items of the heap are looked at before callers get at the mutex again.
@@ -228,7 +228,7 @@ impl System for ByKey {
     fn settle(&self) {}
 }
 
-impl SchedulerFrontend for ByKey {
+impl Keyed for ByKey {
     fn new(_: Tasks) -> Self {
         ByKey(Shared::new())
     }
@@ -296,7 +296,7 @@ impl System for SessionMap {
     fn settle(&self) {}
 }
 
-impl MapFrontend for SessionMap {
+impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         SessionMap {
             shared: Shared::new(),

@@ -43,7 +43,7 @@ pub(crate) enum Tasks {
 }
 
 /// Keyed timers, as a service would use them: the caller knows a key and nothing else.
-pub(crate) trait SchedulerFrontend: System {
+pub(crate) trait Keyed: System {
     /// Empty.
     fn new(tasks: Tasks) -> Self;
 
@@ -59,7 +59,7 @@ pub(crate) trait SchedulerFrontend: System {
 }
 
 /// Keyed timers whose tasks run on a pool that grows.
-pub(crate) trait Pooled: SchedulerFrontend {
+pub(crate) trait Pooled: Keyed {
     /// How many workers the pool has now.
     fn workers(&self) -> u64;
 }
@@ -80,7 +80,7 @@ pub(crate) trait Handles: System {
 
 /// A map whose entries expire when nobody has touched them for a while: sessions. Keys and values are
 /// eight bytes each; what expires calls [`fired`](crate::recorder::fired) with its value.
-pub(crate) trait MapFrontend: System {
+pub(crate) trait Sessions: System {
     /// Empty, for entries that live as long as nobody leaves them alone for `idle`.
     fn new(idle: Duration) -> Self;
 
@@ -178,7 +178,7 @@ impl Entry {
     }
 }
 
-const fn keyed<S: SchedulerFrontend>() -> Entry {
+const fn keyed<S: Keyed>() -> Entry {
     Entry {
         keyed: Some(workloads::serve_keyed::<S>),
         #[cfg(test)]
@@ -204,7 +204,7 @@ const fn handles<S: Handles>() -> Entry {
 }
 
 /// A system whose two faces go by one name.
-const fn both<K: SchedulerFrontend, H: Handles>() -> Entry {
+const fn both<K: Keyed, H: Handles>() -> Entry {
     Entry {
         handles: handles::<H>().handles,
         #[cfg(test)]
@@ -213,7 +213,7 @@ const fn both<K: SchedulerFrontend, H: Handles>() -> Entry {
     }
 }
 
-const fn sessions<S: MapFrontend>() -> Entry {
+const fn sessions<S: Sessions>() -> Entry {
     Entry {
         sessions: Some(workloads::serve_sessions::<S>),
         #[cfg(test)]

@@ -18,7 +18,7 @@ use moka::notification::RemovalCause;
 use moka::sync::Cache;
 use rustc_hash::FxBuildHasher;
 
-use super::{MapFrontend, System};
+use super::{Sessions, System};
 use crate::recorder::fired;
 
 /// Between two rounds of housekeeping.
@@ -51,7 +51,7 @@ fn keep_house(cache: &Cache<u64, u64, FxBuildHasher>, alive: &Weak<()>) {
     }
 }
 
-impl MapFrontend for SessionMap {
+impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         let listen = |_, value, cause| {
             // What is replaced or removed is told here too.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Handles, MapFrontend, SchedulerFrontend, Sleeps, System, Tasks};
+use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
 use crate::recorder::observed;
 use crate::rng::Rng;
 
@@ -73,14 +73,14 @@ fn in_time<R>(promise: Promise, delay: Duration, work: impl Fn() -> R) -> R {
 }
 
 /// Waits until timers of a keyed system that are due within `delay` have fired, if they do.
-fn pass<S: SchedulerFrontend>(system: &S, delay: Duration) {
+fn pass<S: Keyed>(system: &S, delay: Duration) {
     let witness = fresh();
     system.start(witness, delay + millis(10));
     wait_fired(witness);
     system.settle();
 }
 
-fn fires_once_and_not_early<S: SchedulerFrontend>(promise: Promise) {
+fn fires_once_and_not_early<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         for delay in [
@@ -104,7 +104,7 @@ fn fires_once_and_not_early<S: SchedulerFrontend>(promise: Promise) {
     });
 }
 
-fn what_is_stopped_never_fires<S: SchedulerFrontend>(promise: Promise) {
+fn what_is_stopped_never_fires<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         let delay = millis(20);
@@ -121,7 +121,7 @@ fn what_is_stopped_never_fires<S: SchedulerFrontend>(promise: Promise) {
     });
 }
 
-fn a_touch_moves_later<S: SchedulerFrontend>(promise: Promise) {
+fn a_touch_moves_later<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         let (delay, moved) = (millis(15), millis(30));
@@ -141,7 +141,7 @@ fn a_touch_moves_later<S: SchedulerFrontend>(promise: Promise) {
     });
 }
 
-fn a_touch_moves_earlier<S: SchedulerFrontend>(promise: Promise) {
+fn a_touch_moves_earlier<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         let key = fresh();
@@ -158,7 +158,7 @@ fn a_touch_moves_earlier<S: SchedulerFrontend>(promise: Promise) {
     });
 }
 
-fn a_key_that_is_replaced_fires_once<S: SchedulerFrontend>(promise: Promise) {
+fn a_key_that_is_replaced_fires_once<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         for (first, second) in [
@@ -182,7 +182,7 @@ fn a_key_that_is_replaced_fires_once<S: SchedulerFrontend>(promise: Promise) {
     });
 }
 
-fn a_key_that_comes_back_is_not_its_former_self<S: SchedulerFrontend>(promise: Promise) {
+fn a_key_that_comes_back_is_not_its_former_self<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     system.on_thread(|| {
         let (first, second) = (millis(15), millis(30));
@@ -202,7 +202,7 @@ fn a_key_that_comes_back_is_not_its_former_self<S: SchedulerFrontend>(promise: P
     });
 }
 
-fn pending_counts_keys<S: SchedulerFrontend>(_: Promise) {
+fn pending_counts_keys<S: Keyed>(_: Promise) {
     let system = S::new(Tasks::MayBlock);
     system.on_thread(|| {
         let keys: Vec<u64> = (0..10).map(|_| fresh()).collect();
@@ -228,7 +228,7 @@ fn pending_counts_keys<S: SchedulerFrontend>(_: Promise) {
 }
 
 /// Two threads, short delays: each key fires once, or not where it was stopped in time.
-fn each_of_many_fires_or_was_stopped<S: SchedulerFrontend>(promise: Promise) {
+fn each_of_many_fires_or_was_stopped<S: Keyed>(promise: Promise) {
     let system = S::new(Tasks::Short);
     let produce = |seed: u64| {
         let mut rng = Rng::new(seed);
@@ -324,7 +324,7 @@ fn pending_counts_handles<S: Handles>(_: Promise) {
 
 /// Waits until sessions that are due within `idle` have expired, if they do: until a witness has that
 /// came after them.
-fn pass_idle<S: MapFrontend>(system: &S, idle: Duration) {
+fn pass_idle<S: Sessions>(system: &S, idle: Duration) {
     thread::sleep(idle);
     let witness = fresh();
     system.insert(witness, witness);
@@ -332,7 +332,7 @@ fn pass_idle<S: MapFrontend>(system: &S, idle: Duration) {
     system.settle();
 }
 
-fn a_session_expires_once_and_not_early<S: MapFrontend>() {
+fn a_session_expires_once_and_not_early<S: Sessions>() {
     let idle = millis(20);
     let system = S::new(idle);
     system.on_thread(|| {
@@ -349,7 +349,7 @@ fn a_session_expires_once_and_not_early<S: MapFrontend>() {
     });
 }
 
-fn a_touched_session_lives_on<S: MapFrontend>() {
+fn a_touched_session_lives_on<S: Sessions>() {
     let idle = millis(20);
     let system = S::new(idle);
     system.on_thread(|| {
@@ -379,7 +379,7 @@ fn a_touched_session_lives_on<S: MapFrontend>() {
     });
 }
 
-fn what_is_removed_or_replaced_never_expires<S: MapFrontend>() {
+fn what_is_removed_or_replaced_never_expires<S: Sessions>() {
     let idle = millis(20);
     let system = S::new(idle);
     system.on_thread(|| {
@@ -401,7 +401,7 @@ fn what_is_removed_or_replaced_never_expires<S: MapFrontend>() {
     });
 }
 
-fn a_map_has_its_values<S: MapFrontend>() {
+fn a_map_has_its_values<S: Sessions>() {
     let system = S::new(HOUR);
     system.on_thread(|| {
         let keys: Vec<u64> = (0..300).map(|_| fresh()).collect();
@@ -445,7 +445,7 @@ fn sleeps_are_not_early<S: Sleeps>() {
 pub(super) type Check = fn();
 
 /// What an entry of the table checks of a system with keys.
-pub(super) fn keyed<S: SchedulerFrontend>() {
+pub(super) fn keyed<S: Keyed>() {
     for check in [
         fires_once_and_not_early::<S>,
         what_is_stopped_never_fires::<S>,
@@ -468,7 +468,7 @@ pub(super) fn handles<S: Handles>() {
 }
 
 /// The same of a map of sessions.
-pub(super) fn sessions<S: MapFrontend>() {
+pub(super) fn sessions<S: Sessions>() {
     for check in [
         a_session_expires_once_and_not_early::<S>,
         a_touched_session_lives_on::<S>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{Handles, SchedulerFrontend, Pooled, MapFrontend, Sleeps, System, Tasks};
+use super::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
 use crate::recorder::fired;
 
 pub(crate) struct Boxed {
@@ -27,7 +27,7 @@ impl System for Boxed {
     fn settle(&self) {}
 }
 
-impl SchedulerFrontend for Boxed {
+impl Keyed for Boxed {
     /// The pool takes tasks of either kind.
     fn new(_: Tasks) -> Self {
         let scheduler = Scheduler::builder().build().expect("the defaults are fine");
@@ -73,7 +73,7 @@ impl System for Map {
     fn settle(&self) {}
 }
 
-impl SchedulerFrontend for Map {
+impl Keyed for Map {
     fn new(_: Tasks) -> Self {
         let map = ExpiryMap::builder().build(|_, expired| fired(expired.value));
         Map(map.expect("the defaults are fine"))
@@ -107,7 +107,7 @@ impl System for SessionMap {
     fn settle(&self) {}
 }
 
-impl MapFrontend for SessionMap {
+impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
         let map = ExpiryMap::builder().time_to_idle(idle);
         let map = map.build(|_, expired| fired(expired.value));

@@ -18,7 +18,7 @@ use super::{By, Case, Children, Metric, Workload, between, filled, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{expect_stamps, fired_so_far, wait_until_fired};
 use crate::rng::Rng;
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W9",
@@ -46,7 +46,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 const SLOT: Duration = Duration::from_millis(64 * 64 * 64);
 const LIMIT: Duration = Duration::from_secs(30);
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     expect_stamps();
     let system = S::new(Tasks::Short);
     let keys = child.keys;

@@ -14,7 +14,7 @@ use super::{By, Case, Children, Metric, Workload, between, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::resident_bytes;
 use crate::rng::Rng;
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "churn",
@@ -41,7 +41,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 /// Sessions that come and go before.
 const FIRST: u64 = 16;
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| ())?;

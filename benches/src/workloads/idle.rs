@@ -14,7 +14,7 @@ use super::{By, Case, Children, Metric, Workload, fill, minutes};
 use crate::child::{Child, Measured};
 use crate::machine::Used;
 use crate::recorder::{fired_so_far, wait_until_fired};
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W6",
@@ -39,7 +39,7 @@ const TASKS: u64 = 1_000;
 /// Rounds shorter than this measure nothing, so they need no rest.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| fill(&system, keys, |_| minutes(60)))?;

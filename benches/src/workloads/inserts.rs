@@ -13,7 +13,7 @@ use super::producers;
 use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, between, filled, minutes};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W8",
@@ -30,7 +30,7 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| ())?;

@@ -12,7 +12,7 @@ use super::paced::{PER_STEP, Paced, STEP};
 use super::{By, Case, Children, Metric, Workload, lateness_of};
 use crate::child::{Child, Measured};
 use crate::recorder::{LONG, expect_stamps, fired_so_far, wait_until_fired};
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W5",
@@ -39,7 +39,7 @@ pub(super) const ABOUT: Workload = Workload {
 const LONG_TASKS: u64 = 41;
 const LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     expect_stamps();
     let system = S::new(Tasks::MayBlock);
     child.filled(|| ())?;

@@ -16,7 +16,7 @@ use crate::recorder::{
     Lateness, Stamp, expect_stamps, fired_so_far, take_lateness, wait_until_fired,
 };
 use crate::rng::Rng;
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 use crate::wire::Request;
 
 pub(super) const SPREAD: Workload = Workload {
@@ -49,7 +49,7 @@ pub(super) const INSTANT: Workload = Workload {
     keys: [&[]; 3],
     // Timers.
     amount: [1_000_000, 100_000, 1_000],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: false,
     by: By::Key,
 };
@@ -61,7 +61,7 @@ const LEAD_EACH: Duration = Duration::from_nanos(2_000);
 /// So long the last one may be late. A round that takes longer has lost a timer.
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(super) fn serve_spread<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve_spread<S: Keyed>(child: &mut Child) -> io::Result<()> {
     serve::<S>(child, SPAN, |lateness, _| {
         vec![
             Some(lateness.per_mille(500)),
@@ -71,13 +71,13 @@ pub(super) fn serve_spread<S: SchedulerFrontend>(child: &mut Child) -> io::Resul
     })
 }
 
-pub(super) fn serve_instant<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve_instant<S: Keyed>(child: &mut Child) -> io::Result<()> {
     serve::<S>(child, Duration::ZERO, |lateness, instant| {
         vec![Some(lateness.last_ran_after(instant))]
     })
 }
 
-fn serve<S: SchedulerFrontend>(
+fn serve<S: Keyed>(
     child: &mut Child,
     span: Duration,
     figures: impl Fn(&Lateness, Instant) -> Vec<Option<f64>>,
@@ -113,7 +113,7 @@ fn serve<S: SchedulerFrontend>(
 }
 
 /// Arms all of them, evenly over `span` from `first` on, in random order.
-fn arm<S: SchedulerFrontend>(system: &S, request: &Request, first: Instant, span: Duration) {
+fn arm<S: Keyed>(system: &S, request: &Request, first: Instant, span: Duration) {
     let count = request.amount as u32;
     let mut places: Vec<u32> = (0..count).collect();
     let mut rng = Rng::new(request.seed);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{By, Case, Children, Metric, Workload, between, fill, minutes};
 use crate::child::{Child, Measured};
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W7",
@@ -23,7 +23,7 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     let filled = child.filled(|| {

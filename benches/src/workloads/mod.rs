@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use crate::child::Child;
 use crate::recorder::{Lateness, take_lateness};
 use crate::rng::Rng;
-use crate::systems::{Handles, MapFrontend, Pooled, SchedulerFrontend, Sleeps, System};
+use crate::systems::{Handles, Keyed, Pooled, Sessions, Sleeps, System};
 
 /// A workload in the table.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ pub(crate) struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
     /// One per system does them all.
-    KeepGuard,
+    Kept,
     /// Every round needs a new one.
     Fresh,
     /// One per system, and all at the same time: they hardly use the machine.
@@ -208,7 +208,7 @@ impl Workload {
 }
 
 /// Serves the child's workload with the system `S`, by key.
-pub(crate) fn serve_keyed<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
         "W1k" => start_stop::serve_keyed::<S>(child),
         "W2" => touch::serve::<S>(child),
@@ -234,7 +234,7 @@ pub(crate) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
 }
 
 /// Serves the child's workload with sessions in `S`.
-pub(crate) fn serve_sessions<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
+pub(crate) fn serve_sessions<S: Sessions>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
         "S1" => session_touch::serve::<S>(child),
         "S2" => session_touch_many::serve::<S>(child),
@@ -260,7 +260,7 @@ pub(crate) fn serve_sleeps<S: Sleeps>(child: &mut Child) -> io::Result<()> {
 }
 
 /// Arms keys below `keys` from one thread, each `delay` from now.
-fn fill<S: SchedulerFrontend>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
+fn fill<S: Keyed>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
     let mut rng = Rng::new(0xf111);
     system.on_thread(|| {
         for key in 0..keys {
@@ -276,7 +276,7 @@ const IDLE: Duration = minutes(30);
 const LOOKS: u64 = 16;
 
 /// Inserts sessions with keys below `keys` from one thread; their values are the keys.
-fn fill_sessions<S: MapFrontend>(system: &S, keys: u64) {
+fn fill_sessions<S: Sessions>(system: &S, keys: u64) {
     system.on_thread(|| {
         for key in 0..keys {
             system.insert(key, key);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::between;
 use crate::recorder::Stamp;
 use crate::rng::Rng;
-use crate::systems::SchedulerFrontend;
+use crate::systems::Keyed;
 use crate::wire::Request;
 
 pub(super) const STEP: Duration = Duration::from_millis(1);
@@ -34,7 +34,7 @@ impl Paced {
     /// what a call takes, because it waits for a lock that a cascade holds, is lateness, also of the
     /// timers that have to wait behind it. Only when the producer itself slept too long the plan
     /// moves on by that.
-    pub(super) fn produce<S: SchedulerFrontend>(&self, system: &S, request: &Request) -> u64 {
+    pub(super) fn produce<S: Keyed>(&self, system: &S, request: &Request) -> u64 {
         let steps = request.amount as u32 / self.step.as_millis() as u32;
         let total = steps * self.per_step;
         let gap = total / self.long.max(1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{By, Case, Children, IDLE, Metric, Workload, fill_sessions};
 use crate::child::{Child, Measured};
-use crate::systems::MapFrontend;
+use crate::systems::Sessions;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S3",
@@ -23,7 +23,7 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Session,
 };
 
-pub(super) fn serve<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
     let system = S::new(IDLE);
     let keys = child.keys;
     let filled = child.filled(|| fill_sessions(&system, keys))?;

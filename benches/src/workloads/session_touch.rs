@@ -8,7 +8,7 @@ use std::io;
 use super::{By, Children, IDLE, Metric, ONE_AND_TWO_THREADS, Workload, fill_sessions, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::MapFrontend;
+use crate::systems::Sessions;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S1",
@@ -17,12 +17,12 @@ pub(super) const ABOUT: Workload = Workload {
     cases: ONE_AND_TWO_THREADS,
     keys: [&[1_000_000, 10_000_000], &[1_000_000], &[1_000]],
     amount: [2_000_000, 500_000, 1_000],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: true,
     by: By::Session,
 };
 
-pub(super) fn serve<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
     let system = S::new(IDLE);
     let keys = child.keys;
     child.filled(|| fill_sessions(&system, keys))?;

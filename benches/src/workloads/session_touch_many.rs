@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{By, Case, Children, IDLE, Metric, Workload, fill_sessions};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::MapFrontend;
+use crate::systems::Sessions;
 
 pub(super) const ABOUT: Workload = Workload {
     name: "S2",
@@ -28,7 +28,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[10_000_000], &[1_000_000], &[10_000]],
     // Keys that are touched in each way.
     amount: [1_000_000, 250_000, 5_000],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: true,
     by: By::Session,
 };
@@ -38,7 +38,7 @@ const IN_A_CALL: [Option<usize>; 4] = [None, Some(256), Some(1_024), Some(4_096)
 /// Keys that a turn touches.
 const TURN: usize = 4_096;
 
-pub(super) fn serve<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
     let system = S::new(IDLE);
     let keys = child.keys;
     child.filled(|| fill_sessions(&system, keys))?;
@@ -68,7 +68,7 @@ pub(super) fn serve<S: MapFrontend>(child: &mut Child) -> io::Result<()> {
     })
 }
 
-fn touch<S: MapFrontend>(system: &S, keys: &[u64], in_a_call: Option<usize>) -> usize {
+fn touch<S: Sessions>(system: &S, keys: &[u64], in_a_call: Option<usize>) -> usize {
     match in_a_call {
         None => keys.iter().filter(|key| system.touch(**key)).count(),
         Some(count) => {

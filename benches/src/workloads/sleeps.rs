@@ -39,7 +39,7 @@ pub(super) const ABOUT: Workload = Workload {
     keys: [&[100_000], &[100_000], &[1_000]],
     // Milliseconds.
     amount: [2_000, 500, 20],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: true,
     by: By::Sleep,
 };

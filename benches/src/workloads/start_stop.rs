@@ -13,7 +13,7 @@ use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes
 use crate::child::{Child, Measured};
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::rng::Rng;
-use crate::systems::{Handles, SchedulerFrontend, System, Tasks};
+use crate::systems::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
 
 pub(super) const BY_HANDLE: Workload = Workload {
@@ -39,12 +39,12 @@ pub(super) const BY_KEY: Workload = Workload {
     ],
     keys: [&[0, 1_000_000, 10_000_000], &[0, 1_000_000], &[0, 1_000]],
     amount: [1_000_000, 200_000, 1_000],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: true,
     by: By::Key,
 };
 
-pub(super) fn serve_keyed<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {

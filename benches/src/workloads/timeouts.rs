@@ -12,7 +12,7 @@ use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, producers};
 use crate::child::{Child, Measured};
 use crate::machine::resident_bytes;
 use crate::recorder::{fired_so_far, wait_until_fired};
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W3",
@@ -36,7 +36,7 @@ const WINDOW: u64 = 1_000;
 /// So many operations come between two looks at the clock.
 const STRIDE: u64 = 128;
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let before = resident_bytes();
     let system = S::new(Tasks::Short);
     child.filled(|| ())?;

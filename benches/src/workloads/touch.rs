@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, fill, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::rng::Rng;
-use crate::systems::{SchedulerFrontend, Tasks};
+use crate::systems::{Keyed, Tasks};
 
 pub(super) const ABOUT: Workload = Workload {
     name: "W2",
@@ -19,14 +19,14 @@ pub(super) const ABOUT: Workload = Workload {
     cases: ONE_AND_TWO_THREADS,
     keys: [&[100_000, 1_000_000, 10_000_000], &[1_000_000], &[1_000]],
     amount: [2_000_000, 500_000, 1_000],
-    children: Children::KeepGuard,
+    children: Children::Kept,
     warm_up: true,
     by: By::Key,
 };
 
 const IDLE: Duration = minutes(30);
 
-pub(super) fn serve<S: SchedulerFrontend>(child: &mut Child) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| fill(&system, keys, |_| IDLE))?;

@@ -142,7 +142,7 @@ fn work(
             lost = true;
             let why = match guard.lost().loss() {
                 Some(Loss::Expired) | None => "its lease ran out without a renewal".to_owned(),
-                Some(Loss::NotHeld) => "the store says that it is held no more".to_owned(),
+                Some(Loss::NotHeld) => "the store says that it is no longer held".to_owned(),
                 Some(loss) => format!("{loss:?}"),
             };
             say(Said::Lost { asked, why });

@@ -1,4 +1,4 @@
-//! Options of a watchdog.
+//! The options of a `KeepAlive`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -15,10 +15,24 @@ use super::timers::Timers;
 use super::{Batch, KeepAlive};
 use crate::sync::Arc;
 
-/// More would hold up a server that does one thing at a time.
+/// The default size of a batch. A larger batch would hold up a server that executes one command at
+/// a time.
 const BATCH: usize = 100;
 
-/// Options of a [`KeepAlive`].
+/// Builds a [`KeepAlive`] from its options.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{KeepAlive, Outcome};
+///
+/// let sessions = KeepAlive::<u64>::builder()
+///     .batch(20)
+///     .margin(Duration::from_millis(500))
+///     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct KeepAliveBuilder<K> {
     clock: Option<Clock>,
@@ -41,60 +55,68 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         }
     }
 
-    /// What tells the time. By default [`Clock::boottime`], which goes on while the machine is
+    /// Sets the clock. The default is [`Clock::boottime`], which goes on while the machine is
     /// suspended.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// How many keys are renewed by one call at most; 100 by default.
+    /// Sets the greatest number of keys that one call renews. The default is 100.
     pub fn batch(mut self, most: usize) -> Self {
         self.most = most;
         self
     }
 
-    /// How much earlier than by the backend a lease ends by the local clock, for what the two clocks
-    /// may drift apart during a lease. By default a hundredth of the lease and 2 ms. A lease has to
-    /// be three times as long at least.
+    /// Sets how much earlier a lease ends by the local clock than by the backend's clock.
+    ///
+    /// The margin covers the drift between the two clocks during one lease. The default is a
+    /// hundredth of the lease plus 2 ms. If a margin is set, a lease must be at least three times
+    /// as long.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
     }
 
-    /// The shortest lease that can be kept.
+    /// Returns the shortest lease that can be kept.
     pub(in super::super) fn least(&self) -> Duration {
         cadence::shortest(self.margin)
     }
 
-    /// Tells [`What::HeldLong`](super::What::HeldLong) when something was renewed as often as this.
+    /// Requests the event [`What::HeldLong`](super::What::HeldLong) when a key has been renewed
+    /// `renewals` times. By default there is no such event.
     pub fn alarm_after(mut self, renewals: u64) -> Self {
         self.alarm_after = Some(renewals);
         self
     }
 
-    /// Which destination a key belongs to; one for all by default. It runs on the thread that keeps
-    /// the key.
+    /// Sets the function that returns the destination of a key. By default all keys belong to one
+    /// destination. The function runs on the thread that calls [`KeepAlive::keep`].
     pub fn destination(mut self, of: impl Fn(&K) -> Destination + Send + Sync + 'static) -> Self {
         self.destination = Box::new(of);
         self
     }
 
-    /// Is told of every event, on threads of its own: it may block, and panic. The events of one
-    /// generation come one after the other; while one of them hangs, 64 of its later ones are kept,
-    /// and the loss in any case, while the watchdog lives. Those of others go on, as long as no more
-    /// than 15 hang.
+    /// Sets a callback that is called with every event. It runs on threads of its own, so it may
+    /// block or panic.
+    ///
+    /// - The callback gets the events of one registration in order, one at a time.
+    /// - While a call hangs, up to 64 later events of the same registration wait. The loss waits in
+    ///   any case. They wait only while the `KeepAlive` lives.
+    /// - The events of other registrations go on while at most 15 calls hang.
     pub fn on_event(mut self, tell: impl Fn(&Event<K>) + Send + Sync + 'static) -> Self {
         self.callback = Some(Box::new(tell));
         self
     }
 
-    /// Makes it. `renew` gets what is due together, and answers with an outcome for each, in that
-    /// order. After [`StoreError::Refused`], or a panic, each is tried alone. No thread starts yet.
+    /// Builds the [`KeepAlive`]. No thread starts yet.
+    ///
+    /// `renew` gets the keys that are due together and returns one outcome for each of them, in the
+    /// same order. If it returns [`StoreError::Refused`] or panics, each key is tried alone.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] names the value that can't be.
+    /// [`BuildError`] names the option that is out of range.
     pub fn build<F>(self, renew: F) -> Result<KeepAlive<K>, BuildError>
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
@@ -104,8 +126,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         self.assemble(Arc::new(timers), Box::new(renew), random())
     }
 
-    /// Makes one without threads, which `steps` drive from the thread of a test. `seed` decides how
-    /// things interleave, and the jitter.
+    /// Builds a [`KeepAlive`] without threads, which a test drives by the returned
+    /// [`Steps`](super::Steps). `seed` decides the order of concurrent work and the jitter.
     ///
     /// # Errors
     ///
@@ -119,6 +141,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     where
         F: Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync + 'static,
     {
+        // A manual clock that was set is the one that the steps move. Otherwise they make one.
         let hand = self.clock.as_ref().and_then(Clock::as_manual);
         let steps = super::Steps::new(hand, seed)?;
         let timers = Timers::stepped(Clock::manual(&steps.clock()), steps.handle());
@@ -128,6 +151,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
         ))
     }
 
+    /// Checks the options and puts the parts together.
     fn assemble(
         self,
         timers: Arc<Timers>,
@@ -153,14 +177,14 @@ impl<K: Clone + Send + Sync + 'static> KeepAliveBuilder<K> {
     }
 }
 
-/// Of the operating system's, through std's hasher.
+/// Returns a random number. The standard library seeds its hasher from the operating system.
 pub(in super::super) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
 impl<K> fmt::Debug for KeepAliveBuilder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchdogBuilder")
+        f.debug_struct("KeepAliveBuilder")
             .field("clock", &self.clock)
             .field("batch", &self.most)
             .field("margin", &self.margin)

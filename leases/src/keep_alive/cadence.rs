@@ -1,69 +1,78 @@
-//! When a lease is renewed: pure functions of its length, the time and a random number.
+//! The times of renewals: pure functions of the lease, the present time and a random number.
 //!
-//! A third of the lease after the request that succeeded last was sent, and up to a fifth of that
-//! third earlier or later, drawn anew every time: so leases that were taken at one moment spread, and
-//! the mean is a third. What is due within a fiftieth of that goes out together.
+//! A renewal is due a third of the lease after the last successful request was sent. Jitter moves
+//! it by up to a fifth of that third, earlier or later, and is drawn anew every time. So leases
+//! that were taken at one moment spread, and the mean interval stays a third. Renewals that fall
+//! due within a fiftieth of the interval, or within 250 ms if that is shorter, are sent together.
 
 use std::time::Duration;
 
 use tourbillon::Time;
 
-/// Shorter ones end by the wake-up of a thread on a busy machine.
+/// The shortest lease. On a busy machine the wake-up of a thread can take longer than a shorter
+/// lease lasts.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(50);
 
-/// The shortest lease with this margin, if one was chosen: a third of it has to be left for renewals.
+/// Returns the shortest lease for a margin. A margin that was set may take a third of the lease.
 pub(super) fn shortest(margin: Option<Duration>) -> Duration {
     margin.map_or(SHORTEST, |margin| SHORTEST.max(margin.saturating_mul(3)))
 }
 
-/// The mean distance of two renewals.
+/// Returns the mean time between two renewals.
 pub(super) fn interval(lease: Duration) -> Duration {
     lease / 3
 }
 
-/// For how long renewals wait for others that are due.
+/// Returns how long a due renewal waits for others to share its batch.
 pub(super) fn window(lease: Duration) -> Duration {
     (interval(lease) / 50).min(Duration::from_millis(250))
 }
 
-/// How long one call may take: two fit between two renewals, so that one that hangs leaves time.
+/// Returns how long one call may take. Two calls fit into one interval, so a call that hangs leaves
+/// time for another one.
 pub(crate) fn call_limit(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// What two clocks may drift apart during a lease, and what a granularity of 1 ms may cost.
+/// Returns the default margin: a hundredth for the drift of two clocks during the lease, and 2 ms
+/// for a clock that counts milliseconds.
 pub(super) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// A third of the lease is left, or less.
+/// Returns the moment from which a third of the lease or less is left.
 pub(super) fn at_risk(until: Time, lease: Duration) -> Time {
     until - lease / 3
 }
 
-/// A renewal that begins later than this after it was due is told.
+/// Returns how late a renewal may begin without the event [`What::Late`](super::What::Late).
 pub(super) fn late(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// When the renewal after the one that was sent then is due.
+/// Returns when the next renewal is due after one that was sent at `sent` and succeeded.
 pub(super) fn next(sent: Time, lease: Duration, random: u64) -> Time {
     sent + spread(interval(lease), random)
 }
 
-/// When the attempt after so many that failed is due. The first one soon, since what failed was
-/// mostly a connection; then with pauses that grow to a third of the interval, and never more than a
-/// quarter of what is left, so that there are always several more.
+/// Returns when the next attempt is due after `failed` failed attempts in a row.
+///
+/// The first retry comes soon, since most failures are broken connections. The pauses then double
+/// up to a third of the interval. A pause never exceeds a quarter of the remaining time, so several
+/// attempts always follow.
 pub(super) fn retry(now: Time, until: Time, lease: Duration, failed: u32, random: u64) -> Time {
     let interval = interval(lease);
     let pause = (interval / 20) * (1 << failed.saturating_sub(1).min(3));
     let pause = pause.min(interval / 3).min(until.since(now) / 4);
+    // Near the end of the lease a quarter of the remaining time approaches zero. The floor of 1 ms
+    // keeps the retries from spinning.
     now + spread(pause, random).max(Duration::from_millis(1))
 }
 
-/// Up to a fifth shorter or longer.
+/// Returns a duration around `mean`, up to a fifth shorter or longer.
 pub(crate) fn spread(mean: Duration, random: u64) -> Duration {
-    // The upper half of the bits, as a fraction of 2^32; two fifths of the mean are 819 of 2,048.
+    // The upper 32 bits of the random number are a fraction of 2^32. It selects a point between
+    // four fifths and six fifths of the mean, in 128-bit arithmetic so that nothing overflows.
     let fraction = random >> 32;
     let nanos = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
     let width = u128::from(nanos) * 2 / 5;
@@ -71,7 +80,8 @@ pub(crate) fn spread(mean: Duration, random: u64) -> Duration {
     Duration::from_nanos((nanos - nanos / 5).saturating_add(above as u64))
 }
 
-/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): numbers that look random, of a seed.
+/// Returns a number that looks random for each seed, by the finalizer of splitmix64 (Steele, Lea,
+/// Flood 2014).
 pub(super) fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,10 @@
-//! What the application hears of its leases, without ever holding up a renewal.
+//! The events that the application gets, none of which can hold up a renewal.
 //!
-//! A channel gets what it has room for; what it has no room for is counted. A callback runs on
-//! workers of its own. The events of one series reach it in their order and one at a time; those of
-//! others go on beside one that hangs. What waits for it is bounded, but for the losses, of which each
-//! series has one.
+//! - A channel gets an event if it has room. An event without room is dropped and counted.
+//! - A callback runs on workers of its own. It gets the events of one registration in order, one at
+//!   a time. While one call hangs, the events of other registrations go on.
+//! - The number of events that wait for the callback is bounded. Losses are not counted against the
+//!   bound, since each registration has at most one.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,59 +20,89 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, Sender, TrySendError, bounded};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// So many events of one series wait for a callback that is behind.
+/// The number of events of one registration that may wait for a callback that is behind.
 const MAILBOX: usize = 64;
-/// And so many of all series.
+/// The number of events of all registrations that may wait for the callback.
 const MAIL: usize = 65_536;
 
-/// Something happened to what a [`KeepAlive`](super::Watchdog) keeps.
+/// An event about a key of a [`KeepAlive`](super::KeepAlive) or a lock of
+/// [`Leases`](crate::Leases).
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_leases::{KeepAlive, Outcome};
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let events = sessions.events(64);
+/// let session = sessions.keep(7, Duration::from_secs(30))?;
+/// for event in events.try_iter() {
+///     println!("session {} at {:?}: {}", event.key, event.at, event.what);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event<K> {
-    /// What it is about.
+    /// The key or lock that the event is about.
     pub key: K,
-    /// When, by the watchdog's clock.
+    /// The moment of the event, by the clock of the `KeepAlive` or the `Leases`.
     pub at: Time,
     /// What happened.
     pub what: What,
 }
 
-/// What happened.
+/// The kind of an [`Event`].
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::What;
+///
+/// fn is_urgent(what: &What) -> bool {
+///     matches!(what, What::AtRisk { .. } | What::Lost(_))
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum What {
-    /// It was renewed.
+    /// The lease was renewed.
     #[non_exhaustive]
     Renewed {
-        /// Good until then by the local clock.
+        /// The end of the renewed lease by the local clock.
         until: Time,
-        /// How often it has been.
+        /// The number of renewals so far.
         renewals: u64,
     },
-    /// An attempt failed, and there will be another one.
+    /// An attempt to renew failed. Another one will follow.
     #[non_exhaustive]
     Failed {
-        /// Why.
+        /// How the attempt failed.
         error: StoreError,
-        /// How many have failed in a row.
+        /// The number of attempts that have failed in a row.
         attempts: u32,
-        /// What is left.
+        /// The time until the lease is lost if no attempt succeeds.
         remaining: Duration,
     },
-    /// A third of the lease is left, or less, and it is still being tried to renew it. Told once until
-    /// that succeeds; not of a lease that is not renewed, nor before the end of a feeding period or of
-    /// the longest hold.
+    /// A third of the lease or less is left, and no attempt to renew it has succeeded yet.
+    ///
+    /// The event is posted once, and again only after a renewal has succeeded. There is no such
+    /// event for a lease that is not renewed, and none for the end of a feeding period or of the
+    /// longest hold.
     #[non_exhaustive]
     AtRisk {
-        /// What is left.
+        /// The rest of the lease.
         remaining: Duration,
     },
-    /// It is lost, for good: the last event of this series.
+    /// The lease is lost, for good. This is the last event of the registration.
     Lost(Loss),
-    /// A caller of [`Leases`](super::super::Leases) is waiting for a lock. This event comes after
-    /// one second, and again after pauses of 2 s, 4 s, 8 s and so on, until the call returns. The
-    /// event's key has the name of the lock and the owner that asks for it. Its token is 0, since
-    /// nothing has been granted. A [`KeepAlive`](super::Watchdog) without leases has no such event.
+    /// A caller of [`Leases`](crate::Leases) is waiting for a lock.
+    ///
+    /// This event comes after one second, and again after pauses of 2 s, 4 s, 8 s and so on, until
+    /// the call returns. The event's key has the name of the lock and the owner that asks for it.
+    /// Its token is 0, since nothing has been granted. A [`KeepAlive`](super::KeepAlive) that is
+    /// used without `Leases` has no such event.
     #[non_exhaustive]
     Waiting {
         /// When the wait began.
@@ -81,16 +112,18 @@ pub enum What {
         /// lock.
         error: Option<StoreError>,
     },
-    /// A renewal began so long after it was due. The machine is busy, or the process was stopped.
+    /// A renewal began late. The machine is busy, or the process was stopped.
     #[non_exhaustive]
     Late {
-        /// By how much.
+        /// How long after it was due the renewal began.
         by: Duration,
     },
-    /// It has been renewed so often as `alarm_after` says: has somebody forgotten it?
+    /// The lease has been renewed as often as
+    /// [`alarm_after`](super::KeepAliveBuilder::alarm_after) says. Perhaps a holder has forgotten
+    /// its guard.
     #[non_exhaustive]
     HeldLong {
-        /// How often.
+        /// The number of renewals so far.
         renewals: u64,
     },
 }
@@ -124,24 +157,25 @@ impl fmt::Display for What {
 
 pub(super) type Callback<K> = dyn Fn(&Event<K>) + Send + Sync;
 
-/// An event, once for each who gets it.
+/// Copies of one event, one for each receiver.
 pub(super) struct Prepared<K> {
     channels: Vec<(Sender<Event<K>>, Event<K>)>,
     mail: Option<Event<K>>,
 }
 
-/// What waits for the callback.
+/// The events that wait for the callback.
 struct Post<K> {
-    /// By series. None is empty, but for one whose last event is with the callback just now.
+    /// The mailbox of each registration that has one. A mailbox is empty only while the callback
+    /// runs with its last event.
     boxes: HashMap<u64, VecDeque<Event<K>>>,
-    /// In all of them.
+    /// The number of events in all mailboxes.
     waiting: usize,
 }
 
-/// Tells them.
+/// Posts events to the channels and to the callback.
 pub(super) struct EventSink<K> {
     callback: Option<Box<Callback<K>>>,
-    /// Relaxed hint that there is somebody to tell.
+    /// Whether there is a receiver. A Relaxed hint: once true, it stays true.
     heard: AtomicBool,
     channels: Mutex<Vec<Sender<Event<K>>>>,
     mailboxes: Mutex<Post<K>>,
@@ -162,31 +196,36 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         }
     }
 
+    /// Returns a new channel of events with at least one place.
     pub(super) fn subscribe(&self, capacity: usize) -> Receiver<Event<K>> {
         let (sender, receiver) = bounded(capacity.max(1));
         self.channels.lock().push(sender);
-        // Relaxed: who subscribes gets what is told from some moment on.
+        // Relaxed: a subscriber is promised the events from some moment on, not from this one.
         self.heard.store(true, Ordering::Relaxed);
         receiver
     }
 
-    /// How many events had no room.
+    /// Returns the number of events that had no room.
     pub(super) fn missed(&self) -> u64 {
         // Relaxed: a counter.
         self.missed.load(Ordering::Relaxed)
     }
 
+    /// Counts events that had no room.
     pub(super) fn miss(&self, events: u64) {
         // Relaxed: a counter.
         self.missed.fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Copies of an event for all who want it; `None` if nobody does. Runs the key's `Clone`.
+    /// Makes the copies of an event for all receivers. Returns `None` if there are none. Runs the
+    /// key's `Clone`, so it must be called without a lock.
     pub(super) fn prepare(&self, key: &K, at: Time, what: What) -> Option<Prepared<K>> {
         // Relaxed: see `subscribe`.
         if !self.heard.load(Ordering::Relaxed) {
             return None;
         }
+        // The key is cloned only here, after the hint, so that leases without receivers cost
+        // nothing.
         let event = Event {
             key: key.clone(),
             at,
@@ -199,7 +238,8 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         Some(Prepared { channels, mail })
     }
 
-    /// Never blocks, and runs no code of others. What found no room comes back.
+    /// Posts the copies without blocking. Returns those that found no room: their drop is user
+    /// code, and the caller may hold a lock.
     pub(super) fn post(
         self: &Arc<Self>,
         timers: &Timers,
@@ -215,6 +255,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
                     left.push(event);
                 }
                 Err(TrySendError::Disconnected(event)) => {
+                    // A receiver that is gone is removed, or the list could grow without end.
                     left.push(event);
                     let mut channels = self.channels.lock();
                     channels.retain(|other| !other.same_channel(&channel));
@@ -227,6 +268,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         left
     }
 
+    /// Puts an event into the mailbox of its registration. Returns it if there is no room.
     fn mail(
         self: &Arc<Self>,
         timers: &Timers,
@@ -235,9 +277,12 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
     ) -> Option<Event<K>> {
         let lost = matches!(event.what, What::Lost(_));
         let mut post = self.mailboxes.lock();
+        // A mailbox exists while the callback works for this registration. So a new one needs a
+        // timer, and an existing one is emptied by the worker that is there.
         let first = !post.boxes.contains_key(&registration);
         let waiting = post.waiting;
         let mailbox = post.boxes.entry(registration).or_default();
+        // The loss always has room: it is the one event that no holder may miss.
         if !lost && (mailbox.len() >= MAILBOX || waiting >= MAIL) {
             if first {
                 post.boxes.remove(&registration);
@@ -248,6 +293,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         }
         mailbox.push_back(event);
         post.waiting += 1;
+        // The timer is armed without the lock, since the scheduler has locks of its own.
         drop(post);
         if first {
             let events: Weak<Self> = Arc::downgrade(self);
@@ -257,6 +303,8 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
                 }
             });
             if !posted {
+                // There is no worker any more. Events that other threads have added meanwhile would
+                // wait for it in vain, so all of them are taken out and counted.
                 while self.next(registration).is_some() {
                     self.miss(1);
                 }
@@ -265,7 +313,7 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         None
     }
 
-    /// The next event of a series; its mailbox goes with the last one.
+    /// Takes the next event of a registration. Removes the mailbox if it is empty.
     fn next(&self, registration: u64) -> Option<Event<K>> {
         let mut post = self.mailboxes.lock();
         let next = post
@@ -281,10 +329,11 @@ impl<K: Clone + Send + Sync + 'static> EventSink<K> {
         next
     }
 
-    /// On a worker: as long as there is a mailbox, one of these runs or is about to.
+    /// Calls the callback with the events of one registration until its mailbox is empty. Runs on a
+    /// worker. While there is a mailbox, one such call runs or is about to run.
     fn empty(&self, registration: u64) {
         while let (Some(event), Some(callback)) = (self.next(registration), &self.callback) {
-            // Its panic is its own; the panic hook has printed it.
+            // The panic hook has reported a panic already. The next events are due all the same.
             let _ = catch_panic(move || callback(&event));
         }
     }

@@ -1,4 +1,4 @@
-//! Passes: what is due at one destination goes out, and what came of it lands.
+//! Flushes: the due renewals of one destination are sent, and their outcomes are applied.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
-    /// QUEUE-2: unless a pass of the present epoch runs, which takes it.
+    /// Arms a flush of the queue within `window` (QUEUE-2). Arms none if a flush of the present
+    /// epoch runs, since that one takes everything.
     pub(super) fn arm_flush(self: &Arc<Self>, queue: &SharedQueue<K>, now: Time, window: Duration) {
         let Some(epoch) = queue.supervise(now) else {
             return;
@@ -28,7 +29,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             let Some(renewal_loop) = renewal_loop.upgrade() else {
                 return;
             };
-            // Relaxed: a bound. Those that look after the series arm it again.
+            // Relaxed: only a bound. A flush beyond it does nothing: the next round of each queued
+            // registration arms another one.
             let running = renewal_loop.flushes.fetch_add(1, Ordering::Relaxed);
             if running < MAX_FLUSHES {
                 renewal_loop.flush(&own, epoch);
@@ -38,9 +40,11 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         });
     }
 
-    /// Sends what is due, and comes back to the lane whatever happens: a key's `Drop` is user code.
+    /// Sends the queued renewals, and reports the end to the queue whatever happens. A panic is
+    /// possible, since a key's `Drop` is user code.
     fn flush(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
         let _ = catch_panic(|| self.send_all(queue, epoch));
+        // Renewals may have been queued after the last batch was taken (QUEUE-2).
         if queue.ended(epoch) {
             self.arm_flush(queue, self.now(), Duration::ZERO);
         } else {
@@ -48,17 +52,19 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// Batch by batch.
+    /// Sends the queued renewals batch by batch, until the queue is empty or the flush is given up.
     fn send_all(self: &Arc<Self>, queue: &SharedQueue<K>, epoch: u64) {
         let limit = cadence::call_limit(queue.queue_key.shortest());
         loop {
             let now = self.now();
-            // Whatever else may hold it up, it is noticed.
+            // The flush counts as overdue from here, before the batch is taken. So it is given up
+            // even if something other than the call holds it up.
             if !queue.sends(epoch, now + limit) {
                 return;
             }
-            // Who has less time than a call may take gets a call of its own, so that the limit of
-            // nobody else is the shorter for it.
+            // The most urgent lease bounds the limit of the whole call. If it has less time left
+            // than a call may take, only leases with at most twice its time share its batch. So the
+            // limit is not cut for all others.
             let mut reach = None;
             let batch = queue.take(epoch, self.most, |until| {
                 let remaining = until.since(now);
@@ -79,12 +85,14 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// A batch is in the queue no more. Tells of the one that is latest, if that is late.
+    /// Notes that a batch has left the queue. Posts an event about the latest renewal, if it is
+    /// late.
     fn taken(&self, batch: &[Arc<Registration<K>>], now: Time) {
         let mut latest: Option<(Duration, &Registration<K>)> = None;
         for registration in batch {
             let mut plan = registration.plan.lock();
             plan.queued = None;
+            // One event for the batch: all of them were delayed by the same flush.
             let by = now.since(plan.due);
             if by > cadence::late(registration.lease) && latest.is_none_or(|(most, _)| by > most) {
                 latest = Some((by, registration));
@@ -96,8 +104,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// Sends a batch, and each one alone if the batch is refused as a whole or panics. False if the
-    /// pass was given up meanwhile.
+    /// Sends a batch. If it is refused as a whole or its call panics, sends each renewal alone.
+    /// Returns false if the flush was given up meanwhile.
     fn send(
         self: &Arc<Self>,
         queue: &DestinationQueue<Arc<Registration<K>>>,
@@ -108,8 +116,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             return false;
         };
         if again {
-            // All of them together may take as long as one call; who has not had its turn by then is
-            // due as before.
+            // All single calls together may take as long as one call. A renewal that has had no
+            // turn by then stays due, and its next round queues it again.
             let until = self.now() + cadence::call_limit(queue.queue_key.shortest());
             for registration in batch {
                 if self.now() >= until {
@@ -127,14 +135,15 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         true
     }
 
-    /// Sends a batch once. Whether each is to be tried alone.
+    /// Sends a batch once. Returns whether each renewal has to be tried alone, or `None` if the
+    /// flush was given up.
     fn send_once(
         self: &Arc<Self>,
         queue: &DestinationQueue<Arc<Registration<K>>>,
         epoch: u64,
         batch: &[Arc<Registration<K>>],
     ) -> Option<bool> {
-        // RENEW-3.
+        // Read before the request is sent: every lease counts from here (RENEW-3).
         let sent = self.now();
         let mut limit = Duration::MAX;
         let mut going = Vec::with_capacity(batch.len());
@@ -147,6 +156,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             }
         }
         let overdue = sent + limit;
+        // The limit is known only now. A lease that has ended since the loop above begins nothing.
         let mut in_flights: Vec<(&Arc<Registration<K>>, InFlight)> =
             Vec::with_capacity(going.len());
         for registration in going {
@@ -157,11 +167,15 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if in_flights.is_empty() {
             return Some(false);
         }
+        // The renewals are in flight, but nothing was sent. They must not stay so, or a stop would
+        // wait for them.
         if !queue.sends(epoch, overdue) {
             self.complete_all(&in_flights, RenewalOutcome::Failed);
             return None;
         }
-        // RENEW-2: no later than the first of them ends, which bounds the limit.
+        // The clock is read again, since the process may have been paused (RENEW-2). `overdue` is
+        // no later than the end of any lease of the batch. If it has passed, nothing is sent, and
+        // the next round of each registration runs at once.
         let limit = overdue.since(self.now());
         if limit.is_zero() {
             self.complete_all(&in_flights, RenewalOutcome::Failed);
@@ -185,6 +199,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 limit,
             })
         });
+        // One bad key may be the reason for a refusal or a panic. A batch of one has no other keys
+        // to save, so its error counts.
         let whole = in_flights.len() > 1;
         let outcomes = match answer {
             Ok(Ok(outcomes)) => outcomes,
@@ -199,16 +215,19 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 vec![Outcome::Failed(error); in_flights.len()]
             }
         };
+        // The renewal function is user code and may return too few outcomes. Each renewal in flight
+        // needs one all the same.
         let mut outcomes = outcomes.into_iter();
         for (registration, in_flight) in in_flights {
             let outcome = outcomes.next().unwrap_or_else(|| {
-                Outcome::Failed(StoreError::Unavailable("it got no outcome".to_owned()))
+                Outcome::Failed(StoreError::Unavailable("its outcome is missing".to_owned()))
             });
             self.completed(registration, in_flight, sent, outcome);
         }
         Some(false)
     }
 
+    /// Completes all renewals of a batch with the same outcome, without events.
     fn complete_all(
         &self,
         in_flights: &[(&Arc<Registration<K>>, InFlight)],
@@ -222,6 +241,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
+    /// Applies the outcome of one renewal: plans the next renewal or attempt, and posts the events.
     fn completed(
         &self,
         registration: &Arc<Registration<K>>,
@@ -242,6 +262,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 }
                 count(&self.counts.renewed);
                 let renewals = registration.lease_state.renewals();
+                // The interval counts from `sent`, as the lease does: a slow answer must not cost
+                // time.
                 let due = cadence::next(sent, registration.lease, self.random(registration.number));
                 {
                     let mut plan = registration.plan.lock();
@@ -249,6 +271,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                     plan.failed = 0;
                     plan.warned = false;
                 }
+                // The holder may have stopped it meanwhile. Then its timer is cancelled already.
                 if let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) {
                     self.timers.move_to(registration.number, due.min(ends));
                     self.tell(registration, What::Renewed { until, renewals });
@@ -263,7 +286,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                     .complete_renewal(in_flight, now, RenewalOutcome::NotHeld);
             }
             Outcome::Failed(error) => {
-                // One that was given up has failed then.
+                // A renewal that was given up counted as a failure at that moment. Its late answer
+                // does not count once more.
                 let awaited = registration.lease_state.awaits(in_flight);
                 if registration
                     .lease_state
@@ -276,7 +300,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// An attempt failed: never the end of the series.
+    /// Plans the next attempt after a failed one. A failure never ends a registration.
     pub(super) fn failed(&self, registration: &Registration<K>, error: StoreError, now: Time) {
         count(&self.counts.failed);
         let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
@@ -287,6 +311,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             plan.failed = plan.failed.saturating_add(1);
             let random = self.random(registration.number);
             plan.due = cadence::retry(now, until, registration.lease, plan.failed, random);
+            // The timer also has to wake the round that posts the warning.
             let risk = cadence::at_risk(until, registration.lease);
             let next = if plan.warned {
                 plan.due

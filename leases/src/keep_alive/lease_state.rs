@@ -1,28 +1,33 @@
-//! One term: the time from a grant to its end, which is a generation of its own.
+//! The state of one lease, from its grant to its end.
 //!
 //! ```text
-//!          begin_renewal ------> under way ---- complete_renewal: renewed, later `until` ----.
-//!        /                    |                                            \
-//!   Held <--------------------'---- complete_renewal: failed, or overdue ---------------+--> Held
-//!    |  \
-//!    |   '-- stop ------------------------------------------------> Stopped
-//!    '------ the clock, `not held`, cap, not fed, close ----------> Lost
+//!                         begin_renewal
+//!   Held ---------------------------------------------------> Held, in flight
+//!    ^                                                              |
+//!    '---- complete_renewal: renewed (later `until`), failed -------|
+//!    '---- in_flight_status: given up at its limit -----------------'
+//!
+//!   Held, in flight or not
+//!    |---- stop --------------------------------------------------> Stopped
+//!    '---- the clock, the cap, not fed, `not held`, end ----------> Lost
 //! ```
 //!
-//! All of it lies under one lock, and what has ended has ended:
+//! One lock protects the whole state. An ended lease stays ended.
 //!
-//! - **LEASE-1** The clock decides. Every call settles the term by `now` first: from `until` on (or
-//!   the cap, or the time by which it was to be fed) it is lost, whatever an answer says later.
-//! - **LEASE-2** Nothing departs after the end. `begin_renewal` looks and notes the flight in one hold of
-//!   the lock; `stop` ends it and finds the flight in one hold. So after `stop` either no request
-//!   is under way and none will be, or there is one and [`settled`](Term::settled) waits for it.
-//! - **LEASE-3** An answer belongs to the term that asked. It can't reach another one, since a
-//!   flight is landed on the term itself and not looked up by a name; and on an ended term it
-//!   changes nothing.
-//! - **LEASE-4** The loss is told exactly once, by whoever ends the term, after the lock.
-//! - **LEASE-5** In a forked copy of the process the term is lost, and its lock is not taken: a
-//!   thread that the copy does not have may hold it. So every call that a holder can make looks at
-//!   the origin first.
+//! - **LEASE-1** The clock decides. Before it does anything else, a call compares `now` with the
+//!   end of the lease: `until`, the cap, or the time by which the holder had to feed it. From the
+//!   earliest of these on the lease is lost, whatever an answer says later.
+//! - **LEASE-2** No renewal begins after the end. `begin_renewal` checks the state and notes the
+//!   renewal under one hold of the lock. `stop` ends the lease under one hold, too. So after
+//!   `stop` either no renewal is in flight and none will begin, or
+//!   [`wait_for_in_flight`](LeaseState::wait_for_in_flight) waits for the one that is.
+//! - **LEASE-3** An answer reaches only the lease that asked, since it is applied to this object
+//!   and not looked up by a name. It changes nothing about an ended lease.
+//! - **LEASE-4** The loss is reported exactly once, by the call that ends the lease, after that
+//!   call has released the lock.
+//! - **LEASE-5** In a forked copy of the process the lease is lost, and the lock is not taken: it
+//!   may be held by a thread that the copy does not have. So every call that a holder can make
+//!   checks the origin first.
 
 use std::fmt;
 use std::task::Waker;
@@ -35,21 +40,34 @@ use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::{Mutex, MutexGuard, Origin};
 
 /// Why a lease was lost.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon_leases::{Leases, Loss, MemoryStore};
+///
+/// # let leases = Leases::new(MemoryStore::new())?;
+/// let guard = leases.lock("report")?;
+/// leases.close(Duration::from_secs(1));
+/// assert_eq!(guard.lost().loss(), Some(Loss::Closed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Loss {
-    /// It ran out by the local clock without a renewal that succeeded.
+    /// The lease ran out by the local clock, and no renewal had succeeded.
     Expired,
-    /// The backend said that it is held no more.
+    /// The backend answered that this owner no longer holds it.
     NotHeld,
     /// The holder did not call `feed` in time, so it counts as dead.
     NotFed,
-    /// It was held for as long as it may be in all.
+    /// The lease reached its longest hold.
     HeldTooLong,
-    /// What renewed it was closed.
+    /// The [`Leases`](crate::Leases) or the [`KeepAlive`](crate::KeepAlive) were closed.
     Closed,
-    /// This process is a forked copy of the one that holds it, and renews nothing. The original may
-    /// hold it still.
+    /// This process is a forked copy of the holder and renews nothing. The original process may
+    /// still hold the lease.
     Forked,
 }
 
@@ -59,19 +77,20 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Loss::Expired => "it ran out without a renewal",
-            Loss::NotHeld => "the store says that it is held no more",
+            Loss::NotHeld => "the store says that it is no longer held",
             Loss::NotFed => "it was not fed in time",
-            Loss::HeldTooLong => "it was held for as long as it may be",
-            Loss::Closed => "the leases or the watchdog were closed",
+            Loss::HeldTooLong => "it reached its longest hold",
+            Loss::Closed => "the leases or the keep-alive were closed",
             Loss::Forked => "it belongs to the process that this one was forked from",
         })
     }
 }
 
-/// How a term stands.
+/// The status of a lease at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeaseStatus {
-    /// Good until `until` by the last renewal; it ends at `ends` if nothing happens.
+    /// It is held. `until` is the end by the last renewal. `ends` is the earliest end of all:
+    /// `until`, the cap, or the feeding period.
     Held {
         until: Time,
         ends: Time,
@@ -80,21 +99,22 @@ pub(crate) enum LeaseStatus {
     Lost(Loss),
 }
 
-/// What stopping it did.
+/// The result of a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stopped {
+    /// This call stopped the lease.
     Now,
-    /// It was lost before.
+    /// The lease was lost before.
     Lost(Loss),
-    /// It was stopped before.
+    /// The lease was stopped before.
     Before,
 }
 
-/// A renewal that is under way.
+/// Names a renewal that has begun. Its number tells it from earlier and later ones of the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InFlight(u64);
 
-/// How a flight ended.
+/// How a renewal ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RenewalOutcome {
     Renewed { until: Time },
@@ -102,28 +122,35 @@ pub(crate) enum RenewalOutcome {
     Failed,
 }
 
-/// Told of the loss, without a lock.
+/// Called with the loss, without a lock.
 pub(crate) type OnLoss = Box<dyn Fn(Loss) + Send + Sync>;
 
+/// The state of one lease, its waiting threads and its waiting tasks.
 pub(crate) struct LeaseState {
     state: Mutex<State>,
+    /// Notifies the owner of this lease of the loss.
     on_loss: OnLoss,
     origin: Origin,
 }
 
 struct State {
     stage: Stage,
+    /// The end by the last successful renewal.
     until: Time,
+    /// The end of the longest hold.
     cap: Time,
     feed: Option<Feed>,
-    /// The one under way, and until when it may be.
+    /// The renewal in flight, and the moment from which it counts as given up.
     in_flight: Option<(InFlight, Time)>,
+    /// The number of renewals that have begun, which numbers them.
     in_flights: u64,
+    /// The number of renewals that have succeeded.
     renewals: u64,
-    /// Who waits for the flight to land.
+    /// Threads that wait until no renewal is in flight.
     waiters: Vec<ClockUnparker>,
-    /// Who wants to know of the loss.
+    /// Channels that get the loss.
     senders: Vec<Sender<Loss>>,
+    /// Tasks that await the loss, each under the number it has left its waker under.
     wakers: Vec<(u64, Waker)>,
     next_waker: u64,
 }
@@ -136,18 +163,21 @@ enum Stage {
 }
 
 #[derive(Clone, Copy)]
+/// The holder has to feed the lease before `until`, and then once per `period`.
 struct Feed {
     period: Duration,
     until: Time,
 }
 
 impl State {
+    /// Returns the earliest end: by the lease, the cap, or the feeding period.
     fn ends(&self) -> Time {
         let fed = self.feed.map_or(Time::MAX, |feed| feed.until);
         self.until.min(self.cap).min(fed)
     }
 
-    /// LEASE-1. The reason is that which came first.
+    /// Returns the loss if the lease is over at `now` (LEASE-1). The end that came first is the
+    /// reason.
     fn overdue(&self, now: Time) -> Option<Loss> {
         let ends = self.ends();
         if now < ends {
@@ -164,7 +194,7 @@ impl State {
 }
 
 impl LeaseState {
-    /// Begins. Fed for the first time at `now`.
+    /// Returns a held lease. It counts as fed at `now`.
     pub(crate) fn new(
         now: Time,
         until: Time,
@@ -194,17 +224,18 @@ impl LeaseState {
         }
     }
 
-    /// LEASE-5.
+    /// Whether this process is a forked copy of the holder (LEASE-5).
     pub(crate) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
 
-    /// How it stands at `now`.
+    /// Returns the status at `now`. Ends the lease if it is over.
     pub(crate) fn look(&self, now: Time) -> LeaseStatus {
         if self.is_forked() {
             return LeaseStatus::Lost(Loss::Forked);
         }
         let state = self.state.lock();
+        // The first caller after the end finds the loss, so no thread has to run in time for it.
         if state.stage == Stage::Held
             && let Some(loss) = state.overdue(now)
         {
@@ -221,7 +252,7 @@ impl LeaseState {
         }
     }
 
-    /// How often it was renewed.
+    /// Returns the number of successful renewals.
     pub(crate) fn renewals(&self) -> u64 {
         if self.is_forked() {
             return 0;
@@ -229,8 +260,8 @@ impl LeaseState {
         self.state.lock().renewals
     }
 
-    /// A renewal is about to be sent, and may be under way until `limit`: LEASE-2. None departs
-    /// while another one is under way.
+    /// Begins a renewal that may be in flight until `limit` (LEASE-2). Returns `None` if the lease
+    /// has ended or another renewal is in flight. The caller sends the renewal after this call.
     pub(crate) fn begin_renewal(&self, now: Time, limit: Time) -> Option<InFlight> {
         let mut state = self.state.lock();
         if state.stage != Stage::Held || state.in_flight.is_some() {
@@ -246,7 +277,8 @@ impl LeaseState {
         Some(in_flight)
     }
 
-    /// The answer to a flight; one that was given up may still land. Whether the term goes on.
+    /// Applies the outcome of a renewal, also of one that was given up before. Returns whether the
+    /// lease is still held.
     pub(crate) fn complete_renewal(
         &self,
         in_flight: InFlight,
@@ -254,6 +286,8 @@ impl LeaseState {
         outcome_of_renewal: RenewalOutcome,
     ) -> bool {
         let mut state = self.state.lock();
+        // Another renewal may be in flight if this one was given up. Then the waiting threads wait
+        // for that one.
         let mut waiting = Vec::new();
         if state
             .in_flight
@@ -264,11 +298,13 @@ impl LeaseState {
         }
         let mut goes_on = false;
         if state.stage == Stage::Held {
+            // The clock comes first: an answer after the end revives nothing (LEASE-1).
             let loss = match (state.overdue(now), outcome_of_renewal) {
                 (Some(loss), _) => Some(loss),
                 (None, RenewalOutcome::NotHeld) => Some(Loss::NotHeld),
                 (None, RenewalOutcome::Renewed { until }) => {
-                    // An answer that was overtaken says less than is known.
+                    // Answers may arrive in another order than their requests were sent. An older
+                    // one must not shorten the lease.
                     state.until = state.until.max(until);
                     state.renewals += 1;
                     None
@@ -285,24 +321,26 @@ impl LeaseState {
         } else {
             drop(state);
         }
+        // Both branches have released the lock. A woken thread takes it at once.
         waiting.iter().for_each(ClockUnparker::unpark);
         goes_on
     }
 
-    /// Whether this one is under way, and was not given up.
+    /// Whether this renewal is in flight and was not given up.
     pub(crate) fn awaits(&self, in_flight: InFlight) -> bool {
         let in_flight_status = self.state.lock().in_flight;
         in_flight_status.is_some_and(|(in_flight_status, _)| in_flight_status == in_flight)
     }
 
-    /// Until when a renewal is under way. One whose time has passed is given up, which is answered
-    /// once.
+    /// Returns whether a renewal is in flight, and until when. Gives it up if its limit has passed,
+    /// and reports that exactly once.
     pub(crate) fn in_flight_status(&self, now: Time) -> InFlightStatus {
         let mut state = self.state.lock();
         match state.in_flight {
             None => InFlightStatus::Nothing,
             Some((_, limit)) if now < limit => InFlightStatus::Until(limit),
             Some(_) => {
+                // The next renewal may begin, although the answer to this one may still come.
                 state.in_flight = None;
                 let waiting = std::mem::take(&mut state.waiters);
                 drop(state);
@@ -312,7 +350,7 @@ impl LeaseState {
         }
     }
 
-    /// The holder is alive. Whether it still holds.
+    /// Notes that the holder is alive. Returns whether the lease is still held.
     pub(crate) fn feed(&self, now: Time) -> bool {
         if self.is_forked() {
             return false;
@@ -326,13 +364,14 @@ impl LeaseState {
             return false;
         }
         if let Some(feed) = &mut state.feed {
-            // Who was overtaken read the clock before, and takes nothing back.
+            // A thread may read the clock and be overtaken by another feed. Its older time must not
+            // shorten the period.
             feed.until = feed.until.max(now + feed.period);
         }
         true
     }
 
-    /// The holder gives it up: LEASE-2.
+    /// Stops the lease for its holder (LEASE-2).
     pub(crate) fn stop(&self, now: Time) -> Stopped {
         if self.is_forked() {
             return Stopped::Lost(Loss::Forked);
@@ -342,24 +381,27 @@ impl LeaseState {
             Stage::Stopped => Stopped::Before,
             Stage::Lost(loss) => Stopped::Lost(loss),
             Stage::Held => {
+                // A holder that was paused for too long has to learn it from its stop.
                 if let Some(loss) = state.overdue(now) {
                     self.lose(state, loss);
                     return Stopped::Lost(loss);
                 }
                 state.stage = Stage::Stopped;
+                // Taken out now, and dropped or woken without the lock: both run code of others.
+                // The drop of the senders disconnects the channels.
                 let gone = (
                     std::mem::take(&mut state.senders),
                     std::mem::take(&mut state.wakers),
                 );
                 drop(state);
-                // Who awaits a loss that will never be looks again.
+                // Wakes the tasks that await the loss. They find that it will never come.
                 wake_all(gone.1);
                 Stopped::Now
             }
         }
     }
 
-    /// Lost for a reason from outside.
+    /// Ends the lease with a loss, if it is still held.
     pub(crate) fn end(&self, loss: Loss) {
         let state = self.state.lock();
         if state.stage == Stage::Held {
@@ -367,7 +409,7 @@ impl LeaseState {
         }
     }
 
-    /// Waits until no renewal is under way any more, or its time has passed.
+    /// Waits until no renewal is in flight, or until its limit has passed.
     pub(crate) fn wait_for_in_flight(&self, clock: &Clock) {
         if self.is_forked() {
             return;
@@ -378,6 +420,7 @@ impl LeaseState {
                 let mut state = self.state.lock();
                 match state.in_flight {
                     Some((_, limit)) if clock.now() < limit => {
+                        // Left under the lock of the check: an answer in between wakes it.
                         state.waiters.push(parker.unparker());
                         limit
                     }
@@ -388,11 +431,11 @@ impl LeaseState {
         }
     }
 
-    /// A channel that gets the loss, or is disconnected by a stop.
+    /// Returns a channel that gets the loss, or is disconnected by a stop.
     pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
         let (sender, receiver) = bounded(1);
         if self.is_forked() {
-            // There is room for one.
+            // The channel is new and has room for one.
             let _ = sender.send(Loss::Forked);
             return receiver;
         }
@@ -402,15 +445,17 @@ impl LeaseState {
             Stage::Stopped => {}
             Stage::Lost(loss) => {
                 drop(state);
-                // Nobody else has it, so there is room.
+                // Nobody else has this channel, so there is room.
                 let _ = sender.send(loss);
             }
         }
         receiver
     }
 
-    /// Wakes the waker at the end, in the place of the one that was left under this number before.
-    /// Nothing is left if it has ended: look again.
+    /// Leaves a waker that is woken when the lease ends. Replaces the waker that was left under the
+    /// number in `place`, and stores a new number there if there was none.
+    ///
+    /// Leaves nothing if the lease has ended, so the caller has to check again after this call.
     pub(crate) fn leave_waker(&self, place: &mut Option<u64>, waker: &Waker) {
         if self.is_forked() {
             return;
@@ -430,11 +475,12 @@ impl LeaseState {
                 return;
             }
         }
+        // The old waker is dropped without the lock, since its drop is a runtime's code.
         drop(state);
         drop(new);
     }
 
-    /// Nobody waits there any more.
+    /// Removes the waker that was left under this number.
     pub(crate) fn take_waker(&self, place: u64) {
         if self.is_forked() {
             return;
@@ -446,34 +492,37 @@ impl LeaseState {
         drop(waker);
     }
 
-    /// LEASE-4. Everybody is told without the lock.
+    /// Ends the lease with a loss, and reports it without the lock (LEASE-4).
     fn lose(&self, mut state: MutexGuard<'_, State>, loss: Loss) {
         state.stage = Stage::Lost(loss);
         let senders = std::mem::take(&mut state.senders);
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         for sender in senders {
-            // There is room for one, and one is sent.
+            // Each channel has room for one and gets only this one.
             let _ = sender.send(loss);
         }
-        // What it drops may be user code.
+        // The function may drop a key, which is user code. The wakers are woken all the same.
         let _ = catch_panic(|| (self.on_loss)(loss));
         wake_all(wakers);
     }
 }
 
-/// A runtime's code; whatever it does, the others are woken.
+/// Wakes all wakers. A waker is a runtime's code: if one panics, the others are woken all the same.
 fn wake_all(wakers: Vec<(u64, Waker)>) {
     for (_, waker) in wakers {
         let _ = catch_panic(|| waker.wake());
     }
 }
 
-/// What is known of a flight.
+/// Whether a renewal is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InFlightStatus {
+    /// No renewal is in flight.
     Nothing,
+    /// A renewal is in flight and may be until this moment.
     Until(Time),
+    /// A renewal was in flight for too long. The call that returns this has given it up.
     GivenUp,
 }
 

@@ -1,4 +1,4 @@
-//! How a holder learns of the loss.
+//! Notifies a holder of the loss of its lease.
 
 use std::fmt;
 use std::future::Future;
@@ -11,12 +11,17 @@ use super::lease_state::{LeaseState, LeaseStatus, Loss};
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
-/// The loss of a lease: as a flag, a channel, and a future.
+/// The loss of a lease, as a flag, a channel and a future.
 ///
-/// All three tell of it at the latest when the lease has run out by the local clock, whatever the
-/// backend does: the flag at the very moment, the others with the next tick (after a suspension of the
-/// machine, when what was left of a ticker's sleep is over). A lease that is given up
-/// is never lost: the channel is disconnected, and the future says `None`.
+/// All three report the loss at the latest when the lease has run out by the local clock, whatever
+/// the backend does:
+///
+/// - The flag changes at that very moment.
+/// - The channel and the future follow with the next tick. After a suspension of the machine they
+///   follow when the rest of the ticker's sleep is over.
+///
+/// A lease that is given up is never lost. Then the channel is disconnected, and the future returns
+/// `None`.
 ///
 /// # Examples
 ///
@@ -36,7 +41,7 @@ use crate::sync::channel::Receiver;
 pub struct Lost {
     lease_state: Arc<LeaseState>,
     clock: Clock,
-    /// The place of this future's waker.
+    /// The number under which this future has left its waker.
     place: Option<u64>,
 }
 
@@ -49,13 +54,13 @@ impl Lost {
         }
     }
 
-    /// Whether it is lost, by a look at the clock.
+    /// Returns whether the lease is lost, by the local clock.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Why it was lost, if it is.
+    /// Returns why the lease was lost, or `None` if it is not lost.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         match self.lease_state.look(self.clock.now()) {
@@ -64,9 +69,25 @@ impl Lost {
         }
     }
 
-    /// A channel (of `crossbeam_channel`) that gets the loss when it happens, or has it if it has;
-    /// disconnected when the lease was given up instead. Each call makes another one, which is kept
-    /// until the lease ends: take it once, before a loop.
+    /// Returns a channel (of `crossbeam_channel`) that gets the loss when it happens.
+    ///
+    /// If the lease is lost already, the channel has the loss at once. If the lease is given up,
+    /// the channel is disconnected. Each call makes another channel, which is kept until the lease
+    /// ends: call this once, before a loop.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let lost = guard.lost().channel();
+    /// while lost.try_recv().is_err() {
+    ///     // .. a portion of work ..
+    /// #   break;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn channel(&self) -> Receiver<Loss> {
         self.lease_state.loss_channel()
@@ -79,11 +100,12 @@ impl Clone for Lost {
     }
 }
 
-/// Ready with the loss, or with `None` when the lease was given up.
+/// Becomes ready with the loss, or with `None` when the lease is given up.
 impl Future for Lost {
     type Output = Option<Loss>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Loss>> {
+        // Checks a second time after the waker is left: a loss in between would wake nobody.
         for last in [false, true] {
             match self.lease_state.look(self.clock.now()) {
                 LeaseStatus::Lost(loss) => return Poll::Ready(Some(loss)),

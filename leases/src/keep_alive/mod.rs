@@ -1,24 +1,29 @@
-//! The watchdog: keeps alive whatever ends unless it is renewed.
+//! Keeps alive whatever ends unless it is renewed.
 //!
 //! | file | what |
 //! |---|---|
-//! | `mod.rs`, `builder.rs` | `KeepAlive`, `KeepGuard`, options |
-//! | `renewal_loop.rs` | series and their rounds |
-//! | `flush.rs` | what goes out, and what came of it |
-//! | `lease_state.rs` | one generation: kept, under way, stopped, lost |
-//! | `queue.rs` | one destination: what is due, and which pass sends it |
-//! | `cadence.rs` | when: jitter, retries, limits |
-//! | `events.rs`, `lost.rs` | what the application hears |
-//! | `waits.rs` | what it hears of callers that wait |
-//! | `timers.rs` | the scheduler that it all runs on |
-//! | `steps.rs` | a scheduler that a test drives |
+//! | `mod.rs`, `builder.rs` | `KeepAlive`, and its options |
+//! | `guard.rs`, `options.rs` | `KeepGuard`, and how one key is kept |
+//! | `error.rs` | why something can't be kept |
+//! | `renewal_loop.rs` | the registrations, and the timer of each |
+//! | `flush.rs` | how a batch is sent, and what its outcomes change |
+//! | `lease_state.rs` | the state machine of one lease: held, stopped, lost |
+//! | `queue.rs` | the due renewals of one destination, and which flush sends them |
+//! | `cadence.rs` | the times: renewals, jitter, retries, limits |
+//! | `events.rs`, `lost.rs` | how the application is notified |
+//! | `waits.rs` | the events about waiting callers |
+//! | `timers.rs` | the schedulers that everything runs on |
+//! | `steps.rs` | the scheduler that a test drives |
 
 mod builder;
 mod cadence;
+mod error;
 mod events;
 mod flush;
+mod guard;
 mod lease_state;
 mod lost;
+mod options;
 mod queue;
 mod renewal_loop;
 #[cfg(any(test, feature = "test-util"))]
@@ -27,9 +32,12 @@ mod timers;
 mod waits;
 
 pub use builder::KeepAliveBuilder;
+pub use error::KeepError;
 pub use events::{Event, What};
+pub use guard::KeepGuard;
 pub use lease_state::Loss;
 pub use lost::Lost;
+pub use options::KeepOptions;
 #[cfg(any(test, feature = "test-util"))]
 pub use steps::Steps;
 
@@ -40,35 +48,34 @@ pub(super) use timers::TimerKey;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use tourbillon::Time;
-use tourbillon::reentrancy::when_unlocked;
 
 use super::store::Destination;
 use crate::sync::Arc;
 use crate::sync::channel::{Receiver, bounded};
-use lease_state::LeaseStatus;
-use renewal_loop::{Registration, RenewalLoop};
+use renewal_loop::RenewalLoop;
 
-/// Keeps things alive that end unless they are renewed: a session at a peer, a registration of a
+/// Keeps things alive that end unless they are renewed: a session at a peer, the registration of a
 /// service, a lock.
 ///
-/// Each key is renewed after a third of its lease, by a function that gets all keys of one
-/// destination that are due together. What fails is tried again, early and often, until the lease has
-/// run out by the local clock; then it is lost, for good, and the application hears it.
+/// Each key is renewed after about a third of its lease. One call of the renewal function renews
+/// all due keys of one destination. A renewal that fails is tried again, early and often, until the
+/// lease has run out by the local clock. Then the key is lost for good, and the application is
+/// notified.
 ///
-/// - The function runs on workers of the watchdog's own. Leases of one destination and of about one
-///   length (between two powers of two) are renewed by one call at a time, unless one has not returned
-///   in time. A call that hangs or panics delays no other destination, and ends no series; only when
-///   240 hang at one time, three of a destination and length at most, others wait for them.
-/// - The workers and a ticker start with the first key, and end when the watchdog's last clone and
-///   the last [`KeepGuard`] are gone.
-/// - Events reach a [callback](WatchdogBuilder::on_event) or a [channel](Self::events), and none of
-///   them can hold up a renewal.
+/// - The renewal function runs on workers of the `KeepAlive`. Leases of one destination and of
+///   similar length (between two powers of two) are renewed by one call at a time. Another call
+///   begins while it runs only if it has not returned in time.
+/// - A call that hangs or panics delays no other destination and ends no renewals. At most three
+///   calls hang for one destination and length. Others wait only when 240 calls hang at one time.
+/// - The workers and a ticker start with the first key. They end when the last clone of the
+///   `KeepAlive` and the last [`KeepGuard`] are gone.
+/// - Events reach a [callback](KeepAliveBuilder::on_event) or a [channel](Self::events). No event
+///   can hold up a renewal.
 ///
-/// [`Leases`](super::Leases) is this for locks.
+/// [`Leases`](super::Leases) does the same for locks.
 ///
 /// # Examples
 ///
@@ -94,110 +101,22 @@ pub struct KeepAlive<K> {
     renewal_loop: Arc<RenewalLoop<K>>,
 }
 
-/// What [`KeepAlive::keep_with`] keeps, and how.
-#[derive(Clone, Debug)]
-#[must_use = "nothing is kept until `keep_with`"]
-pub struct KeepOptions {
-    lease: Duration,
-    since: Option<Time>,
-    renewed: bool,
-    feed: Option<Duration>,
-    max_hold: Option<Duration>,
-}
-
-impl KeepOptions {
-    /// Something that ends after this time, unless it is renewed.
-    pub fn for_lease(lease: Duration) -> Self {
-        KeepOptions {
-            lease,
-            since: None,
-            renewed: true,
-            feed: None,
-            max_hold: None,
-        }
-    }
-
-    /// The lease counts from this moment of the watchdog's clock: the one *before* the request was
-    /// sent that created it. By default it counts from the call; a later moment is taken for that.
-    pub fn since(mut self, sent: Time) -> Self {
-        self.since = Some(sent);
-        self
-    }
-
-    /// It is not renewed: it is lost when the lease has run out.
-    pub fn without_renewal(mut self) -> Self {
-        self.renewed = false;
-        self
-    }
-
-    /// The holder has to call [`KeepGuard::feed`] within every such period, or it counts as dead and the
-    /// lease as lost.
-    pub fn fed_every(mut self, period: Duration) -> Self {
-        self.feed = Some(period);
-        self
-    }
-
-    /// It is renewed no more, and counts as lost, when it was held for so long in all.
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
-        self
-    }
-}
-
-/// Why something can't be kept.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum KeepError {
-    /// The lease is too short to be renewed in time, or, with the margin, nearly empty.
-    TooShort {
-        /// What was asked for.
-        lease: Duration,
-        /// The shortest that is possible.
-        least: Duration,
-    },
-    /// To be fed in no time at all, which no holder could.
-    ZeroFeed,
-    /// To be held for no time at all.
-    ZeroHold,
-    /// The watchdog is closed, for good.
-    Closed,
-    /// Its threads could not be started.
-    Spawn(io::Error),
-    /// This process was forked after the watchdog was made, and the watchdog's threads belong to
-    /// the original. Make another watchdog in this process.
-    Forked,
-}
-
-impl fmt::Display for KeepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeepError::TooShort { lease, least } => {
-                write!(
-                    f,
-                    "a lease of {lease:?}: choose at least {least:?}, or a smaller margin"
-                )
-            }
-            KeepError::ZeroHold => f.write_str("to be held for 0 ns: choose a longer time"),
-            KeepError::ZeroFeed => f.write_str("to be fed every 0 ns: choose a longer period"),
-            KeepError::Closed => f.write_str("the watchdog is closed"),
-            KeepError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
-            KeepError::Forked => f.write_str(
-                "the watchdog was made before this process was forked: make it after the fork",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for KeepError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            KeepError::Spawn(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-/// What is due together at one destination.
+/// The keys of one destination that are renewed by one call.
+///
+/// # Examples
+///
+/// ```
+/// use tourbillon_leases::{Batch, KeepAlive, Outcome, StoreError};
+///
+/// fn renew(batch: &Batch<'_, u64>) -> Result<Vec<Outcome>, StoreError> {
+///     for entry in batch.entries() {
+///         println!("{} for another {:?}", entry.key(), entry.lease());
+///     }
+///     Ok(vec![Outcome::Renewed; batch.len()])
+/// }
+/// let sessions = KeepAlive::builder().build(renew)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Batch<'a, K> {
     destination: Destination,
@@ -205,7 +124,7 @@ pub struct Batch<'a, K> {
     limit: Duration,
 }
 
-/// One of a batch.
+/// One key of a [`Batch`].
 #[derive(Debug)]
 pub struct Entry<'a, K> {
     key: &'a K,
@@ -229,13 +148,13 @@ impl<K> Clone for Entry<'_, K> {
 impl<K> Copy for Entry<'_, K> {}
 
 impl<'a, K> Entry<'a, K> {
-    /// What is to be renewed.
+    /// Returns the key to renew.
     #[must_use]
     pub fn key(&self) -> &'a K {
         self.key
     }
 
-    /// How long its lease is to be from now on.
+    /// Returns how long the lease is to be from now on.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.lease
@@ -243,98 +162,116 @@ impl<'a, K> Entry<'a, K> {
 }
 
 impl<'a, K> Batch<'a, K> {
-    /// Where all of them are.
+    /// Returns the destination that all keys of the batch belong to.
     #[must_use]
     pub fn destination(&self) -> Destination {
         self.destination
     }
 
-    /// What is to be renewed. The outcomes are expected in this order.
+    /// Returns the keys to renew, with their leases. The renewal function returns its outcomes in
+    /// the same order.
     #[must_use]
     pub fn entries(&self) -> &'a [Entry<'a, K>] {
         self.entries
     }
 
-    /// Only the keys.
+    /// Iterates over the keys, in the order of [`entries`](Self::entries).
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &'a K> {
         self.entries.iter().map(|entry| entry.key)
     }
 
-    /// How many they are; at least one.
+    /// Returns the number of keys, which is at least one.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How long the call may take. After that nothing must be sent, and the answer is not waited for
-    /// any more.
+    /// Returns how long the call may take. After that time it must send nothing more, and its
+    /// outcomes are no longer waited for.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.limit
     }
 }
 
-/// Counters and gauges of a watchdog.
+/// A snapshot of the gauges and counters of a [`KeepAlive`].
+///
+/// A gauge is a current value. A counter starts at zero and only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KeepAliveStats {
-    /// Gauge: what is kept at present.
+    /// Gauge: keys that are kept.
     pub kept: usize,
-    /// Gauge: timers that are armed. That is one for each series that is kept, plus those of
-    /// passes, of callbacks that have not started, of releases that are tried again, and of waiting
-    /// callers.
+    /// Gauge: timers that are armed. Each kept key has one. Others belong to flushes, to callbacks
+    /// that have not started, to releases that are tried again, and to waiting callers.
     pub armed: usize,
-    /// Gauge: destinations of what is kept.
+    /// Gauge: destinations of the keys that are kept.
     pub destinations: usize,
-    /// Renewals that succeeded.
+    /// Counter: renewals that succeeded.
     pub renewed: u64,
-    /// Attempts that failed.
+    /// Counter: attempts to renew that failed.
     pub failed: u64,
-    /// What was lost.
+    /// Counter: keys that were lost.
     pub lost: u64,
-    /// Calls of the renewal function.
+    /// Counter: calls of the renewal function.
     pub batches: u64,
-    /// Batches that were refused as a whole, or panicked, and were tried one by one.
+    /// Counter: batches that were refused as a whole, or whose call panicked, and that were tried
+    /// one by one.
     pub sent_alone: u64,
-    /// Calls of the renewal function that began late for one of their keys: by more than a sixth of
-    /// its lease.
+    /// Counter: calls of the renewal function that began late. A call is late if one of its keys
+    /// was due more than a sixth of its lease ago.
     pub late: u64,
-    /// Renewals whose call did not return in time.
+    /// Counter: renewals whose call did not return in time.
     pub given_up: u64,
-    /// Events for which a channel, or a callback that is behind, had no room.
+    /// Counter: events that were left out, since a channel was full or a callback was behind.
     pub events_missed: u64,
-    /// Gauge: how often that one was renewed that was renewed most often of all that are kept. One
-    /// that grows for ever belongs to a holder that has forgotten it.
+    /// Gauge: the number of renewals of the kept key that was renewed most often. If it grows
+    /// without end, some holder may have forgotten its guard.
     pub most_renewals: u64,
 }
 
 impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
-    /// Options with their defaults.
+    /// Returns a builder with default options.
     pub fn builder() -> KeepAliveBuilder<K> {
         KeepAliveBuilder::new()
     }
 
-    /// Keeps `key` from now on: it is renewed until the answer is stopped or dropped, or it is lost.
+    /// Keeps `key` from now on: renews it until the returned guard is stopped or dropped, or the
+    /// key is lost.
     ///
-    /// Each call begins a generation of its own, whatever was or is kept of the same key.
+    /// Each call makes a registration of its own, even if the same key is kept already.
     ///
     /// # Errors
     ///
-    /// [`KeepError`]: a lease below 50 ms, a closed watchdog, threads that can't be had.
+    /// [`KeepError`] if the lease is shorter than 50 ms or than three
+    /// [margins](KeepAliveBuilder::margin), if the `KeepAlive` is closed, or if its threads could
+    /// not be started.
     ///
     /// # Blocking
     ///
-    /// Not at all, but for the start of the threads by the first call.
+    /// Does not block, except that the first call starts the threads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert!(session.remaining() <= Duration::from_secs(30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep(&self, key: K, lease: Duration) -> Result<KeepGuard<K>, KeepError> {
         self.keep_with(key, &KeepOptions::for_lease(lease))
     }
 
-    /// [`keep`](Self::keep) with options.
+    /// Keeps a key like [`keep`](Self::keep), with options.
     ///
     /// # Errors
     ///
-    /// As for [`keep`](Self::keep), and for a feeding period or a longest hold of zero.
+    /// As for [`keep`](Self::keep). A feeding period or a longest hold of zero is an error, too.
     pub fn keep_with(&self, key: K, keep: &KeepOptions) -> Result<KeepGuard<K>, KeepError> {
         Ok(KeepGuard {
             registration: self.renewal_loop.keep(key, keep)?,
@@ -342,27 +279,40 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         })
     }
 
-    /// A channel of events from now on. What it has no room for is left out and counted in
-    /// [`KeepAliveStats::events_missed`]; at least one has room.
+    /// Returns a channel of events from now on. Events for which it has no room are left out and
+    /// counted in [`KeepAliveStats::events_missed`]. There is room for at least one event.
     #[must_use]
     pub fn events(&self, capacity: usize) -> Receiver<Event<K>> {
         if self.is_forked() {
+            // The sender is dropped, so the channel is disconnected.
             return bounded(0).1;
         }
         self.renewal_loop.events.subscribe(capacity)
     }
 
-    /// Counters and gauges.
+    /// Returns a snapshot of the gauges and counters.
     ///
     /// # Complexity
     ///
-    /// Linear in what is kept.
+    /// Linear in the number of keys that are kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.stats().kept, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> KeepAliveStats {
         self.renewal_loop.stats()
     }
 
-    /// The present moment of the watchdog's clock.
+    /// Returns the present moment of the clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.renewal_loop.now()
@@ -372,18 +322,32 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         self.renewal_loop.is_closed()
     }
 
-    /// Whether this process is a forked copy of the one that made it.
+    /// Whether this process is a forked copy of the process that built the `KeepAlive`.
     pub(super) fn is_forked(&self) -> bool {
         self.renewal_loop.is_forked()
     }
 
-    /// Keeps nothing from now on. What was kept is lost, with [`Loss::Closed`]; returns how many there were.
+    /// Closes for good: all kept keys are lost, with [`Loss::Closed`], and no key can be kept any
+    /// more. Returns how many keys were kept.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert_eq!(sessions.close(), 1);
+    /// assert!(sessions.keep(8, Duration::from_secs(30)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn close(&self) -> usize {
         self.close_all().len()
     }
 
-    /// Like [`close`](Self::close): what was lost.
+    /// Closes like [`close`](Self::close), and returns the keys that were lost.
     pub(super) fn close_all(&self) -> Vec<K> {
         let lost = self.renewal_loop.close();
         lost.iter()
@@ -391,40 +355,45 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
             .collect()
     }
 
-    /// Whether something could be kept so; starts the threads.
+    /// Checks whether a key could be kept with these options, and starts the threads.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         self.renewal_loop.check(keep)
     }
 
+    /// Returns how long a lease of this length is held by the local clock: the lease less a margin.
     pub(super) fn good_for(&self, lease: Duration) -> Duration {
         self.renewal_loop.good_for(lease)
     }
 
-    /// Tells of a wait that begins now, until the answer is dropped.
+    /// Posts events about a wait that begins now, until the returned value is dropped.
     pub(super) fn waits(&self, key: impl Fn() -> K + Send + 'static) -> Waits {
         self.renewal_loop.waits(key)
     }
 
-    /// A number that nothing else of this watchdog has.
+    /// Returns a number that nothing else of this `KeepAlive` has.
     pub(super) fn number(&self) -> u64 {
         self.renewal_loop.number()
     }
 
+    /// Returns a number that looks random, drawn from the seed, the time and `of`.
     pub(super) fn random(&self, of: u64) -> u64 {
         self.renewal_loop.random(of)
     }
 
-    /// How much goes into one batch.
+    /// Returns the greatest number of keys in one batch.
     pub(super) fn most(&self) -> usize {
         self.renewal_loop.most
     }
 
-    /// Runs `task` on a worker for calls, under a [`number`](Self::number). False if there is none.
+    /// Runs `task` on a worker for calls, under a [`number`](Self::number). Returns false if there
+    /// are no workers.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
+        // A forked copy has none of the threads, and the locks of the scheduler may stay locked
+        // there. The methods below check for the same reason.
         !self.is_forked() && self.renewal_loop.timers.call(number, task)
     }
 
-    /// Runs a pass of somebody else's on a worker for renewals: see [`timers`].
+    /// Runs a flush of another part of the crate on a worker for renewals: see [`timers`].
     pub(super) fn flush(
         &self,
         alarm: TimerKey,
@@ -436,8 +405,8 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         }
     }
 
-    /// Runs `task` on a worker for renewals after `delay`, in the place of what was armed under this
-    /// alarm.
+    /// Runs `task` on a worker for renewals after `delay`. Replaces the timer that was armed under
+    /// this key.
     pub(super) fn after(
         &self,
         alarm: TimerKey,
@@ -449,13 +418,15 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         }
     }
 
+    /// Cancels the timer of this key on the workers for renewals.
     pub(super) fn cancel(&self, alarm: TimerKey) {
         if !self.is_forked() {
             self.renewal_loop.timers.cancel(alarm);
         }
     }
 
-    /// Wakes after `delay`. The number to cancel it by.
+    /// Wakes `waker` after `delay`. Returns the number that [`cancel_call`](Self::cancel_call)
+    /// needs, or `None` if there are no workers.
     pub(super) fn wake(&self, delay: Duration, waker: std::task::Waker) -> Option<u64> {
         if self.is_forked() {
             return None;
@@ -465,7 +436,7 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
         armed.then_some(number)
     }
 
-    /// A call that has not begun does not.
+    /// Cancels a call or a wake-up that has not begun.
     pub(super) fn cancel_call(&self, number: u64) {
         if !self.is_forked() {
             self.renewal_loop.timers.cancel_call(number);
@@ -483,121 +454,8 @@ impl<K> Clone for KeepAlive<K> {
 
 impl<K: Clone + Send + Sync + 'static> fmt::Debug for KeepAlive<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchdog")
+        f.debug_struct("KeepAlive")
             .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Something that a [`KeepAlive`] keeps. Dropping it stops the renewals; what was renewed runs out.
-#[must_use = "dropping it stops the renewals"]
-pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
-    renewal_loop: Arc<RenewalLoop<K>>,
-    registration: Arc<Registration<K>>,
-}
-
-impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
-    /// What is kept.
-    pub fn key(&self) -> &K {
-        &self.registration.key
-    }
-
-    /// Whether it has not ended, by a look at the clock. Once it says no it never says yes again. In a
-    /// forked copy of the process it always says no.
-    ///
-    /// # Complexity
-    ///
-    /// One read of the clock, one system call (for the process id), and one lock that is nearly
-    /// always free.
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// How long it lasts if nothing renews it; zero if it has ended.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        let now = self.renewal_loop.now();
-        match self.registration.lease_state.look(now) {
-            LeaseStatus::Held { ends, .. } => ends.since(now),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// How it is learnt that it was lost.
-    #[must_use]
-    pub fn lost(&self) -> Lost {
-        Lost::new(
-            &self.registration.lease_state,
-            self.renewal_loop.timers.clock(),
-        )
-    }
-
-    /// The holder is alive; see [`KeepOptions::fed_every`]. False if it has ended.
-    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
-    pub fn feed(&self) -> bool {
-        self.registration.lease_state.feed(self.renewal_loop.now())
-    }
-
-    /// How often it was renewed.
-    #[must_use]
-    pub fn renewals(&self) -> u64 {
-        self.registration.lease_state.renewals()
-    }
-
-    /// Stops the renewals. When this returns, no call of the renewal function for this generation
-    /// begins any more; unless a thread was held up, for longer than the limit, between its last look at
-    /// the clock and the call.
-    ///
-    /// # Errors
-    ///
-    /// Why it was lost, if it was.
-    ///
-    /// # Blocking
-    ///
-    /// While a call for it is under way, and no longer than until the limit of that call.
-    pub fn stop(self) -> Result<(), Loss> {
-        let ended = self.end();
-        self.settled();
-        ended
-    }
-
-    /// Whether this process is a forked copy of the one that keeps it.
-    pub(super) fn is_forked(&self) -> bool {
-        self.registration.lease_state.is_forked()
-    }
-
-    /// Stops without waiting for what is under way.
-    pub(super) fn end(&self) -> Result<(), Loss> {
-        self.renewal_loop.stop(&self.registration)
-    }
-
-    /// Waits for what is under way.
-    pub(super) fn settled(&self) {
-        self.registration
-            .lease_state
-            .wait_for_in_flight(self.renewal_loop.timers.clock());
-    }
-}
-
-impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
-    fn drop(&mut self) {
-        let (renewal_loop, registration) = (
-            Arc::clone(&self.renewal_loop),
-            Arc::clone(&self.registration),
-        );
-        // It may be a value of a map, and be dropped under that map's lock.
-        when_unlocked(move || {
-            let _ = renewal_loop.stop(&registration);
-        });
-    }
-}
-
-impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for KeepGuard<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
-            .field("key", self.key())
-            .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }

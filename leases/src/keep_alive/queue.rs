@@ -1,17 +1,19 @@
-//! One destination, and leases of about one length: what is due there, and the pass that sends it.
-//! Lengths are apart since a call for long leases may take longer than short ones last.
+//! The due work of one destination for leases of similar length, and the flush that sends it.
 //!
-//! A pass takes from the queue, the most urgent first, a batch at a time, and sends each batch on the
-//! thread it runs on. Passes of one destination follow each other, so one that hangs would stop all
-//! that is due there. Hence each batch has a limit, and whoever finds it overdue opens the next
-//! *epoch*: the pass that hangs takes nothing more from the queue, and another one may begin. Only so
-//! many may hang at one time; then the destination waits for one of them to come back.
+//! Leases of different length have different queues, since a call for long leases may take longer
+//! than short leases last.
 //!
-//! - **QUEUE-1** What is in the queue is taken by one pass only, that of the present epoch.
-//! - **QUEUE-2** Something is in the queue and no pass runs: one is armed. Who puts something in
-//!   arms it, and so does every series that looks after itself and finds its renewal still in the
-//!   queue. For releases, which nobody looks after, `background.rs` has a rule of its own in this one's
-//!   place.
+//! A *flush* takes batches from the queue, the most urgent items first, and sends each batch on its
+//! own thread. The flushes of one queue follow each other, so a flush that hangs would stop the
+//! whole queue. Hence each batch has a limit. A caller that finds a batch overdue opens the next
+//! *epoch*: the flush that hangs takes nothing more from the queue, and another flush may begin.
+//! The number of flushes that may hang is bounded. At the bound the queue waits until one of them
+//! returns.
+//!
+//! - **QUEUE-1** Only the flush of the present epoch takes items from the queue.
+//! - **QUEUE-2** While items are in the queue and no flush runs, a flush is armed. Whoever queues
+//!   an item arms a flush. So does every round of a registration that finds its renewal still
+//!   queued. Releases have no rounds, so `background.rs` replaces this rule by one of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,10 +23,10 @@ use tourbillon::Time;
 use super::super::store::Destination;
 use crate::sync::Mutex;
 
-/// So many passes of one lane may hang. Each has a thread of its own.
+/// The number of flushes of one queue that may hang. Each of them keeps a thread.
 const HANGING: usize = 2;
 
-/// What has a lane of its own: a destination, and leases from a power of two up to the next one.
+/// Names a queue: a destination, and a range of leases from one power of two up to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct QueueKey {
     pub(crate) destination: Destination,
@@ -35,11 +37,12 @@ impl QueueKey {
     pub(crate) fn of(destination: Destination, lease: Duration) -> Self {
         QueueKey {
             destination,
+            // At least 1, since zero has no logarithm.
             length: lease.as_millis().max(1).ilog2(),
         }
     }
 
-    /// The shortest lease there.
+    /// Returns the shortest lease of the range.
     pub(crate) fn shortest(self) -> Duration {
         1_u64
             .checked_shl(self.length)
@@ -47,20 +50,21 @@ impl QueueKey {
     }
 }
 
+/// The queued items of one [`QueueKey`].
 pub(crate) struct DestinationQueue<T> {
     pub(crate) queue_key: QueueKey,
-    /// No other lane's, not even that of an earlier one of this destination.
+    /// A number that no other queue has, not even an earlier queue of the same key.
     pub(crate) number: u64,
     state: Mutex<QueueState<T>>,
 }
 
 struct QueueState<T> {
-    /// By the end of the lease, then by number.
+    /// The items by the end of their lease, then by number.
     queue: BTreeMap<(Time, u64), T>,
     epoch: u64,
-    /// The pass of this epoch runs, and its batch is overdue from then on.
+    /// `None` if no flush of this epoch runs, else the moment from which its batch is overdue.
     overdue: Option<Time>,
-    /// The epochs that were given up, until their pass comes back.
+    /// The epochs whose flush was given up and has not returned yet.
     hanging: Vec<u64>,
 }
 
@@ -78,22 +82,25 @@ impl<T> DestinationQueue<T> {
         }
     }
 
-    /// Something is due. The epoch whose pass is to send it.
+    /// Queues an item. Returns the epoch whose flush has to send it.
     pub(crate) fn put(&self, until: Time, number: u64, item: T) -> u64 {
         let mut state = self.state.lock();
         state.queue.insert((until, number), item);
         state.epoch
     }
 
-    /// It is not to be sent any more. Whether it was in the queue.
+    /// Removes an item, and returns whether it was in the queue.
     pub(crate) fn take_out(&self, until: Time, number: u64) -> bool {
         let taken = self.state.lock().queue.remove(&(until, number));
         taken.is_some()
     }
 
-    /// The epoch, if no pass of it runs, or after the one that ran was given up.
+    /// Returns the epoch of which a flush may begin, or `None` if one runs. Gives up a flush that
+    /// is overdue, and opens the next epoch, unless too many hang already.
     pub(crate) fn supervise(&self, now: Time) -> Option<u64> {
         let mut state = self.state.lock();
+        // No timer watches a flush. It is given up by the first caller that wants another one and
+        // finds it overdue.
         match state.overdue {
             None => Some(state.epoch),
             Some(overdue) if now >= overdue && state.hanging.len() < HANGING => {
@@ -107,8 +114,8 @@ impl<T> DestinationQueue<T> {
         }
     }
 
-    /// A pass takes the next batch, as `choose` picks from what is most urgent. Nothing for a pass
-    /// that was given up.
+    /// Takes the next batch for the flush of an epoch: the most urgent items, up to the first one
+    /// that `choose` refuses. The batch is empty if the flush was given up.
     pub(crate) fn take(
         &self,
         epoch: u64,
@@ -117,6 +124,7 @@ impl<T> DestinationQueue<T> {
     ) -> Vec<T> {
         let mut batch = Vec::new();
         let mut state = self.state.lock();
+        // A flush that was given up may still run. The items belong to the next one (QUEUE-1).
         if state.epoch != epoch {
             return batch;
         }
@@ -129,7 +137,8 @@ impl<T> DestinationQueue<T> {
         batch
     }
 
-    /// The pass runs, and what it does just now is overdue from then on. False if it was given up.
+    /// Notes that the flush of an epoch runs, and when its present batch is overdue. Returns false
+    /// if the flush was given up.
     pub(crate) fn sends(&self, epoch: u64, overdue: Time) -> bool {
         let mut state = self.state.lock();
         let present = state.epoch == epoch;
@@ -139,33 +148,38 @@ impl<T> DestinationQueue<T> {
         present
     }
 
-    /// The pass has ended. Whether something is left for another one. One that was given up may end
-    /// twice: it was armed once more before that, and runs after it has come back.
+    /// Notes that the flush of an epoch has ended. Returns whether items are left for another one.
+    ///
+    /// A flush that was given up may end twice: if it was armed once more before that, it runs
+    /// again after it has returned.
     pub(crate) fn ended(&self, epoch: u64) -> bool {
         let mut state = self.state.lock();
         if state.epoch == epoch {
             state.overdue = None;
             !state.queue.is_empty()
         } else {
+            // It hangs no longer, so the queue may give up another flush. The next flush is not
+            // this one's concern: callers of the present epoch arm it.
             state.hanging.retain(|hanging| *hanging != epoch);
             false
         }
     }
 
-    /// Whether there is nothing in the queue.
+    /// Whether no items are queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().queue.is_empty()
     }
 
-    /// Whether no pass runs, and none hangs.
+    /// Whether no flush runs and none hangs.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.overdue.is_none() && state.hanging.is_empty()
     }
 
-    /// Nobody will send anything any more.
+    /// Drops all items, since nothing will be sent any more.
     pub(crate) fn clear(&self) {
         let queue = std::mem::take(&mut self.state.lock().queue);
+        // Without the lock: the drop of an item may be user code.
         drop(queue);
     }
 }
@@ -260,7 +274,7 @@ mod tests {
         assert!(!queue.ended(0));
         assert_eq!(queue.supervise(at(10)), Some(last + 1));
         assert!(queue.sends(last + 1, at(10)));
-        // As many hang as may, still.
+        // The number of hanging flushes is at its bound again.
         assert_eq!(queue.supervise(at(10)), None);
     }
 }

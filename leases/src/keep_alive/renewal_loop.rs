@@ -1,19 +1,20 @@
-//! The renewal machine: series, lanes, passes.
+//! The renewal loop: registrations and their rounds.
 //!
 //! ```text
-//!  a registration' round --due--> its queue's queue --window--> flush --batch--> renew()
-//!     ^   (looks after itself: next round armed         |
-//!     |    whatever becomes of the flush)                 '--> outcomes: complete_renewal on each lease_state,
-//!     '---------------- moved to the next renewal <----------  or the next attempt, or lost
+//!   round of a registration --due--> DestinationQueue --window--> flush --batch--> renew()
+//!     ^                                                                               |
+//!     |                                            complete_renewal on each LeaseState
+//!     |                                                                               |
+//!     '---- timer moved to the next renewal or attempt <------------------------------+--> lost
 //! ```
 //!
-//! - **RENEW-1** A series has one timer, a repeating one, from its start to its end. A round only
-//!   looks, queues, and says when the next one is; what may hang or panic runs elsewhere. So
-//!   nothing that happens to a pass can end a series, and a pass that never answers is noticed by
-//!   the rounds.
-//! - **RENEW-2** Right before a batch is sent the clock is read again, and what has ended by then
-//!   stays behind: after a pause of the process the loss comes first.
-//! - **RENEW-3** The lease is counted from a moment that was read before the request was sent.
+//! - **RENEW-1** A registration has one repeating timer from its start to its end. A round only
+//!   checks the lease, queues a due renewal, and returns when the next round is. Everything that
+//!   may hang or panic runs elsewhere. So nothing that happens to a flush can end a registration,
+//!   and the rounds notice a flush that never returns.
+//! - **RENEW-2** Right before a batch is sent, the clock is read again. A lease that has ended by
+//!   then is not sent. So after a pause of the process the loss comes first.
+//! - **RENEW-3** A lease is counted from a moment that was read before its request was sent.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -33,22 +34,25 @@ use crate::panics::catch_panic;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, Origin, Weak};
 
-/// What renews a batch.
+/// The function that renews a batch.
 pub(super) type Renew<K> = dyn Fn(&Batch<'_, K>) -> Result<Vec<Outcome>, StoreError> + Send + Sync;
-/// Where a key's renewals go.
+/// The function that returns the destination of a key.
 pub(super) type Where<K> = dyn Fn(&K) -> Destination + Send + Sync;
 
+/// The part of a [`KeepAlive`](super::KeepAlive) that its clones and guards share.
 pub(super) struct RenewalLoop<K> {
     pub(super) timers: Arc<Timers>,
     pub(super) events: Arc<EventSink<K>>,
     pub(super) renew: Box<Renew<K>>,
     destination: Box<Where<K>>,
+    /// The greatest number of keys in one batch.
     pub(super) most: usize,
     margin: Option<Duration>,
     pub(super) alarm_after: Option<u64>,
     registry: Mutex<Registry<K>>,
+    /// The next number of a registration, a queue or a call.
     numbers: AtomicU64,
-    /// Passes that run.
+    /// The number of flushes that run.
     pub(super) flushes: AtomicUsize,
     seed: u64,
     pub(super) counts: Counts,
@@ -57,10 +61,12 @@ pub(super) struct RenewalLoop<K> {
 
 pub(super) type SharedQueue<K> = Arc<DestinationQueue<Arc<Registration<K>>>>;
 
+/// The present registrations and their queues.
 struct Registry<K> {
     closed: bool,
     registrations: HashMap<u64, Arc<Registration<K>>>,
-    /// With the number of their series. One stays for as long as a pass of it has not come back.
+    /// Each queue with the number of its registrations. A queue stays until all of its flushes have
+    /// returned.
     queues: HashMap<QueueKey, (SharedQueue<K>, usize)>,
 }
 
@@ -80,7 +86,7 @@ pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One key that is kept, from its start to its end.
+/// A key that is kept, from its start to its end.
 pub(super) struct Registration<K> {
     pub(super) number: u64,
     pub(super) key: K,
@@ -89,24 +95,25 @@ pub(super) struct Registration<K> {
     pub(super) queue: SharedQueue<K>,
     pub(super) lease_state: Arc<LeaseState>,
     pub(super) plan: Mutex<Plan>,
-    /// The loss was told, after which nothing is.
+    /// Whether the loss was posted. No event may follow it.
     told: Mutex<bool>,
 }
 
+/// What a registration does next.
 pub(super) struct Plan {
-    /// When the next renewal, or attempt, is due.
+    /// When the next renewal or attempt is due.
     pub(super) due: Time,
-    /// Attempts that failed since the last success.
+    /// The number of attempts that failed since the last success.
     pub(super) failed: u32,
-    /// Told of the risk since the last success.
+    /// Whether the event about the risk was posted since the last success.
     pub(super) warned: bool,
-    /// In the lane's queue, under this end.
+    /// `None` if no renewal is queued, else the end of the lease under which it is queued.
     pub(super) queued: Option<Time>,
-    /// It is not to be queued any more.
+    /// Whether the registration has ended. Then its renewal must not be queued any more.
     ended: bool,
 }
 
-/// What a machine is made of.
+/// The parts that the builder of a [`KeepAlive`](super::KeepAlive) puts together.
 pub(super) struct Parts<K> {
     pub(super) timers: Arc<Timers>,
     pub(super) events: Arc<EventSink<K>>,
@@ -141,8 +148,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// Whether this process is a forked copy of the one that made it. There neither locks nor timers
-    /// can be used.
+    /// Whether this process is a forked copy of the process that built it. In a copy neither locks
+    /// nor timers can be used.
     pub(super) fn is_forked(&self) -> bool {
         self.origin.is_elsewhere()
     }
@@ -151,7 +158,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         self.timers.clock().now()
     }
 
-    /// Whether a lease of this length can be kept, and everything that takes.
+    /// Checks whether a key can be kept with these options, and starts the threads.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         if self.is_forked() {
             return Err(KeepError::Forked);
@@ -179,26 +186,29 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         self.is_forked() || self.registry.lock().closed
     }
 
+    /// Returns the margin that was set, or the default for this lease.
     pub(super) fn margin(&self, lease: Duration) -> Duration {
         self.margin.unwrap_or_else(|| cadence::margin(lease))
     }
 
-    /// How long a lease is by the local clock. Not a moment less a margin: it may be for ever.
+    /// Returns how long a lease of this length is held by the local clock. The margin is taken from
+    /// the length and not from the end: the end of a very long lease saturates at [`Time::MAX`].
     pub(super) fn good_for(&self, lease: Duration) -> Duration {
         lease.saturating_sub(self.margin(lease))
     }
 
-    /// A number that no other series, and no other call, of this machine has.
+    /// Returns a number that no other registration, queue or call of this loop has.
     pub(super) fn number(&self) -> u64 {
         // Relaxed: only the numbers must differ.
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Returns a number that looks random, drawn from the seed, the time and `of`.
     pub(super) fn random(&self, of: u64) -> u64 {
         splitmix64(self.seed ^ splitmix64(of) ^ self.now().as_nanos())
     }
 
-    /// Keeps a key from now on: a new generation, whatever is or was kept of it.
+    /// Registers a key and arms its timer. The same key may be registered more than once.
     pub(super) fn keep(
         self: &Arc<Self>,
         key: K,
@@ -207,18 +217,24 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         self.check(keep)?;
         let number = self.number();
         let now = self.now();
+        // The lease, the cap and the first interval count from before the request, as for every
+        // renewal (RENEW-3). `since` is the caller's, so a moment in the future is not believed.
         let sent = keep.since.map_or(now, |since| since.min(now));
         let until = sent + self.good_for(keep.lease);
         let cap = keep.max_hold.map_or(Time::MAX, |most| sent + most);
         let queue_key = QueueKey::of((self.destination)(&key), keep.lease);
         let due = cadence::next(sent, keep.lease, self.random(number));
+        // Weak here and in the timer: a registration must not keep its own loop alive.
         let renewal_loop: Weak<Self> = Arc::downgrade(self);
         let on_loss = Box::new(move |loss| {
             if let Some(renewal_loop) = renewal_loop.upgrade() {
-                // A look at a guard may find the loss, and the guard may be a value of a map.
+                // A check of the guard may be what finds the loss. The guard may be a value of a
+                // map, and the check may run under that map's lock.
                 when_unlocked(move || renewal_loop.lost(number, loss));
             }
         });
+        // A close sets the flag and collects the registrations under one hold of the lock. So this
+        // registration is either refused here or seen by the close.
         let registration = {
             let mut registry = self.registry.lock();
             if registry.closed {
@@ -251,8 +267,11 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 .insert(number, Arc::clone(&registration));
             registration
         };
+        // The timer is armed without the lock of the registry, since the scheduler has its own.
         let renewal_loop = Arc::downgrade(self);
         let own = Arc::clone(&registration);
+        // The lease may be over already, if `since` lies far back. Then the first round is now, and
+        // reports the loss.
         let first = match registration.lease_state.look(now) {
             LeaseStatus::Held { ends, .. } if keep.renewed => due.min(ends),
             LeaseStatus::Held { ends, .. } => ends,
@@ -265,7 +284,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 None => Next::Stop,
             });
         if armed {
-            // It may have ended before its timer was there to be cancelled.
+            // It may have ended before there was a timer to cancel.
             if !self.registry.lock().registrations.contains_key(&number) {
                 self.timers.cancel(TimerKey::Registration(number));
             }
@@ -276,7 +295,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// The holder gives it up. Nothing of this series departs any more.
+    /// Stops a registration for its holder. No renewal of it begins after this call.
     pub(super) fn stop(&self, registration: &Registration<K>) -> Result<(), Loss> {
         if self.is_forked() {
             return Err(Loss::Forked);
@@ -289,7 +308,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// Everything is lost, and nothing is kept any more.
+    /// Closes the loop. Returns the registrations that were held, and are lost now.
     pub(super) fn close(&self) -> Vec<Arc<Registration<K>>> {
         if self.is_forked() {
             return Vec::new();
@@ -299,6 +318,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             registry.closed = true;
             registry.registrations.values().cloned().collect()
         };
+        // Each loss removes its registration, which takes the lock of the registry again. So the
+        // registrations are ended after it is released.
         let mut kept = Vec::new();
         for registration in all {
             if matches!(
@@ -312,6 +333,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         kept
     }
 
+    /// Removes a registration with its timer and its queued renewal. Returns it if it was there.
     fn remove(&self, number: u64) -> Option<Arc<Registration<K>>> {
         let registration = {
             let mut registry = self.registry.lock();
@@ -323,6 +345,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         };
         self.sweep(&registration.queue);
         self.timers.cancel(TimerKey::Registration(number));
+        // A round may be running. `ended` and the queued renewal change under one hold of the lock,
+        // so the round either queues before this, and the renewal is taken out, or does not queue.
         let queued = {
             let mut plan = registration.plan.lock();
             plan.ended = true;
@@ -334,7 +358,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         Some(registration)
     }
 
-    /// A lane that nobody needs goes. Not one whose passes hang: as many more could.
+    /// Removes a queue that has no registrations. A queue with hanging flushes stays, since a new
+    /// queue of the same key would allow as many flushes to hang once more.
     pub(super) fn sweep(&self, queue: &SharedQueue<K>) {
         let mut registry = self.registry.lock();
         let unused = |(present, members): &(SharedQueue<K>, usize)| {
@@ -345,7 +370,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
-    /// Told by the term, once.
+    /// Removes a registration that is lost and posts the loss. The lease state calls this once.
     fn lost(&self, number: u64, loss: Loss) {
         count(&self.counts.lost);
         if let Some(registration) = self.remove(number) {
@@ -353,15 +378,18 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
     }
 
+    /// Posts an event of a registration, unless its loss was posted before.
     pub(super) fn tell(&self, registration: &Registration<K>, what: What) {
         let last = matches!(what, What::Lost(_));
-        // A key's `Clone` and `Drop` are user code: a panic costs the event, and no other series its
-        // renewal.
+        // A key's `Clone` and `Drop` are user code. A panic costs this event, but no other
+        // registration its renewal.
         let told = catch_panic(|| {
             let now = self.now();
             let Some(event) = self.events.prepare(&registration.key, now, what) else {
                 return;
             };
+            // The event is posted under the lock, so that none follows the loss. Copies without
+            // room are dropped after it.
             let mut told = registration.told.lock();
             if !*told {
                 *told = last;
@@ -377,7 +405,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
 
     // === rounds ===
 
-    /// A series looks after itself: RENEW-1.
+    /// Runs one round of a registration: checks the lease, queues a due renewal, and returns when
+    /// the next round is (RENEW-1).
     fn round(self: &Arc<Self>, registration: &Arc<Registration<K>>) -> Next {
         let now = self.now();
         let LeaseStatus::Held { until, ends } = registration.lease_state.look(now) else {
@@ -386,6 +415,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         if !registration.renewed {
             return Next::At(ends);
         }
+        // A call that has not returned by its limit counts as a failed attempt. Nobody else would
+        // notice it.
         let in_flight_status = registration.lease_state.in_flight_status(now);
         if in_flight_status == InFlightStatus::GivenUp {
             count(&self.counts.given_up);
@@ -394,6 +425,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 StoreError::Unavailable(format!("no answer within {} ms", limit.as_millis()));
             self.failed(registration, error, now);
         }
+        // The next round is at the earliest of: the end, the risk, the limit of the renewal in
+        // flight, and the next attempt. Events and flushes follow without the lock.
         let mut next = ends;
         let mut tell = None;
         let mut queue = false;
@@ -412,7 +445,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 InFlightStatus::Until(limit) => next = next.min(limit),
                 _ if now < plan.due => next = next.min(plan.due),
                 _ => {
-                    // Looked at again, should the pass hang.
+                    // If the flush hangs, the next round notices it and arms another one.
                     next = next.min(now + cadence::call_limit(registration.lease));
                     queue = true;
                     if plan.queued.is_none() && !plan.ended {
@@ -430,6 +463,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             self.tell(registration, what);
         }
         if queue {
+            // The flush waits for others to fill its batch, but not for long if the lease is near
+            // its end.
             let remaining = until.since(now);
             let window = cadence::window(registration.lease).min(remaining / 20);
             self.arm_flush(&registration.queue, now, window);
@@ -443,6 +478,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         }
         // Relaxed: counters.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // Copied out, so that the counts below take their locks without that of the registry.
         let registry = self.registry.lock();
         let registration: Vec<_> = registry.registrations.values().cloned().collect();
         let destinations: HashSet<_> = registry
@@ -472,10 +508,10 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
     }
 }
 
-/// What is queued would keep its lane, and the lane what is queued.
+/// Empties the queues. A queued registration owns its queue, and the queue owns the registration.
 impl<K> Drop for RenewalLoop<K> {
     fn drop(&mut self) {
-        // In a forked copy a lane's lock may be held for ever: the cycle stays.
+        // In a forked copy the lock of a queue may stay locked forever. There the cycle leaks.
         if self.origin.is_elsewhere() {
             return;
         }

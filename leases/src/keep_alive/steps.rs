@@ -1,4 +1,4 @@
-//! Leases that a test drives from its own thread.
+//! Runs leases on the thread of a test.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use tourbillon::{Clock, Handle, ManualClock, Scheduler, Time};
 use super::super::build_error::BuildError;
 use super::timers::TimerKey;
 
-/// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::Watchdog) that was built stepped:
-/// renewals, events and retries run in [`advance`](Self::advance) and its siblings, on the calling
-/// thread, on a manual clock, and the same way again with the same seed.
+/// Drives [`Leases`](crate::Leases) or a [`KeepAlive`](super::KeepAlive) from the thread of a test.
+///
+/// Renewals, events and retries run on a manual clock and on the thread that calls
+/// [`advance`](Self::advance), [`jump_to`](Self::jump_to) or [`settle`](Self::settle). With the
+/// same seed they run in the same order again.
 ///
 /// # Examples
 ///
@@ -53,42 +55,56 @@ impl Steps {
         self.stepped.handle()
     }
 
-    /// The moment that the clock shows.
+    /// Returns the present moment of the clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.stepped.now()
     }
 
-    /// The hand of the clock.
+    /// Returns the manual clock.
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.stepped.clock()
     }
 
-    /// Lets `by` pass, stopping at every moment at which something is due.
+    /// Advances the clock by `by`, and stops at every moment at which something is due.
     ///
     /// # Panics
     ///
-    /// From inside of what runs in here.
+    /// Panics if it is called from something that it runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_leases::{KeepAlive, Outcome};
+    ///
+    /// let (sessions, steps) = KeepAlive::<u64>::builder()
+    ///     .build_stepped(1, |batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// steps.advance(Duration::from_secs(60));
+    /// assert!(session.is_kept() && session.renewals() > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance(&self, by: Duration) {
         self.stepped.advance(by);
     }
 
-    /// Sets the clock to `to` without stopping in between, as if the process had stood still, and
-    /// runs what is due.
+    /// Sets the clock to `to` without stopping in between, as if the process had been paused, and
+    /// runs everything that is due.
     ///
     /// # Panics
     ///
-    /// From inside of what runs in here.
+    /// Panics if it is called from something that it runs.
     pub fn jump_to(&self, to: Time) {
         self.stepped.jump_to(to);
     }
 
-    /// Runs what is due at this moment.
+    /// Runs everything that is due now.
     ///
     /// # Panics
     ///
-    /// From inside of what runs in here.
+    /// Panics if it is called from something that it runs.
     pub fn settle(&self) {
         self.stepped.settle();
     }

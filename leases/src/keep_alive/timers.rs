@@ -1,8 +1,11 @@
-//! The small schedulers that leases run on. They start at the first lease.
+//! The small schedulers that leases run on. They start with the first lease.
 //!
-//! One for the renewals and for batches of releases, so that neither a storm of expiring sessions
-//! nor tasks that block keep one waiting; another one for calls to the store that are awaited, of
-//! which there may be any number at one time; and workers for callbacks, which are the user's.
+//! - One scheduler runs the renewals and the batches of releases. It is separate from the
+//!   application's scheduler, so that neither a storm of expiring entries nor blocking tasks delay
+//!   a renewal.
+//! - One scheduler runs the awaited calls to the store, of which there may be any number at one
+//!   time.
+//! - One scheduler runs the callbacks, which are user code. It exists only if there is a callback.
 
 use std::io;
 use std::time::Duration;
@@ -12,44 +15,48 @@ use tourbillon::{AfterPanic, BuildError, Clock, Handle, Next, Period, Scheduler,
 
 use crate::sync::{Mutex, OnceLock, Origin};
 
-/// What is armed.
+/// Names a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum TimerKey {
-    /// The series of this number looks after itself: one repeating timer each.
+    /// The repeating timer of a registration, or of a caller that waits.
     Registration(u64),
-    /// What is due in a lane goes out. The second number changes when a pass is given up.
+    /// The flush of a queue, by its number and epoch. The epoch changes when a flush is given up.
     Flush(u64, u64),
-    /// Whether this pass of a lane hangs.
+    /// The check whether a flush hangs, by the queue's number and the epoch.
     Look(u64, u64),
-    /// A call to the store that somebody awaits, or releases that are tried again.
+    /// A call to the store that somebody awaits, a wake-up, or releases that are tried again.
     Call(u64),
-    /// A callback.
+    /// The callback with the events of a registration.
     Tell(u64),
 }
 
-/// Passes that hang at one time; beyond those the ones that look after the series find a worker.
+/// The number of flushes that may run or hang at one time. The other workers are left to the
+/// rounds.
 pub(super) const MAX_FLUSHES: usize = 240;
-/// Passes of renewals, those of releases, of which there are 64, and rounds.
+/// The workers for flushes of renewals, for up to 64 flushes of releases, and for rounds.
 const MAX_WORKERS: usize = 320;
-/// Calls that hang at one time; one more waits, and renewals don't. Those of one destination have
-/// turns, so that it takes several that hang to use all of these.
+/// The workers for awaited calls. If all of them hang, further calls wait, but renewals do not.
+/// Calls of one destination take turns, so only several hanging destinations can use all workers.
 const MAX_CALLS: usize = 192;
-/// Callbacks that hang at one time; one more waits, and renewals don't.
+/// The workers for callbacks. If all of them hang, further callbacks wait, but renewals do not.
 const MAX_CALLBACKS: usize = 16;
 
+/// The schedulers of one [`KeepAlive`](super::KeepAlive).
 pub(crate) struct Timers {
     clock: Clock,
     callbacks: bool,
     started: OnceLock<Started>,
+    /// Held by the thread that starts the schedulers, so that only one does.
     starting: Mutex<()>,
     origin: Origin,
 }
 
+/// The schedulers, once they have started.
 struct Started {
     work: Handle<TimerKey>,
     calls: Handle<TimerKey>,
     tell: Option<Handle<TimerKey>>,
-    /// None for what is stepped.
+    /// The schedulers to shut down at the end. Empty if a test drives the scheduler.
     owners: Vec<Scheduler<TimerKey>>,
 }
 
@@ -64,7 +71,7 @@ impl Timers {
         }
     }
 
-    /// On a scheduler that somebody else drives.
+    /// Returns timers on a scheduler that a test drives.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn stepped(clock: Clock, work: Handle<TimerKey>) -> Self {
         let timers = Timers::new(clock, true);
@@ -74,6 +81,7 @@ impl Timers {
             work,
             owners: Vec::new(),
         };
+        // Nothing is set yet, so this can't fail.
         let _ = timers.started.set(started);
         timers
     }
@@ -82,15 +90,17 @@ impl Timers {
         &self.clock
     }
 
-    /// Starts the threads, unless they run.
+    /// Starts the threads, unless they run already.
     pub(super) fn start(&self) -> io::Result<()> {
         if self.started.get().is_some() {
             return Ok(());
         }
         let _one = self.starting.lock();
+        // Another thread may have started them while this one waited for the lock.
         if self.started.get().is_some() {
             return Ok(());
         }
+        // If a later scheduler can't start, the drop of the earlier ones ends their threads.
         let work = self.scheduler(2, MAX_WORKERS)?;
         let calls = self.scheduler(1, MAX_CALLS)?;
         let tell = self
@@ -127,7 +137,8 @@ impl Timers {
         self.started.get().map(|started| &started.work)
     }
 
-    /// Arms a series: a round then, and when it says.
+    /// Arms the repeating timer of a registration. The first round is at `first`, and each round
+    /// returns when the next one is. Returns false if the schedulers are not running.
     pub(super) fn repeat(
         &self,
         registration: u64,
@@ -137,6 +148,8 @@ impl Timers {
         let Some(work) = self.work() else {
             return false;
         };
+        // Each round returns its own next time, so this period is only a placeholder. A panic of a
+        // round must not end the renewals.
         let period = Period::fixed_delay(Duration::from_secs(1))
             .first_after(first.since(self.clock.now()))
             .on_panic(AfterPanic::BackOff {
@@ -149,14 +162,15 @@ impl Timers {
         armed.is_ok()
     }
 
-    /// Moves the next round of a series; nothing if it has ended.
+    /// Moves the next round of a registration. Does nothing if the registration has ended.
     pub(super) fn move_to(&self, registration: u64, at: Time) {
         if let Some(work) = self.work() {
+            // A round that runs just now is followed by one at this time.
             let _ = work.reschedule_at(&TimerKey::Registration(registration), at);
         }
     }
 
-    /// Drops call this, also under a lock.
+    /// Cancels a timer. Drops call this, also under a lock.
     pub(super) fn cancel(&self, alarm: TimerKey) {
         if let Some(work) = self.work() {
             let work = work.clone();
@@ -166,7 +180,7 @@ impl Timers {
         }
     }
 
-    /// Runs `task` after `delay`, in the place of what was armed under this alarm.
+    /// Runs `task` after `delay`. Replaces the timer that was armed under this key.
     pub(super) fn after(
         &self,
         alarm: TimerKey,
@@ -178,8 +192,8 @@ impl Timers {
         }
     }
 
-    /// Runs a pass after `delay`, or earlier if one of this name is armed; one that runs is followed by
-    /// another one.
+    /// Runs a flush after `delay`, or earlier if one of this key is armed already. If one runs,
+    /// this one follows it.
     pub(super) fn flush(
         &self,
         alarm: TimerKey,
@@ -189,13 +203,13 @@ impl Timers {
         if let Some(work) = self.work() {
             let armed = work.schedule_if_absent(alarm, delay, move |_| task());
             if armed.is_err() {
-                // It is for others who can wait longer, perhaps.
+                // The armed one may be for renewals that can wait longer.
                 let _ = work.pull_in(&alarm, delay);
             }
         }
     }
 
-    /// Runs `task` on a worker for calls. False after the end, or before the beginning.
+    /// Runs `task` on a worker for calls. Returns false if the schedulers are not running.
     pub(super) fn call(&self, number: u64, task: impl FnOnce() + Send + 'static) -> bool {
         self.started.get().is_some_and(|started| {
             let alarm = TimerKey::Call(number);
@@ -206,7 +220,7 @@ impl Timers {
         })
     }
 
-    /// Runs `task` on a worker for callbacks.
+    /// Runs `task` on a worker for callbacks. Returns false if there is none.
     pub(super) fn tell(&self, alarm: TimerKey, task: impl FnOnce() + Send + 'static) -> bool {
         let tell = self.started.get().and_then(|started| started.tell.as_ref());
         tell.is_some_and(|tell| {
@@ -215,9 +229,10 @@ impl Timers {
         })
     }
 
-    /// A call that has not begun does not. Drops call this, also under a lock.
+    /// Cancels a call or a wake-up that has not begun. Drops call this, also under a lock.
     pub(super) fn cancel_call(&self, number: u64) {
         if let Some(started) = self.started.get() {
+            // A call is armed on one scheduler and a wake-up on the other.
             let (calls, work) = (started.calls.clone(), started.work.clone());
             when_unlocked(move || {
                 let _ = calls.cancel(&TimerKey::Call(number));
@@ -226,7 +241,8 @@ impl Timers {
         }
     }
 
-    /// Wakes a task after `delay`: among the renewals, since calls may keep all of their workers.
+    /// Wakes a task after `delay`. Runs on the workers for renewals, since hanging calls may keep
+    /// all of the others.
     pub(super) fn wake(&self, number: u64, delay: Duration, waker: std::task::Waker) -> bool {
         self.work().is_some_and(|work| {
             let armed = work.schedule(TimerKey::Call(number), delay, move |_| waker.wake());
@@ -234,13 +250,13 @@ impl Timers {
         })
     }
 
-    /// How many timers are armed.
+    /// Returns the number of armed timers.
     pub(super) fn armed(&self) -> usize {
         let Some(started) = self.started.get() else {
             return 0;
         };
         let mut armed = started.work.len();
-        // Stepped, they are one.
+        // A test drives only one scheduler, whose handle is all three.
         if !started.owners.is_empty() {
             armed += started.tell.as_ref().map_or(0, Handle::len);
             armed += started.calls.len();
@@ -249,7 +265,8 @@ impl Timers {
     }
 }
 
-/// In a forked copy there are no threads to end, and their locks may be held for ever.
+/// Leaks the schedulers in a forked copy: it has none of their threads to end, and their locks may
+/// stay locked forever.
 impl Drop for Timers {
     fn drop(&mut self) {
         if self.origin.is_elsewhere() {

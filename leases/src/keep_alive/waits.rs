@@ -1,9 +1,11 @@
-//! Events about callers that wait for something to keep.
+//! Events about callers that wait for a lock.
 //!
-//! A timer among the renewals tells of each, so that a call to the store which hangs holds up no
-//! event. The caller notes what the store answers, and ends the series of events when it has its own
-//! answer. **WAIT-1**: no event of a wait is posted after the wait has ended. The end is noted
-//! under the lock that the timer holds while it posts.
+//! A repeating timer on the workers for renewals posts the events of each wait. So a hanging call
+//! to the store holds up no event. The caller notes each answer of the store, and ends the events
+//! when it returns.
+//!
+//! **WAIT-1**: no event of a wait is posted after the wait has ended. The end is noted under the
+//! lock that the timer holds while it posts.
 
 use std::time::Duration;
 
@@ -16,12 +18,12 @@ use super::timers::{TimerKey, Timers};
 use crate::panics::catch_panic;
 use crate::sync::{Arc, Mutex, Origin};
 
-/// From the beginning of a wait to its first event; each following pause is twice as long.
+/// The time from the beginning of a wait to its first event. Each following pause is twice as long.
 pub(in super::super) const FIRST: Duration = Duration::from_secs(1);
-/// A call to the store that has taken this long is reported although it has not failed yet.
+/// The time after which a call to the store is reported although it has not failed yet.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// A caller that waits. Dropping it ends the events.
+/// A wait of a caller. Dropping it ends the events.
 pub(in super::super) struct Waits {
     number: u64,
     timers: Arc<Timers>,
@@ -29,16 +31,18 @@ pub(in super::super) struct Waits {
     origin: Origin,
 }
 
+/// What the events say about a wait.
 #[derive(Default)]
 struct WaitState {
     over: bool,
-    /// Since when a call to the store has been under way.
+    /// When the call to the store began that has no answer yet.
     asked: Option<Time>,
     /// The store's last answer, if it was an error.
     error: Option<StoreError>,
 }
 
 impl WaitState {
+    /// Returns why the store does not grant the lock: a slow call, or the error of the last answer.
     fn error(&self, now: Time) -> Option<StoreError> {
         match self.asked {
             Some(asked) if now.since(asked) >= SLOW => {
@@ -52,25 +56,26 @@ impl WaitState {
 }
 
 impl Waits {
-    /// A call to the store begins.
+    /// Notes that a call to the store begins.
     pub(in super::super) fn asks(&self, now: Time) {
         self.state.lock().asked = Some(now);
     }
 
-    /// The store has answered.
+    /// Notes that the store has answered.
     pub(in super::super) fn answered(&self, error: Option<StoreError>) {
         let before = {
             let mut state = self.state.lock();
             state.asked = None;
             std::mem::replace(&mut state.error, error)
         };
+        // The old error is dropped without the lock, since the timer takes it for each event.
         drop(before);
     }
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        // In a forked copy of the process the lock may be held for ever, and there is no timer.
+        // In a forked copy of the process the lock may stay locked forever, and there is no timer.
         if self.origin.is_elsewhere() {
             return;
         }
@@ -80,7 +85,8 @@ impl Drop for Waits {
 }
 
 impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
-    /// Tells of a wait that begins now, under the key that `key` makes when it is needed.
+    /// Posts events about a wait that begins now. `key` makes the key of an event when one is
+    /// posted.
     pub(super) fn waits(self: &Arc<Self>, key: impl Fn() -> K + Send + 'static) -> Waits {
         let number = self.number();
         let since = self.now();
@@ -88,12 +94,13 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
         let own = Arc::clone(&state);
         let renewal_loop = Arc::downgrade(self);
         let mut pause = FIRST;
-        // Without a timer, since everything is closed, there is nothing to tell either.
+        // Without a timer everything is closed, and the wait is about to end anyway.
         let _armed = self.timers.repeat(number, since + FIRST, move || {
             let Some(renewal_loop) = renewal_loop.upgrade() else {
                 return Next::Stop;
             };
             let now = renewal_loop.now();
+            // The lock is released while the event is prepared, since that runs user code.
             let error = {
                 let state = own.lock();
                 if state.over {
@@ -101,7 +108,7 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 }
                 state.error(now)
             };
-            // The key is user code; its panic costs the event.
+            // The key's `Clone` is user code. Its panic costs only this event.
             let event = catch_panic(|| {
                 let what = What::Waiting { since, error };
                 renewal_loop.events.prepare(&key(), now, what)
@@ -109,7 +116,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
             match event {
                 Ok(Some(event)) => {
                     let state = own.lock();
-                    // WAIT-1.
+                    // The wait may have ended while the event was prepared (WAIT-1). Copies without
+                    // room are dropped without the lock.
                     let left = if state.over {
                         Vec::new()
                     } else {

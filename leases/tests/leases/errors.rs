@@ -183,7 +183,7 @@ fn errors_say_what_is_wrong_and_what_to_do() {
         (Loss::Expired, "ran out"),
         (Loss::NotHeld, "the store says"),
         (Loss::NotFed, "not fed"),
-        (Loss::HeldTooLong, "as long as it may be"),
+        (Loss::HeldTooLong, "longest hold"),
         (Loss::Closed, "were closed"),
     ];
     for (loss, text) in lost {

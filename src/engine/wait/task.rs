@@ -10,7 +10,7 @@ use super::super::{Engine, Frontend, task_scope};
 use super::Registration;
 use super::WaitForEnd;
 use crate::error::WaitError;
-use crate::shard::{Cancelling, Stripe, Waiter, is_under_a_lock, when_unlocked};
+use crate::shard::{Cancelling, Stripe, Waiter, is_under_lock, when_unlocked};
 #[cfg(feature = "tokio")]
 use crate::shard::{EntryId, RunEvent};
 use crate::sync::Arc;
@@ -35,7 +35,7 @@ impl<F: Frontend> EndOfRun<F> {
             (!itself).then(|| Waiter::Task(Waker::noop().clone()))
         };
         let (cancelling, mut wait) = engine.cancel_and_register(stripe, waiter, cancel);
-        if is_under_a_lock() {
+        if is_under_lock() {
             // While the thread panics: nothing was looked for, so nobody knows what runs.
             wait = Some(Err(WaitError::WouldDeadlock));
         }
@@ -60,7 +60,7 @@ impl<F: Frontend> Future for EndOfRun<F> {
                 }
             }
         }
-        if is_under_a_lock() {
+        if is_under_lock() {
             // It was not looked for: the run may go on.
             return Poll::Ready(Err(WaitError::WouldDeadlock));
         }
@@ -109,7 +109,7 @@ impl<F: Frontend> Future for CancellationOfRun<F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let (stripe, run) = (this.stripe, this.run);
-        if is_under_a_lock() {
+        if is_under_lock() {
             // Only while the thread panics. Nothing can be looked up now, so the task polls again.
             context.waker().wake_by_ref();
             return Poll::Pending;

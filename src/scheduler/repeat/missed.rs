@@ -25,6 +25,22 @@ use crate::tick::Time;
 /// The next round that runs reports by [`Round::missed`](super::Round::missed) how many rounds were
 /// skipped for good. If some missed rounds are made up, those are the latest ones. So all skipped
 /// rounds were due before the round that reports them.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Missed, Period, Scheduler};
+///
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// let second = Duration::from_secs(1);
+/// timers.repeat("report", Period::fixed_rate(second).missed(Missed::Once), |_| ())?;
+/// // Ten rounds are missed, and one of them is made up.
+/// let fired = scheduler.jump_to(timers.now() + 10 * second);
+/// assert_eq!(fired.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Missed {

@@ -11,6 +11,24 @@ use crate::tick::Time;
 /// - After a `cancel` or at shutdown no round follows.
 /// - A `reschedule` or `pull_in` that answered *moved* sets when the next round is due.
 /// - A timer that was armed for the key replaces the repetition.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{Next, Period, Scheduler};
+///
+/// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+/// let timers = scheduler.handle();
+/// let second = Duration::from_secs(1);
+/// timers.repeat("poll", Period::fixed_delay(second), |round| match round.number() {
+///     1 => Next::Again,
+///     2 => Next::After(Duration::from_secs(30)),
+///     _ => Next::Stop,
+/// })?;
+/// assert_eq!(scheduler.advance(Duration::from_secs(60)).len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[must_use = "it says nothing unless the task returns it"]

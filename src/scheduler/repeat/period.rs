@@ -45,6 +45,19 @@ pub(super) enum PeriodKind {
 }
 
 /// The input of a [schedule function](Period::schedule).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{Period, SoFar, Time};
+///
+/// fn after_the_last_round(so_far: &SoFar) -> Option<Time> {
+///     let pause = Duration::from_secs(if so_far.rounds < 10 { 1 } else { 60 });
+///     Some(so_far.now + pause)
+/// }
+/// let period = Period::schedule(after_the_last_round);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SoFar {
@@ -58,6 +71,17 @@ pub struct SoFar {
 
 /// What follows a round that panicked. In any case the panic is caught and counted, and
 /// [`Builder::on_panic`](crate::Builder::on_panic) is called.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{AfterPanic, Period};
+///
+/// let second = Duration::from_secs(1);
+/// let period = Period::fixed_rate(second)
+///     .on_panic(AfterPanic::BackOff { first: second, most: 60 * second });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AfterPanic {
@@ -98,6 +122,19 @@ impl Period {
     /// first round is due one period after the call.
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses a period of zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Period, Scheduler};
+    ///
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.repeat("beat", Period::fixed_rate(Duration::from_secs(5)), |_| println!("beat"))?;
+    /// assert_eq!(scheduler.advance(Duration::from_secs(60)).len(), 12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fixed_rate(period: Duration) -> Self {
         Period::of(PeriodKind::Rate(period))
     }
@@ -107,6 +144,20 @@ impl Period {
     /// round runs late.
     ///
     /// [`Handle::repeat`](crate::Handle::repeat) refuses a delay of zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Period, Scheduler};
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// // 5 s between the end of one round and the start of the next.
+    /// let period = Period::fixed_delay(Duration::from_secs(5));
+    /// timers.repeat("poll", period, |_| println!("polling"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fixed_delay(delay: Duration) -> Self {
         Period::of(PeriodKind::Delay(delay))
     }
@@ -148,6 +199,20 @@ impl Period {
 
     /// Sets the first round to be due `delay` after the call, whatever the period. Zero runs as
     /// soon as a worker is free.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Period, Scheduler};
+    ///
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let minute = Duration::from_secs(60);
+    /// timers.repeat("poll", Period::fixed_rate(minute).first_after(Duration::ZERO), |_| ())?;
+    /// assert_eq!(scheduler.settle().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn first_after(mut self, delay: Duration) -> Self {
         self.first = Some(delay);
         self
@@ -156,6 +221,16 @@ impl Period {
     /// Sets the first round to be due at a random time within one period after the call, or after
     /// [`first_after`](Self::first_after). So timers that were started together do not run together
     /// forever. The grid of a fixed rate begins there. This has no effect on a schedule function.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Period;
+    ///
+    /// // A thousand of these do not run at one moment.
+    /// let period = Period::fixed_rate(Duration::from_secs(60)).random_phase();
+    /// ```
     pub fn random_phase(mut self) -> Self {
         self.random_phase = true;
         self
@@ -168,12 +243,31 @@ impl Period {
     /// - For a fixed rate, more than half a period counts as half a period.
     /// - For a fixed delay, more than the delay counts as the delay.
     /// - Jitter makes no round due before the end of the round before, or before the call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Period;
+    ///
+    /// // Every 60 s, up to 5 s earlier or later.
+    /// let period = Period::fixed_rate(Duration::from_secs(60)).jitter(Duration::from_secs(5));
+    /// ```
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
     }
 
     /// Sets what happens to rounds of a fixed rate that were missed; [`Missed::Skip`] by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Missed, Period};
+    ///
+    /// let period = Period::fixed_rate(Duration::from_secs(60)).missed(Missed::AtMost(3));
+    /// ```
     pub fn missed(mut self, policy: Missed) -> Self {
         self.missed = policy;
         self
@@ -182,6 +276,16 @@ impl Period {
     /// Sets by how much a round of a fixed rate may start late and is not missed yet. The default
     /// is one period, so that a round is missed when the next one is due, too. Less than two ticks
     /// of the scheduler count as two ticks, since every start may be late by one tick.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::Period;
+    ///
+    /// // A round that starts more than 5 s late is missed.
+    /// let period = Period::fixed_rate(Duration::from_secs(60)).grace(Duration::from_secs(5));
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self

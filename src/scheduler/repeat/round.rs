@@ -44,6 +44,20 @@ where
 {
     /// Returns the run: key, id, deadline, lateness, whether it was cancelled, and the scheduler's
     /// handle.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{Period, Scheduler};
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.repeat("beat", Period::fixed_rate(Duration::from_secs(5)), |round| {
+    ///     println!("{} ran {:?} late", round.firing().key(), round.firing().lateness());
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn firing(&self) -> &'a Firing<'a, K, S> {
         self.firing

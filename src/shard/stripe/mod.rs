@@ -196,7 +196,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Returns whether there may be deferred actions to take with
-    /// [`take_deferred`](Self::take_aftermath).
+    /// [`take_deferred`](Self::take_deferred).
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.has_deferred

@@ -9,7 +9,7 @@
 //! is that of the wheel. All schemes of Varghese and Lauck (1987) pay for the filing at the start;
 //! deferring it is what a "lazy" or "buffered" priority queue does.
 //!
-//! - **STAGE-1** An entry whose place is [`WheelPosition::STAGED`](crate::wheel::Place::STAGED) lies at its
+//! - **STAGE-1** An entry whose place is [`WheelPosition::STAGED`](crate::wheel::WheelPosition::STAGED) lies at its
 //!   position here, and only such entries do.
 //! - **STAGE-2** The deadline kept here is not later than that of the entry. A later deadline is
 //!   written to the entry only, as in the wheel.
@@ -76,6 +76,7 @@ impl Staging {
     }
 
     /// Returns the earliest staged deadline, or [`Time::MAX`].
+    #[inline]
     pub(super) fn earliest(&self) -> Time {
         self.iter()
             .map(|(_, _, deadline)| deadline)
@@ -92,6 +93,7 @@ impl Staging {
     }
 
     /// Returns the positions of the timers that are due by `moment`, as a mask.
+    #[inline]
     pub(super) fn due_by(&self, moment: Time) -> u32 {
         // Without branches, so that the compiler compares several places at once. Bits of free
         // places are masked afterwards.

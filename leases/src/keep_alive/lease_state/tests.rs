@@ -1,5 +1,5 @@
-//! One term against a model without a lock and waiters, which states LEASE-1 to LEASE-4 directly: all
-//! sequences of five operations.
+//! Compares the state of a lease with a model for all sequences of up to five operations. The model
+//! has no lock and no waiters, and states LEASE-1 to LEASE-4 directly.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::Wake;
@@ -13,8 +13,9 @@ use crate::sync::Arc;
 const UNTIL: u64 = 4;
 const CAP: u64 = 7;
 const FEED: u64 = 3;
-/// A flight may be under way for so long, and a renewal is good for so long.
+/// How long a renewal may be in flight.
 const LIMIT: u64 = 2;
+/// How long a lease is held after the request that renews it.
 const LEASE: u64 = 4;
 
 fn at(nanos: u64) -> Time {
@@ -25,9 +26,9 @@ fn at(nanos: u64) -> Time {
 enum Op {
     Look,
     Depart,
-    /// An answer to the flight that departed last, and has no answer yet.
+    /// Answers the renewal that began last, of those without an answer.
     Land(Answer),
-    /// To the one that departed first.
+    /// Answers the renewal that began first, of those without an answer.
     LandFirst(Answer),
     InFlightStatus,
     Stop,
@@ -59,7 +60,7 @@ const OPS: [Op; 13] = [
     Op::Flush(3),
 ];
 
-/// What a term is, without its mechanics.
+/// A lease without its mechanics.
 #[derive(Clone, Debug)]
 struct Model {
     now: u64,
@@ -67,7 +68,7 @@ struct Model {
     fed_until: u64,
     ended: Option<LeaseStatus>,
     renewals: u64,
-    /// Those without an answer: when they departed, and whether they still count as under way.
+    /// The renewals without an answer: when each began, and whether it still counts as in flight.
     in_flights: Vec<(u64, bool)>,
 }
 
@@ -76,7 +77,7 @@ impl Model {
         self.until.min(CAP).min(self.fed_until)
     }
 
-    /// LEASE-1: by the clock, before anything else.
+    /// Ends the lease by the clock, before anything else (LEASE-1).
     fn settle(&mut self) {
         if self.ended.is_none() && self.now >= self.ends() {
             let loss = match self.ends() {
@@ -103,7 +104,7 @@ impl Model {
 struct Pair {
     model: Model,
     lease_state: LeaseState,
-    /// In the model's order.
+    /// The renewals without an answer, in the model's order.
     in_flights: Vec<InFlight>,
     told: Arc<AtomicUsize>,
     channel: Receiver<Loss>,
@@ -193,7 +194,7 @@ impl Pair {
         }
     }
 
-    /// LEASE-2: nothing departs after the end, nor beside another one.
+    /// Begins a renewal, unless the lease has ended or another one is in flight (LEASE-2).
     fn begin_renewal(&mut self, now: Time) {
         let departs = if self.model.in_flight_status().is_some() {
             false
@@ -211,7 +212,7 @@ impl Pair {
         }
     }
 
-    /// LEASE-3: it changes nothing about what has ended.
+    /// Answers a renewal, which changes nothing about an ended lease (LEASE-3).
     fn complete_renewal(&mut self, which: usize, now: Time, answer: Answer) {
         let in_flight = self.in_flights.remove(which);
         let (sent, _) = self.model.in_flights.remove(which);
@@ -238,10 +239,11 @@ impl Pair {
         assert_eq!(goes_on, self.model.ended.is_none());
     }
 
-    /// What holds at all times, at the end of a sequence so that nothing is settled in between.
+    /// Checks what holds at all times. Runs only at the end of a sequence, since a check itself may
+    /// end the lease.
     fn check(&mut self) {
         assert_eq!(self.lease_state.renewals(), self.model.renewals);
-        // LEASE-4.
+        // The loss was reported exactly once (LEASE-4).
         let lost = match self.model.ended {
             Some(LeaseStatus::Lost(loss)) => Some(loss),
             _ => None,
@@ -253,7 +255,7 @@ impl Pair {
             Some(_) => Err(TryRecvError::Disconnected),
         };
         assert_eq!(self.channel.try_recv(), heard);
-        // LEASE-1: however late it is asked.
+        // The lease ends, however late the first check comes (LEASE-1).
         self.model.now += CAP;
         self.step(Op::Look);
         assert!(!matches!(
@@ -262,7 +264,7 @@ impl Pair {
         ));
         let lost = matches!(self.model.lease_status(), LeaseStatus::Lost(_));
         assert_eq!(self.told.load(SeqCst), usize::from(lost));
-        // Nobody waits for what can't be under way any more.
+        // No renewal can be in flight any more, so this returns at once.
         let clock = Clock::manual(&ManualClock::starting_at(at(self.model.now)));
         self.lease_state.wait_for_in_flight(&clock);
     }
@@ -297,7 +299,7 @@ fn a_feed_that_was_overtaken_takes_nothing_back() {
     let feed = Some(Duration::from_nanos(FEED));
     let lease_state = LeaseState::new(at(0), at(100), Time::MAX, feed, Box::new(|_| {}));
     assert!(lease_state.feed(at(2)));
-    // This one read the clock before that.
+    // This feed read the clock before the other one.
     assert!(lease_state.feed(at(0)));
     assert!(matches!(lease_state.look(at(4)), LeaseStatus::Held { .. }));
     assert_eq!(lease_state.look(at(5)), LeaseStatus::Lost(Loss::NotFed));

@@ -10,14 +10,14 @@ use crate::shard::stripe::{
 
 impl Pair {
     /// Performs the deferred actions, as after every hold of the lock, and checks everything.
-    pub(super) fn after(&mut self) {
+    pub(super) fn check_deferred(&mut self) {
         let DeferredActions {
             lowered,
             ticket,
             emptied,
             // No task watches a run in these tests.
             #[cfg(feature = "tokio")]
-                told: _,
+                to_notify: _,
         } = self.stripe.take_deferred();
         assert!(!emptied, "the stripe is open");
         if let Some(lowered) = lowered {
@@ -168,7 +168,7 @@ impl Pair {
                 assert!(matches!(self.stripe.cancel_id(id), Cancelling::NotFound));
             }
         }
-        self.deferred();
+        self.check_deferred();
         assert!(self.stripe.close());
         assert_eq!(
             self.stripe.admit(HASH, &0, false).err(),

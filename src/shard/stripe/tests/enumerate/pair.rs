@@ -219,7 +219,7 @@ impl Pair {
             assert!(before.id.generation < id.generation, "ENTRY-3");
             self.end(before, Ended::Replaced);
         }
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -234,7 +234,7 @@ impl Pair {
     fn shrink(&mut self) -> bool {
         let before = self.stripe.table.len();
         self.stripe.shrink_to_fit();
-        self.deferred();
+        self.check_deferred();
         self.stripe.table.len() != before
     }
 
@@ -259,7 +259,7 @@ impl Pair {
                 let before = repeats.next.replace((deadline, false));
                 let before = at(before.map_or(arming.deadline, |(before, _)| before));
                 assert_eq!(answer, Moving::Moved { before });
-                self.deferred();
+                self.check_deferred();
                 return true;
             }
             State::Running {
@@ -279,14 +279,14 @@ impl Pair {
         };
         let before = at(std::mem::replace(&mut moved.deadline, deadline));
         assert_eq!(answer, Moving::Moved { before });
-        self.deferred();
+        self.check_deferred();
         true
     }
 
     fn cancel(&mut self, key: usize) -> bool {
         let answer = self.stripe.cancel(HASH, &key);
         let changed = self.cancelled(key, answer);
-        self.deferred();
+        self.check_deferred();
         changed
     }
 
@@ -355,7 +355,7 @@ impl Pair {
         let registered = self.stripe.register(arming.id, RunEvent::End, thread);
         *waiter = registered.ok();
         assert!(waiter.is_some());
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -368,7 +368,7 @@ impl Pair {
         };
         let waiter = (self.stripe).unregister(arming.id, RunEvent::End, number);
         assert!(waiter.is_some());
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -389,7 +389,7 @@ impl Pair {
             }
         }
         self.tickets.extend(tickets);
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -438,7 +438,7 @@ impl Pair {
             }
             (claimed, queued) => panic!("{claimed:?} of {queued:?}"),
         }
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -455,7 +455,7 @@ impl Pair {
                 *queued = false;
             }
         }
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -485,7 +485,7 @@ impl Pair {
                 queued: arming.deadline <= self.now,
             },
         };
-        self.deferred();
+        self.check_deferred();
         true
     }
 }

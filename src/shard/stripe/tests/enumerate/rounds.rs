@@ -32,7 +32,7 @@ impl Pair {
                     *next = Some((deadline, true));
                     let before = at(arming.deadline);
                     assert_eq!(answer, Moving::Moved { before });
-                    self.deferred();
+                    self.check_deferred();
                     return true;
                 }
             },
@@ -51,7 +51,7 @@ impl Pair {
         *pulled = deadline;
         let before = at(before);
         assert_eq!(answer, Moving::Moved { before });
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -87,7 +87,7 @@ impl Pair {
             self.end(arming, Ended::Cancelled);
         }
         assert!(taken.is_empty());
-        self.deferred();
+        self.check_deferred();
         changed
     }
 
@@ -110,7 +110,7 @@ impl Pair {
                 arming.deadline = later;
             }
         }
-        self.deferred();
+        self.check_deferred();
         true
     }
 
@@ -164,7 +164,7 @@ impl Pair {
                 self.repeating.push(true);
             }
         }
-        self.deferred();
+        self.check_deferred();
         true
     }
 }

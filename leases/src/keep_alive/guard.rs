@@ -1,0 +1,172 @@
+//! The holder's side of one kept key.
+
+use std::fmt;
+use std::time::Duration;
+
+use tourbillon::reentrancy::when_unlocked;
+
+use super::lease_state::{LeaseStatus, Loss};
+use super::lost::Lost;
+use super::renewal_loop::{Registration, RenewalLoop};
+use crate::sync::Arc;
+
+/// A key that a [`KeepAlive`](super::KeepAlive) keeps. Dropping the guard stops the renewals, and
+/// the lease runs out.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tourbillon_leases::{KeepAlive, Outcome};
+/// # let sessions = KeepAlive::<u64>::builder()
+/// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+/// let session = sessions.keep(7, Duration::from_secs(30))?;
+/// assert!(session.is_kept());
+/// assert_eq!(*session.key(), 7);
+/// session.stop()?; // or drop it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping it stops the renewals"]
+pub struct KeepGuard<K: Clone + Send + Sync + 'static> {
+    pub(super) renewal_loop: Arc<RenewalLoop<K>>,
+    pub(super) registration: Arc<Registration<K>>,
+}
+
+impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
+    /// Returns the key.
+    pub fn key(&self) -> &K {
+        &self.registration.key
+    }
+
+    /// Returns whether the key is still kept, by the local clock.
+    ///
+    /// After the first `false` it never returns `true` again. In a forked copy of the process it
+    /// always returns `false`.
+    ///
+    /// # Complexity
+    ///
+    /// One read of the clock, one system call (for the process id), and one lock that is nearly
+    /// always free.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// assert!(session.is_kept());
+    /// sessions.close();
+    /// assert!(!session.is_kept());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Returns how long the key stays kept if nothing renews it, or zero if it has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let now = self.renewal_loop.now();
+        match self.registration.lease_state.look(now) {
+            LeaseStatus::Held { ends, .. } => ends.since(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns how the holder learns of the loss: a flag, a channel and a future.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        Lost::new(
+            &self.registration.lease_state,
+            self.renewal_loop.timers.clock(),
+        )
+    }
+
+    /// Reports that the holder is alive, see
+    /// [`KeepOptions::fed_every`](super::KeepOptions::fed_every). Returns false if the key is no
+    /// longer kept.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn feed(&self) -> bool {
+        self.registration.lease_state.feed(self.renewal_loop.now())
+    }
+
+    /// Returns how often the key was renewed.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        self.registration.lease_state.renewals()
+    }
+
+    /// Stops the renewals.
+    ///
+    /// After this call has returned, the renewal function is not called for this guard's key again.
+    /// There is one exception: a thread that is about to call it, has read the clock, and is then
+    /// held up for longer than the limit of the call.
+    ///
+    /// # Errors
+    ///
+    /// The [`Loss`], if the key was lost before.
+    ///
+    /// # Blocking
+    ///
+    /// While a call for this key is in flight, but no longer than the limit of that call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{KeepAlive, Outcome};
+    /// # let sessions = KeepAlive::<u64>::builder()
+    /// #     .build(|batch| Ok(vec![Outcome::Renewed; batch.len()]))?;
+    /// let session = sessions.keep(7, Duration::from_secs(30))?;
+    /// session.stop()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop(self) -> Result<(), Loss> {
+        let ended = self.end();
+        self.settled();
+        ended
+    }
+
+    /// Whether this process is a forked copy of the process that keeps the key.
+    pub(in super::super) fn is_forked(&self) -> bool {
+        self.registration.lease_state.is_forked()
+    }
+
+    /// Stops the renewals without waiting for one that is in flight.
+    pub(in super::super) fn end(&self) -> Result<(), Loss> {
+        self.renewal_loop.stop(&self.registration)
+    }
+
+    /// Waits until no renewal is in flight any more, or until its limit.
+    pub(in super::super) fn settled(&self) {
+        self.registration
+            .lease_state
+            .wait_for_in_flight(self.renewal_loop.timers.clock());
+    }
+}
+
+impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {
+    fn drop(&mut self) {
+        let (renewal_loop, registration) = (
+            Arc::clone(&self.renewal_loop),
+            Arc::clone(&self.registration),
+        );
+        // The guard may be a value of a map and be dropped under that map's lock, where the timer
+        // of the key can't be cancelled.
+        when_unlocked(move || {
+            let _ = renewal_loop.stop(&registration);
+        });
+    }
+}
+
+impl<K: Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for KeepGuard<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeepGuard")
+            .field("key", self.key())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

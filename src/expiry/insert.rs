@@ -1,0 +1,217 @@
+//! The calls that insert an entry.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::frontend::MapEntry;
+use super::touch::jitter_seed;
+use super::{Expiry, ExpiryMap, Found, Grouping, InsertError, InsertRefusal, Inserted};
+use crate::shard::Arming;
+
+impl<K, V, S, G> ExpiryMap<K, V, S, G>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    G: Grouping,
+{
+    /// Inserts an entry that lives as long as the builder says. An entry of the same key, due or
+    /// not, is replaced in the same step. Its value comes back, and it is not delivered.
+    ///
+    /// # Errors
+    ///
+    /// The error contains key and value: the map is [full](InsertRefusal::Full) or
+    /// [closed](InsertRefusal::Closed).
+    ///
+    /// # Complexity
+    ///
+    /// Constant: one hash, one lock, one probe of the index.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Inserted};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert_eq!(map.insert(7, "Ada")?, Inserted::New);
+    /// assert_eq!(map.insert(7, "Grace")?, Inserted::Replaced("Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
+        self.insert_with(key, value, self.expiry())
+    }
+
+    /// Inserts an entry that lives as long as `expiry` says, whatever the builder said.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon::{Expiry, ExpiryMap};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = ExpiryMap::<&str, u32>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert("as the others", 1)?;
+    /// map.insert_with("for a minute more", 2, map.expiry().time_to_idle(Duration::from_secs(120)))?;
+    /// map.insert_with("for good", 3, Expiry::NEVER)?;
+    /// stepped.advance(Duration::from_secs(60));
+    /// assert_eq!(map.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn insert_with(
+        &self,
+        key: K,
+        value: V,
+        expiry: Expiry,
+    ) -> Result<Inserted<V>, InsertError<K, V>> {
+        self.put(key, value, expiry, false)
+    }
+
+    /// Inserts an entry; `if_absent` refuses to replace one that lives.
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        expiry: Expiry,
+        if_absent: bool,
+    ) -> Result<Inserted<V>, InsertError<K, V>> {
+        let (stripe, hash) = self.hash_of(&key);
+        let now = self.now();
+        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
+        let deadline = session.deadline(now);
+        let mut given = Some((key, session));
+        let answer = self.engine.arm(
+            stripe,
+            &mut given,
+            |stripe, (key, _)| {
+                // An entry whose lifetime is over counts as absent, even if it still waits for its
+                // delivery.
+                let slot = if if_absent {
+                    stripe.find(hash, key)
+                } else {
+                    None
+                };
+                let session = slot.and_then(|slot| stripe.pending_payload(slot));
+                let is_over = session.is_some_and(|(session, _)| !session.lives(now));
+                stripe.admit(hash, key, if_absent && !is_over)
+            },
+            |stripe, admission, (key, session)| {
+                // The usual case, without the large answer of `arm`.
+                if admission.is_vacant() {
+                    stripe.arm_vacant(hash, key, session, deadline, now);
+                    return (None, None);
+                }
+                let Arming { dropped, .. } =
+                    stripe.arm(admission, hash, key, session, deadline, now);
+                dropped
+            },
+        );
+        match (answer, given) {
+            (Ok((_key, None)), _) => Ok(Inserted::New),
+            (Ok((_key, Some(old))), _) => Ok(Inserted::Replaced(old.value)),
+            (Err(refusal), Some((key, session))) => Err(InsertError {
+                key,
+                value: session.value,
+                refusal: InsertRefusal::of(refusal),
+            }),
+            (Err(_), None) => unreachable!("a refused call takes nothing"),
+        }
+    }
+
+    /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
+    /// is over does not count: if it has not been delivered yet, it is replaced.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert), and [`Occupied`](InsertRefusal::Occupied).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, InsertRefusal};
+    ///
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// map.insert_if_absent(7, "Ada")?;
+    /// let error = map.insert_if_absent(7, "Grace").unwrap_err();
+    /// assert_eq!(error.refusal, InsertRefusal::Occupied);
+    /// assert_eq!(error.value, "Grace");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
+        self.put(key, value, self.expiry(), true)
+    }
+
+    /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`
+    /// returns. If two calls do this at the same time, both may call `make`, and both return the
+    /// inserted value.
+    ///
+    /// `make` runs without a lock and may call the map. If its value is not needed, it is dropped.
+    /// The value's `Clone` runs under a lock if the entry was there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// let first = map.get_or_insert_with(7, || "Ada")?;
+    /// let second = map.get_or_insert_with(7, || unreachable!("there is an entry"))?;
+    /// assert_eq!((first.into_value(), second.into_value()), ("Ada", "Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_or_insert_with(
+        &self,
+        key: K,
+        make: impl FnOnce() -> V,
+    ) -> Result<Found<V>, InsertError<K, V>>
+    where
+        V: Clone,
+    {
+        if let Some(value) = self.get(&key) {
+            return Ok(Found::Present(value));
+        }
+        // Made and cloned once and without a lock, even if the loop repeats.
+        let mut given = (key, make());
+        let value = given.1.clone();
+        loop {
+            let (key, made) = given;
+            let error = match self.insert_if_absent(key, made) {
+                Ok(inserted) => {
+                    let replaced = inserted.replaced();
+                    return Ok(Found::Inserted { value, replaced });
+                }
+                Err(error) => error,
+            };
+            if error.refusal != InsertRefusal::Occupied {
+                return Err(error);
+            }
+            if let Some(value) = self.get(&error.key) {
+                return Ok(Found::Present(value));
+            }
+            // The entry has gone again in between.
+            given = (error.key, error.value);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The calls that change nothing.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Instant;
+
+use super::super::answers::TimerInfo;
+use super::Handle;
+use crate::engine::Lifecycle;
+use crate::tick::Time;
+
+impl<K, S> Handle<K, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Returns what is known of `key` at this moment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::TimerState;
+    ///
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// scheduler.advance(Duration::from_secs(2));
+    /// let info = timers.get("request 7").expect("the timer is pending");
+    /// assert_eq!(info.state, TimerState::Pending);
+    /// assert_eq!(info.remaining(timers.now()), Duration::from_secs(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn get<Q>(&self, key: &Q) -> Option<TimerInfo>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .shards()
+            .peek(stripe, |stripe| stripe.get(hash, key))
+            .map(|entry_info| TimerInfo::new(self.engine.tag(), stripe as u32, entry_info))
+    }
+
+    /// Returns whether `key` is pending, queued or running.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// timers.schedule("request 7", Duration::from_secs(5), |_| ())?;
+    /// assert!(timers.contains("request 7"));
+    /// assert!(!timers.contains("request 8"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get(key).is_some()
+    }
+}
+
+impl<K, S> Handle<K, S>
+where
+    K: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Returns the current time of the scheduler's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::Time;
+    ///
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// assert_eq!(timers.now(), Time::ZERO);
+    /// scheduler.advance(Duration::from_secs(1));
+    /// assert_eq!(timers.now(), Time::ZERO + Duration::from_secs(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.engine.now()
+    }
+
+    /// Converts `instant` to the time of the scheduler's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon::Scheduler;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// # let timers = scheduler.handle();
+    /// let deadline = Instant::now() + Duration::from_secs(5);
+    /// timers.schedule_at("request 7", timers.time_of(deadline), |_| println!("timed out"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn time_of(&self, instant: Instant) -> Time {
+        self.engine.clock().time_of(instant)
+    }
+
+    /// Returns the stage of the scheduler's life.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{Lifecycle, Scheduler};
+    ///
+    /// let scheduler = Scheduler::<&str>::new()?;
+    /// let timers = scheduler.handle();
+    /// assert_eq!(timers.state(), Lifecycle::Running);
+    /// drop(scheduler);
+    /// assert_ne!(timers.state(), Lifecycle::Running);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn state(&self) -> Lifecycle {
+        self.engine.closing().state()
+    }
+
+    /// Returns the number of timers that have not started and were not cancelled, including queued
+    /// ones. A repeating timer is pending between its rounds.
+    ///
+    /// # Complexity
+    ///
+    /// Takes one lock per stripe, one after the other. No snapshot while others arm and cancel.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// timers.schedule("b", Duration::from_secs(2), |_| ())?;
+    /// assert_eq!(timers.len(), 2);
+    /// scheduler.advance(Duration::from_secs(1));
+    /// assert_eq!(timers.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.engine.pending()
+    }
+
+    /// Returns whether no timer is pending.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// assert!(timers.is_empty());
+    /// timers.schedule("a", Duration::from_secs(1), |_| ())?;
+    /// assert!(!timers.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.engine.is_empty()
+    }
+}

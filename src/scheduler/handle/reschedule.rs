@@ -1,0 +1,123 @@
+//! The calls that move a pending timer.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use super::super::answers::{PullIn, Reschedule};
+use super::Handle;
+use crate::tick::Time;
+
+impl<K, S> Handle<K, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Moves the pending timer of `key` to `delay` from now. The timer keeps its task and its id.
+    /// This never arms a timer.
+    ///
+    /// A timer that is due and queued but has not started is moved, too. While a round of a
+    /// repeating timer runs, this sets when the next round is due; see [`repeat`](Self::repeat).
+    ///
+    /// # Complexity
+    ///
+    /// Constant. To a later time it takes one probe and one write: the wheel is not touched until
+    /// the old time comes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = scheduler.handle();
+    /// let idle = Duration::from_secs(30);
+    /// timers.schedule("connection 7", idle, |_| println!("idle for 30 s"))?;
+    /// scheduler.advance(Duration::from_secs(20));
+    /// // A message came, so the 30 s start again.
+    /// let _ = timers.reschedule("connection 7", idle);
+    /// assert!(scheduler.advance(Duration::from_secs(20)).is_empty());
+    /// assert_eq!(scheduler.advance(Duration::from_secs(10)).len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.now();
+        self.move_to(key, now + delay, now)
+    }
+
+    /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::Reschedule;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let first = timers.schedule("report", Duration::from_secs(60), |_| ())?;
+    /// let moved = timers.reschedule_at("report", first.deadline + Duration::from_secs(60));
+    /// assert_eq!(moved, Reschedule::Moved { before: first.deadline });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reschedule_at<Q>(&self, key: &Q, at: Time) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.move_to(key, at, self.now())
+    }
+
+    fn move_to<Q>(&self, key: &Q, deadline: Time, now: Time) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .with(stripe, |stripe| {
+                stripe.reschedule(hash, key, deadline, now, false)
+            })
+            .into()
+    }
+
+    /// Moves the pending timer of `key` to `delay` from now if that is earlier than its deadline.
+    /// This never delays a timer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// use tourbillon::PullIn;
+    ///
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let scheduled = timers.schedule("sync", Duration::from_secs(60), |_| println!("syncing"))?;
+    /// // Something has changed, so sync in 5 s.
+    /// let earlier = timers.pull_in("sync", Duration::from_secs(5));
+    /// assert_eq!(earlier, PullIn::Moved { before: scheduled.deadline });
+    /// // A further change does not delay it.
+    /// let later = timers.pull_in("sync", Duration::from_secs(10));
+    /// assert!(matches!(later, PullIn::Unchanged { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pull_in<Q>(&self, key: &Q, delay: Duration) -> PullIn
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.now();
+        let (stripe, hash) = self.hash_of(key);
+        self.engine
+            .with(stripe, |stripe| {
+                stripe.reschedule(hash, key, now + delay, now, true)
+            })
+            .into()
+    }
+}
