@@ -88,6 +88,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         if matches!(option, "-V" | "--version") {
             return Ok(Command::Version);
         }
+        // Both `--name=value` and `--name value` are accepted.
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
             None => (option.to_owned(), None),
@@ -107,15 +108,18 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
                 value.to_string_lossy().into_owned()
             }
         };
+        // The last of two values could win silently, which would hide a typing error.
         if given.iter().any(|(earlier, _)| *earlier == name) {
             return Err(format!("{name} is given twice"));
         }
         given.push((name, value));
     }
+    // The two kinds of runs have different defaults.
     let idle = |default: u64| match given.iter().find(|(name, _)| name == "--idle") {
         Some((_, value)) => parse_idle(value),
         None => Ok(Duration::from_secs(default)),
     };
+    // A path asks for a replay, which takes no option of a run in real time.
     let mut paths = paths.into_iter();
     if let Some(path) = paths.next() {
         if paths.next().is_some() {
@@ -136,6 +140,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
         let Some((_, value)) = given.iter().find(|(given, _)| given == name) else {
             return Ok(default);
         };
+        // `parse` alone would also accept a leading `+`.
         let valid = value.bytes().all(|byte| byte.is_ascii_digit());
         let number = value
             .parse()

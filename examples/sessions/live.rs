@@ -422,6 +422,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         last: start,
         last_totals: Totals::default(),
     };
+    // First part: the producers work. Their threads end within the scope, also if the screen fails.
     let stop = AtomicBool::new(false);
     let zipf = Zipf::new(sessions);
     let pace = Pace::new(producers, flat_out);
@@ -435,6 +436,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
         stop.store(true, Relaxed);
         watched
     })?;
+    // Second part: the remaining sessions expire. The lateness so far is kept, since the counters
+    // go on.
     let under_load = map.stats().lateness();
     if !is_interrupted() {
         screen.note("the producers have stopped; what they left expires")?;
@@ -445,6 +448,7 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
     }
     screen.close()?;
 
+    // Third part: the shutdown hands back the rest.
     let balance = settle(&map, &tallies, options)?;
     // The lateness of this part is shown separately. Sessions that are no longer touched expire as
     // fast as all of them were touched before, so they wait for the engine's throughput.

@@ -431,7 +431,7 @@ impl fmt::Display for StoreError {
             StoreError::Restarted { wait } => write!(
                 f,
                 "the store has restarted and grants nothing for another {wait:?}, since holders from \
-                 before may still believe in their leases; wait, or build it as durable if the server \
+                 before may still rely on their leases; wait, or build it as durable if the server \
                  loses nothing"
             ),
             StoreError::Forked => f.write_str(
@@ -446,8 +446,8 @@ impl fmt::Display for StoreError {
                 write!(
                     f,
                     "the store {why} and grants nothing for another {wait:?}, since holders from \
-                     before may still believe in their leases; wait, or tell it that the server \
-                     starts empty on purpose"
+                     before may still rely on their leases; wait, or build it with `starts_empty` if \
+                     the server starts empty on purpose"
                 )
             }
         }

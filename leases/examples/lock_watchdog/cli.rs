@@ -59,6 +59,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         if matches!(&*arg, "-V" | "--version") {
             return Ok(Command::Version);
         }
+        // Both `--name=value` and `--name value` are accepted.
         let (name, value) = match arg.split_once('=') {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
             None => (arg, None),
@@ -74,6 +75,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             }
             _ => return Err(format!("{name:?} is no option; --help lists the options")),
         };
+        // The last of two values could win silently, which would hide a typing error.
         if given.iter().any(|(earlier, _)| *earlier == name) {
             return Err(format!("{name} is given twice"));
         }
@@ -89,6 +91,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         let Some(value) = find(name) else {
             return Ok(default);
         };
+        // `parse` alone would also accept a leading `+`.
         let digits = value.bytes().all(|byte| byte.is_ascii_digit());
         let number = value
             .parse()
@@ -102,6 +105,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         redis: find("--redis").cloned(),
         sabotage: find("--sabotage").is_some(),
     };
+    // Only a parent process uses these two options, to start a holder.
     match (find("--hold"), find("--lock")) {
         (None, None) => Ok(Command::Contest(options)),
         (Some(name), Some(lock)) => Ok(Command::Hold {

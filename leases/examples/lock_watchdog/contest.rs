@@ -193,6 +193,7 @@ impl<'a> Contest<'a> {
             killed.map_err(|error| Failure::Contest(format!("can't kill a holder: {error}")))?;
             holder.seat
         };
+        // A greater token means that the other holder was granted the lock.
         self.until("a takeover", |contest| contest.lock.token > before.token)?;
         let granted = self.lock.granted;
         let mut what = format!("takes over, {} after the kill", Millis(granted.since(now)));

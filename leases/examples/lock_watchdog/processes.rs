@@ -50,6 +50,7 @@ pub(crate) fn place(
     clock: &Clock,
     out: &mut dyn Write,
 ) -> io::Result<Result<Box<dyn Place>, String>> {
+    // The ledger compares times of different processes, so they need a common clock.
     if !clock.counts_suspend() {
         let fault = "there is no clock here that processes share, so overlaps can't be seen";
         return Ok(Err(fault.to_owned()));
@@ -65,7 +66,7 @@ pub(crate) fn place(
                 writeln!(
                     out,
                     "the server has just started, or is new to this, and grants nothing for another \
-                     {}, since leases of before may still be believed in",
+                     {}, since holders may still rely on earlier leases",
                     Millis(wait)
                 )?;
                 thread::sleep(wait);
@@ -193,7 +194,8 @@ impl Contestant for Process {
 
     fn kill(&mut self) -> io::Result<()> {
         if self.careless {
-            // A dead holder could do no harm. So this one is only cut off from the store, and goes on.
+            // A dead holder could do no harm. So this one is only cut off from the store, and goes
+            // on.
             self.order(Order::Cut);
             return Ok(());
         }

@@ -266,6 +266,7 @@ impl RedisStoreBuilder {
             let begun = u64::from(after.subsec_nanos() > 0);
             Duration::from_secs(after.as_secs() + begun)
         });
+        // `Server::new` returns `None` for kinds of addresses that only the crate `redis` supports.
         let server = Server::new(&info, keepalive);
         let server = server.ok_or_else(|| wrong("no such kind of address is known".to_owned()))?;
         #[cfg(feature = "redis-tls")]

@@ -130,6 +130,7 @@ impl Listener {
     fn subscribed(&self, pause: &mut Duration) -> Result<(), StoreError> {
         let limit = Limit::new(CONNECT);
         let mut link = Link::open(&self.server, limit)?;
+        // Subscribe first: whatever is published from now on is received.
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(&self.channel);
         let commands = subscribe.get_packed_command();
@@ -149,6 +150,7 @@ impl Listener {
                     heard = Instant::now();
                     self.hear(&message);
                 }
+                // A short silence is normal. The read ended only so that the checks below run.
                 Err(CallFault::Late(_)) if heard.elapsed() < SILENCE => {}
                 Err(CallFault::Late(_)) => {
                     let ping = redis::cmd("PING").get_packed_command();

@@ -424,6 +424,7 @@ impl LeaseStore for RedisStore {
         // Relaxed, here and below: the flag only saves a call that would be refused.
         let mut apart = self.0.apart.load(Ordering::Relaxed);
         let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
+        // A cluster refuses the marker's key here, so ask again without it, now and in later calls.
         if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
             self.0.apart.store(true, Ordering::Relaxed);
             apart = true;

@@ -27,7 +27,7 @@ use crate::sync::Arc;
 use crate::sync::thread::WAITING;
 use crate::tick::Time;
 
-/// A ticker with at most one timer, which is due in an hour; a worker whose task never ends; and a
+/// A ticker with at most one timer, which is due much later; a worker whose task never ends; and a
 /// caller that schedules a timer that is due at once.
 fn growth(far: Option<Time>) {
     let (rig, mut ticker_state) = Rig::new(&Size {

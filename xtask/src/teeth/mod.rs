@@ -68,6 +68,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
         println!("teeth: there is no patch in loom-tests/teeth, nothing was tried");
         return Ok(disagreements.is_empty());
     }
+    // A test that fails on the unbroken tree would make each of its teeth look caught.
     let bench = Bench::new(root, 0)?;
     let healthy = bench.unbroken(&chosen)?;
     // Several benches work at one time, since the compiler does not use all cores for one package.
@@ -75,6 +76,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool, String> {
     let others = cores.clamp(1, MOST_BENCHES).min(chosen.len());
     let others = (1..others).map(|number| Bench::new(root, number));
     let benches: Vec<Bench> = others.chain([Ok(bench)]).collect::<Result<_, _>>()?;
+    // Each bench takes the next tooth when it is free, since builds take different times.
     let left = Mutex::new(chosen.iter());
     let caught = AtomicUsize::new(0);
     thread::scope(|scope| {

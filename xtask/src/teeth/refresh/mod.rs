@@ -56,6 +56,7 @@ pub(crate) fn run(root: &Path, teeth: &[Tooth]) -> Result<bool, String> {
         let name = &tooth.name;
         let path = format!("loom-tests/teeth/{name}.patch");
         let outcome = refresh_file(&tree, &path);
+        // A patch whose test is gone needs a hand, even if its diff fits.
         let complaint = missing_test(&tree, &tooth.head.test, &path);
         failed += usize::from(outcome.is_err() || complaint.is_some());
         match outcome {
@@ -114,6 +115,7 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     let mut notes = Vec::new();
     let is_renamed = rename_gone(tree, &mut patch, &written, &mut notes);
 
+    // A patch that fits the tree at one place only needs no history.
     let current = Version::new(&patch, |path| tree.files().get(path).cloned());
     let broken = match current {
         Some(version) if version.is_certain() => {
@@ -131,6 +133,7 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
             },
         },
     };
+    // If the broken version equals the tree, the tree already contains the change of the patch.
     let broken: Files = broken
         .into_iter()
         .filter(|(path, text)| tree.files().get(path) != Some(text))
@@ -149,6 +152,7 @@ fn refresh(tree: &Tree, path: &str, text: &str) -> Result<Outcome, String> {
     }
     notes.dedup();
     let text = format!("{}{diff}", patch.head);
+    // Check the result before it is written: the new patch must make exactly the same change.
     let again = patch::parse(&text)?;
     let fits = Version::new(&again, |path| tree.files().get(path).cloned());
     if fits.is_none_or(|version| !version.in_place || version.broken != broken) {
@@ -198,6 +202,7 @@ fn rename_gone(tree: &Tree, patch: &mut Patch, written: &str, notes: &mut Vec<St
                 votes.count(&old, &tree.files()[successor]);
             }
         }
+        // Without a clear majority the word stays, and the reader has to decide.
         if let Some(new) = votes.decide().remove(word) {
             notes.push(format!("{word} is {new} now"));
             names.insert(word.to_owned(), new);
@@ -229,6 +234,7 @@ fn follow(
     for file in &patch.files {
         let path = &file.path;
         let whole = &old.whole[path];
+        // First follow the file, and rename the identifiers of the patch like those of the file.
         let successor = tree.successor(path, whole);
         let mut names = BTreeMap::new();
         if let Some(successor) = successor {
@@ -243,6 +249,8 @@ fn follow(
                 names.extend(votes.decide());
             }
         }
+        // Then merge both changes. The names are equal on all sides now, so only real changes
+        // conflict.
         let base = tokens::rename(whole, &names);
         let theirs = tokens::rename(&old.broken[path], &names);
         let own: Vec<_> = hunks.by_ref().take(file.hunks.len()).collect();
@@ -256,6 +264,7 @@ fn follow(
             broken.insert(successor.to_owned(), merged);
             continue;
         }
+        // After a conflict each hunk is placed alone, perhaps in another file.
         for (hunk, (at, edits)) in file.hunks.iter().zip(own) {
             let lines = *at..at + hunk.old().len();
             let mut edits = edits.clone();

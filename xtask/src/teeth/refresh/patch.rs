@@ -118,6 +118,7 @@ pub(crate) fn parse(text: &str) -> Result<Patch, String> {
             let (Some(old), Some(new)) = (old, new.and_then(|new| new.strip_prefix("b/"))) else {
                 return Err("a file is not named `--- a/..` and `+++ b/..`".to_owned());
             };
+            // A tooth changes code in place, so it never moves a file.
             if old != new {
                 return Err(format!("it moves {old} to {new}"));
             }
@@ -134,6 +135,8 @@ pub(crate) fn parse(text: &str) -> Result<Patch, String> {
                 start: start.saturating_sub(1),
                 lines: Vec::new(),
             };
+            // The counts in the head decide where the hunk ends: a removed line may begin with
+            // `--`.
             while left != (0, 0) {
                 // Some tools write an empty line of context without its space.
                 let line = match lines.next() {

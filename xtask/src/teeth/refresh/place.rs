@@ -159,6 +159,7 @@ impl<'a> Window<'a> {
             if !self.may_lie_in(&file) {
                 continue;
             }
+            // The second alignment shows whether another place in the same file is about as good.
             let best = align(&self.source, &file, None);
             let second = align(&self.source, &file, best.span().as_ref());
             for alignment in [best, second] {
@@ -175,6 +176,8 @@ impl<'a> Window<'a> {
                 (None, None) => "nothing anywhere is alike".to_owned(),
             });
         }
+        // Keep the places that are about as good as the best one. The expected file wins among
+        // them.
         let mut good = found;
         good.retain(|(score, ..)| score * 100 >= best_score * DOUBTFUL);
         if good.iter().any(|(_, path, _)| is_expected(path)) {
@@ -268,12 +271,14 @@ impl<'a> Window<'a> {
         if others.into_iter().any(|at| file.texts[at] != ",") {
             return Err(format!("{}: there is more in between", gone(removed.start)));
         }
+        // With too many other names it is probably other code.
         if substituted * 3 > removed.len() {
             return Err(gone(removed.start));
         }
         let (start, end) = (file.code[first].span.start, file.code[last].span.end);
         let old_start = self.source.code[removed.start].span.start;
         let indents = (self.source.indent(old_start), file.indent(start));
+        // Whole lines take their indentation from the new file.
         let is_whole = file.begins_line(first) && file.ends_line(last);
         let span = if is_whole {
             file.start_of_line(start)..file.end_of_line(end)
@@ -426,6 +431,8 @@ fn align(window: &Source<'_>, file: &Source<'_>, except: Option<&Range<usize>>) 
     let old: Vec<usize> = window.texts.iter().map(|&text| number(text)).collect();
     let new: Vec<usize> = file.texts.iter().map(|&text| number(text)).collect();
     let names: Vec<bool> = (0..new.len()).map(|at| file.is_name(at)).collect();
+    // `row` holds one row of the table of scores, and `steps` the choice in every cell of the
+    // table.
     let width = new.len() + 1;
     let mut steps = vec![Step::End; (old.len() + 1) * width];
     let mut row = vec![0; width];
@@ -460,6 +467,7 @@ fn align(window: &Source<'_>, file: &Source<'_>, except: Option<&Range<usize>>) 
             }
         }
     }
+    // Follow the steps back from the best cell to the beginning of the alignment.
     let (score, mut at, mut to) = best;
     let mut images = vec![None; old.len()];
     loop {

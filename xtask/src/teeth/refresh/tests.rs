@@ -133,7 +133,7 @@ impl Repository {
     }
 }
 
-/// Other names, and other words beside the lines that the patch changes.
+/// Other names, and other words next to the lines that the patch changes.
 fn refactored(source: &str) -> String {
     source
         .replace("Term", "LeaseState")
