@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
-use crate::engine::{Batched, Engine, Frontend, RunInfo};
+use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
@@ -179,8 +179,6 @@ pub(super) type BatchHandler<K, V, S> =
 /// The destination of expired entries.
 pub(super) enum Delivery<K, V, S>
 where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
     S: MapHasher,
 {
     Handler(Handler<K, V, S>),
@@ -195,8 +193,6 @@ pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>
 /// The state of this front end besides the engine.
 pub(crate) struct MapFrontend<K, V, S>
 where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
     S: MapHasher,
 {
     pub(super) hasher: S,
@@ -208,16 +204,21 @@ where
     pub(super) groups: S::Index,
 }
 
+impl<K, V, S> FrontendTypes for MapFrontend<K, V, S>
+where
+    S: MapHasher,
+{
+    type Key = K;
+    type Payload = MapEntry<V, S::Tag>;
+    type Access = ExpiryMap<K, V, S>;
+}
+
 impl<K, V, S> Frontend for MapFrontend<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
     S: MapHasher,
 {
-    type Key = K;
-    type Payload = MapEntry<V, S::Tag>;
-    type Access = ExpiryMap<K, V, S>;
-
     const ENDS: bool = true;
 
     fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S> {

@@ -302,12 +302,7 @@ where
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Entries<'a, K, V, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
+pub struct Entries<'a, K, V, S: MapHasher = RandomState> {
     map: &'a ExpiryMap<K, V, S>,
     /// The stripe and the slot to continue at.
     at: (usize, u32),

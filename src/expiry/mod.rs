@@ -48,7 +48,7 @@ pub(crate) use frontend::MapFrontend;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-use crate::engine::{Engine, Lifecycle, Shutdown};
+use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
 use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
@@ -129,33 +129,10 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct ExpiryMap<K, V, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
+pub struct ExpiryMap<K, V, S: MapHasher = RandomState> {
     engine: Arc<Engine<MapFrontend<K, V, S>>>,
     /// `None` in the map that the handler gets, which must not keep the map open.
-    owner: Option<Arc<Owner<K, V, S>>>,
-}
-
-/// Closes the map when the last clone is dropped.
-struct Owner<K, V, S>(Arc<Engine<MapFrontend<K, V, S>>>)
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher;
-
-impl<K, V, S> Drop for Owner<K, V, S>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
-    fn drop(&mut self) {
-        Engine::abandon_anywhere(&self.0);
-    }
+    owner: Option<Arc<Owner<MapFrontend<K, V, S>>>>,
 }
 
 impl<K, V> ExpiryMap<K, V>
@@ -191,7 +168,7 @@ where
     /// Makes the first map of an engine. The engine closes with its last clone.
     fn owning(engine: Arc<Engine<MapFrontend<K, V, S>>>) -> Self {
         ExpiryMap {
-            owner: Some(Arc::new(Owner(Arc::clone(&engine)))),
+            owner: Some(Arc::new(Owner::new(&engine))),
             engine,
         }
     }

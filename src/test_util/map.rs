@@ -34,12 +34,7 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct SteppedMap<K, V, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: MapHasher,
-{
+pub struct SteppedMap<K, V, S: MapHasher = RandomState> {
     driver: Driver<MapFrontend<K, V, S>>,
     map: ExpiryMap<K, V, S>,
 }
