@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::clock::ManualClock;
 use crate::engine::{
-    Ending, Engine, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
+    Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
 };
 use crate::executor::Worker;
 use crate::shard::splitmix64;
