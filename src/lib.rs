@@ -38,7 +38,7 @@
 //! | run a closure once, later, under a key | [`Scheduler`], called through its [`Handle`] |
 //! | run a closure again and again | [`Handle::repeat`] with a [`Period`] |
 //! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
-//! | the same, for groups of entries such as all sessions of a user | [`ExpiryMap`] with [groups](ExpiryMapBuilder::groups) |
+//! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, or limit a future, in async code | [`Timer::sleep`], [`Timer::timeout`] |
@@ -186,8 +186,8 @@ pub use executor::{Executor, Job};
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
-    Grouping, Groups, InsertError, InsertRefusal, Inserted, NoGroups, Reason, ReceiverLost,
-    Removed, Touch,
+    GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher, Reason,
+    ReceiverLost, Removed, Touch,
 };
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,

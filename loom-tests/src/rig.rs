@@ -15,8 +15,8 @@ use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, RunInfo, Server, TickerState,
-    TickerStep,
+    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, RunInfo, Server,
+    TickerState, TickerStep,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
@@ -91,11 +91,13 @@ impl Ledger {
     }
 }
 
-impl Frontend for Ledger {
+impl FrontendTypes for Ledger {
     type Key = u32;
     type Payload = usize;
     type Access = Arc<Engine<Ledger>>;
+}
 
+impl Frontend for Ledger {
     fn access(engine: &Arc<Engine<Ledger>>) -> Arc<Engine<Ledger>> {
         Arc::clone(engine)
     }

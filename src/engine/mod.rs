@@ -32,7 +32,7 @@ pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
 pub(crate) use serve::{Batched, Ended, RunInfo, Server};
 #[cfg(not(loom))]
-pub(crate) use threads::Threads;
+pub(crate) use threads::{Owner, Threads};
 #[cfg(feature = "tokio")]
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
@@ -54,15 +54,27 @@ use std::time::Duration;
 /// How long a ticket may stay unclaimed before the pool may grow.
 pub(crate) const GROWTH_LIMIT: Duration = Duration::from_millis(2);
 
-/// A front end of the engine: it defines the payload and how the payload runs.
-pub(crate) trait Frontend: Send + Sync + Sized + 'static {
+/// The types of a front end. They are apart from [`Frontend`], so that a struct can hold an engine
+/// without bounds on its type parameters.
+pub(crate) trait FrontendTypes: Sized {
     /// The key of a timer; `()` where timers have no key.
-    type Key: Clone + Send + 'static;
+    type Key;
     /// The payload, stored inline in the entry.
-    type Payload: Send + 'static;
+    type Payload;
     /// What a run needs of the engine, for example a handle. Made once per engine.
-    type Access: Send + Sync + 'static;
+    type Access;
+}
 
+/// A front end of the engine: it defines the payload and how the payload runs.
+pub(crate) trait Frontend:
+    FrontendTypes<
+        Key: Clone + Send + 'static,
+        Payload: Send + 'static,
+        Access: Send + Sync + 'static,
+    > + Send
+    + Sync
+    + 'static
+{
     /// Whether [`ended`](Self::ended) does anything.
     const ENDS: bool = false;
 
@@ -141,7 +153,7 @@ pub(crate) enum ExecutorKind {
 }
 
 /// The state that handles, tickers and workers share.
-pub(crate) struct Engine<F: Frontend> {
+pub(crate) struct Engine<F: FrontendTypes> {
     /// Distinguishes the ids of this engine from those of others.
     tag: u32,
     clock: Clock,

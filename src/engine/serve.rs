@@ -11,7 +11,7 @@
 //! gone.
 
 use super::user_code::UserCodeScope;
-use super::{Engine, Frontend, task_scope};
+use super::{Engine, Frontend, FrontendTypes, task_scope};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
 use crate::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Ended<P> {
 }
 
 /// The engine as the executor sees it: the other side of a ticket.
-pub(crate) struct Server<F: Frontend> {
+pub(crate) struct Server<F: FrontendTypes> {
     engine: Arc<Engine<F>>,
     access: F::Access,
 }
@@ -62,7 +62,7 @@ struct Done {
 
 /// A claim, and a guard if user code follows that belongs to no run.
 type Claiming<'a, F> = (
-    Claimed<<F as Frontend>::Key, <F as Frontend>::Payload>,
+    Claimed<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>,
     Option<UserCodeScope<'a, F>>,
 );
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use super::{Ending, Engine, Frontend, Server, Shutdown, TickerState, TickerStep};
+use super::{Ending, Engine, Frontend, FrontendTypes, Server, Shutdown, TickerState, TickerStep};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::executor::Worker;
 use crate::job::{catch_panic, drop_each};
@@ -31,9 +31,33 @@ struct Started {
     workers_gone: Receiver<Infallible>,
 }
 
+/// Closes an engine when it is dropped.
+pub(crate) struct Owner<F: FrontendTypes> {
+    engine: Arc<Engine<F>>,
+    /// [`Engine::abandon_anywhere`]. It is a field since `Drop` would need the bounds of
+    /// [`Frontend`], and with it every struct that has an owner.
+    abandon: fn(&Arc<Engine<F>>),
+}
+
+impl<F: Frontend> Owner<F> {
+    pub(crate) fn new(engine: &Arc<Engine<F>>) -> Self {
+        Owner {
+            engine: Arc::clone(engine),
+            abandon: Engine::abandon_anywhere,
+        }
+    }
+}
+
+impl<F: FrontendTypes> Drop for Owner<F> {
+    fn drop(&mut self) {
+        (self.abandon)(&self.engine);
+    }
+}
+
 /// Builds the report of a front end. It gets `None` for every caller except the first one that
 /// shuts down.
-type MakeReport<F, R> = fn(Option<Ending<<F as Frontend>::Key, <F as Frontend>::Payload>>) -> R;
+type MakeReport<F, R> =
+    fn(Option<Ending<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>>) -> R;
 
 impl Threads {
     pub(super) fn new() -> Self {

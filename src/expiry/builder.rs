@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, ReceiverLost};
-use super::{Expiry, ExpiryMap, Grouping, Groups, NoGroups};
+use super::{Expiry, ExpiryMap, GroupedBy, MapHasher};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::Clock;
 #[cfg(any(test, feature = "test-util"))]
@@ -40,7 +40,7 @@ use crate::sync::channel::Receiver;
 /// # }
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct ExpiryMapBuilder<K, V, S = RandomState, G = NoGroups> {
+pub struct ExpiryMapBuilder<K, V, S = RandomState> {
     config: Config,
     executor_kind: ExecutorKind,
     hasher: S,
@@ -49,7 +49,7 @@ pub struct ExpiryMapBuilder<K, V, S = RandomState, G = NoGroups> {
     max_per_group: Option<usize>,
     when_receiver_lost: ReceiverLost,
     on_receiver_lost: Option<OnReceiverLost<K, V>>,
-    entries: PhantomData<fn(K, V, G)>,
+    entries: PhantomData<fn(K, V)>,
 }
 
 impl<K, V> ExpiryMapBuilder<K, V> {
@@ -68,7 +68,7 @@ impl<K, V> ExpiryMapBuilder<K, V> {
     }
 }
 
-impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
+impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     engine_options!();
 
     /// Sets how long after its last touch, or its insertion, an entry expires; never by default.
@@ -107,23 +107,8 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
         self
     }
 
-    /// Sets the hasher of the keys and groups.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::hash::RandomState;
-    /// use tourbillon::ExpiryMap;
-    ///
-    /// let map = ExpiryMap::<u64, String>::builder().hasher(RandomState::new()).build(|_, _| ())?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2, G> {
-        self.of_kind(|_| hasher)
-    }
-
-    /// Changes the type parameters and keeps all options.
-    fn of_kind<S2, G2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2, G2> {
+    /// Changes the hasher and keeps all options.
+    fn map_hasher<S2>(self, hasher: impl FnOnce(S) -> S2) -> ExpiryMapBuilder<K, V, S2> {
         ExpiryMapBuilder {
             config: self.config,
             executor_kind: self.executor_kind,
@@ -218,9 +203,24 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G> {
     }
 }
 
-impl<K, V, S> ExpiryMapBuilder<K, V, S> {
-    /// Lets entries belong to groups named by values of type `G`; see
-    /// [`insert_in`](ExpiryMap::insert_in).
+impl<K, V, S: BuildHasher> ExpiryMapBuilder<K, V, S> {
+    /// Sets the hasher of the keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::hash::RandomState;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let map = ExpiryMap::<u64, String>::builder().hasher(RandomState::new()).build(|_, _| ())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, S2> {
+        self.map_hasher(|_| hasher)
+    }
+
+    /// Lets entries belong to groups named by values of type `G`. The builder then makes a
+    /// [`GroupedExpiryMap`](crate::GroupedExpiryMap).
     ///
     /// # Examples
     ///
@@ -231,12 +231,31 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     /// sessions.insert_in("ada", 1, "phone")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, S, Groups<G>> {
-        self.of_kind(|hasher| hasher)
+    pub fn groups<G>(self) -> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
+        self.map_hasher(GroupedBy::new)
     }
 }
 
-impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
+impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
+    /// Sets the hasher of the keys and groups.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::hash::RandomState;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// let sessions = ExpiryMap::<u64, &str>::builder()
+    ///     .groups::<String>()
+    ///     .hasher(RandomState::new())
+    ///     .build(|_, _| ())?;
+    /// sessions.insert_in("ada", 1, "phone")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hasher<S2>(self, hasher: S2) -> ExpiryMapBuilder<K, V, GroupedBy<G, S2>> {
+        self.map_hasher(|_| GroupedBy::new(hasher))
+    }
+
     /// Sets the maximum number of entries of a group; unbounded by default. An insertion beyond it
     /// is refused with [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
     ///
@@ -260,14 +279,13 @@ impl<K, V, S, G> ExpiryMapBuilder<K, V, S, Groups<G>> {
     }
 }
 
-type BuiltMap<K, V, S, G> = (Arc<Server<MapFrontend<K, V, S, G>>>, Vec<TickerState>);
+type BuiltMap<K, V, S> = (Arc<Server<MapFrontend<K, V, S>>>, Vec<TickerState>);
 
-impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
+impl<K, V, S> ExpiryMapBuilder<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Starts the threads and returns the map. Every expired entry is given to `handler` exactly
     /// once, on one of the map's workers. Two entries of one key are never handled at the same
@@ -295,8 +313,8 @@ where
     /// ```
     pub fn build(
         self,
-        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
         self.start(Delivery::Handler(Box::new(handler)))
     }
 
@@ -328,8 +346,8 @@ where
     pub fn build_batched(
         self,
         max: usize,
-        handler: impl Fn(&ExpiryMap<K, V, S, G>, Vec<Expired<K, V>>) + Send + Sync + 'static,
-    ) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync + 'static,
+    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
         let max = NonZeroUsize::new(max).ok_or(BuildError::Batch)?;
         self.start(Delivery::Batches(max, Box::new(handler)))
     }
@@ -375,7 +393,7 @@ where
     pub fn build_channel(
         self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S, G>, Receiver<Expired<K, V>>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S>, Receiver<Expired<K, V>>), BuildError> {
         let (map, receiver) = self.build_outlet(capacity)?;
         Ok((map, receiver.into_receiver()))
     }
@@ -396,7 +414,7 @@ where
     pub fn build_stream(
         self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S, G>, super::Expirations<K, V>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S>, super::Expirations<K, V>), BuildError> {
         let (map, receiver) = self.build_outlet(capacity.max(1))?;
         Ok((map, super::Expirations::new(receiver)))
     }
@@ -406,7 +424,7 @@ where
     fn build_outlet(
         mut self,
         capacity: usize,
-    ) -> Result<(ExpiryMap<K, V, S, G>, BoundedReceiver<Expired<K, V>>), BuildError> {
+    ) -> Result<(ExpiryMap<K, V, S>, BoundedReceiver<Expired<K, V>>), BuildError> {
         let (sender, receiver) = bounded_channel(capacity);
         // A worker that waits for room holds an entry that no call finds any more. So there is only
         // one.
@@ -418,7 +436,7 @@ where
     }
 
     /// Starts the threads of a map with this delivery.
-    fn start(self, delivery: Delivery<K, V, S, G>) -> Result<ExpiryMap<K, V, S, G>, BuildError> {
+    fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
         let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
         let (server, ticker_states) = self.parts(clock, delivery, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
@@ -431,10 +449,10 @@ where
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<(BuiltMap<K, V, S, G>, ManualClock), BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<(BuiltMap<K, V, S>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
-        if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
+        if let Some(hasher) = (self.hasher.hasher_mut() as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
         let hand = self
@@ -452,9 +470,9 @@ where
     fn parts(
         self,
         clock: Clock,
-        delivery: Delivery<K, V, S, G>,
+        delivery: Delivery<K, V, S>,
         seed: Option<u64>,
-    ) -> Result<BuiltMap<K, V, S, G>, BuildError> {
+    ) -> Result<BuiltMap<K, V, S>, BuildError> {
         if self.max_per_group == Some(0) {
             return Err(BuildError::MaxPerGroup);
         }
@@ -473,13 +491,13 @@ where
                 on_panic: self.on_panic,
                 when_receiver_lost: self.when_receiver_lost,
                 on_receiver_lost: self.on_receiver_lost,
-                groups: G::index(self.max_per_group),
+                groups: S::index(self.max_per_group),
             },
         ))
     }
 }
 
-impl<K, V, S, G> fmt::Debug for ExpiryMapBuilder<K, V, S, G> {
+impl<K, V, S> fmt::Debug for ExpiryMapBuilder<K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpiryMapBuilder")
             .field("config", &self.config)

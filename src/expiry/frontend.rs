@@ -1,14 +1,13 @@
 //! The front end of the engine for maps: a value in each entry, and one delivery for all.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use super::{Expiry, ExpiryMap, Grouping};
+use super::{Expiry, ExpiryMap, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
-use crate::engine::{Batched, Engine, Frontend, RunInfo};
+use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::sync::Arc;
@@ -172,22 +171,18 @@ fn after(now: Time, nanos: u64) -> Time {
     Time::from_nanos(now.as_nanos().saturating_add(nanos))
 }
 
-pub(super) type Handler<K, V, S, G> =
-    Box<dyn Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync>;
+pub(super) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;
 
-pub(super) type BatchHandler<K, V, S, G> =
-    Box<dyn Fn(&ExpiryMap<K, V, S, G>, Vec<Expired<K, V>>) + Send + Sync>;
+pub(super) type BatchHandler<K, V, S> =
+    Box<dyn Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync>;
 
 /// The destination of expired entries.
-pub(super) enum Delivery<K, V, S, G>
+pub(super) enum Delivery<K, V, S>
 where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
-    Handler(Handler<K, V, S, G>),
-    Batches(NonZeroUsize, BatchHandler<K, V, S, G>),
+    Handler(Handler<K, V, S>),
+    Batches(NonZeroUsize, BatchHandler<K, V, S>),
     /// A channel, until the map has ended or its last receiver is gone.
     BoundedSender(BoundedSender<Expired<K, V>>),
 }
@@ -196,40 +191,41 @@ where
 pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>;
 
 /// The state of this front end besides the engine.
-pub(crate) struct MapFrontend<K, V, S, G>
+pub(crate) struct MapFrontend<K, V, S>
 where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     pub(super) hasher: S,
     pub(super) expiry: Expiry,
-    pub(super) delivery: Delivery<K, V, S, G>,
+    pub(super) delivery: Delivery<K, V, S>,
     pub(super) on_panic: Option<OnPanic<K>>,
     pub(super) when_receiver_lost: ReceiverLost,
     pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
-    pub(super) groups: G::Index,
+    pub(super) groups: S::Index,
 }
 
-impl<K, V, S, G> Frontend for MapFrontend<K, V, S, G>
+impl<K, V, S> FrontendTypes for MapFrontend<K, V, S>
+where
+    S: MapHasher,
+{
+    type Key = K;
+    type Payload = MapEntry<V, S::Tag>;
+    type Access = ExpiryMap<K, V, S>;
+}
+
+impl<K, V, S> Frontend for MapFrontend<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
-    type Key = K;
-    type Payload = MapEntry<V, G::Tag>;
-    type Access = ExpiryMap<K, V, S, G>;
-
     const ENDS: bool = true;
 
-    fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S, G> {
+    fn access(engine: &Arc<Engine<Self>>) -> ExpiryMap<K, V, S> {
         ExpiryMap::of(Arc::clone(engine))
     }
 
-    fn run(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, session: MapEntry<V, G::Tag>) {
+    fn run(map: &ExpiryMap<K, V, S>, info: &RunInfo<'_, K>, session: MapEntry<V, S::Tag>) {
         let key = match catch_unwind(AssertUnwindSafe(|| info.key.clone())) {
             Ok(key) => key,
             Err(panic) => {
@@ -251,14 +247,14 @@ where
         }
     }
 
-    fn batch(map: &ExpiryMap<K, V, S, G>) -> Option<NonZeroUsize> {
+    fn batch(map: &ExpiryMap<K, V, S>) -> Option<NonZeroUsize> {
         match &map.engine.frontend.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
             Delivery::Handler(_) | Delivery::BoundedSender(_) => None,
         }
     }
 
-    fn run_batch(map: &ExpiryMap<K, V, S, G>, batch: Vec<Batched<K, MapEntry<V, G::Tag>>>) {
+    fn run_batch(map: &ExpiryMap<K, V, S>, batch: Vec<Batched<K, MapEntry<V, S::Tag>>>) {
         let Delivery::Batches(_, handle) = &map.engine.frontend.delivery else {
             unreachable!("only a front end with a batch limit gets batches");
         };
@@ -268,7 +264,7 @@ where
         handle(map, expired.collect());
     }
 
-    fn panicked(map: &ExpiryMap<K, V, S, G>, info: &RunInfo<'_, K>, message: &str) {
+    fn panicked(map: &ExpiryMap<K, V, S>, info: &RunInfo<'_, K>, message: &str) {
         if let Some(tell) = &map.engine.frontend.on_panic {
             tell(&TaskPanic {
                 key: info.key,
@@ -295,12 +291,11 @@ where
 
 /// Handles an entry that nobody receives. Runs without a lock on the worker that was to send the
 /// entry. The callback and the drops are user code.
-fn receiver_lost<K, V, S, G>(map: &ExpiryMap<K, V, S, G>, unsent: Unsent<Expired<K, V>>)
+fn receiver_lost<K, V, S>(map: &ExpiryMap<K, V, S>, unsent: Unsent<Expired<K, V>>)
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     let Unsent { item, is_first } = unsent;
     let frontend = &map.engine.frontend;

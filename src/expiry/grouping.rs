@@ -1,83 +1,95 @@
-//! The types that say whether the entries of a map may belong to groups.
+//! The hasher of a map, whose type also says whether the entries may belong to groups.
 
 use std::fmt;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 
-/// Whether a map's entries may belong to groups. Only [`NoGroups`] and [`Groups`] implement this.
+use crate::scheduler::RandomState;
+
+/// The hasher of an [`ExpiryMap`](crate::ExpiryMap): every [`BuildHasher`], for a map without
+/// groups, and [`GroupedBy`], for a map with groups. Nothing else implements this.
+///
+/// A map without groups has no calls for groups, and groups cost it neither memory nor time.
 ///
 /// # Examples
 ///
 /// ```
-/// use tourbillon::{ExpiryMap, Grouping, RandomState};
+/// use tourbillon::{ExpiryMap, MapHasher};
 ///
-/// /// Takes maps with groups and maps without.
-/// fn report<G: Grouping>(map: &ExpiryMap<u64, String, RandomState, G>) {
+/// /// Takes maps with any hasher, with groups and without.
+/// fn report<S: MapHasher>(map: &ExpiryMap<u64, String, S>) {
 ///     println!("{} sessions", map.len());
 /// }
 /// ```
-pub trait Grouping: kind::MapKind {}
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a hasher of an `ExpiryMap`",
+    note = "the hasher of a map implements `BuildHasher + Send + Sync + 'static`",
+    note = "the groups of a map with groups are named by a type that implements `Hash + Eq + Send + 'static`"
+)]
+pub trait MapHasher: kind::MapKind {}
 
-/// Entries do not belong to groups. Such a map has no calls for groups, and groups cost it neither
-/// memory nor time.
+/// The hasher of a [`GroupedExpiryMap`](crate::GroupedExpiryMap), whose entries may belong to
+/// groups. A value of type `G` names a group. `S` hashes keys and groups.
+///
+/// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes it. Programs that name the
+/// map seldom need this type.
 ///
 /// # Examples
 ///
 /// ```
-/// use tourbillon::{ExpiryMap, NoGroups, RandomState};
+/// use tourbillon::{ExpiryMapBuilder, GroupedBy};
 ///
-/// // These are the defaults of the last two parameters.
-/// let map: ExpiryMap<u64, String, RandomState, NoGroups> =
-///     ExpiryMap::builder().build(|_, _| ())?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// type Builder = ExpiryMapBuilder<u64, String, GroupedBy<String>>;
+/// # let builder: Builder = tourbillon::ExpiryMap::builder().groups();
 /// ```
-#[derive(Clone, Copy, Debug)]
-pub struct NoGroups(());
+pub struct GroupedBy<G, S = RandomState> {
+    pub(super) hasher: S,
+    group: PhantomData<fn() -> G>,
+}
 
-/// An entry may belong to a group that a value of type `G` names, such as a user, a tenant or a
-/// connection.
-///
-/// [`ExpiryMapBuilder::groups`](crate::ExpiryMapBuilder::groups) makes such a map. It needs 16 more
-/// bytes per entry than a map without groups, whether the entry is in a group or not, and 12 to 24
-/// more per member. In a group that has lost most of its members, each remaining member needs up to
-/// 64 bytes.
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon::{ExpiryMap, Groups, RandomState};
-///
-/// struct Sessions {
-///     by_user: ExpiryMap<u64, String, RandomState, Groups<String>>,
-/// }
-/// let by_user = ExpiryMap::builder().groups().build(|_, _| ())?;
-/// let sessions = Sessions { by_user };
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct Groups<G>(PhantomData<fn() -> G>);
+impl<G, S> GroupedBy<G, S> {
+    pub(super) fn new(hasher: S) -> Self {
+        GroupedBy {
+            hasher,
+            group: PhantomData,
+        }
+    }
+}
 
-impl Grouping for NoGroups {}
+impl<S: BuildHasher + Send + Sync + 'static> MapHasher for S {}
 
-impl<G: Hash + Eq + Send + 'static> Grouping for Groups<G> {}
+impl<G, S> MapHasher for GroupedBy<G, S>
+where
+    G: Hash + Eq + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+}
 
-impl<G> fmt::Debug for Groups<G> {
+impl<G, S> fmt::Debug for GroupedBy<G, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Groups")
+        f.write_str("GroupedBy")
     }
 }
 
 pub(super) mod kind {
-    use std::hash::Hash;
+    use std::hash::{BuildHasher, Hash};
 
     use super::super::groups::{GroupIndex, Membership};
-    use super::{Groups, NoGroups};
+    use super::GroupedBy;
 
     /// The differences between the two kinds of maps.
-    pub trait MapKind: 'static {
+    pub trait MapKind: Send + Sync + 'static {
+        /// The hasher of keys and groups.
+        type Hasher: BuildHasher + Send + Sync + 'static;
         /// The part of an entry that refers to its group.
         type Tag: Default + Send + 'static;
         /// The part of a map that holds all groups.
         type Index: Send + Sync + 'static;
+
+        fn hasher(&self) -> &Self::Hasher;
+
+        #[cfg(any(test, feature = "test-util"))]
+        fn hasher_mut(&mut self) -> &mut Self::Hasher;
 
         /// Makes an index whose groups have at most `most` members.
         fn index(most: Option<usize>) -> Self::Index;
@@ -85,18 +97,44 @@ pub(super) mod kind {
         fn shrink_to_fit(index: &Self::Index);
     }
 
-    impl MapKind for NoGroups {
+    impl<S: BuildHasher + Send + Sync + 'static> MapKind for S {
+        type Hasher = S;
         type Tag = ();
         type Index = ();
+
+        #[inline]
+        fn hasher(&self) -> &S {
+            self
+        }
+
+        #[cfg(any(test, feature = "test-util"))]
+        fn hasher_mut(&mut self) -> &mut S {
+            self
+        }
 
         fn index(_: Option<usize>) {}
 
         fn shrink_to_fit((): &()) {}
     }
 
-    impl<G: Hash + Eq + Send + 'static> MapKind for Groups<G> {
+    impl<G, S> MapKind for GroupedBy<G, S>
+    where
+        G: Hash + Eq + Send + 'static,
+        S: BuildHasher + Send + Sync + 'static,
+    {
+        type Hasher = S;
         type Tag = Option<Membership<G>>;
         type Index = GroupIndex<G>;
+
+        #[inline]
+        fn hasher(&self) -> &S {
+            &self.hasher
+        }
+
+        #[cfg(any(test, feature = "test-util"))]
+        fn hasher_mut(&mut self) -> &mut S {
+            &mut self.hasher
+        }
 
         fn index(most: Option<usize>) -> GroupIndex<G> {
             GroupIndex::new(most)

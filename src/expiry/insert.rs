@@ -1,18 +1,17 @@
 //! The calls that insert an entry.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::touch::jitter_seed;
-use super::{Expiry, ExpiryMap, Found, Grouping, InsertError, InsertRefusal, Inserted};
+use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::shard::Arming;
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Inserts an entry that lives as long as the builder says. An entry of the same key, due or
     /// not, is replaced in the same step. Its value comes back, and it is not delivered.

@@ -1,18 +1,17 @@
 //! The calls that read, change or remove the entry of a key.
 
 use std::borrow::Borrow;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
-use super::{ExpiryMap, Grouping, Removed};
+use super::{ExpiryMap, MapHasher, Removed};
 use crate::shard::Cancelling;
 use crate::tick::Time;
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Returns a clone of the value, without touching the entry. The value's `Clone` runs under a
     /// lock.

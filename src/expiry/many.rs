@@ -2,12 +2,12 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::frontend::MapEntry;
 use super::touch::touch_slot;
-use super::{ExpiryMap, Grouping, NoGroups, Touch};
+use super::{ExpiryMap, MapHasher, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::{KEYS_PER_HOLD, by_stripe};
@@ -15,12 +15,11 @@ use crate::shard::batch::{KEYS_PER_HOLD, by_stripe};
 /// The number of entries that are visited under one hold of a lock.
 const PORTION: u32 = 256;
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Calls [`touch`](Self::touch) for many keys. The results are in the order of the keys, and
     /// all deadlines count from one reading of the clock.
@@ -81,12 +80,11 @@ where
     }
 }
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Removes the entries for which `keep` returns false, and returns their number. They are not
     /// delivered. Entries whose lifetime is over are left to their delivery.
@@ -225,7 +223,7 @@ where
     /// ```
     pub fn shrink_to_fit(&self) {
         self.engine.shrink_to_fit();
-        G::shrink_to_fit(&self.engine.frontend.groups);
+        S::shrink_to_fit(&self.engine.frontend.groups);
     }
 
     /// Iterates over clones of all entries, in no particular order. Entries are cloned in portions,
@@ -253,7 +251,7 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn iter(&self) -> Entries<'_, K, V, S, G>
+    pub fn iter(&self) -> Entries<'_, K, V, S>
     where
         V: Clone,
     {
@@ -273,17 +271,16 @@ fn leave_groups<'a, V: 'a, T: Default + 'a>(taken: impl Iterator<Item = &'a mut 
     }
 }
 
-impl<'a, K, V, S, G> IntoIterator for &'a ExpiryMap<K, V, S, G>
+impl<'a, K, V, S> IntoIterator for &'a ExpiryMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     type Item = (K, V);
-    type IntoIter = Entries<'a, K, V, S, G>;
+    type IntoIter = Entries<'a, K, V, S>;
 
-    fn into_iter(self) -> Entries<'a, K, V, S, G> {
+    fn into_iter(self) -> Entries<'a, K, V, S> {
         self.iter()
     }
 }
@@ -305,25 +302,18 @@ where
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Entries<'a, K, V, S = RandomState, G = NoGroups>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
-{
-    map: &'a ExpiryMap<K, V, S, G>,
+pub struct Entries<'a, K, V, S: MapHasher = RandomState> {
+    map: &'a ExpiryMap<K, V, S>,
     /// The stripe and the slot to continue at.
     at: (usize, u32),
     portion: std::iter::Zip<std::vec::IntoIter<K>, std::vec::IntoIter<V>>,
 }
 
-impl<K, V, S, G> Iterator for Entries<'_, K, V, S, G>
+impl<K, V, S> Iterator for Entries<'_, K, V, S>
 where
     K: Clone + Send + 'static,
     V: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     type Item = (K, V);
 
@@ -355,12 +345,11 @@ where
     }
 }
 
-impl<K, V, S, G> fmt::Debug for Entries<'_, K, V, S, G>
+impl<K, V, S> fmt::Debug for Entries<'_, K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entries")

@@ -7,7 +7,7 @@
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
-//! | `grouping.rs` | whether entries may belong to groups |
+//! | `grouping.rs` | the hasher, and whether entries may belong to groups |
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | the options |
@@ -36,7 +36,8 @@ pub use answers::{
 };
 pub use builder::ExpiryMapBuilder;
 pub use frontend::{Expired, Reason, ReceiverLost};
-pub use grouping::{Grouping, Groups, NoGroups};
+pub use grouped::GroupedExpiryMap;
+pub use grouping::{GroupedBy, MapHasher};
 pub use many::Entries;
 pub use span::Expiry;
 #[cfg(feature = "stream")]
@@ -47,7 +48,7 @@ pub(crate) use frontend::MapFrontend;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
-use crate::engine::{Engine, Lifecycle, Shutdown};
+use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
 use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
@@ -92,7 +93,7 @@ use crate::tick::Time;
 /// If such code panics, the call panics and the map stays usable. Only the changes that an `update`
 /// or a `retain` made before the panic remain. The captures of such a closure are dropped under the
 /// lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values, and
-/// the handler. [Groups](Self::insert_in) have locks of their own, and their documentation says
+/// the handler. [Groups](crate::GroupedExpiryMap) have locks of their own, and their documentation says
 /// what runs under them.
 ///
 /// # Panic hooks
@@ -128,36 +129,10 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct ExpiryMap<K, V, S = RandomState, G = NoGroups>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
-{
-    engine: Arc<Engine<MapFrontend<K, V, S, G>>>,
+pub struct ExpiryMap<K, V, S: MapHasher = RandomState> {
+    engine: Arc<Engine<MapFrontend<K, V, S>>>,
     /// `None` in the map that the handler gets, which must not keep the map open.
-    owner: Option<Arc<Owner<K, V, S, G>>>,
-}
-
-/// Closes the map when the last clone is dropped.
-struct Owner<K, V, S, G>(Arc<Engine<MapFrontend<K, V, S, G>>>)
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping;
-
-impl<K, V, S, G> Drop for Owner<K, V, S, G>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
-{
-    fn drop(&mut self) {
-        Engine::abandon_anywhere(&self.0);
-    }
+    owner: Option<Arc<Owner<MapFrontend<K, V, S>>>>,
 }
 
 impl<K, V> ExpiryMap<K, V>
@@ -184,23 +159,22 @@ where
     }
 }
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Makes the first map of an engine. The engine closes with its last clone.
-    fn owning(engine: Arc<Engine<MapFrontend<K, V, S, G>>>) -> Self {
+    fn owning(engine: Arc<Engine<MapFrontend<K, V, S>>>) -> Self {
         ExpiryMap {
-            owner: Some(Arc::new(Owner(Arc::clone(&engine)))),
+            owner: Some(Arc::new(Owner::new(&engine))),
             engine,
         }
     }
 
     /// Makes a clone that does not keep the map open.
-    pub(crate) fn of(engine: Arc<Engine<MapFrontend<K, V, S, G>>>) -> Self {
+    pub(crate) fn of(engine: Arc<Engine<MapFrontend<K, V, S>>>) -> Self {
         ExpiryMap {
             engine,
             owner: None,
@@ -425,17 +399,16 @@ where
         Q: Hash + ?Sized,
     {
         let shards = self.engine.shards();
-        let hash = shards.finalize_hash(self.engine.frontend.hasher.hash_one(key));
+        let hash = shards.finalize_hash(self.engine.frontend.hasher.hasher().hash_one(key));
         (shards.stripe_of(hash), hash)
     }
 }
 
-impl<K, V, S, G> Clone for ExpiryMap<K, V, S, G>
+impl<K, V, S> Clone for ExpiryMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     fn clone(&self) -> Self {
         ExpiryMap {
@@ -445,12 +418,11 @@ where
     }
 }
 
-impl<K, V, S, G> fmt::Debug for ExpiryMap<K, V, S, G>
+impl<K, V, S> fmt::Debug for ExpiryMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpiryMap")

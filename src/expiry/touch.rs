@@ -1,19 +1,18 @@
 //! The calls that move the deadline of an entry.
 
 use std::borrow::Borrow;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 use super::frontend::MapEntry;
-use super::{Expiry, ExpiryMap, Grouping, Touch};
+use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::shard::{KeyHash, Stripe, splitmix64};
 use crate::tick::Time;
 
-impl<K, V, S, G> ExpiryMap<K, V, S, G>
+impl<K, V, S> ExpiryMap<K, V, S>
 where
     K: Hash + Eq + Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Restarts the time to idle of `key`.
     ///

@@ -26,11 +26,7 @@ use crate::tick::Time;
 /// assert!(timers.by_id(second.id).cancel().is_cancelled());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct ById<'a, K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct ById<'a, K, S = RandomState> {
     handle: &'a Handle<K, S>,
     id: TimerId,
 }

@@ -30,11 +30,7 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Firing<'a, K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Firing<'a, K, S = RandomState> {
     pub(super) handle: &'a Handle<K, S>,
     pub(super) key: &'a K,
     pub(super) id: TimerId,

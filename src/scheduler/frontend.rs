@@ -7,7 +7,7 @@ use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
 use super::task::{After, Rounds, Task};
-use crate::engine::{Ended, Engine, Frontend, RunInfo};
+use crate::engine::{Ended, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::catch_panic;
 use crate::shard::{Start, Stays};
 use crate::sync::Arc;
@@ -152,15 +152,17 @@ where
     }
 }
 
+impl<K, S> FrontendTypes for SchedulerFrontend<K, S> {
+    type Key = K;
+    type Payload = Task<K, S>;
+    type Access = Handle<K, S>;
+}
+
 impl<K, S> Frontend for SchedulerFrontend<K, S>
 where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    type Key = K;
-    type Payload = Task<K, S>;
-    type Access = Handle<K, S>;
-
     fn access(engine: &Arc<Engine<Self>>) -> Handle<K, S> {
         Handle::new(Arc::clone(engine))
     }

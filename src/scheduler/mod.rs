@@ -56,7 +56,7 @@ pub(crate) use stats::collect as collect_stats;
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::engine::{Engine, Server, Shutdown};
+use crate::engine::{Engine, Owner, Server, Shutdown};
 use crate::error::BuildError;
 use crate::sync::Arc;
 
@@ -89,11 +89,9 @@ use crate::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Scheduler<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Scheduler<K, S = RandomState> {
+    /// Closes the scheduler. The first field, so that it is dropped first.
+    _owner: Owner<SchedulerFrontend<K, S>>,
     server: Arc<Server<SchedulerFrontend<K, S>>>,
     handle: Handle<K, S>,
 }
@@ -152,7 +150,11 @@ where
     /// Makes the owner of a started engine.
     pub(crate) fn of(server: Arc<Server<SchedulerFrontend<K, S>>>) -> Self {
         let handle = Handle::new(Arc::clone(server.engine()));
-        Scheduler { server, handle }
+        Scheduler {
+            _owner: Owner::new(server.engine()),
+            server,
+            handle,
+        }
     }
 
     /// Returns a handle, which any thread may use.
@@ -233,16 +235,6 @@ where
     /// ```
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<Report<K, S>> {
         ReportTicket::new(Engine::begin_shutdown(&self.server, mode, Report::of))
-    }
-}
-
-impl<K, S> Drop for Scheduler<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        Engine::abandon_anywhere(self.server.engine());
     }
 }
 

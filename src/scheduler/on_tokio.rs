@@ -35,11 +35,7 @@ use crate::tick::Time;
 /// assert!(timers.handle().cancel(&7).is_cancelled());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct OnTokio<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct OnTokio<K, S = RandomState> {
     handle: Handle<K, S>,
     runtime: runtime::Handle,
 }
@@ -60,11 +56,7 @@ where
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct AsyncFiring<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct AsyncFiring<K, S = RandomState> {
     handle: Handle<K, S>,
     key: K,
     id: TimerId,

@@ -25,11 +25,7 @@ const PORTION: usize = 256;
 /// assert_eq!(next.map(|(key, _)| key), Some("a"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pending<'a, K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Pending<'a, K, S = RandomState> {
     handle: &'a Handle<K, S>,
     /// The stripe and the slot to continue at.
     at: (usize, u32),

@@ -31,11 +31,7 @@ use crate::tick::Time;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[non_exhaustive]
-pub struct Report<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Report<K, S = RandomState> {
     /// The timers that had not started, in no particular order.
     pub handed_back: Vec<HandedBack<K, S>>,
     /// The number of threads that were still in user code when the limit had passed: in a task, or
@@ -64,11 +60,7 @@ where
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[non_exhaustive]
-pub struct HandedBack<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct HandedBack<K, S = RandomState> {
     /// The key of the timer.
     pub key: K,
     /// When the timer was due.

@@ -29,18 +29,11 @@ use crate::tick::Time;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Task<K, S = RandomState>(Box<dyn RunTask<K, S>>)
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static;
+pub struct Task<K, S = RandomState>(Box<dyn RunTask<K, S>>);
 
 /// The content of the box. The two kinds of tasks are behind one pointer, since a tag next to it
 /// would make the entry of every timer larger.
-pub(crate) trait RunTask<K, S>: Send
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub(crate) trait RunTask<K, S>: Send {
     /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
@@ -53,11 +46,7 @@ where
 }
 
 /// A task that may run again.
-pub(crate) trait Rounds<K, S>: RunTask<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub(crate) trait Rounds<K, S>: RunTask<K, S> {
     /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
     /// round panicked.
     fn round(&mut self, firing: &Firing<'_, K, S>);
@@ -67,11 +56,7 @@ where
 }
 
 /// The state of a run when the call that began it has returned.
-pub(crate) enum After<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub(crate) enum After<K, S> {
     /// The run has ended, unless the task changes this.
     Ends,
     /// The run has ended, whatever the task says, since it is part of another run.

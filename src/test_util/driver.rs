@@ -4,14 +4,18 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::clock::ManualClock;
-use crate::engine::{Ending, Engine, Frontend, Server, Shutdown, TickerState, TickerStep};
+use crate::engine::{
+    Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
+};
 use crate::executor::Worker;
 use crate::shard::splitmix64;
 use crate::sync::Arc;
 use crate::tick::Time;
 
 /// Drives a stepped engine. Dropping it closes the engine.
-pub(super) struct Driver<F: Frontend> {
+pub(super) struct Driver<F: FrontendTypes> {
+    /// Closes the engine. The first field, so that it is dropped first.
+    _owner: Owner<F>,
     server: Arc<Server<F>>,
     hand: ManualClock,
     actors: RefCell<Actors>,
@@ -38,6 +42,7 @@ impl<F: Frontend> Driver<F> {
             .map_while(|_| pool.take_slot())
             .collect();
         Driver {
+            _owner: Owner::new(server.engine()),
             hand,
             actors: RefCell::new(Actors {
                 asleep: vec![Time::MAX; tickers.len()],
@@ -178,12 +183,6 @@ impl<F: Frontend> Driver<F> {
                 self.settle();
             }
         }))
-    }
-}
-
-impl<F: Frontend> Drop for Driver<F> {
-    fn drop(&mut self) {
-        Engine::abandon_anywhere(self.server.engine());
     }
 }
 

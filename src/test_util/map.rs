@@ -1,16 +1,13 @@
 //! An expiry map that a test drives.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 use super::driver::Driver;
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
-use crate::expiry::{
-    Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Grouping, MapFrontend, NoGroups,
-};
+use crate::expiry::{Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, MapFrontend, MapHasher};
 use crate::scheduler::RandomState;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -37,24 +34,17 @@ use crate::tick::Time;
 /// # Ok(())
 /// # }
 /// ```
-pub struct SteppedMap<K, V, S = RandomState, G = NoGroups>
-where
-    K: Clone + Send + 'static,
-    V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
-{
-    driver: Driver<MapFrontend<K, V, S, G>>,
-    map: ExpiryMap<K, V, S, G>,
+pub struct SteppedMap<K, V, S: MapHasher = RandomState> {
+    driver: Driver<MapFrontend<K, V, S>>,
+    map: ExpiryMap<K, V, S>,
 }
 
 /// The option that builds a [`SteppedMap`].
-impl<K, V, S, G> ExpiryMapBuilder<K, V, S, G>
+impl<K, V, S> ExpiryMapBuilder<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Builds a map without threads, driven by the calling thread; see
     /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave, and how
@@ -69,8 +59,8 @@ where
     pub fn build_stepped(
         self,
         seed: u64,
-        handler: impl Fn(&ExpiryMap<K, V, S, G>, Expired<K, V>) + Send + Sync + 'static,
-    ) -> Result<SteppedMap<K, V, S, G>, BuildError> {
+        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+    ) -> Result<SteppedMap<K, V, S>, BuildError> {
         let ((server, ticker_states), hand) = self.stepped_parts(seed, handler)?;
         Ok(SteppedMap {
             map: ExpiryMap::of(Arc::clone(server.engine())),
@@ -79,16 +69,15 @@ where
     }
 }
 
-impl<K, V, S, G> SteppedMap<K, V, S, G>
+impl<K, V, S> SteppedMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     /// Returns the map, which any thread may use. Dropping this driver closes it.
     #[must_use]
-    pub fn map(&self) -> ExpiryMap<K, V, S, G> {
+    pub fn map(&self) -> ExpiryMap<K, V, S> {
         self.map.clone()
     }
 
@@ -216,12 +205,11 @@ where
     }
 }
 
-impl<K, V, S, G> fmt::Debug for SteppedMap<K, V, S, G>
+impl<K, V, S> fmt::Debug for SteppedMap<K, V, S>
 where
     K: Clone + Send + 'static,
     V: Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    G: Grouping,
+    S: MapHasher,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SteppedMap")

@@ -65,11 +65,7 @@ use crate::tick::Time;
 /// assert_eq!(scheduler.advance(Duration::from_secs(1))[0].key, "a");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Stepped<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Stepped<K, S = RandomState> {
     driver: Driver<SchedulerFrontend<K, S>>,
     handle: Handle<K, S>,
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{
-    Ending, Engine, EngineParts, ExecutorKind, Frontend, Lifecycle, RunInfo, Server, Shutdown,
+    Ending, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Lifecycle, RunInfo, Server,
+    Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
@@ -69,11 +70,13 @@ enum TimerAction {
 #[derive(Debug)]
 struct TimerFrontend;
 
-impl Frontend for TimerFrontend {
+impl FrontendTypes for TimerFrontend {
     type Key = ();
     type Payload = TimerAction;
     type Access = ();
+}
 
+impl Frontend for TimerFrontend {
     fn access(_: &Arc<Engine<Self>>) {}
 
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {

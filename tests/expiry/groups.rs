@@ -14,17 +14,17 @@ use kit::quiet::{WANTED, hush, panics};
 use kit::wait::until;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    BuildError, Clock, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, Groups, InsertRefusal,
-    Inserted, ManualClock, RandomState, Shutdown, Time, Touch,
+    BuildError, Clock, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, GroupedBy, GroupedExpiryMap,
+    InsertRefusal, Inserted, ManualClock, Shutdown, Time, Touch,
 };
 
 const S: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(60);
 const LIFE: Duration = Duration::from_secs(100);
 
-type Builder = ExpiryMapBuilder<u32, u32, RandomState, Groups<String>>;
-type Map = ExpiryMap<u32, u32, RandomState, Groups<String>>;
-type Stepped = SteppedMap<u32, u32, RandomState, Groups<String>>;
+type Builder = ExpiryMapBuilder<u32, u32, GroupedBy<String>>;
+type Map = GroupedExpiryMap<u32, u32, String>;
+type Stepped = SteppedMap<u32, u32, GroupedBy<String>>;
 type Gone = Arc<Mutex<Vec<u32>>>;
 
 fn at(seconds: u64) -> Time {
@@ -632,8 +632,8 @@ fn spring(op: Op) {
     }
 }
 
-type Teams = ExpiryMap<Key, u32, RandomState, Groups<Team>>;
-type SteppedTeams = SteppedMap<Key, u32, RandomState, Groups<Team>>;
+type Teams = GroupedExpiryMap<Key, u32, Team>;
+type SteppedTeams = SteppedMap<Key, u32, GroupedBy<Team>>;
 
 fn teams() -> SteppedTeams {
     ExpiryMap::builder()
@@ -904,7 +904,7 @@ fn keys_that_can_not_be_cloned_leave_their_group() {
 #[test]
 fn a_values_drop_finds_that_it_has_left_its_group() {
     struct Leaving(Arc<Mutex<Vec<usize>>>, Option<Values>);
-    type Values = ExpiryMap<u32, Leaving, RandomState, Groups<u32>>;
+    type Values = GroupedExpiryMap<u32, Leaving, u32>;
     impl Drop for Leaving {
         fn drop(&mut self) {
             if let Some(map) = &self.1 {

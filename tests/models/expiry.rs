@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Expired, Expiry, ExpiryMap, Groups, InsertRefusal, Inserted, RandomState, Reason, Removed,
-    Shutdown, Time, Touch,
+    Expired, Expiry, ExpiryMap, GroupedBy, InsertRefusal, Inserted, Reason, Removed, Shutdown,
+    Time, Touch,
 };
 
 const KEYS: u8 = 12;
@@ -151,7 +151,7 @@ fn delivered(gone: &Gone) -> Vec<(u8, u32, u64, Reason)> {
 fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
     let gone = Gone::default();
     let collect = Arc::clone(&gone);
-    let stepped: SteppedMap<u8, u32, RandomState, Groups<u8>> = ExpiryMap::builder()
+    let stepped: SteppedMap<u8, u32, GroupedBy<u8>> = ExpiryMap::builder()
         .shards(2)
         .stripes(4)
         .groups()

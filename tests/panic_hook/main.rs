@@ -13,7 +13,7 @@ use std::time::Duration;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    Cancel, CancelGuard, ExpiryMap, Groups, Handle, InsertRefusal, PullIn, RandomState, Removed,
+    Cancel, CancelGuard, ExpiryMap, GroupedExpiryMap, Handle, InsertRefusal, PullIn, Removed,
     ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep, SleepError, Timer, Touch,
     WaitError,
 };
@@ -52,7 +52,7 @@ impl Clone for Key {
     }
 }
 
-type Map = ExpiryMap<Key, Key, RandomState, Groups<Key>>;
+type Map = GroupedExpiryMap<Key, Key, Key>;
 type Ticket = ReportTicket<tourbillon::Report<Key>>;
 
 /// What the hook works with. It has nothing that it could not call.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{ExpiryMap, ExpiryMapBuilder, Groups, RandomState};
+use tourbillon::{ExpiryMap, ExpiryMapBuilder, GroupedBy, GroupedExpiryMap};
 
 use crate::{KEYS, SEED, STRIPES};
 
 type Kit = (SteppedMap<u32, u64>, ExpiryMap<u32, u64>);
 type Grouped = (
-    SteppedMap<u32, u64, RandomState, Groups<u32>>,
-    ExpiryMap<u32, u64, RandomState, Groups<u32>>,
+    SteppedMap<u32, u64, GroupedBy<u32>>,
+    GroupedExpiryMap<u32, u64, u32>,
 );
 
 const IDLE: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 use loom::thread;
 
 use super::check;
-use crate::engine::{Engine, Frontend, RunInfo, Server, TickerState, TickerStep};
+use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, Server, TickerState, TickerStep};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
@@ -30,11 +30,13 @@ struct Crowd {
 
 type Tag = Option<Membership<u32>>;
 
-impl Frontend for Crowd {
+impl FrontendTypes for Crowd {
     type Key = u32;
     type Payload = Tag;
     type Access = Arc<Engine<Crowd>>;
+}
 
+impl Frontend for Crowd {
     fn access(engine: &Arc<Engine<Crowd>>) -> Arc<Engine<Crowd>> {
         Arc::clone(engine)
     }

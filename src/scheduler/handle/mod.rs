@@ -71,11 +71,7 @@ use crate::sync::Arc;
 /// assert!(timers.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Handle<K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Handle<K, S = RandomState> {
     engine: Arc<Engine<SchedulerFrontend<K, S>>>,
 }
 

@@ -27,11 +27,7 @@ use super::super::hasher::RandomState;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Round<'a, K, S = RandomState>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
+pub struct Round<'a, K, S = RandomState> {
     pub(super) firing: &'a Firing<'a, K, S>,
     pub(super) number: u64,
     pub(super) missed: u64,
