@@ -19,7 +19,7 @@
 //!   flag, and work is deferred only while the flag is set.
 
 use std::cell::{Cell, RefCell};
-use std::mem::{ManuallyDrop, take};
+use std::mem::{ManuallyDrop, replace, take};
 
 use crate::job::catch_panic;
 use crate::sync::thread::panicking;
@@ -80,6 +80,11 @@ impl ReentrancyGuard {
     fn begin_inside() -> Self {
         refuse();
         ReentrancyGuard { inert: true }
+    }
+
+    /// Ends the mark before the guard is dropped. The lock must be free.
+    pub(crate) fn end(&mut self) {
+        drop(replace(self, ReentrancyGuard { inert: true }));
     }
 
     /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
