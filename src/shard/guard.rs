@@ -1,15 +1,15 @@
-//! A guard for a stripe's lock, for calls that go on with the stripe after a decision.
+//! A guard of a stripe's lock, for calls that move keys and values into a stripe or out of it.
 //!
-//! Most calls pass a closure to [`Shards::with`]: they touch one entry and return an answer, and
-//! the guard would cost them several percent of their instructions. A call that arms or cancels
-//! holds the guard instead. It moves keys and values into the stripe or out of it, and often has to
-//! drop some of them without the lock. With a closure, each of those would need a variable outside.
+//! There are two ways to take a stripe's lock and perform the deferred actions after it:
+//!
+//! - A call that touches one entry and returns an answer passes a closure to [`Shards::with`].
+//! - A call that arms or cancels holds a [`StripeGuard`]. It drops some keys and values without the
+//!   lock, or returns them to its caller. With a closure, each of those would need a variable
+//!   outside.
 
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use super::{DeferredActions, Locked, ReentrancyGuard, Shards, Stripe};
-use crate::sync::MutexGuard;
+use super::{DeferredActions, Locked, Shards, Stripe};
 
 /// The owner of the stripes, which runs the deferred actions.
 pub(crate) trait RunDeferred<K, V> {
@@ -21,10 +21,12 @@ pub(crate) trait RunDeferred<K, V> {
 }
 
 /// A stripe under its lock. The drop publishes the due moment, releases the lock, and then performs
-/// the deferred actions. The fields are dropped in this order.
+/// the deferred actions.
 pub(crate) struct StripeGuard<'a, K, V, O: RunDeferred<K, V>> {
-    stripe: MutexGuard<'a, Stripe<K, V>>,
-    after: AfterUnlock<'a, K, V, O>,
+    /// Present until the drop.
+    locked: Option<Locked<'a, K, V>>,
+    owner: &'a O,
+    number: usize,
 }
 
 impl<'a, K, V, O: RunDeferred<K, V>> StripeGuard<'a, K, V, O> {
@@ -34,27 +36,19 @@ impl<'a, K, V, O: RunDeferred<K, V>> StripeGuard<'a, K, V, O> {
         K: 'a,
         V: 'a,
     {
-        let Locked(stripe, no_calls) = Locked::new(owner.shards(), number);
         StripeGuard {
-            stripe,
-            after: AfterUnlock {
-                owner,
-                number,
-                no_calls,
-                deferred: None,
-                stored: PhantomData,
-            },
+            locked: Some(Locked::new(owner.shards(), number)),
+            owner,
+            number,
         }
     }
 
-    /// Publishes the due moment and takes the actions that follow the release of the lock.
+    /// Unlocks and performs the deferred actions.
     #[inline(never)]
-    fn publish(&mut self) {
-        // No ticker serves an inert stripe, so nobody needs to be notified.
-        if !self.after.no_calls.is_inert() {
-            let shards = self.after.owner.shards();
-            let deferred = shards.publish_due(self.after.number, &mut self.stripe);
-            self.after.deferred = Some(deferred);
+    fn perform(&mut self) {
+        if let Some(locked) = self.locked.take() {
+            let deferred = self.owner.shards().publish(self.number, locked);
+            self.owner.run_deferred(self.number, deferred);
         }
     }
 }
@@ -64,14 +58,20 @@ impl<K, V, O: RunDeferred<K, V>> Deref for StripeGuard<'_, K, V, O> {
 
     #[inline]
     fn deref(&self) -> &Stripe<K, V> {
-        &self.stripe
+        match &self.locked {
+            Some(locked) => &locked.0,
+            None => unreachable!("the lock is held until the drop"),
+        }
     }
 }
 
 impl<K, V, O: RunDeferred<K, V>> DerefMut for StripeGuard<'_, K, V, O> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Stripe<K, V> {
-        &mut self.stripe
+        match &mut self.locked {
+            Some(locked) => &mut locked.0,
+            None => unreachable!("the lock is held until the drop"),
+        }
     }
 }
 
@@ -79,36 +79,8 @@ impl<K, V, O: RunDeferred<K, V>> Drop for StripeGuard<'_, K, V, O> {
     #[inline]
     fn drop(&mut self) {
         // Most operations leave nothing to do, so only the test is inlined into every call.
-        if self.stripe.has_deferred() {
-            self.publish();
-        }
-    }
-}
-
-/// What follows the release of the lock. It contains the thread's mark, which outlives the lock.
-struct AfterUnlock<'a, K, V, O: RunDeferred<K, V>> {
-    owner: &'a O,
-    number: usize,
-    no_calls: ReentrancyGuard,
-    deferred: Option<DeferredActions>,
-    stored: PhantomData<fn(K, V)>,
-}
-
-impl<K, V, O: RunDeferred<K, V>> AfterUnlock<'_, K, V, O> {
-    #[inline(never)]
-    fn perform(&mut self, deferred: DeferredActions) {
-        self.owner.shards().ring(self.number, &deferred);
-        // After the doorbell, because this runs the deferred drops, which may take long.
-        self.no_calls.end();
-        self.owner.run_deferred(self.number, deferred);
-    }
-}
-
-impl<K, V, O: RunDeferred<K, V>> Drop for AfterUnlock<'_, K, V, O> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(deferred) = self.deferred.take() {
-            self.perform(deferred);
+        if self.has_deferred() {
+            self.perform();
         }
     }
 }

@@ -19,7 +19,7 @@
 //!   flag, and work is deferred only while the flag is set.
 
 use std::cell::{Cell, RefCell};
-use std::mem::{ManuallyDrop, replace, take};
+use std::mem::{ManuallyDrop, take};
 
 use crate::job::catch_panic;
 use crate::sync::thread::panicking;
@@ -42,7 +42,7 @@ thread_local! {
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
 // because its vector is taken out before the work runs.
 thread_local! {
-    static PUT_OFF: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
+    static DEFERRED: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
@@ -82,11 +82,6 @@ impl ReentrancyGuard {
         ReentrancyGuard { inert: true }
     }
 
-    /// Ends the mark before the guard is dropped. The lock must be free.
-    pub(crate) fn end(&mut self) {
-        drop(replace(self, ReentrancyGuard { inert: true }));
-    }
-
     /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
     /// lock.
     #[inline]
@@ -116,7 +111,7 @@ impl Drop for ReentrancyGuard {
         let state = state() & !UNDER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            do_what_was_put_off();
+            run_deferred_drops();
         }
     }
 }
@@ -140,7 +135,7 @@ impl Drop for Barrier {
         let state = state() & !BARRIER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            do_what_was_put_off();
+            run_deferred_drops();
         }
     }
 }
@@ -150,7 +145,7 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
     if state() & (UNDER | BARRIER) == 0 {
         return work();
     }
-    PUT_OFF.with(|list| list.borrow_mut().push(Box::new(work)));
+    DEFERRED.with(|list| list.borrow_mut().push(Box::new(work)));
     STATE.with(|cell| cell.set(cell.get() | WAITING));
 }
 
@@ -158,10 +153,10 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
 /// here again.
 #[cold]
 #[inline(never)]
-fn do_what_was_put_off() {
+fn run_deferred_drops() {
     // Before the work runs: work that is deferred meanwhile sets the bit again.
     STATE.with(|cell| cell.set(cell.get() & !WAITING));
-    let list = PUT_OFF.with(|list| take(&mut *list.borrow_mut()));
+    let list = DEFERRED.with(|list| take(&mut *list.borrow_mut()));
     for work in list {
         // The thread may be panicking already, and one panic must not keep the remaining work from
         // running.
