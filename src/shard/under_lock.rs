@@ -42,7 +42,7 @@ thread_local! {
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
 // because its vector is taken out before the work runs.
 thread_local! {
-    static DEFERRED: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
+    static PUT_OFF: ManuallyDrop<RefCell<Vec<DeferredDrop>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
@@ -111,7 +111,7 @@ impl Drop for ReentrancyGuard {
         let state = state() & !UNDER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            run_deferred_drops();
+            do_what_was_put_off();
         }
     }
 }
@@ -135,7 +135,7 @@ impl Drop for Barrier {
         let state = state() & !BARRIER;
         STATE.with(|cell| cell.set(state));
         if state == WAITING {
-            run_deferred_drops();
+            do_what_was_put_off();
         }
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
     if state() & (UNDER | BARRIER) == 0 {
         return work();
     }
-    DEFERRED.with(|list| list.borrow_mut().push(Box::new(work)));
+    PUT_OFF.with(|list| list.borrow_mut().push(Box::new(work)));
     STATE.with(|cell| cell.set(cell.get() | WAITING));
 }
 
@@ -153,10 +153,10 @@ pub(crate) fn when_unlocked(work: impl FnOnce() + 'static) {
 /// here again.
 #[cold]
 #[inline(never)]
-fn run_deferred_drops() {
+fn do_what_was_put_off() {
     // Before the work runs: work that is deferred meanwhile sets the bit again.
     STATE.with(|cell| cell.set(cell.get() & !WAITING));
-    let list = DEFERRED.with(|list| take(&mut *list.borrow_mut()));
+    let list = PUT_OFF.with(|list| take(&mut *list.borrow_mut()));
     for work in list {
         // The thread may be panicking already, and one panic must not keep the remaining work from
         // running.
