@@ -30,7 +30,7 @@ pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
-pub(crate) use serve::{Batched, Ended, RunInfo, Server};
+pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::Threads;
 #[cfg(feature = "tokio")]
@@ -97,17 +97,13 @@ pub(crate) trait Frontend: Send + Sync + Sized + 'static {
         access: &Self::Access,
         info: &RunInfo<'_, Self::Key>,
         payload: Self::Payload,
-    ) -> Ended<Self::Payload> {
+    ) -> RunOutcome<Self::Payload> {
         let ended = catch_panic(|| Self::run(access, info, payload));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             let _ = catch_panic(|| Self::panicked(access, info, &message));
         }
-        Ended {
-            panicked,
-            stays: None,
-            left: false,
-        }
+        RunOutcome::Done { panicked }
     }
 
     /// Reports that a run panicked. Also called under `catch_unwind`.
