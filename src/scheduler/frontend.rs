@@ -86,30 +86,38 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Makes the view that the task gets of its run, and records the run if a test steps the
-    /// scheduler. This may run user code, the key's `Clone`.
+    /// Makes the view that the task gets of its run. In a scheduler that a test steps, this clones
+    /// the key, which is user code.
+    #[inline]
     fn begin<'a>(handle: &'a Handle<K, S>, info: &RunInfo<'a, K>) -> Firing<'a, K, S> {
-        let id = TimerId {
-            tag: handle.engine().tag(),
-            stripe: info.stripe,
-            entry: info.id,
+        let firing = Firing {
+            handle,
+            key: info.key,
+            id: TimerId {
+                tag: handle.engine().tag(),
+                stripe: info.stripe,
+                entry: info.id,
+            },
+            deadline: info.deadline,
+            started: info.started,
         };
         #[cfg(any(test, feature = "test-util"))]
         if let Some(log) = &handle.engine().frontend.log {
-            log.lock().push(Fired {
-                key: info.key.clone(),
-                id,
-                deadline: info.deadline,
-                at: info.started,
-            });
+            Self::record(log, &firing);
         }
-        Firing {
-            handle,
-            key: info.key,
-            id,
-            deadline: info.deadline,
-            started: info.started,
-        }
+        firing
+    }
+
+    /// Records a run.
+    #[cfg(any(test, feature = "test-util"))]
+    #[inline(never)]
+    fn record(log: &Mutex<Vec<Fired<K>>>, firing: &Firing<'_, K, S>) {
+        log.lock().push(Fired {
+            key: firing.key.clone(),
+            id: firing.id,
+            deadline: firing.deadline,
+            at: firing.started,
+        });
     }
 
     /// Calls `on_panic`, which is user code.
