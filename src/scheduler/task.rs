@@ -152,7 +152,7 @@ where
     /// ```
     #[must_use = "the answer says whether and when the task wants to run again"]
     pub fn run_round(&mut self, firing: &Firing<'_, K, S>) -> Option<Next> {
-        // Nothing but a round changes the cadence, so there is an answer only of this round.
+        // A task that runs once does nothing here, and has no cadence.
         self.0.round(firing);
         self.0.cadence()?.take_answer()
     }
