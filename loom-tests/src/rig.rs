@@ -15,13 +15,13 @@ use crate::bounded_channel::BoundedSender;
 use crate::clock::{Clock, ManualClock};
 use crate::config::Valid;
 use crate::engine::{
-    Detached, Ended, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, RunInfo, Server,
-    TickerState, TickerStep,
+    Detached, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, RunInfo, RunOutcome,
+    Server, TickerState, TickerStep,
 };
 use crate::executor::Worker;
 use crate::job::catch_panic;
 use crate::shard::{
-    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Stays, Taken,
+    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Taken,
 };
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
@@ -126,26 +126,25 @@ impl Frontend for Ledger {
         engine: &Arc<Engine<Ledger>>,
         info: &RunInfo<'_, u32>,
         task: usize,
-    ) -> Ended<usize> {
+    ) -> RunOutcome<usize> {
         let ended = catch_panic(|| Self::run(engine, info, task));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             Self::panicked(engine, info, &message);
         }
-        let stays = (task == REPEATING).then(|| Stays {
-            value: task,
-            next: Some(info.deadline + PERIOD),
-        });
-        let left = task == LEAVING;
-        if left {
-            let run = Detached::new(engine, info.stripe, info.id);
-            let mut runs = engine.frontend.left.lock().expect("nobody panics");
-            runs.push((run, info.stripe, info.id));
-        }
-        Ended {
-            panicked,
-            stays,
-            left,
+        match task {
+            REPEATING => RunOutcome::Repeat {
+                panicked,
+                payload: task,
+                next: Some(info.deadline + PERIOD),
+            },
+            LEAVING => {
+                let run = Detached::new(engine, info.stripe, info.id);
+                let mut runs = engine.frontend.left.lock().expect("nobody panics");
+                runs.push((run, info.stripe, info.id));
+                RunOutcome::Detached
+            }
+            _ => RunOutcome::Done { panicked },
         }
     }
 

@@ -30,7 +30,7 @@ pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
-pub(crate) use serve::{Batched, Ended, RunInfo, Server};
+pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::{Owner, Threads};
 #[cfg(feature = "tokio")]
@@ -112,17 +112,13 @@ pub(crate) trait Frontend:
         access: &Self::Access,
         info: &RunInfo<'_, Self::Key>,
         payload: Self::Payload,
-    ) -> Ended<Self::Payload> {
+    ) -> RunOutcome<Self::Payload> {
         let ended = catch_panic(|| Self::run(access, info, payload));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             let _ = catch_panic(|| Self::panicked(access, info, &message));
         }
-        Ended {
-            panicked,
-            stays: None,
-            left: false,
-        }
+        RunOutcome::Done { panicked }
     }
 
     /// Reports that a run panicked. Also called under `catch_unwind`.
@@ -192,7 +188,7 @@ pub(crate) struct Faults {
 
 /// A stripe of an engine under its lock.
 pub(crate) type LockedBy<'a, F> =
-    StripeGuard<'a, <F as Frontend>::Key, <F as Frontend>::Payload, Engine<F>>;
+    StripeGuard<'a, <F as FrontendTypes>::Key, <F as FrontendTypes>::Payload, Engine<F>>;
 
 /// The arguments of [`Engine::assemble`] besides the front end.
 pub(crate) struct EngineParts {

@@ -13,7 +13,7 @@
 use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, FrontendTypes, task_scope};
 use crate::job::{Claim, Ticket, catch_panic};
-use crate::shard::{Claimed, Completed, EntryId, Stays, when_unlocked};
+use crate::shard::{Claimed, Completed, EntryId, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -37,14 +37,20 @@ pub(crate) struct Batched<K, V> {
     pub(crate) started: Time,
 }
 
-/// The outcome of a run.
+/// The outcome of a run, when the call that began it has returned.
 #[derive(Debug)]
-pub(crate) struct Ended<P> {
-    pub(crate) panicked: bool,
-    /// The payload, if it may run again.
-    pub(crate) stays: Option<Stays<P>>,
-    /// Whether the run continues elsewhere and is completed there.
-    pub(crate) left: bool,
+pub(crate) enum RunOutcome<P> {
+    /// The run has ended.
+    Done { panicked: bool },
+    /// The run has ended, and its payload may run again.
+    Repeat {
+        panicked: bool,
+        payload: P,
+        /// The deadline of the next run, or `None` if there is none.
+        next: Option<Time>,
+    },
+    /// The run continues elsewhere, and is completed there.
+    Detached,
 }
 
 /// The engine as the executor sees it: the other side of a ticket.
@@ -122,13 +128,13 @@ impl<F: Frontend> Server<F> {
 
     /// Makes the payload the successor of its run, or drops it.
     #[inline(never)]
-    fn go_on(&self, stripe: u32, id: EntryId, stays: Stays<F::Payload>) {
-        let left = self
-            .engine
-            .with(stripe as usize, |stripe| stripe.arm_next_round(id, stays));
-        if left.is_some() {
+    fn go_on(&self, stripe: u32, id: EntryId, payload: F::Payload, next: Option<Time>) {
+        let refused = self.engine.with(stripe as usize, |stripe| {
+            stripe.arm_next_round(id, payload, next)
+        });
+        if refused.is_some() {
             // The payload is user code, and so is its drop.
-            let _ = catch_panic(|| drop(left));
+            let _ = catch_panic(|| drop(refused));
         }
     }
 
@@ -174,22 +180,23 @@ impl<F: Frontend> Server<F> {
                     deadline,
                     started,
                 };
-                let ended = F::run_to_its_end(&self.access, &info, value);
-                let Ended {
-                    panicked,
-                    stays,
-                    left,
-                } = ended;
-                // Before the run is completed, so that no call finds the key free in between.
-                if let Some(stays) = stays {
-                    self.go_on(ticket.stripe, id, stays);
-                }
+                let panicked = match F::run_to_its_end(&self.access, &info, value) {
+                    RunOutcome::Done { panicked } => Some(panicked),
+                    RunOutcome::Repeat {
+                        panicked,
+                        payload,
+                        next,
+                    } => {
+                        // Before the run is completed, so that no call finds the key free in
+                        // between.
+                        self.go_on(ticket.stripe, id, payload, next);
+                        Some(panicked)
+                    }
+                    // The runtime that the run continues on completes it.
+                    RunOutcome::Detached => None,
+                };
                 let _ = catch_panic(|| drop(key));
-                // The run continues on a runtime, which completes it.
-                if left {
-                    return None;
-                }
-                Some(Done {
+                panicked.map(|panicked| Done {
                     stripe: ticket.stripe,
                     id,
                     panicked,

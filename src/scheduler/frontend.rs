@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::answers::TimerId;
 use super::firing::Firing;
 use super::handle::Handle;
-use super::task::{After, Rounds, Task};
-use crate::engine::{Ended, Engine, Frontend, FrontendTypes, RunInfo};
+use super::task::Task;
+use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, RunOutcome};
 use crate::job::catch_panic;
-use crate::shard::{Start, Stays};
+use crate::shard::Start;
 use crate::sync::Arc;
 #[cfg(any(test, feature = "test-util"))]
 use crate::sync::Mutex;
@@ -86,35 +86,38 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Runs user code. A task that may run again is in `after` afterwards, even if it panics.
-    fn run_staying(
-        handle: &Handle<K, S>,
-        info: &RunInfo<'_, K>,
-        task: Task<K, S>,
-        after: &mut After<K, S>,
-    ) {
-        let id = TimerId {
-            tag: handle.engine().tag(),
-            stripe: info.stripe,
-            entry: info.id,
-        };
-        #[cfg(any(test, feature = "test-util"))]
-        if let Some(log) = &handle.engine().frontend.log {
-            log.lock().push(Fired {
-                key: info.key.clone(),
-                id,
-                deadline: info.deadline,
-                at: info.started,
-            });
-        }
+    /// Makes the view that the task gets of its run. In a scheduler that a test steps, this clones
+    /// the key, which is user code.
+    #[inline]
+    fn begin<'a>(handle: &'a Handle<K, S>, info: &RunInfo<'a, K>) -> Firing<'a, K, S> {
         let firing = Firing {
             handle,
             key: info.key,
-            id,
+            id: TimerId {
+                tag: handle.engine().tag(),
+                stripe: info.stripe,
+                entry: info.id,
+            },
             deadline: info.deadline,
             started: info.started,
         };
-        task.run_staying(&firing, after);
+        #[cfg(any(test, feature = "test-util"))]
+        if let Some(log) = &handle.engine().frontend.log {
+            Self::record(log, &firing);
+        }
+        firing
+    }
+
+    /// Records a run.
+    #[cfg(any(test, feature = "test-util"))]
+    #[inline(never)]
+    fn record(log: &Mutex<Vec<Fired<K>>>, firing: &Firing<'_, K, S>) {
+        log.lock().push(Fired {
+            key: firing.key.clone(),
+            id: firing.id,
+            deadline: firing.deadline,
+            at: firing.started,
+        });
     }
 
     /// Calls `on_panic`, which is user code.
@@ -128,26 +131,31 @@ where
         }
     }
 
-    /// Decides after a round when the next one is due.
+    /// Runs a round, and decides when the next one is due.
     #[inline(never)]
-    fn go_on(
+    fn run_round(
         handle: &Handle<K, S>,
         info: &RunInfo<'_, K>,
-        mut rounds: Box<dyn Rounds<K, S>>,
-    ) -> Ended<Task<K, S>> {
+        mut task: Task<K, S>,
+    ) -> RunOutcome<Task<K, S>> {
+        // The closure only borrows the task, so a panic does not destroy it.
+        let round = catch_panic(|| task.round(&Self::begin(handle, info)));
+        let mut panicked = round.is_err();
+        if let Err(message) = round {
+            let _ = catch_panic(|| Self::panicked(handle, info, &message));
+        }
         let ended = handle.now();
         // A schedule function is user code. Without its answer there is no further round.
-        let asked = catch_panic(|| rounds.cadence().next(info.deadline, ended));
-        let panicked = asked.is_err();
+        let asked = catch_panic(|| task.cadence()?.next(info.deadline, ended));
+        panicked |= asked.is_err();
         let next = asked.unwrap_or_else(|message| {
             let _ = catch_panic(|| Self::panicked(handle, info, &message));
             None
         });
-        let value = Task::of(rounds);
-        Ended {
+        RunOutcome::Repeat {
             panicked,
-            stays: Some(Stays { value, next }),
-            left: false,
+            payload: task,
+            next,
         }
     }
 }
@@ -173,40 +181,29 @@ where
 
     /// Runs the task once, even if it could run again.
     fn run(handle: &Handle<K, S>, info: &RunInfo<'_, K>, task: Task<K, S>) {
-        Self::run_staying(handle, info, task, &mut After::MustEnd);
+        task.run(&Self::begin(handle, info));
     }
 
     #[inline]
     fn run_to_its_end(
         handle: &Handle<K, S>,
         info: &RunInfo<'_, K>,
-        task: Task<K, S>,
-    ) -> Ended<Task<K, S>> {
-        // Kept out here, so that a panic does not destroy the task that is in it.
-        let mut after = After::Ends;
-        let ended = catch_panic(|| Self::run_staying(handle, info, task, &mut after));
+        mut task: Task<K, S>,
+    ) -> RunOutcome<Task<K, S>> {
+        if task.cadence().is_some() {
+            return Self::run_round(handle, info, task);
+        }
+        // Set out here, since a task may detach its run and panic afterwards.
+        let mut detached = false;
+        let ended = catch_panic(|| task.run_once(&Self::begin(handle, info), &mut detached));
         let panicked = ended.is_err();
         if let Err(message) = ended {
             let _ = catch_panic(|| Self::panicked(handle, info, &message));
         }
-        match after {
-            After::Ends | After::MustEnd => Ended {
-                panicked,
-                stays: None,
-                left: false,
-            },
-            #[cfg(feature = "tokio")]
-            After::Left => Ended {
-                panicked,
-                stays: None,
-                left: true,
-            },
-            After::Stays(rounds) => {
-                let mut ended = Self::go_on(handle, info, rounds);
-                // The round or its schedule function may have panicked.
-                ended.panicked |= panicked;
-                ended
-            }
+        if detached {
+            RunOutcome::Detached
+        } else {
+            RunOutcome::Done { panicked }
         }
     }
 

@@ -13,7 +13,7 @@ use super::firing::Firing;
 use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
-use super::task::{After, Rounds, RunTask, Task};
+use super::task::{RunTask, Task};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
 use crate::job::catch_panic;
@@ -298,7 +298,7 @@ where
         Start::Once
     }
 
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {
         // The future may outlive this call, so it gets values of its own instead of references.
         let told = AsyncFiring {
             handle: firing.handle.clone(),
@@ -309,15 +309,12 @@ where
         };
         let for_future = told.clone();
         // A task that another task's run has called does not own that run, and leaves it alone.
-        let run = match after {
-            After::Ends => {
-                let engine = firing.handle.engine();
-                let run = Detached::new(engine, firing.id.stripe, firing.id.entry);
-                *after = After::Left;
-                Some(run)
-            }
-            _ => None,
-        };
+        let run = detached.map(|detached| {
+            let engine = firing.handle.engine();
+            let run = Detached::new(engine, firing.id.stripe, firing.id.entry);
+            *detached = true;
+            run
+        });
         let Spawn { make, runtime } = *self;
         // `make` is called inside the future, so that it runs on the runtime. The join handle is
         // not needed: the dropped `Carry` completes the run.
@@ -326,10 +323,6 @@ where
             told,
             run,
         }));
-    }
-
-    fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>> {
-        None
     }
 }
 

@@ -37,49 +37,18 @@ pub(crate) trait RunTask<K, S>: Send {
     /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
-    /// Runs the task. A task that may run again first moves into `after`, where a panic does not
-    /// reach it.
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>);
+    /// Runs the task for the last time. A task that continues after this call takes the run along
+    /// and sets `detached`. `None` means that the run is part of another run, which the task must
+    /// leave alone.
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>);
 
-    /// Returns the task itself if it may run again.
-    fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>>;
-}
+    /// Runs a round of a task that may run again. Afterwards the cadence knows the answer, or that
+    /// there is none because the round panicked. Does nothing for other tasks.
+    fn round(&mut self, _: &Firing<'_, K, S>) {}
 
-/// A task that may run again.
-pub(crate) trait Rounds<K, S>: RunTask<K, S> {
-    /// Runs a round. Afterwards the cadence knows the answer, or that there is none because the
-    /// round panicked.
-    fn round(&mut self, firing: &Firing<'_, K, S>);
-
-    /// Returns the cadence.
-    fn cadence(&mut self) -> &mut Cadence;
-}
-
-/// The state of a run when the call that began it has returned.
-pub(crate) enum After<K, S> {
-    /// The run has ended, unless the task changes this.
-    Ends,
-    /// The run has ended, whatever the task says, since it is part of another run.
-    MustEnd,
-    /// The run has ended, and the task may run again.
-    Stays(Box<dyn Rounds<K, S>>),
-    /// The run continues. Whoever holds it now completes it.
-    #[cfg(feature = "tokio")]
-    Left,
-}
-
-impl<K, S> After<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Keeps a task that may run again.
-    pub(super) fn stay(&mut self, rounds: Box<dyn Rounds<K, S>>) -> &mut dyn Rounds<K, S> {
-        *self = After::Stays(rounds);
-        match self {
-            After::Stays(rounds) => rounds.as_mut(),
-            _ => unreachable!("the line above put it there"),
-        }
+    /// Returns the cadence of a task that may run again.
+    fn cadence(&mut self) -> Option<&mut Cadence> {
+        None
     }
 }
 
@@ -96,13 +65,9 @@ where
         Start::Once
     }
 
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, _: &mut After<K, S>) {
+    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, _: Option<&mut bool>) {
         let Once(task) = *self;
         task(firing);
-    }
-
-    fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>> {
-        None
     }
 }
 
@@ -120,9 +85,19 @@ where
         self.0.start(deadline, now)
     }
 
-    /// Runs the task. A task that may run again is in `after` afterwards, even if it panics.
-    pub(super) fn run_staying(self, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
-        self.0.run(firing, after);
+    /// Runs a task that runs once, and sets `detached` if the run continues.
+    pub(super) fn run_once(self, firing: &Firing<'_, K, S>, detached: &mut bool) {
+        self.0.run(firing, Some(detached));
+    }
+
+    /// Runs a round of a task that may run again.
+    pub(super) fn round(&mut self, firing: &Firing<'_, K, S>) {
+        self.0.round(firing);
+    }
+
+    /// Returns the cadence of a task that may run again.
+    pub(super) fn cadence(&mut self) -> Option<&mut Cadence> {
+        self.0.cadence()
     }
 
     /// Runs the task. Use it to run a task that was handed back from inside a new task. For a
@@ -134,7 +109,7 @@ where
     /// Panics if the task does.
     pub fn run(self, firing: &Firing<'_, K, S>) {
         // The run belongs to the task around this one, and ends when that task returns.
-        self.0.run(firing, &mut After::MustEnd);
+        self.0.run(firing, None);
     }
 
     /// Runs one round of a task that was given to [`Handle::repeat`](crate::Handle::repeat), keeps
@@ -170,9 +145,9 @@ where
     /// ```
     #[must_use = "the answer says whether and when the task wants to run again"]
     pub fn run_round(&mut self, firing: &Firing<'_, K, S>) -> Option<Next> {
-        let rounds = self.0.rounds()?;
-        rounds.round(firing);
-        rounds.cadence().take_answer()
+        // A task that runs once does nothing here, and has no cadence.
+        self.0.round(firing);
+        self.0.cadence()?.take_answer()
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index,
-    KeyHash, Moving, Refusal, RunEvent, Start, Stays, Stripe, Taken,
+    KeyHash, Moving, Refusal, RunEvent, Start, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};

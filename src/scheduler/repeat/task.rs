@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 
 use super::super::firing::Firing;
-use super::super::task::{After, Rounds, RunTask};
+use super::super::task::RunTask;
 use super::cadence::Cadence;
 use super::next::IntoNext;
 use super::round::Round;
@@ -43,22 +43,10 @@ where
         self.cadence.start(deadline, now)
     }
 
-    fn run(self: Box<Self>, firing: &Firing<'_, K, S>, after: &mut After<K, S>) {
-        after.stay(self).round(firing);
+    fn run(mut self: Box<Self>, firing: &Firing<'_, K, S>, _: Option<&mut bool>) {
+        self.round(firing);
     }
 
-    fn rounds(&mut self) -> Option<&mut dyn Rounds<K, S>> {
-        Some(self)
-    }
-}
-
-impl<K, S, F, R> Rounds<K, S> for Repeat<F, R>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-    F: FnMut(&Round<'_, K, S>) -> R + Send + 'static,
-    R: IntoNext + 'static,
-{
     fn round(&mut self, firing: &Firing<'_, K, S>) {
         // This also clears the last answer: after a panic there must be none.
         let (number, missed) = self.cadence.begin_round();
@@ -71,7 +59,7 @@ where
         self.cadence.end_round(answer);
     }
 
-    fn cadence(&mut self) -> &mut Cadence {
-        &mut self.cadence
+    fn cadence(&mut self) -> Option<&mut Cadence> {
+        Some(&mut self.cadence)
     }
 }

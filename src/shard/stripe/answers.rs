@@ -134,14 +134,6 @@ pub(crate) enum Start {
     PutOff(Time),
 }
 
-/// A payload that has run and may run again.
-#[derive(Debug)]
-pub(crate) struct Stays<V> {
-    pub(crate) value: V,
-    /// The deadline of the next run, or `None` if it does not run again.
-    pub(crate) next: Option<Time>,
-}
-
 /// The parts of a completed run that the caller handles after unlocking.
 #[derive(Debug)]
 pub(crate) struct Completed<K> {

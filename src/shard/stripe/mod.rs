@@ -20,8 +20,7 @@ mod tests;
 mod waiting;
 
 pub(crate) use answers::{
-    Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal, Start, Stays,
-    Taken,
+    Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal, Start, Taken,
 };
 
 use std::borrow::Borrow;

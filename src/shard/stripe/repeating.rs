@@ -10,7 +10,7 @@
 //!   no other arming can cause the next round to be refused.
 //! - **ROUND-2** A move that succeeded is final, whatever next round the payload asks for.
 
-use super::answers::{Moving, Stays};
+use super::answers::Moving;
 use super::{EntryId, Run, Stripe, StripeGate, Successor};
 use crate::tick::Time;
 
@@ -81,9 +81,15 @@ impl<V> Run<V> {
 }
 
 impl<K, V> Stripe<K, V> {
-    /// Arms the next round of the run `id`, whose task has ended and which is not complete. If
-    /// there is no next round, returns the payload, which the caller drops after unlocking.
-    pub(crate) fn arm_next_round(&mut self, id: EntryId, stays: Stays<V>) -> Option<V> {
+    /// Arms the next round of the run `id`, whose task has ended and which is not complete. The
+    /// payload asks for the deadline `asked`, or for no further round. If there is no next round,
+    /// returns the payload, which the caller drops after unlocking.
+    pub(crate) fn arm_next_round(
+        &mut self,
+        id: EntryId,
+        value: V,
+        asked: Option<Time>,
+    ) -> Option<V> {
         let open = self.gate == StripeGate::Open;
         let newest = self.newest(id.slot);
         let Some(at) = self.run_at(id.slot) else {
@@ -95,19 +101,19 @@ impl<K, V> Stripe<K, V> {
         let goes_on = run.goes_on() && open && newest < u32::MAX;
         // From here on the run is an ordinary one: later calls see the successor, or none.
         let repeating = run.repeating.take();
-        let next = repeating.and_then(|repeating| repeating.next(stays.next));
+        let next = repeating.and_then(|repeating| repeating.next(asked));
         let Some(deadline) = next.filter(|_| goes_on) else {
             if repeating.is_some_and(|repeating| repeating.permit) {
                 self.put_permit_back();
             }
-            return Some(stays.value);
+            return Some(value);
         };
         // The successor keeps the permit.
         run.successor = Some(Successor {
             is_round: true,
             generation: newest + 1,
             deadline,
-            value: stays.value,
+            value,
         });
         self.counters.scheduled += 1;
         self.counters.pending += 1;

@@ -1,7 +1,7 @@
 //! Claims with a clock that was read too early, and operations between the end of a run and its
 //! completion.
 
-use crate::shard::stripe::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stays, Stripe};
+use crate::shard::stripe::{Cancelling, Claimed, EntryId, KeyHash, Moving, Start, Stripe};
 use crate::tick::{TickSize, Time};
 
 const fn at(nanos: u64) -> Time {
@@ -50,7 +50,7 @@ fn between_rounds() -> (Stripe<u32, char>, EntryId) {
         panic!("it was queued");
     };
     let next = Some(at(20));
-    assert_eq!(stripe.arm_next_round(id, Stays { value, next }), None);
+    assert_eq!(stripe.arm_next_round(id, value, next), None);
     (stripe, id)
 }
 

@@ -3,7 +3,7 @@
 
 use crate::shard::entry::End;
 use crate::shard::stripe::{
-    Arming, Cancelling, Claimed, EXHAUSTED, EntryId, KeyHash, Moving, Start, Stays, Stripe,
+    Arming, Cancelling, Claimed, EXHAUSTED, EntryId, KeyHash, Moving, Start, Stripe,
 };
 use crate::tick::{TickSize, Time};
 
@@ -136,11 +136,8 @@ fn a_repetition_that_finds_no_generation_ends() {
         panic!("{claimed:?}");
     };
     stripe.wear_out(slot, u32::MAX);
-    let stays = Stays {
-        value,
-        next: Some(LATER),
-    };
-    assert_eq!(stripe.arm_next_round(id, stays), Some('a'), "it comes out");
+    let left = stripe.arm_next_round(id, value, Some(LATER));
+    assert_eq!(left, Some('a'), "it comes out");
     assert_eq!(stripe.complete(id, false, NOW).key, Some(1));
     let counters = stripe.counters();
     assert_eq!((counters.scheduled, counters.pending), (1, 0));

@@ -4,9 +4,7 @@ use super::SOON;
 use super::pair::{Ended, HASH, Pair, State, at};
 use crate::shard::entry::{End, Phase, Slot};
 use crate::shard::permits::LocalPermits;
-use crate::shard::stripe::{
-    Cancelling, Claimed, DeferredActions, EntryPhase, Moving, Refusal, Stays,
-};
+use crate::shard::stripe::{Cancelling, Claimed, DeferredActions, EntryPhase, Moving, Refusal};
 
 impl Pair {
     /// Performs the deferred actions, as after every hold of the lock, and checks everything.
@@ -206,11 +204,8 @@ impl Pair {
             {
                 assert_eq!(reports, 0, "the stripe is not empty while something runs");
                 if repeats.is_some() {
-                    let stays = Stays {
-                        value: usize::MAX,
-                        next: Some(at(self.now)),
-                    };
-                    let left = self.stripe.arm_next_round(arming.id, stays);
+                    let next = Some(at(self.now));
+                    let left = self.stripe.arm_next_round(arming.id, usize::MAX, next);
                     assert_eq!(left, Some(usize::MAX), "a closed stripe arms no next round");
                 }
                 self.stripe.complete(arming.id, false, at(self.now));

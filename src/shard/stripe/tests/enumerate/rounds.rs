@@ -2,7 +2,7 @@
 
 use super::SHORT;
 use super::pair::{Ended, HASH, Known, Pair, Repeats, State, at};
-use crate::shard::stripe::{Claimed, EntryPhase, Moving, Start, Stays};
+use crate::shard::stripe::{Claimed, EntryPhase, Moving, Start};
 
 impl Pair {
     pub(super) fn pull_in(&mut self, key: usize, delay: u64) -> bool {
@@ -135,11 +135,8 @@ impl Pair {
             (Some((next, _)), _) => Some(next),
         };
         let number = self.ends.len();
-        let stays = Stays {
-            value: number,
-            next: asked.map(at),
-        };
-        let left = self.stripe.arm_next_round(arming.id, stays);
+        let next = asked.map(at);
+        let left = self.stripe.arm_next_round(arming.id, number, next);
         match wanted.filter(|_| !*told && successor.is_none()) {
             None => assert_eq!(left, Some(number), "it comes out"),
             Some(deadline) => {
