@@ -84,7 +84,7 @@ impl Map {
         let entered = self.groups().enter(hash(group), &group, |membership, _| {
             given.set(Some(membership));
             let admitted = (self.engine()).admit(0, |stripe| stripe.admit(hash(key), &key, false));
-            let (mut stripe, admission) = admitted.ok().expect("it is open, and unbounded");
+            let (mut stripe, admission) = admitted.expect("it is open, and unbounded");
             let arming = stripe.arm(admission, hash(key), key, given.take(), deadline, now);
             drop(stripe);
             let id = arming.id;
