@@ -282,13 +282,10 @@ impl Rig {
         deadline: Time,
     ) -> Result<Arming<u32, usize>, Refusal> {
         let hash = hash(key);
-        let mut given = Some(task);
-        self.engine().arm(
-            self.stripe_of(key),
-            &mut given,
-            |stripe, _| stripe.admit(hash, &key, false),
-            |stripe, admission, task| stripe.arm(admission, hash, key, task, deadline, now),
-        )
+        let (mut stripe, admission) = (self.engine()).admit(self.stripe_of(key), |stripe| {
+            stripe.admit(hash, &key, false)
+        })?;
+        Ok(stripe.arm(admission, hash, key, task, deadline, now))
     }
 
     pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {

@@ -42,7 +42,10 @@ use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{self, LockedStripes};
-use crate::shard::{DeferredActions, Layout, Refusal, Shards, Start, Stripe, Taken, Ticker};
+use crate::shard::{
+    DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
+    Taken, Ticker,
+};
 use crate::stats::Latenesses;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -174,6 +177,10 @@ pub(crate) struct Faults {
     /// How often a ticker found the pool at its maximum size while tasks waited.
     pub(crate) saturated: AtomicU64,
 }
+
+/// A stripe of an engine under its lock.
+pub(crate) type LockedBy<'a, F> =
+    StripeGuard<'a, <F as Frontend>::Key, <F as Frontend>::Payload, Engine<F>>;
 
 /// The arguments of [`Engine::assemble`] besides the front end.
 pub(crate) struct EngineParts {
@@ -341,58 +348,39 @@ impl<F: Frontend> Engine<F> {
         self.shards.with_groups(located, serve, run_deferred);
     }
 
-    /// Does the deferred actions of one operation. Called without a lock.
-    #[inline(never)]
-    fn run_deferred(&self, stripe: usize, deferred: DeferredActions) {
-        if let Some(slot) = deferred.ticket {
-            self.inject(Ticket {
-                stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
-                slot,
-            });
-        }
-        #[cfg(feature = "tokio")]
-        for (_, waiter) in deferred.to_notify {
-            // A task's waker is code of its runtime.
-            let _ = catch_panic(|| waiter.wake());
-        }
-        if deferred.emptied {
-            // USER-1: counted before the stripe reports itself empty, since the engine may look
-            // quiet from then on.
-            let _user_code = F::ENDS.then(|| self.after_run(stripe));
-            if self.closing.stripe_emptied() {
-                let _ = catch_panic(|| self.frontend.ended());
+    /// Takes the stripe's lock. The guard's drop does the deferred actions after unlocking.
+    #[inline]
+    pub(crate) fn lock(&self, stripe: usize) -> LockedBy<'_, F> {
+        StripeGuard::lock(self, stripe)
+    }
+
+    /// Takes the stripe's lock and admits an arming, which the caller makes under the same hold of
+    /// the lock.
+    #[inline]
+    pub(crate) fn admit<A>(
+        &self,
+        stripe: usize,
+        mut admit: impl FnMut(&mut Stripe<F::Key, F::Payload>) -> Result<A, Refusal>,
+    ) -> Result<(LockedBy<'_, F>, A), Refusal> {
+        loop {
+            let mut guard = self.lock(stripe);
+            let refusal = match admit(&mut guard) {
+                Ok(admission) => return Ok((guard, admission)),
+                Err(refusal) => refusal,
+            };
+            drop(guard);
+            if !self.may_retry(refusal) {
+                return Err(refusal);
             }
         }
     }
 
-    /// Admits and arms under one hold of the lock. `given` is taken only if the arming is accepted.
+    /// Returns whether a refused arming may be admitted now. Called without a lock.
     #[inline]
-    pub(crate) fn arm<T, A, R>(
-        &self,
-        stripe: usize,
-        given: &mut Option<T>,
-        admit: impl Fn(&mut Stripe<F::Key, F::Payload>, &T) -> Result<A, Refusal>,
-        mut arm: impl FnMut(&mut Stripe<F::Key, F::Payload>, A, T) -> R,
-    ) -> Result<R, Refusal> {
-        loop {
-            let answer = self.with(stripe, |stripe| {
-                let Some(value) = given.as_ref() else {
-                    unreachable!("`given` is taken only when it is armed");
-                };
-                let admission = admit(stripe, value)?;
-                let Some(value) = given.take() else {
-                    unreachable!("`given` was there under the same hold of the lock");
-                };
-                Ok(arm(stripe, admission, value))
-            });
-            match answer {
-                // Other stripes may hold unused permits. A refusal is exact only after those were
-                // collected, and collecting takes their locks, so this stripe's lock had to be
-                // released first.
-                Err(Refusal::NoPermit) if self.shards.collect_permits() => {}
-                answer => return answer,
-            }
-        }
+    fn may_retry(&self, refusal: Refusal) -> bool {
+        // Other stripes may hold unused permits. A refusal is exact only after those were
+        // collected, and collecting takes their locks, so the caller released its own first.
+        matches!(refusal, Refusal::NoPermit) && self.shards.collect_permits()
     }
 
     // === hand-over ===
@@ -492,6 +480,63 @@ impl<F: Frontend> Engine<F> {
     pub(crate) fn stripes_of(&self, shard: Option<usize>) -> impl Iterator<Item = usize> + use<F> {
         let step = shard.map_or(1, |_| self.shards.shards());
         (shard.unwrap_or(0)..self.shards.stripes()).step_by(step)
+    }
+}
+
+impl<F: Frontend<Key = ()>> Engine<F> {
+    /// Arms a timer without a key. `payload` makes the payload of an arming that is accepted; a
+    /// refusal returns `value` as it is.
+    #[inline]
+    pub(crate) fn arm_keyless<T>(
+        &self,
+        stripe: usize,
+        mut value: T,
+        payload: impl Fn(T) -> F::Payload,
+        deadline: Time,
+        now: Time,
+    ) -> Result<EntryId, (Refusal, T)> {
+        loop {
+            let answer = self.with(stripe, |stripe| match stripe.admit_keyless() {
+                Ok(admission) => {
+                    let payload = payload(value);
+                    Ok(stripe.arm_keyless(admission, (), payload, deadline, now))
+                }
+                Err(refusal) => Err((refusal, value)),
+            });
+            match answer {
+                Err((refusal, unused)) if self.may_retry(refusal) => value = unused,
+                answer => return answer,
+            }
+        }
+    }
+}
+
+impl<F: Frontend> RunDeferred<F::Key, F::Payload> for Engine<F> {
+    fn shards(&self) -> &Shards<F::Key, F::Payload> {
+        &self.shards
+    }
+
+    #[inline(never)]
+    fn run_deferred(&self, stripe: usize, deferred: DeferredActions) {
+        if let Some(slot) = deferred.ticket {
+            self.inject(Ticket {
+                stripe: u32::try_from(stripe).unwrap_or(u32::MAX),
+                slot,
+            });
+        }
+        #[cfg(feature = "tokio")]
+        for (_, waiter) in deferred.to_notify {
+            // A task's waker is code of its runtime.
+            let _ = catch_panic(|| waiter.wake());
+        }
+        if deferred.emptied {
+            // USER-1: counted before the stripe reports itself empty, since the engine may look
+            // quiet from then on.
+            let _user_code = F::ENDS.then(|| self.after_run(stripe));
+            if self.closing.stripe_emptied() {
+                let _ = catch_panic(|| self.frontend.ended());
+            }
+        }
     }
 }
 

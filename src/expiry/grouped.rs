@@ -1,7 +1,6 @@
 //! The calls of maps whose entries may belong to groups.
 
 use std::borrow::Borrow;
-use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
 
 use super::frontend::MapEntry;
@@ -10,7 +9,7 @@ use super::members::Member;
 use super::touch::{jitter_seed, touch_slot};
 use super::{Expiry, ExpiryMap, Groups, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
-use crate::shard::{EntryId, KeyHash, Refusal, Stripe, is_under_lock};
+use crate::shard::{Arming, EntryId, KeyHash, Refusal, Stripe, is_under_lock};
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
 const _: () = assert!(size_of::<MapEntry<u64, Option<Membership<String>>>>() == 40);
@@ -157,7 +156,7 @@ where
         G: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
     {
-        let (stripe, hash) = self.hash_of(&key);
+        let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let now = self.now();
         let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
@@ -166,50 +165,43 @@ where
         // drop is user code and takes that lock. The session comes first, so that its membership
         // leaves the group before the drop of the key, which is user code.
         let mut given = Some((session, key));
-        let no_room = Cell::new(false);
+        let mut no_room = false;
         let answer = self
             .groups()
             .enter(group_hash, group, |membership, is_full| {
-                if let Some((session, _)) = &mut given {
-                    session.tag = Some(membership);
-                }
-                let armed = self.engine.arm(
-                    stripe,
-                    &mut given,
-                    |stripe, (session, key)| {
-                        // A full group takes an entry only in place of one of its own members.
-                        // Whether this one is such a replacement is known only under the stripe's
-                        // lock.
-                        if is_full && !replaces_its_like(stripe, hash, key, session) {
-                            no_room.set(true);
-                            // `no_room` tells this apart: `admit` returns `Occupied` for other
-                            // calls only.
-                            return Err(Refusal::Occupied);
-                        }
-                        stripe.admit(hash, key, false)
-                    },
-                    |stripe, admission, (session, key)| {
-                        let arming = stripe.arm(admission, hash, key, session, deadline, now);
-                        (arming.id, arming.dropped)
-                    },
-                );
-                match armed {
-                    Ok((id, (key, mut old))) => {
-                        let left = old.as_mut().and_then(|old| old.tag.take());
-                        let member = member(stripe, id);
-                        (Entered::Armed(member, left), Ok((key, old)))
+                let Some((session, key)) = &mut given else {
+                    unreachable!("only an accepted arming takes the session");
+                };
+                session.tag = Some(membership);
+                let admitted = self.engine.admit(number, |stripe| {
+                    // A full group takes an entry only in place of one of its own members. Whether
+                    // this one is such a replacement is known only under the stripe's lock.
+                    if is_full && !replaces_its_like(stripe, hash, key, session) {
+                        no_room = true;
+                        // `no_room` tells this apart: `admit` returns `Occupied` for other calls
+                        // only.
+                        return Err(Refusal::Occupied);
                     }
-                    Err(refusal) => {
-                        let session = given.as_mut().map(|(session, _)| session);
-                        let membership = session.and_then(|session| session.tag.take());
-                        (Entered::Refused(membership), Err(refusal))
-                    }
-                }
+                    stripe.admit(hash, key, false)
+                });
+                let (mut stripe, admission) = match admitted {
+                    Ok(admitted) => admitted,
+                    Err(refusal) => return (Entered::Refused(session.tag.take()), Err(refusal)),
+                };
+                let Some((session, key)) = given.take() else {
+                    unreachable!("the session was there when it was admitted");
+                };
+                let Arming { id, dropped, .. } =
+                    stripe.arm(admission, hash, key, session, deadline, now);
+                drop(stripe);
+                let (key, mut old) = dropped;
+                let left = old.as_mut().and_then(|old| old.tag.take());
+                (Entered::Armed(member(number, id), left), Ok((key, old)))
             });
         let refusal = match answer {
             Some(Ok((_key, None))) => return Ok(Inserted::New),
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
-            Some(Err(refusal)) if !no_room.get() => InsertRefusal::of(refusal),
+            Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),
             None if is_under_lock() => InsertRefusal::UnderLock,
             // A closed map must not answer `GroupFull`, which invites the caller to try again.
             _ if self.state() != Lifecycle::Running => InsertRefusal::Closed,

@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, Hash};
 use super::frontend::MapEntry;
 use super::touch::jitter_seed;
 use super::{Expiry, ExpiryMap, Found, Grouping, InsertError, InsertRefusal, Inserted};
-use crate::shard::Arming;
 
 impl<K, V, S, G> ExpiryMap<K, V, S, G>
 where
@@ -86,47 +85,43 @@ where
         expiry: Expiry,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
-        let (stripe, hash) = self.hash_of(&key);
+        let (number, hash) = self.hash_of(&key);
         let now = self.now();
         let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
-        let mut given = Some((key, session));
-        let answer = self.engine.arm(
-            stripe,
-            &mut given,
-            |stripe, (key, _)| {
-                // An entry whose lifetime is over counts as absent, even if it still waits for its
-                // delivery.
-                let slot = if if_absent {
-                    stripe.find(hash, key)
-                } else {
-                    None
-                };
-                let session = slot.and_then(|slot| stripe.pending_payload(slot));
-                let is_over = session.is_some_and(|(session, _)| !session.lives(now));
-                stripe.admit(hash, key, if_absent && !is_over)
-            },
-            |stripe, admission, (key, session)| {
-                // The usual case, without the large answer of `arm`.
-                if admission.is_vacant() {
-                    stripe.arm_vacant(hash, key, session, deadline, now);
-                    return (None, None);
-                }
-                let Arming { dropped, .. } =
-                    stripe.arm(admission, hash, key, session, deadline, now);
-                dropped
-            },
-        );
-        match (answer, given) {
-            (Ok((_key, None)), _) => Ok(Inserted::New),
-            (Ok((_key, Some(old))), _) => Ok(Inserted::Replaced(old.value)),
-            (Err(refusal), Some((key, session))) => Err(InsertError {
-                key,
-                value: session.value,
-                refusal: InsertRefusal::of(refusal),
-            }),
-            (Err(_), None) => unreachable!("a refused call takes nothing"),
+        let admitted = self.engine.admit(number, |stripe| {
+            // An entry whose lifetime is over counts as absent, even if it still waits for its
+            // delivery.
+            let slot = if if_absent {
+                stripe.find(hash, &key)
+            } else {
+                None
+            };
+            let session = slot.and_then(|slot| stripe.pending_payload(slot));
+            let is_over = session.is_some_and(|(session, _)| !session.lives(now));
+            stripe.admit(hash, &key, if_absent && !is_over)
+        });
+        let (mut stripe, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                return Err(InsertError {
+                    key,
+                    value: session.value,
+                    refusal: InsertRefusal::of(refusal),
+                });
+            }
+        };
+        // The usual case, without the large answer of `arm`.
+        if admission.is_vacant() {
+            stripe.arm_vacant(hash, key, session, deadline, now);
+            return Ok(Inserted::New);
         }
+        let arming = stripe.arm(admission, hash, key, session, deadline, now);
+        drop(stripe);
+        Ok(match arming.dropped {
+            (_key, None) => Inserted::New,
+            (_key, Some(old)) => Inserted::Replaced(old.value),
+        })
     }
 
     /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime

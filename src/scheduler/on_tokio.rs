@@ -223,14 +223,10 @@ where
         R: Future<Output = ()> + Send + 'static,
     {
         let runtime = self.runtime.clone();
-        let mut given = Some((key, Box::new(Spawn { make, runtime })));
-        let answer =
-            (self.handle).arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
-        match (answer, given) {
-            (Ok(scheduled), _) => Ok(scheduled),
-            (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.make)),
-            (Err(_), None) => unreachable!("a refused call takes nothing"),
-        }
+        let task = Box::new(Spawn { make, runtime });
+        (self.handle)
+            .arm_boxed(key, task, deadline, now, upsert, |task| Task::of(task))
+            .map_err(|(refusal, task)| refused(refusal, task.make))
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) mod batch;
 mod doorbell;
 mod entry;
 mod finalize_hash;
+mod guard;
 pub(crate) mod permits;
 mod stripe;
 mod ticker;
@@ -41,6 +42,7 @@ use backlog::Backlog;
 use doorbell::Doorbell;
 pub(crate) use entry::End;
 use finalize_hash::HashFinalizer;
+pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index,

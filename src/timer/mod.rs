@@ -231,28 +231,18 @@ impl Timer {
         let now = engine.now();
         let deadline = now + delay;
         let stripe = stripe_of_thread(engine);
-        let mut given = Some(Box::new(task));
-        let answer = engine.arm(
-            stripe,
-            &mut given,
-            |stripe, _| stripe.admit_keyless(),
-            |stripe, admission, task| {
-                stripe.arm_keyless(admission, (), TimerAction::Run(task), deadline, now)
-            },
-        );
-        match (answer, given) {
-            (Ok(id), _) => Ok(Timeout {
+        let task = Box::new(task);
+        let action = |task: Box<F>| TimerAction::Run(task);
+        match engine.arm_keyless(stripe, task, action, deadline, now) {
+            Ok(id) => Ok(Timeout {
                 link: Arc::clone(&self.links[stripe]),
                 stripe,
                 id,
                 cancelled: AtomicBool::new(false),
             }),
-            (Err(Refusal::NoPermit | Refusal::NoSlot), Some(task)) => {
-                Err(ScheduleError::Full(*task))
-            }
-            (Err(Refusal::UnderLock), Some(task)) => Err(ScheduleError::UnderLock(*task)),
-            (Err(_), Some(task)) => Err(ScheduleError::Closed(*task)),
-            (Err(_), None) => unreachable!("a refused call takes nothing"),
+            Err((Refusal::NoPermit | Refusal::NoSlot, task)) => Err(ScheduleError::Full(*task)),
+            Err((Refusal::UnderLock, task)) => Err(ScheduleError::UnderLock(*task)),
+            Err((_, task)) => Err(ScheduleError::Closed(*task)),
         }
     }
 

@@ -352,34 +352,22 @@ impl Sleep {
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
         let stripe = stripe_of_thread(engine);
-        let mut given = Some(WakeUp(Some(context.waker().clone())));
-        let answer = engine.arm(
-            stripe,
-            &mut given,
-            |stripe, _| stripe.admit_keyless(),
-            |stripe, admission, wake_up| {
-                stripe.arm_keyless(
-                    admission,
-                    (),
-                    TimerAction::Wake(wake_up),
-                    self.deadline,
-                    now,
-                )
-            },
-        );
-        // A refused waker is dropped without waking: this poll reports the error itself.
-        if let Some(mut unused) = given {
-            drop(unused.0.take());
-        }
-        match answer {
+        let wake_up = WakeUp(Some(context.waker().clone()));
+        let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
+        let (refusal, mut unused) = match armed {
             Ok(id) => {
                 self.armed = Some((stripe, id));
-                Poll::Pending
+                return Poll::Pending;
             }
-            Err(Refusal::NoPermit | Refusal::NoSlot) => Poll::Ready(Err(SleepError::Full)),
-            Err(Refusal::UnderLock) => Poll::Ready(Err(SleepError::UnderLock)),
-            Err(_) => Poll::Ready(Err(SleepError::Closed)),
-        }
+            Err(refused) => refused,
+        };
+        // A refused waker is dropped without waking: this poll reports the error itself.
+        drop(unused.0.take());
+        Poll::Ready(Err(match refusal {
+            Refusal::NoPermit | Refusal::NoSlot => SleepError::Full,
+            Refusal::UnderLock => SleepError::UnderLock,
+            _ => SleepError::Closed,
+        }))
     }
 
     /// Cancels the timer without waking the task. Under a lock, this happens when the lock is

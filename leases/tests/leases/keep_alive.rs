@@ -164,7 +164,11 @@ fn r14_r26_a_function_that_panics_or_answers_too_little_ends_no_series() {
                 _ => None,
             })
             .collect();
-        assert!(errors.iter().any(|error| error.contains("outcome is missing")));
+        assert!(
+            errors
+                .iter()
+                .any(|error| error.contains("outcome is missing"))
+        );
         assert!(errors.iter().any(|error| error.contains("down")));
         // What comes later is renewed like everything else.
         let next = keep_alive.keep(9_999, LEASE).unwrap();

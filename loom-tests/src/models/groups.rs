@@ -81,15 +81,10 @@ impl Map {
         let given = Cell::new(None);
         let entered = self.groups().enter(hash(group), &group, |membership, _| {
             given.set(Some(membership));
-            let armed = self.engine().arm(
-                0,
-                &mut Some(()),
-                |stripe, ()| stripe.admit(hash(key), &key, false),
-                |stripe, admission, ()| {
-                    stripe.arm(admission, hash(key), key, given.take(), deadline, now)
-                },
-            );
-            let arming = armed.expect("it is open, and unbounded");
+            let admitted = (self.engine()).admit(0, |stripe| stripe.admit(hash(key), &key, false));
+            let (mut stripe, admission) = admitted.expect("it is open, and unbounded");
+            let arming = stripe.arm(admission, hash(key), key, given.take(), deadline, now);
+            drop(stripe);
             let id = arming.id;
             let left = arming.dropped.1;
             let replaced = left.is_some();

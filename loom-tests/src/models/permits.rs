@@ -45,7 +45,7 @@ impl Permits {
         })
     }
 
-    /// Takes a permit, as `Engine::arm` does.
+    /// Takes a permit, as `Engine::admit` does.
     fn take(&self, stripe: usize) -> bool {
         loop {
             let taken = self.pool.take(&mut self.stripes[stripe].lock());

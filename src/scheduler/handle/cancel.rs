@@ -48,24 +48,21 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let mut garbage = (None, None);
-        let answer = self.engine.with(stripe, |stripe| {
-            let Some(slot) = stripe.find(hash, key) else {
-                return Cancel::NotFound;
+        let mut stripe = self.engine.lock(stripe);
+        let Some(slot) = stripe.find(hash, key) else {
+            return Cancel::NotFound;
+        };
+        if let Some((deadline, key, task)) = stripe.cancel_armed(slot) {
+            drop(stripe);
+            drop_catching((key, task));
+            return Cancel::Cancelled {
+                deadline,
+                running: false,
             };
-            if let Some((deadline, key, task)) = stripe.cancel_armed(slot) {
-                garbage = (Some(key), Some(task));
-                return Cancel::Cancelled {
-                    deadline,
-                    running: false,
-                };
-            }
-            let (answer, dropped) = Self::cancel_answer(stripe.cancel_running(slot));
-            garbage = dropped;
-            answer
-        });
-        drop_catching(garbage);
-        answer
+        }
+        let cancelling = stripe.cancel_running(slot);
+        drop(stripe);
+        Self::answer(cancelling)
     }
 
     /// Cancels, and waits for the end of a run in progress. While it waits, arming the key is

@@ -10,7 +10,7 @@ use super::super::task::{Once, Task};
 use super::{Handle, Upsert};
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
-use crate::shard::{Arming, Refusal};
+use crate::shard::Refusal;
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -181,54 +181,47 @@ where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
         // The box is made outside the lock. A refused call returns the closure from the same box.
-        let mut given = Some((key, Box::new(Once(task))));
-        let answer = self.arm_boxed(&mut given, deadline, now, upsert, |task| Task::of(task));
-        match (answer, given) {
-            (Ok(scheduled), _) => Ok(scheduled),
-            (Err(refusal), Some((_key, task))) => Err(refused(refusal, task.0)),
-            (Err(_), None) => unreachable!("a refused call takes nothing"),
-        }
+        let task = Box::new(Once(task));
+        self.arm_boxed(key, task, deadline, now, upsert, |task| Task::of(task))
+            .map_err(|(refusal, task)| refused(refusal, task.0))
     }
 
-    /// Arms a boxed task. `given` is taken only if the arming is accepted.
+    /// Arms a boxed task. A refusal returns it.
     pub(in crate::scheduler) fn arm_boxed<T>(
         &self,
-        given: &mut Option<(K, T)>,
+        key: K,
+        task: T,
         deadline: Time,
         now: Time,
         upsert: Upsert,
-        boxed: impl Fn(T) -> Task<K, S>,
-    ) -> Result<Scheduled, Refusal> {
-        let Some((key, _)) = given.as_ref() else {
-            unreachable!("the caller passes a task");
+        boxed: impl FnOnce(T) -> Task<K, S>,
+    ) -> Result<Scheduled, (Refusal, T)> {
+        let (number, hash) = self.hash_of(&key);
+        let if_absent = upsert == Upsert::IfAbsent;
+        let admitted = (self.engine).admit(number, |stripe| stripe.admit(hash, &key, if_absent));
+        let (mut stripe, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Err((refusal, task)),
         };
-        let (stripe, hash) = self.hash_of(key);
-        let (mut replaced, mut after_run, mut garbage) = (None, false, (None, None));
-        let id = self.engine.arm(
-            stripe,
-            given,
-            |stripe, (key, _)| stripe.admit(hash, key, upsert == Upsert::IfAbsent),
-            |stripe, admission, (key, task)| {
-                // The usual case, without the large answer of `arm`.
-                if admission.is_vacant() {
-                    return stripe.arm_vacant(hash, key, boxed(task), deadline, now);
-                }
-                let id;
-                Arming {
-                    id,
-                    replaced,
-                    after_run,
-                    dropped: garbage,
-                } = stripe.arm(admission, hash, key, boxed(task), deadline, now);
-                id
-            },
-        )?;
-        drop_catching(garbage);
+        // The usual case, without the large answer of `arm`.
+        if admission.is_vacant() {
+            let id = stripe.arm_vacant(hash, key, boxed(task), deadline, now);
+            drop(stripe);
+            return Ok(Scheduled {
+                id: self.timer_id(number, id),
+                deadline,
+                replaced: None,
+                after_run: false,
+            });
+        }
+        let arming = stripe.arm(admission, hash, key, boxed(task), deadline, now);
+        drop(stripe);
+        drop_catching(arming.dropped);
         Ok(Scheduled {
-            id: self.timer_id(stripe, id),
+            id: self.timer_id(number, arming.id),
             deadline,
-            replaced,
-            after_run,
+            replaced: arming.replaced,
+            after_run: arming.after_run,
         })
     }
 }

@@ -104,13 +104,10 @@ where
             Err(InvalidCadence::Zero) => return Err(ScheduleError::ZeroPeriod(task)),
             Err(InvalidCadence::NoRound) => return Err(ScheduleError::NoRound(task)),
         };
-        let mut given = Some((key, Box::new(Repeat::new(task, cadence))));
-        let answer = self.arm_boxed(&mut given, deadline, now, Upsert::Always, |repeat| {
+        let repeat = Box::new(Repeat::new(task, cadence));
+        self.arm_boxed(key, repeat, deadline, now, Upsert::Always, |repeat| {
             Task::of(repeat)
-        });
-        answer.map_err(|refusal| match given {
-            Some((_key, repeat)) => refused(refusal, repeat.into_task()),
-            None => unreachable!("a refused call takes nothing"),
         })
+        .map_err(|(refusal, repeat)| refused(refusal, repeat.into_task()))
     }
 }
