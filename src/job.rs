@@ -98,6 +98,14 @@ fn message_of(payload: &(dyn Any + Send)) -> String {
 mod tests {
     use super::*;
 
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("in drop");
+        }
+    }
+
     #[test]
     fn a_panic_is_contained_and_its_message_kept() {
         assert_eq!(catch_panic(|| 7), Ok(7));
@@ -114,23 +122,11 @@ mod tests {
 
     #[test]
     fn c110_a_panic_in_the_drop_of_a_panic_is_contained() {
-        struct Bomb;
-        impl Drop for Bomb {
-            fn drop(&mut self) {
-                panic!("in drop");
-            }
-        }
         assert!(catch_panic(|| std::panic::panic_any(Bomb)).is_err());
     }
 
     #[test]
     fn a_panic_in_the_drop_of_a_pair_goes_on_when_both_are_gone() {
-        struct Bomb;
-        impl Drop for Bomb {
-            fn drop(&mut self) {
-                panic!("in drop");
-            }
-        }
         struct InUnwinding<F: FnMut()>(F);
         impl<F: FnMut()> Drop for InUnwinding<F> {
             fn drop(&mut self) {
@@ -151,15 +147,15 @@ mod tests {
 
     #[test]
     fn panics_in_many_drops_are_told_as_one() {
-        struct Bomb<'a>(&'a std::cell::Cell<u32>);
-        impl Drop for Bomb<'_> {
+        struct CountedBomb<'a>(&'a std::cell::Cell<u32>);
+        impl Drop for CountedBomb<'_> {
             fn drop(&mut self) {
                 self.0.set(self.0.get() + 1);
                 panic!("drop {}", self.0.get());
             }
         }
         let drops = std::cell::Cell::new(0);
-        let bombs = (0..5).map(|_| (Bomb(&drops), Some(Bomb(&drops))));
+        let bombs = (0..5).map(|_| (CountedBomb(&drops), Some(CountedBomb(&drops))));
         let bombs: Vec<_> = bombs.collect();
         assert_eq!(catch_panic(|| drop_each(bombs)), Err("drop 1".to_owned()));
         assert_eq!(drops.get(), 10);

@@ -1,15 +1,21 @@
-//! User code that runs under a lock, for crates that build on this one.
+//! Calls from user code that runs under a lock, for crates that build on this one.
 //!
-//! A key's `Eq` and `Clone`, a value's `Clone`, a group's `Eq`, and closures that look at a value in
-//! its place run while the calling thread has a lock of a map or a scheduler. From there nothing may
-//! call a map or a scheduler: the thread could wait for a lock that it has itself. Calls of this crate
-//! panic there; the drops of its types put their work off until the lock is free.
+//! Some user code runs while the calling thread holds a lock of a map or a scheduler:
 //!
-//! A type of another crate that calls this one can be a part of a key or a value too, so its methods
-//! and its drop may run under such a lock. This module tells them:
+//! - `Eq` and `Clone` of a key, `Clone` of a value, and `Eq` of a group,
+//! - closures that get a value in its place, such as that of [`ExpiryMap::update`].
+//!
+//! This code must not call a map or a scheduler, because the thread could wait for a lock that it
+//! holds itself. Calls of this crate panic there. The drops of this crate's types defer their work
+//! until the lock is released.
+//!
+//! A type of another crate that calls this one can be a part of a key or a value, too. Then its
+//! methods and its drop may run under such a lock, and should use this module:
 //!
 //! - A method calls [`check`] before it changes anything.
-//! - A drop leaves what calls a map or a scheduler to [`when_unlocked`].
+//! - A drop passes its calls of maps and schedulers to [`when_unlocked`].
+//!
+//! [`ExpiryMap::update`]: crate::ExpiryMap::update
 //!
 //! # Examples
 //!
@@ -53,7 +59,8 @@ use std::fmt;
 use crate::error::UNDER_LOCK;
 use crate::shard;
 
-/// Whether the calling thread has a lock of a map or a scheduler, so that calls to any of them panic.
+/// Returns whether the calling thread holds a lock of a map or a scheduler. If so, calls to any of
+/// them panic.
 ///
 /// # Examples
 ///
@@ -82,13 +89,14 @@ pub fn is_under_lock() -> bool {
 ///
 /// # Errors
 ///
-/// [`UnderLock`]: it has a lock of a map or a scheduler, and panics. That happens in panic hooks and
-/// in drops, see [panic hooks](crate#panic-hooks). A second panic would end the process there, so the
-/// caller has to do without.
+/// Returns [`UnderLock`] if the thread holds such a lock and is panicking. That happens in panic
+/// hooks and in drops; see [panic hooks](crate#panic-hooks). A second panic would end the process
+/// there, so the caller must go on without the call.
 ///
 /// # Panics
 ///
-/// If the thread has such a lock and does not panic yet. It says which user code may have called.
+/// Panics if the thread holds such a lock and is not panicking yet. The message names the user code
+/// that may have called.
 ///
 /// # Examples
 ///
@@ -164,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_check_fails_under_a_lock_and_panics_only_if_nothing_else_does() {
-        struct InUnwinding(Arc<AtomicUsize>);
-        impl Drop for InUnwinding {
+        struct CheckInUnwinding(Arc<AtomicUsize>);
+        impl Drop for CheckInUnwinding {
             fn drop(&mut self) {
                 let refused = check().unwrap_err();
                 assert!(refused.to_string().contains("holds a lock"));
@@ -178,7 +186,7 @@ mod tests {
         let panicked = catch_panic(|| {
             let _lock = ReentrancyGuard::begin();
             assert!(is_under_lock());
-            let _in_unwinding = InUnwinding(Arc::clone(&seen));
+            let _in_unwinding = CheckInUnwinding(Arc::clone(&seen));
             let _ = check();
         });
         assert!(panicked.unwrap_err().contains("run under a lock"));

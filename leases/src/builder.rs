@@ -153,8 +153,8 @@ impl LeasesBuilder {
     ///
     /// The drop of a guard may leave its release to the background. If the program ended right
     /// then, the lock would stay locked until its lease has run out. So the last drop waits until
-    /// each release has been sent to the store, but for at most this limit by the clock of this
-    /// machine.
+    /// each release has been sent to the store. It waits for at most this limit, by the clock of
+    /// this machine.
     ///
     /// The wait blocks the thread, also one of an async runtime. If `Leases` come and go while a
     /// runtime works, choose a shorter limit, or keep one clone while the runtime lives.

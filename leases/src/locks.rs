@@ -298,9 +298,10 @@ impl Leases {
     ///
     /// # Blocking
     ///
-    /// Blocks until the store has answered, or failed, for each lock that was held and each release
-    /// that was queued before, but for at most `limit` by the leases' clock. The remaining locks
-    /// are released in the background while the process lives; otherwise their leases run out.
+    /// Blocks until the store has answered, or failed, for each lock that was held and for each
+    /// release that was queued before. It blocks for at most `limit` by the leases' clock. The
+    /// remaining locks are released in the background while the process lives. If it ends before,
+    /// their leases run out.
     ///
     /// # Examples
     ///

@@ -273,9 +273,9 @@ mod tests {
         }
     }
 
-    struct Rng(u64);
+    struct Sequence(u64);
 
-    impl Rng {
+    impl Sequence {
         fn below(&mut self, end: usize) -> usize {
             self.0 = crate::shard::splitmix64(self.0);
             (self.0 >> 32) as usize % end
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn it_does_what_a_map_does_while_it_grows_and_shrinks() {
         for seed in 0..200 {
-            let mut rng = Rng(seed);
+            let mut rng = Sequence(seed);
             let mut members = Members::new();
             let mut model = BTreeMap::new();
             let mut next = 0;

@@ -200,7 +200,7 @@ where
     /// let scheduler = Scheduler::<u64>::new()?;
     /// let timers = scheduler.handle();
     /// scheduler.handle().schedule(7, Duration::ZERO, |_| println!("done"))?;
-    /// // Pending timers still run, but for no more than 10 s.
+    /// // Pending timers still run. After 10 s the rest is handed back.
     /// let limit = Duration::from_secs(10);
     /// let report = scheduler.shutdown(Shutdown::Drain { limit }).expect("not called from a task");
     /// assert!(report.handed_back.is_empty());

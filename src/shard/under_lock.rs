@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_call_from_under_a_lock_panics_unless_the_thread_does_already() {
-        struct InUnwinding(Log);
-        impl Drop for InUnwinding {
+        struct CallInUnwinding(Log);
+        impl Drop for CallInUnwinding {
             fn drop(&mut self) {
                 let lock = ReentrancyGuard::begin();
                 assert!(lock.is_inert());
@@ -253,7 +253,7 @@ mod tests {
         let panicked = catch_panic(|| {
             let lock = ReentrancyGuard::begin();
             assert!(!lock.is_inert());
-            let _in_unwinding = InUnwinding(log.clone());
+            let _in_unwinding = CallInUnwinding(log.clone());
             let _again = ReentrancyGuard::begin();
         });
         assert!(panicked.unwrap_err().contains("run under a lock"));

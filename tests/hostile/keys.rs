@@ -3,14 +3,14 @@
 
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use kit::quiet::{WANTED, hush, panics};
 use kit::wait;
 use tourbillon::test_util::Stepped;
-use tourbillon::{Cancel, Handle, Scheduler, TimerState};
+use tourbillon::{AfterPanic, Cancel, Handle, Next, Period, Scheduler, TimerState};
 
 const T: Duration = Duration::from_millis(1);
 
@@ -291,6 +291,40 @@ fn a_clone_that_fails_at_a_claim_costs_that_run_alone() {
             assert_eq!(timers.stats().panicked, 1);
             assert!(timers.is_empty() && timers.stats().balances());
         }
+    }
+}
+
+/// A stepped scheduler records each round with a clone of the key.
+#[test]
+fn a_clone_that_panics_while_a_round_is_recorded_is_a_panic_of_that_round() {
+    for (after, goes_on) in [(AfterPanic::Continue, true), (AfterPanic::Stop, false)] {
+        hush();
+        let scheduler = Scheduler::<Key>::builder()
+            .shards(1)
+            .stripes(1)
+            .build_stepped(0)
+            .unwrap();
+        let timers = scheduler.handle();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let period = Period::fixed_delay(T).on_panic(after);
+        let repeated = timers.repeat(Key(1), period, move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Next::Again
+        });
+        repeated.unwrap();
+        scheduler.advance(T);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        // The claim makes the first clone, the record the second one.
+        plan(What::Clone, 1, Deed::Panic);
+        assert!(scheduler.advance(T).is_empty(), "nothing was recorded");
+        assert!(done());
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "the task was not called");
+        assert_eq!(timers.stats().panicked, 1);
+        assert_eq!(timers.contains(&Key(1)), goes_on);
+        scheduler.advance(T);
+        assert_eq!(calls.load(Ordering::Relaxed), 1 + usize::from(goes_on));
+        assert!(timers.stats().balances());
     }
 }
 

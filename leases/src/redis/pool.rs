@@ -37,7 +37,7 @@ type ConnectionTurns = (Sender<()>, Receiver<()>);
 /// The longest idle time after which a connection is used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(60);
 
-/// Who makes a call.
+/// The caller for whom a connection is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     /// A thread of the user, for this destination. There may be any number of such threads.

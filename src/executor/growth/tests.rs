@@ -282,13 +282,13 @@ const STEP: u64 = 50;
 
 /// What a task does: computes, then blocks; in microseconds.
 #[derive(Clone, Copy)]
-struct Task {
+struct SimulatedTask {
     computes: u64,
     blocks: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Busy {
+struct RunningTask {
     computes: u64,
     blocks: u64,
 }
@@ -299,9 +299,9 @@ struct Simulated {
     most: usize,
     cores: usize,
     /// The present task; `None` if the worker is idle.
-    workers: Vec<Option<Busy>>,
+    workers: Vec<Option<RunningTask>>,
     queue: VecDeque<u64>,
-    task: Task,
+    task: SimulatedTask,
     claims: u64,
     latest: u64,
 }
@@ -338,7 +338,7 @@ impl Simulated {
         if let Some(due) = self.queue.pop_front() {
             self.claims += 1;
             self.latest = self.latest.max(now - due);
-            self.workers[worker] = Some(Busy {
+            self.workers[worker] = Some(RunningTask {
                 computes: self.task.computes,
                 blocks: self.task.blocks,
             });
@@ -368,14 +368,19 @@ impl Crew for Simulated {
     }
 
     fn look(&mut self) -> Look {
-        let able = |worker: &&Option<Busy>| worker.is_none_or(|busy| busy.computes > 0);
+        let able = |worker: &&Option<RunningTask>| worker.is_none_or(|busy| busy.computes > 0);
         Look::Able(self.workers.iter().filter(able).count())
     }
 }
 
 /// Makes `per_milli` tasks a millisecond due for the given number of milliseconds. Returns the
 /// final number of workers, and the greatest lateness in the second half, in milliseconds.
-fn simulate(task: Task, per_milli: u64, millis: u64, cores: impl Fn(u64) -> usize) -> (usize, u64) {
+fn simulate(
+    task: SimulatedTask,
+    per_milli: u64,
+    millis: u64,
+    cores: impl Fn(u64) -> usize,
+) -> (usize, u64) {
     let mut pool = Simulated {
         wanted: 2,
         most: 64,
@@ -424,7 +429,7 @@ fn c106_tasks_that_only_compute_never_get_more_than_one_extra_worker() {
         (50_000, 1),
         (500_000, 1),
     ] {
-        let task = Task {
+        let task = SimulatedTask {
             computes,
             blocks: 0,
         };
@@ -451,7 +456,7 @@ fn c106_tasks_that_block_briefly_get_the_workers_that_they_need() {
         (1_900, 8),
         (10_000, 40),
     ] {
-        let task = Task {
+        let task = SimulatedTask {
             computes: 0,
             blocks,
         };
@@ -468,7 +473,7 @@ fn c106_tasks_that_block_briefly_get_the_workers_that_they_need() {
 
 #[test]
 fn c106_tasks_that_block_for_long_get_all_there_are_within_milliseconds() {
-    let task = Task {
+    let task = SimulatedTask {
         computes: 0,
         blocks: 500_000,
     };
@@ -479,7 +484,7 @@ fn c106_tasks_that_block_for_long_get_all_there_are_within_milliseconds() {
 
 #[test]
 fn tasks_that_compute_and_block_get_workers_until_the_cores_are_busy() {
-    let task = Task {
+    let task = SimulatedTask {
         computes: 200,
         blocks: 1_000,
     };

@@ -227,9 +227,9 @@ impl Rig {
 }
 
 /// A small generator, so that failures repeat.
-struct Random(u64);
+struct Xorshift(u64);
 
-impl Random {
+impl Xorshift {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -447,7 +447,7 @@ fn c028_a_jump_of_years_costs_slots_and_not_ticks() {
 #[test]
 fn c029_a_clock_that_goes_back_changes_nothing() {
     let mut rig = Rig::new(1 << 40, 0);
-    let mut random = Random(29);
+    let mut random = Xorshift(29);
     let mut dues: Vec<u64> = (0..1_000)
         .map(|_| (1 << 40) + 1 + random.below(5_000))
         .collect();
@@ -485,7 +485,7 @@ fn c030_any_cadence_finds_every_entry() {
 #[test]
 fn c032_random_entries_and_random_steps() {
     for (n, origin) in ORIGINS.into_iter().enumerate() {
-        let mut random = Random(n as u64 + 32);
+        let mut random = Xorshift(n as u64 + 32);
         let mut rig = Rig::new(STARTS[n], origin);
         let mut waiting: Vec<u64> = Vec::new();
         for _ in 0..200 {
@@ -507,7 +507,7 @@ fn c032_random_entries_and_random_steps() {
 
 #[test]
 fn c032_five_thousand_entries() {
-    let mut random = Random(5_000);
+    let mut random = Xorshift(5_000);
     let mut wheel = CoreWheel::new(Tick::ZERO, 99);
     let mut arena = Arena::default();
     let mut dues: Vec<u64> = (0..5_000).map(|_| random.distance()).collect();
@@ -549,7 +549,7 @@ fn c036_what_is_inserted_during_an_oversleep_is_never_early() {
 fn c033_overslept_entries_come_in_order() {
     for origin in ORIGINS {
         let mut rig = Rig::new(0, origin);
-        let mut random = Random(33);
+        let mut random = Xorshift(33);
         let mut dues: Vec<u64> = (0..500).map(|_| random.below(300_000)).collect();
         for &due in &dues {
             let id = rig.insert(due.min(10));
@@ -1008,7 +1008,7 @@ fn c147_cancelling_the_earliest_wakes_once_at_most() {
 fn c145_random_calls_keep_every_invariant() {
     // `Rig` compares the next wake-up with a walk over all entries after every call.
     for seed in 1..=40 {
-        let mut random = Random(seed * 0x9e37_79b9);
+        let mut random = Xorshift(seed * 0x9e37_79b9);
         let start = STARTS[random.below(7) as usize] >> random.below(2);
         let mut rig = Rig::new(start, ORIGINS[random.below(6) as usize]);
         let mut ids: Vec<u32> = Vec::new();

@@ -307,8 +307,8 @@ fn a_feed_that_was_overtaken_takes_nothing_back() {
 
 #[test]
 fn a_waker_that_panics_leaves_no_other_asleep() {
-    struct Bomb;
-    impl Wake for Bomb {
+    struct PanickingWaker;
+    impl Wake for PanickingWaker {
         fn wake(self: Arc<Self>) {
             panic!("a runtime's mistake");
         }
@@ -324,9 +324,9 @@ fn a_waker_that_panics_leaves_no_other_asleep() {
         let lease_state = LeaseState::new(at(0), at(1), Time::MAX, None, panics);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let wakers = [
-            Waker::from(Arc::new(Bomb)),
+            Waker::from(Arc::new(PanickingWaker)),
             Waker::from(Arc::clone(&count)),
-            Waker::from(Arc::new(Bomb)),
+            Waker::from(Arc::new(PanickingWaker)),
             Waker::from(Arc::clone(&count)),
         ];
         for waker in &wakers {
