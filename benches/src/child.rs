@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::cli::Order;
 use crate::machine::{self, Busy, Others, resident_bytes};
-use crate::pingpong;
 use crate::recorder::{early_so_far, fired_so_far};
 use crate::systems;
 use crate::wire::{Filled, Reply, Request};
@@ -21,6 +20,7 @@ pub(crate) struct Child {
 /// Serves until the parent closes the child's input.
 pub(crate) fn serve(order: &Order) -> io::Result<()> {
     machine::end_with_the_parent();
+    order.set_up.choose();
     let unknown = |what: &str| io::Error::other(format!("no {what} of that name"));
     let workload = workloads::find(&order.workload).ok_or_else(|| unknown("workload"))?;
     let mut child = Child {
@@ -78,10 +78,8 @@ impl Child {
     /// do: that would be each other.
     pub(crate) fn rounds(&mut self, mut round: impl FnMut(&Request) -> Measured) -> io::Result<()> {
         let alone = self.workload.children != Children::Together;
-        let ping = || alone.then(pingpong::round_trip_ns).flatten();
         for line in io::stdin().lock().lines() {
             let request: Request = serde_json::from_str(&line?)?;
-            let ping_before = ping();
             let fired_before = fired_so_far();
             let early_before = early_so_far();
             let busy = alone.then(Busy::now).flatten();
@@ -89,13 +87,9 @@ impl Child {
             let others = Busy::others_since(busy);
             let fired = fired_so_far() - fired_before;
             let early = early_so_far() - early_before;
-            let ping_after = ping();
             say(&Reply {
                 figures: measured.figures,
                 seconds: measured.took.as_secs_f64(),
-                ping_ns: ping_before
-                    .zip(ping_after)
-                    .map(|(before, after)| before.max(after)),
                 others: others.map(Others::cores),
                 disturbed: others.is_some_and(Others::disturb),
                 fired,

@@ -1,33 +1,55 @@
 //! The command line, parsed by hand: a few options need no dependency.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use crate::mode::Borders;
+use crate::systems::SetUp;
 use crate::workloads::Form;
 use crate::{systems, workloads};
 
 /// What the command line asks for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Command {
     Help,
     Run(Options),
-    /// The document made of an earlier run's JSON, to stdout.
-    Show(PathBuf),
+    /// The document made of an earlier run's JSON, to stdout, and the plots.
+    Show(Shown),
+    /// The histogram of the ping-pong over this time.
+    Modes(Duration, Borders),
     /// Hidden: this process is a child of a run.
     Child(Order),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) json: PathBuf,
+    /// A folder for the plots.
+    pub(crate) plots: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) form: Form,
-    pub(crate) rounds: usize,
+    /// The form's own if `None`.
+    pub(crate) rounds: Option<usize>,
+    /// The form's own if `None`.
+    pub(crate) time: Option<Duration>,
     /// Names of workloads; all if empty.
     pub(crate) only: Vec<String>,
     /// Names of systems; all if empty.
     pub(crate) systems: Vec<String>,
     /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
+    /// The cases' own if empty.
+    pub(crate) threads: Vec<usize>,
+    /// How ours are set up. With its defaults if empty.
+    pub(crate) set_ups: Vec<SetUp>,
+    pub(crate) borders: Borders,
     pub(crate) json: Option<PathBuf>,
     pub(crate) markdown: Option<PathBuf>,
+    /// A folder for the plots.
+    pub(crate) plots: Option<PathBuf>,
 }
 
 /// What a child is to fill.
@@ -36,12 +58,24 @@ pub(crate) struct Order {
     pub(crate) system: String,
     pub(crate) workload: String,
     pub(crate) keys: u64,
+    pub(crate) set_up: SetUp,
 }
 
-/// The hidden subcommand; its arguments are system, workload and number of keys.
+/// The hidden subcommand; its arguments are system, workload, number of keys and set-up.
 pub(crate) const CHILD: &str = "child";
 
 const ROUNDS: [usize; 3] = [5, 3, 1];
+
+impl Options {
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(ROUNDS[self.form as usize])
+    }
+
+    /// Whether the run has to end in its time: a number of rounds that somebody asks for is not cut down.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.time.is_some() || self.rounds.is_none()
+    }
+}
 
 pub(crate) fn help() -> String {
     let mut text = String::from(
@@ -51,15 +85,24 @@ Timers of tourbillon and of its peers on the same work, in one run.
 Usage: cargo run --release -p benches -- [OPTIONS]
 
 Options:
+                   (all workloads, up to 10 M keys, 5 rounds of each: within an hour)
   --quick          up to 1 M keys, less of everything, 3 rounds: within five minutes
   --smoke          everything once, as small as it goes: shows that it works, measures nothing
-  --rounds N       rounds of every figure, interleaved between the systems (default: 5)
+  --rounds N       rounds of every figure, interleaved between the systems; then the time has no bound
+  --minutes N      how long it may take; what does not fit loses rounds, and is named
   --only W,..      only these workloads
   --system S,..    only these systems
   --keys N,..      how many keys, where a workload leaves the choice
+  --threads N,..   how many threads, where a workload leaves the choice, and for W1 and W1k
+  --shards N,..    the schedulers and maps of tourbillon with so many shards ..
+  --stripes N,..   .. and so many stripes, in place of their defaults
+  --borders A,B    round trips (ns) below A are of two hyperthreads, from B on of cores that are far apart
+                   (default: 45,160)
   --json FILE      writes machine, versions, commit, command and every round
   --markdown FILE  writes the same as a document
-  --show FILE      runs nothing: prints the document of a file that --json wrote
+  --plots DIR      draws the figures into SVG files
+  --show FILE      runs nothing: prints the document of a file that --json wrote, and draws its --plots
+  --modes SECONDS  runs nothing: prints how long round trips between cores take, as a histogram
   -h, --help       this text
 
 Workloads:
@@ -83,11 +126,17 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     }
     let mut form = Form::Full;
     let mut rounds = None;
+    let mut minutes = None;
     let mut keys = Vec::new();
+    let mut threads = Vec::new();
+    let (mut shards, mut stripes) = (Vec::new(), Vec::new());
+    let mut borders = Borders::default();
+    let (mut show, mut modes) = (None, None);
     let mut only = Vec::new();
     let mut named = Vec::new();
     let mut json = None;
     let mut markdown = None;
+    let mut plots = None;
     while let Some(arg) = args.next() {
         let (name, inline) = match arg.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -104,11 +153,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--quick" => form = Form::Quick,
             "--smoke" => form = Form::Smoke,
             "--rounds" => rounds = Some(number_of(name, &value()?, 1)? as usize),
-            "--keys" => {
-                for number in value()?.split(',') {
-                    keys.push(number_of(name, number, 0)?);
-                }
-            }
+            "--minutes" => minutes = Some(number_of(name, &value()?, 1)?),
+            "--keys" => keys.extend(numbers_of(name, &value()?, 0)?),
+            "--threads" => threads.extend(counts_of(name, &value()?)?),
+            "--shards" => shards.extend(counts_of(name, &value()?)?),
+            "--stripes" => stripes.extend(counts_of(name, &value()?)?),
+            "--borders" => borders = borders_of(name, &value()?)?,
             "--only" => {
                 for wanted in value()?.split(',') {
                     let workload = workloads::find(wanted)
@@ -126,29 +176,51 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             }
             "--json" => json = Some(PathBuf::from(value()?)),
             "--markdown" => markdown = Some(PathBuf::from(value()?)),
-            "--show" => return Ok(Command::Show(PathBuf::from(value()?))),
+            "--plots" => plots = Some(PathBuf::from(value()?)),
+            "--show" => show = Some(PathBuf::from(value()?)),
+            "--modes" => modes = Some(Duration::from_secs(number_of(name, &value()?, 1)?)),
             _ => return Err(format!("unknown option {arg}; --help lists the options")),
         }
     }
+    if let Some(json) = show {
+        return Ok(Command::Show(Shown { json, plots }));
+    }
+    if let Some(time) = modes {
+        return Ok(Command::Modes(time, borders));
+    }
     Ok(Command::Run(Options {
         form,
-        rounds: rounds.unwrap_or(ROUNDS[form as usize]),
+        rounds,
+        time: minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         only,
         systems: named,
         keys,
+        threads,
+        set_ups: SetUp::all(&shards, &stripes),
+        borders,
         json,
         markdown,
+        plots,
     }))
 }
 
 fn child(args: &[String]) -> Result<Command, String> {
-    let [system, workload, keys] = args else {
+    let [system, workload, keys, shards, stripes] = args else {
         return Err(format!("{CHILD} is for the program itself"));
+    };
+    // 0 is the default.
+    let count = |name, text| -> Result<Option<usize>, String> {
+        let count = number_of(name, text, 0)? as usize;
+        Ok(Some(count).filter(|count| *count > 0))
     };
     Ok(Command::Child(Order {
         system: system.clone(),
         workload: workload.clone(),
         keys: number_of("keys", keys, 0)?,
+        set_up: SetUp {
+            shards: count("shards", shards)?,
+            stripes: count("stripes", stripes)?,
+        },
     }))
 }
 
@@ -157,6 +229,33 @@ fn number_of(name: &str, text: &str, least: u64) -> Result<u64, String> {
         .ok()
         .filter(|number| (least..=1_000_000_000).contains(number))
         .ok_or_else(|| format!("{name} takes numbers from {least} to 1000000000, not {text:?}"))
+}
+
+fn numbers_of(name: &str, text: &str, least: u64) -> Result<Vec<u64>, String> {
+    text.split(',')
+        .map(|number| number_of(name, number, least))
+        .collect()
+}
+
+/// Of threads and the like.
+fn counts_of(name: &str, text: &str) -> Result<Vec<usize>, String> {
+    let numbers = numbers_of(name, text, 1)?;
+    match numbers.iter().find(|number| **number > 65_536) {
+        Some(number) => Err(format!("{name} takes numbers up to 65536, not {number}")),
+        None => Ok(numbers.into_iter().map(|number| number as usize).collect()),
+    }
+}
+
+fn borders_of(name: &str, text: &str) -> Result<Borders, String> {
+    match numbers_of(name, text, 0)?[..] {
+        [shared_core, far] if shared_core < far => Ok(Borders {
+            shared_core_ns: shared_core as f64,
+            far_ns: far as f64,
+        }),
+        _ => Err(format!(
+            "{name} takes two numbers, the lower one first, not {text:?}"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -173,8 +272,8 @@ mod tests {
             panic!("a run");
         };
         assert_eq!(
-            (full.form, full.rounds, full.keys.len()),
-            (Form::Full, 5, 0)
+            (full.form, full.rounds(), full.keys.len(), full.is_bounded()),
+            (Form::Full, 5, 0, true)
         );
         let Ok(Command::Run(quick)) =
             parsed("--quick --only=w2 --rounds 7 --keys 0,5 --json out.json")
@@ -182,14 +281,53 @@ mod tests {
             panic!("a run");
         };
         assert_eq!(
-            (quick.form, quick.rounds, &quick.keys[..]),
-            (Form::Quick, 7, &[0, 5][..])
+            (
+                quick.form,
+                quick.rounds(),
+                &quick.keys[..],
+                quick.is_bounded()
+            ),
+            (Form::Quick, 7, &[0, 5][..], false)
         );
         assert_eq!(quick.only, ["W2"]);
         assert_eq!(quick.json, Some(PathBuf::from("out.json")));
         assert_eq!(parsed("-h"), Ok(Command::Help));
-        let shown = Command::Show(PathBuf::from("x.json"));
-        assert_eq!(parsed("--show x.json"), Ok(shown));
+        let shown = |plots: Option<&str>| {
+            let (json, plots) = (PathBuf::from("x.json"), plots.map(PathBuf::from));
+            Ok(Command::Show(Shown { json, plots }))
+        };
+        assert_eq!(parsed("--show x.json"), shown(None));
+        assert_eq!(parsed("--plots d --show x.json"), shown(Some("d")));
+    }
+
+    #[test]
+    fn sweeps_try_all_set_ups() {
+        let Ok(Command::Run(swept)) = parsed(
+            "--only W2 --threads 1,8 --shards 1,2 --stripes 64,128 --borders 10,20 --minutes 2 --rounds 9",
+        ) else {
+            panic!("a run");
+        };
+        assert_eq!(swept.threads, [1, 8]);
+        let words: Vec<String> = swept.set_ups.iter().map(SetUp::in_words).collect();
+        let expected = [
+            ", 1 shards, 64 stripes",
+            ", 1 shards, 128 stripes",
+            ", 2 shards, 64 stripes",
+            ", 2 shards, 128 stripes",
+        ];
+        assert_eq!(words, expected);
+        let (shared_core_ns, far_ns) = (10.0, 20.0);
+        assert_eq!(
+            swept.borders,
+            Borders {
+                shared_core_ns,
+                far_ns
+            }
+        );
+        assert!(swept.is_bounded());
+        let one = Duration::from_secs(1);
+        let modes = Command::Modes(one, Borders::default());
+        assert_eq!(parsed("--modes 1"), Ok(modes));
     }
 
     #[test]
@@ -202,9 +340,14 @@ mod tests {
             "--json",
             "--fast",
             "child a b",
+            "--threads 0",
+            "--threads 100000",
+            "--borders 160,45",
+            "--borders 45",
+            "--minutes 0",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }
-        assert!(parsed("child tourbillon W2 10").is_ok());
+        assert!(parsed("child tourbillon W2 10 0 128").is_ok());
     }
 }

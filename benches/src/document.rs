@@ -27,11 +27,7 @@ pub(crate) fn of(report: &Report) -> String {
                 "| {} | {} | {} | {} |\n",
                 standing.number,
                 standing.to_reach,
-                if standing.reached {
-                    "reached"
-                } else {
-                    "**missed**"
-                },
+                standing.verdict.name(),
                 standing.today,
             );
         }

@@ -4,8 +4,10 @@
 //! parent                                        child: one system, one fill, a process of its own
 //!   starts a child per system and size  ----->    fills, says how long it took and what it weighs
 //!   waits until the machine is calm
-//!   asks one child after the other      ----->    ping-pong, the work, ping-pong
-//!   repeats what was disturbed          <-----    figure, how the ping-pong and the machine were
+//!   ping-pong
+//!   asks one child after the other      ----->    the work
+//!   ping-pong                           <-----    figure, what others did on the machine
+//!   repeats what was disturbed
 //! ```
 //!
 //! A system is a file in `systems` and a line in its table; a workload is a file in `workloads`, a
@@ -15,13 +17,18 @@ mod child;
 mod cli;
 mod document;
 mod machine;
+mod mode;
+mod output;
 mod parent;
 mod pingpong;
+mod plan;
+mod plots;
 mod recorder;
 mod report;
 mod rng;
 mod systems;
 mod targets;
+mod view;
 mod wire;
 mod workloads;
 
@@ -36,7 +43,8 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Command::Run(options)) => parent::run(&options),
-        Ok(Command::Show(path)) => parent::show(&path),
+        Ok(Command::Show(shown)) => output::show(&shown),
+        Ok(Command::Modes(time, borders)) => output::modes(time, borders),
         Ok(Command::Child(order)) => child::serve(&order),
         Err(fault) => {
             eprintln!("benches: {fault}");

@@ -3,22 +3,24 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
 
 use crate::cli::{self, Options};
-use crate::document;
 use crate::machine::{self, Machine};
+use crate::mode::{Mode, Verdict};
+use crate::output::{keep, named, plot, say};
 use crate::pingpong;
+use crate::plan::{Plan, Point};
 use crate::report::{Figure, Report, Round, short};
-use crate::systems::{self, Entry};
+use crate::systems::{self, Entry, SetUp};
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::{self, Children, Form, Workload};
+use crate::workloads::{self, Cased, Children, Form, Workload};
 
-/// A ping-pong that takes so many times an ordinary one shows the machine's slow mode.
+/// A ping-pong that takes so many times an ordinary one shows a slow mode of the machine.
 const SLOW: f64 = 2.0;
 /// So long a round waits at most for others to leave the machine alone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,6 +33,15 @@ const DELAY: [Duration; 3] = [
     Duration::from_secs(20),
     Duration::ZERO,
 ];
+/// So long a run waits in all for the mode that targets are judged in, the rounds included that it does then.
+const NEAR_TIME: [Duration; 3] = [
+    Duration::from_secs(300),
+    Duration::from_secs(20),
+    Duration::ZERO,
+];
+/// So long a round waits for it at most: the mode changes within seconds. Less if it was never seen.
+const NEAR_PATIENCE: Duration = Duration::from_secs(10);
+const NEVER_SEEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs what the options ask for, and reports.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
@@ -40,12 +51,18 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         file.append(true).create(true);
         file.open(path).map_err(|error| named(&error, path))?;
     }
+    if let Some(folder) = &options.plots {
+        std::fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
+    }
     let mut run = Run {
         options,
+        plan: plan(options),
         began: Instant::now(),
         pings_ns: Vec::new(),
         seed: 1,
         delay_left: DELAY[options.form as usize],
+        near_left: NEAR_TIME[options.form as usize],
+        cuts: Vec::new(),
     };
     let mut report = Report {
         machine: Machine::here(),
@@ -58,17 +75,67 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
             .map_or(0, |since| since.as_secs()),
         seconds: 0.0,
         ping_ns: None,
+        borders: Some(options.borders),
         figures: Vec::new(),
         failures: Vec::new(),
+        cuts: Vec::new(),
     };
+    eprintln!("{}", run.plan.in_words());
     for _ in 0..3 {
         run.wait_for_calm();
-        run.pings_ns.extend(pingpong::round_trip_ns());
+        run.ping();
     }
+    while let Some(next) = run.next_point() {
+        let began = Instant::now();
+        let rounds_planned = next.rounds;
+        let mut rounds = rounds_planned;
+        match run.workload(&next) {
+            Ok(figures) => {
+                let done = figures.iter().map(|figure| figure.rounds.len());
+                rounds = done.max().unwrap_or(rounds_planned);
+                report.figures.extend(figures);
+            }
+            // What was measured so far is not lost with it.
+            Err(error) => {
+                let failure = format!("{}: {error}", point(next.workload, next.keys));
+                eprintln!("benches: {failure}");
+                report.failures.push(failure);
+            }
+        }
+        run.plan.done(&next, rounds, began.elapsed());
+        report.seconds = run.began.elapsed().as_secs_f64();
+        report.ping_ns = run.ordinary_ping_ns();
+        report.cuts.clone_from(&run.cuts);
+        keep(&report, options)?;
+    }
+    report.cuts = run.cuts;
+    if report.figures.is_empty() && report.failures.is_empty() {
+        let error = "none of these systems does any of these workloads; see --help";
+        return Err(io::Error::other(error));
+    }
+    keep(&report, options)?;
+    say(&report.table())?;
+    if let Some(folder) = &options.plots {
+        plot(&report, folder)?;
+    }
+    match report.failures.len() {
+        0 => Ok(()),
+        count => Err(io::Error::other(format!("{count} of the points failed"))),
+    }
+}
+
+/// All points that the options ask for.
+fn plan(options: &Options) -> Plan {
+    let mut points = Vec::new();
     for workload in workloads::ALL {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
             continue;
         }
+        let systems = candidates(options, workload).len();
+        if systems == 0 {
+            continue;
+        }
+        let cases = workload.cases_with(&options.threads).len();
         let form = workload.keys_in(options.form);
         let keys = match &options.keys[..] {
             [] => form,
@@ -81,68 +148,55 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
                 eprintln!("{} needs keys: 0 is left out", workload.name);
                 continue;
             }
-            match run.workload(workload, *keys) {
-                Ok(figures) => report.figures.extend(figures),
-                // What was measured so far is not lost with it.
-                Err(error) => {
-                    let failure = format!("{}: {error}", point(workload, *keys));
-                    eprintln!("benches: {failure}");
-                    report.failures.push(failure);
-                }
-            }
-            report.seconds = run.began.elapsed().as_secs_f64();
-            report.ping_ns = run.ordinary_ping_ns();
-            keep(&report, options)?;
+            let rounds = options.rounds();
+            points.push(Point::new(
+                workload,
+                *keys,
+                options.form,
+                systems,
+                cases,
+                rounds,
+            ));
         }
     }
-    if report.figures.is_empty() && report.failures.is_empty() {
-        let error = "none of these systems does any of these workloads; see --help";
-        return Err(io::Error::other(error));
-    }
-    say(&report.table())?;
-    match report.failures.len() {
-        0 => Ok(()),
-        count => Err(io::Error::other(format!("{count} of the points failed"))),
+    let plan = Plan::new(options.form, options.time, points);
+    if options.is_bounded() {
+        plan
+    } else {
+        plan.unbounded()
     }
 }
 
-/// Writes what there is into the files that were asked for.
-fn keep(report: &Report, options: &Options) -> io::Result<()> {
-    if let Some(path) = &options.json {
-        let mut json = serde_json::to_string_pretty(report)?;
-        json.push('\n');
-        replace(path, &json)?;
+/// The systems that do a workload, ours in each set-up.
+fn candidates(options: &Options, workload: &Workload) -> Vec<Candidate> {
+    let wanted = &options.systems;
+    let serving = systems::ALL
+        .iter()
+        .filter(|system| system.serves(workload).is_some())
+        .filter(|system| wanted.is_empty() || wanted.iter().any(|name| name == system.name));
+    let in_set_ups = |entry: &'static Entry| {
+        let set_ups = match entry.name.starts_with("tourbillon") {
+            true => options.set_ups.clone(),
+            false => vec![SetUp::default()],
+        };
+        set_ups
+            .into_iter()
+            .map(move |set_up| Candidate { entry, set_up })
+    };
+    serving.flat_map(in_set_ups).collect()
+}
+
+/// A system, set up for this run.
+#[derive(Clone, Copy)]
+struct Candidate {
+    entry: &'static Entry,
+    set_up: SetUp,
+}
+
+impl Candidate {
+    fn name(&self) -> String {
+        self.entry.name.to_owned() + &self.set_up.in_words()
     }
-    if let Some(path) = &options.markdown {
-        replace(path, &document::of(report))?;
-    }
-    Ok(())
-}
-
-/// All of it or nothing, whenever the program is interrupted.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    std::fs::write(&beside, text)
-        .and_then(|()| std::fs::rename(&beside, path))
-        .map_err(|error| named(&error, path))
-}
-
-/// Prints the document of an earlier run.
-pub(crate) fn show(path: &Path) -> io::Result<()> {
-    let json = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
-    let report: Report = serde_json::from_str(&json)?;
-    say(&document::of(&report))
-}
-
-fn say(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    write!(out, "{text}")?;
-    out.flush()
-}
-
-fn named(error: &io::Error, path: &Path) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// What was asked for, in the words of the README.
@@ -169,40 +223,61 @@ fn point(workload: &Workload, keys: u64) -> String {
 
 struct Run<'a> {
     options: &'a Options,
+    plan: Plan,
     began: Instant,
     /// All so far.
     pings_ns: Vec<f64>,
     seed: u64,
     delay_left: Duration,
+    near_left: Duration,
+    /// What was done less often than planned.
+    cuts: Vec<String>,
 }
 
 impl Run<'_> {
-    fn systems(&self, workload: &Workload) -> Vec<&'static Entry> {
-        let wanted = &self.options.systems;
-        systems::ALL
-            .iter()
-            .filter(|system| system.serves(workload).is_some())
-            .filter(|system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
-            .collect()
+    /// The next point for which there is time.
+    fn next_point(&mut self) -> Option<Point> {
+        let (next, out) = self.plan.next();
+        for left_out in out {
+            let what = point(left_out.workload, left_out.keys);
+            self.cut(format!("{what} is left out: there is no time for it"));
+        }
+        let next = next?;
+        let (rounds, planned) = (next.rounds, self.options.rounds());
+        if rounds < planned {
+            let what = point(next.workload, next.keys);
+            let why = "the time does not suffice";
+            self.cut(format!(
+                "{what}: {rounds} rounds instead of {planned}, {why}"
+            ));
+        }
+        Some(next)
     }
 
-    fn workload(&mut self, workload: &'static Workload, keys: u64) -> io::Result<Vec<Figure>> {
-        let systems = self.systems(workload);
+    /// Says that something was cut, and keeps it for the report.
+    fn cut(&mut self, cut: String) {
+        eprintln!("         cut: {cut}");
+        self.cuts.push(cut);
+    }
+
+    fn workload(&mut self, next: &Point) -> io::Result<Vec<Figure>> {
+        let Point { workload, keys, .. } = *next;
+        let candidates = candidates(self.options, workload);
         let mut figures = Vec::new();
         let mut children = Vec::new();
         if workload.children != Children::Fresh {
-            for system in &systems {
-                let child = Filling::start(system, workload, keys)?;
+            for candidate in &candidates {
+                let child = Filling::start(candidate, workload, keys)?;
                 if workload.children == Children::Kept {
                     child.pause();
                 }
                 children.push(child);
             }
         }
-        for case in 0..workload.cases.len() {
-            let mut of_case: Vec<Figure> = systems
+        for case in workload.cases_with(&self.options.threads) {
+            let mut of_case: Vec<Figure> = candidates
                 .iter()
-                .map(|system| Figure::new(workload, case, keys, system.name))
+                .map(|candidate| Figure::new(workload, &case, keys, &candidate.name()))
                 .collect();
             for figure in &mut of_case {
                 figure.amount = workload.amount_in(self.options.form);
@@ -210,49 +285,43 @@ impl Run<'_> {
             if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut children {
                     // Unmeasured: caches, branch predictors, page tables.
-                    let request = self.request(workload, case, 4);
+                    let request = self.request(workload, &case, 4);
                     child.go_on();
                     self.let_catch_up();
                     child.ask(&request)?;
                     child.pause();
                 }
             }
-            for round in 0..self.options.rounds {
-                self.progress(workload, case, keys, round);
-                // The same seed for all systems; the order turns round.
-                let request = self.request(workload, case, 1);
-                if workload.children == Children::Together {
-                    self.wait_for_calm();
-                    for child in &mut children {
-                        child.send(&request)?;
-                    }
-                    for (child, figure) in children.iter_mut().zip(&mut of_case) {
-                        figure.rounds.push(Round::of(child.hear()?));
-                    }
-                    continue;
+            let began = Instant::now();
+            for round in 0..next.rounds {
+                if round > 0 && !self.plan.has_time(round, began.elapsed() / round as u32) {
+                    let what = format!("{}, {}", point(workload, keys), case.name);
+                    let why = "it takes longer than planned";
+                    self.cut(format!(
+                        "{what}: {round} rounds instead of {}, {why}",
+                        next.rounds
+                    ));
+                    break;
                 }
-                let count = of_case.len();
-                for turn in 0..count {
-                    let at = if round % 2 == 0 {
-                        turn
-                    } else {
-                        count - 1 - turn
-                    };
-                    let figure = &mut of_case[at];
-                    if workload.children == Children::Fresh {
-                        let filled = self.round(figure, || {
-                            let mut child = Filling::start(systems[at], workload, keys)?;
-                            Ok((child.ask(&request)?, child.filled))
-                        })?;
-                        figure.fills.push(filled);
-                    } else {
-                        let child = &mut children[at];
-                        child.go_on();
-                        self.let_catch_up();
-                        self.round(figure, || Ok((child.ask(&request)?, child.filled)))?;
-                        child.pause();
-                    }
-                }
+                self.progress(next, &case, round);
+                let mut each = EachSystem {
+                    workload,
+                    keys,
+                    candidates: &candidates,
+                    children: &mut children,
+                    figures: &mut of_case,
+                };
+                self.round_of_all(&mut each, &case, round, |_| true)?;
+            }
+            if case.threads > 1 && workload.children != Children::Together {
+                let mut each = EachSystem {
+                    workload,
+                    keys,
+                    candidates: &candidates,
+                    children: &mut children,
+                    figures: &mut of_case,
+                };
+                self.more_near_rounds(&mut each, &case, next.rounds)?;
             }
             for (figure, child) in of_case.iter_mut().zip(&children) {
                 figure.fills.push(child.filled);
@@ -262,24 +331,138 @@ impl Run<'_> {
         Ok(figures)
     }
 
-    fn progress(&self, workload: &Workload, case: usize, keys: u64, round: usize) {
+    /// One round of all systems for which `wanted` holds. The same seed for all; the order turns round.
+    fn round_of_all(
+        &mut self,
+        each: &mut EachSystem<'_>,
+        case: &Cased,
+        round: usize,
+        wanted: impl Fn(&Figure) -> bool,
+    ) -> io::Result<()> {
+        let workload = each.workload;
+        let request = self.request(workload, case, 1);
+        if workload.children == Children::Together {
+            self.wait_for_calm();
+            for child in &mut *each.children {
+                child.send(&request)?;
+            }
+            for (child, figure) in each.children.iter_mut().zip(&mut *each.figures) {
+                figure.rounds.push(Round::of(child.hear()?, None, None));
+            }
+            return Ok(());
+        }
+        let count = each.figures.len();
+        for turn in 0..count {
+            let at = if round.is_multiple_of(2) {
+                turn
+            } else {
+                count - 1 - turn
+            };
+            let figure = &mut each.figures[at];
+            if !wanted(figure) {
+                continue;
+            }
+            if workload.children == Children::Fresh {
+                let filled = self.round(figure, || {
+                    let mut child = Filling::start(&each.candidates[at], workload, each.keys)?;
+                    Ok((child.measure(&request)?, child.filled))
+                })?;
+                figure.fills.push(filled);
+            } else {
+                let child = &mut each.children[at];
+                child.go_on();
+                self.let_catch_up();
+                self.round(figure, || Ok((child.measure(&request)?, child.filled)))?;
+                child.pause();
+            }
+        }
+        Ok(())
+    }
+
+    /// Repeats rounds while the machine is in the mode that targets are judged in, until each system has as
+    /// many of that mode as are planned. It waits for the mode only for a bounded time, and says so if it
+    /// does not come.
+    fn more_near_rounds(
+        &mut self,
+        each: &mut EachSystem<'_>,
+        case: &Cased,
+        rounds: usize,
+    ) -> io::Result<()> {
+        let began = Instant::now();
+        let what = format!("{}, {}", point(each.workload, each.keys), case.name);
+        for round in 0..rounds {
+            let lacks = |figure: &Figure| figure.rounds_in(Mode::Near) < rounds;
+            let lacking = each.figures.iter().filter(|figure| lacks(figure)).count();
+            let known = each.figures.iter().flat_map(|figure| &figure.rounds);
+            let known = known.filter(|round| round.mode.is_some()).count();
+            if lacking == 0 || known == 0 {
+                return Ok(());
+            }
+            let last = began.elapsed() / (round as u32).max(1);
+            if !self.plan.has_time(rounds, last) || !self.wait_for_near() {
+                eprintln!(
+                    "         {what}: the near mode does not come in time for {lacking} systems"
+                );
+                return Ok(());
+            }
+            eprintln!("         {what}: once more for {lacking} systems, near");
+            let before = Instant::now();
+            self.round_of_all(each, case, round, lacks)?;
+            self.near_left = self.near_left.saturating_sub(before.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Waits until the ping-pong shows the near mode. Whether it did.
+    fn wait_for_near(&mut self) -> bool {
+        let borders = self.options.borders;
+        let seen = self
+            .pings_ns
+            .iter()
+            .any(|ns| borders.mode(*ns) == Mode::Near);
+        let patience = if seen {
+            NEAR_PATIENCE
+        } else {
+            NEVER_SEEN_PATIENCE
+        };
+        let began = Instant::now();
+        let mut near = false;
+        while !near && began.elapsed() < patience.min(self.near_left) {
+            near = self.ping().is_some_and(|ns| borders.mode(ns) == Mode::Near);
+            if !near {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.near_left = self.near_left.saturating_sub(began.elapsed());
+        near
+    }
+
+    fn progress(&self, next: &Point, case: &Cased, round: usize) {
         eprintln!(
-            "{:>5.0} s  {}, {}: round {} of {}",
-            self.began.elapsed().as_secs_f64(),
-            point(workload, keys),
-            workload.cases[case].name,
+            "{:>14}  {}, {}: round {} of {}; {}",
+            self.plan.so_far(),
+            point(next.workload, next.keys),
+            case.name,
             round + 1,
-            self.options.rounds
+            next.rounds,
+            self.plan.ahead()
         );
     }
 
-    fn request(&mut self, workload: &Workload, case: usize, divisor: u64) -> Request {
+    fn request(&mut self, workload: &Workload, case: &Cased, divisor: u64) -> Request {
         self.seed += 1;
         Request {
-            case,
+            case: case.number,
+            threads: case.threads,
             amount: workload.amount_in(self.options.form) / divisor,
             seed: self.seed,
         }
+    }
+
+    fn ping(&mut self) -> Option<f64> {
+        let ns = pingpong::round_trip_ns();
+        self.pings_ns.extend(ns);
+        ns
     }
 
     /// The lower quartile so far. Not the least: at rare moments a trip takes a seventh of what it
@@ -305,41 +488,88 @@ impl Run<'_> {
 
     /// One round that counts, and before it those that the machine disturbed: on average one for
     /// each that counts, and only while there is time left for it.
+    ///
+    /// With several threads a round in which the mode changed never counts, so there may be none.
     fn round(
         &mut self,
         figure: &mut Figure,
-        mut ask: impl FnMut() -> io::Result<(Reply, Filled)>,
+        mut ask: impl FnMut() -> io::Result<(Answer, Filled)>,
     ) -> io::Result<Filled> {
         loop {
             self.wait_for_calm();
             let began = Instant::now();
-            let (reply, filled) = ask()?;
-            self.pings_ns.extend(reply.ping_ns);
-            let ordinary = self.ordinary_ping_ns();
-            let slow = reply
-                .ping_ns
-                .zip(ordinary)
-                .is_some_and(|(ping, ordinary)| ping > SLOW * ordinary);
+            let (
+                Answer {
+                    reply,
+                    before_ns,
+                    after_ns,
+                },
+                filled,
+            ) = ask()?;
+            self.pings_ns
+                .extend([before_ns, after_ns].into_iter().flatten());
+            let verdict = match figure.threads {
+                1 => Verdict::Unknown,
+                _ => self.options.borders.verdict(before_ns, after_ns),
+            };
+            let mode = match verdict {
+                Verdict::In(mode) => Some(mode),
+                Verdict::Mixed | Verdict::Unknown => None,
+            };
+            let pings_ns = before_ns
+                .zip(after_ns)
+                .map(|(before, after)| [before, after]);
             let disturbed = reply.disturbed;
-            let repeated = figure.repeated_slow + figure.repeated_disturbed;
-            let may_repeat = repeated < self.options.rounds as u32 && !self.delay_left.is_zero();
-            if (slow || disturbed) && may_repeat {
+            let round = Round::of(reply, pings_ns, mode);
+            let mixed = verdict == Verdict::Mixed;
+            // Where rounds are kept apart by mode, a slow mode disturbs nothing.
+            let slow = figure.threads == 1 && self.is_slow(round.ping_ns);
+            let may_repeat =
+                figure.discarded.len() < self.options.rounds() && !self.delay_left.is_zero();
+            if mixed || (slow || disturbed) && may_repeat {
                 self.delay_left = self.delay_left.saturating_sub(began.elapsed());
+                figure.repeated_mixed += u32::from(mixed);
                 figure.repeated_slow += u32::from(slow);
-                figure.repeated_disturbed += u32::from(disturbed && !slow);
-                figure.discarded.push(Round::of(reply));
-                continue;
+                figure.repeated_disturbed += u32::from(disturbed && !slow && !mixed);
+                figure.discarded.push(round);
+                if may_repeat {
+                    continue;
+                }
+                return Ok(filled);
             }
             figure.kept_disturbed += u32::from(slow || disturbed);
-            figure.rounds.push(Round::of(reply));
+            figure.rounds.push(round);
             return Ok(filled);
         }
     }
+
+    fn is_slow(&self, ping_ns: Option<f64>) -> bool {
+        let ordinary = self.ordinary_ping_ns();
+        let both = ping_ns.zip(ordinary);
+        both.is_some_and(|(ping, ordinary)| ping > SLOW * ordinary)
+    }
+}
+
+/// All systems at one point, in one order.
+struct EachSystem<'a> {
+    workload: &'static Workload,
+    keys: u64,
+    candidates: &'a [Candidate],
+    /// Empty if every round has a new one.
+    children: &'a mut [Filling],
+    figures: &'a mut [Figure],
+}
+
+/// A round, and the round trips between two cores around it.
+struct Answer {
+    reply: Reply,
+    before_ns: Option<f64>,
+    after_ns: Option<f64>,
 }
 
 /// A child that is filled.
 struct Filling {
-    system: &'static str,
+    system: String,
     process: Child,
     requests: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
@@ -347,8 +577,11 @@ struct Filling {
 }
 
 impl Filling {
-    fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
-        eprint!("         {}: {} .. ", point(workload, keys), system.name);
+    fn start(candidate: &Candidate, workload: &Workload, keys: u64) -> io::Result<Self> {
+        let Candidate { entry, set_up } = candidate;
+        let system = candidate.name();
+        eprint!("         {}: {system} .. ", point(workload, keys));
+        let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
         // The very file that runs, even if it was built anew meanwhile.
         let program = if cfg!(target_os = "linux") {
             PathBuf::from("/proc/self/exe")
@@ -356,8 +589,9 @@ impl Filling {
             std::env::current_exe()?
         };
         let mut process = Command::new(program)
-            .args([cli::CHILD, system.name, workload.name])
+            .args([cli::CHILD, entry.name, workload.name])
             .arg(keys.to_string())
+            .args(counts)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -365,10 +599,10 @@ impl Filling {
         let replies = process.stdout.take().expect("it is piped");
         let mut replies = BufReader::new(replies);
         let filled: Filled =
-            hear(&mut replies).map_err(|error| of_child(system.name, &error, &mut process))?;
+            hear(&mut replies).map_err(|error| of_child(&system, &error, &mut process))?;
         eprintln!("filled in {:.1} s", filled.seconds);
         Ok(Filling {
-            system: system.name,
+            system,
             process,
             requests,
             replies,
@@ -391,6 +625,18 @@ impl Filling {
         self.hear()
     }
 
+    /// A round between two ping-pongs, while this child is the only one that runs.
+    fn measure(&mut self, request: &Request) -> io::Result<Answer> {
+        let before_ns = pingpong::round_trip_ns();
+        let reply = self.ask(request)?;
+        let after_ns = pingpong::round_trip_ns();
+        Ok(Answer {
+            reply,
+            before_ns,
+            after_ns,
+        })
+    }
+
     fn send(&mut self, request: &Request) -> io::Result<()> {
         let requests = self.requests.as_mut().expect("open until the end");
         let mut line = serde_json::to_string(request)?;
@@ -398,11 +644,11 @@ impl Filling {
         requests
             .write_all(line.as_bytes())
             .and_then(|()| requests.flush())
-            .map_err(|error| of_child(self.system, &error, &mut self.process))
+            .map_err(|error| of_child(&self.system, &error, &mut self.process))
     }
 
     fn hear(&mut self) -> io::Result<Reply> {
-        hear(&mut self.replies).map_err(|error| of_child(self.system, &error, &mut self.process))
+        hear(&mut self.replies).map_err(|error| of_child(&self.system, &error, &mut self.process))
     }
 }
 

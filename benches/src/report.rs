@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Version};
+use crate::mode::{Borders, Mode};
+use crate::view::View;
 use crate::wire::{Filled, Reply};
-use crate::workloads::{self, Better, OfRounds, Workload};
+use crate::workloads::{self, Better, Cased, OfRounds, Workload};
 
 /// Everything that a run found out.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,9 +21,16 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     /// An ordinary round trip between two cores: the lower quartile of the run.
     pub(crate) ping_ns: Option<f64>,
+    /// By which round trips the modes are told apart. Not in files of earlier programs, whose rounds have no
+    /// mode.
+    #[serde(default)]
+    pub(crate) borders: Option<Borders>,
     pub(crate) figures: Vec<Figure>,
     /// Points that could not be measured, with the reason.
     pub(crate) failures: Vec<String>,
+    /// What was done less often than planned, or left out, since the time was over.
+    #[serde(default)]
+    pub(crate) cuts: Vec<String>,
 }
 
 /// One system at one point.
@@ -38,6 +47,9 @@ pub(crate) struct Figure {
     pub(crate) rounds: Vec<Round>,
     /// Those that were done again.
     pub(crate) discarded: Vec<Round>,
+    /// Rounds that were done again since the mode changed meanwhile.
+    #[serde(default)]
+    pub(crate) repeated_mixed: u32,
     /// Rounds that were done again: the machine was in its slow mode, or others kept it busy.
     pub(crate) repeated_slow: u32,
     pub(crate) repeated_disturbed: u32,
@@ -60,7 +72,14 @@ pub(crate) struct Metric {
 pub(crate) struct Round {
     pub(crate) figures: Vec<Option<f64>>,
     pub(crate) seconds: f64,
+    /// The slower one of the round trips before and after.
     pub(crate) ping_ns: Option<f64>,
+    /// The two of them.
+    #[serde(default)]
+    pub(crate) pings_ns: Option<[f64; 2]>,
+    /// With more than one thread: in which mode the machine was all the time.
+    #[serde(default)]
+    pub(crate) mode: Option<Mode>,
     pub(crate) other_cores_busy: Option<f64>,
     pub(crate) disturbed: bool,
     pub(crate) fired: u64,
@@ -70,11 +89,14 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    pub(crate) fn of(reply: Reply) -> Self {
+    /// With the round trips before and after it, in nanoseconds.
+    pub(crate) fn of(reply: Reply, pings_ns: Option<[f64; 2]>, mode: Option<Mode>) -> Self {
         Round {
             figures: reply.figures,
             seconds: reply.seconds,
-            ping_ns: reply.ping_ns,
+            ping_ns: pings_ns.map(|[before, after]| before.max(after)),
+            pings_ns,
+            mode,
             other_cores_busy: reply.others,
             disturbed: reply.disturbed,
             fired: reply.fired,
@@ -83,31 +105,8 @@ impl Round {
     }
 }
 
-/// What stands for the rounds, with their least and greatest.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
-    pub(crate) typical: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
-}
-
-fn spread(figures: impl IntoIterator<Item = f64>, least: bool) -> Option<Spread> {
-    let mut sorted: Vec<f64> = figures.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    let (min, max) = (*sorted.first()?, *sorted.last()?);
-    let middle = sorted.len() / 2;
-    let typical = if least {
-        min
-    } else if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    };
-    Some(Spread { typical, min, max })
-}
-
 impl Figure {
-    pub(crate) fn new(workload: &Workload, case: usize, keys: u64, system: &str) -> Self {
+    pub(crate) fn new(workload: &Workload, case: &Cased, keys: u64, system: &str) -> Self {
         let metrics = workload.metrics.iter().map(|metric| Metric {
             name: metric.name.to_owned(),
             unit: metric.unit.to_owned(),
@@ -116,14 +115,15 @@ impl Figure {
         });
         Figure {
             workload: workload.name.to_owned(),
-            case: workload.cases[case].name.to_owned(),
-            threads: workload.cases[case].threads,
+            case: case.name.clone(),
+            threads: case.threads,
             keys,
             system: system.to_owned(),
             metrics: metrics.collect(),
             amount: 0,
             rounds: Vec::new(),
             discarded: Vec::new(),
+            repeated_mixed: 0,
             repeated_slow: 0,
             repeated_disturbed: 0,
             kept_disturbed: 0,
@@ -131,62 +131,13 @@ impl Figure {
         }
     }
 
-    /// What the rounds say of the metric with this number.
-    pub(crate) fn spread(&self, metric: usize) -> Option<Spread> {
-        let figures = self
-            .rounds
-            .iter()
-            .filter_map(|round| *round.figures.get(metric)?);
-        spread(figures, self.metrics.get(metric)?.least)
-    }
-
     pub(crate) fn is_ours(&self) -> bool {
         self.system.starts_with("tourbillon")
-    }
-
-    /// What the rounds say of the metric with this name, and its unit.
-    pub(crate) fn named(&self, metric: &str) -> Option<(Spread, &str)> {
-        let number = self.metrics.iter().position(|m| m.name == metric)?;
-        Some((self.spread(number)?, &self.metrics[number].unit))
     }
 
     /// The number of keys, in words.
     pub(crate) fn size(&self) -> String {
         short(self.keys)
-    }
-
-    fn is_beside(&self, other: &Figure) -> bool {
-        (&self.workload, &self.case, self.keys) == (&other.workload, &other.case, other.keys)
-    }
-
-    /// How many times better than `other`.
-    pub(crate) fn over(&self, other: &Figure, metric: usize) -> Option<f64> {
-        let ratio = self.spread(metric)?.typical / other.spread(metric)?.typical;
-        let ratio = if self.metrics[metric].less_is_better {
-            1.0 / ratio
-        } else {
-            ratio
-        };
-        Some(ratio).filter(|ratio| ratio.is_finite())
-    }
-
-    /// The rounds that count, and what had to be repeated.
-    fn rounds_in_words(&self) -> String {
-        let mut words = self.rounds.len().to_string();
-        for (count, what) in [
-            (self.repeated_slow, "slow repeated"),
-            (self.repeated_disturbed, "disturbed repeated"),
-            (self.kept_disturbed, "disturbed kept"),
-        ] {
-            if count > 0 {
-                words += &format!(", {count} {what}");
-            }
-        }
-        let early: u64 = self.rounds.iter().map(|round| round.early).sum();
-        if early > 0 {
-            words += &format!(", {early} timers early");
-        }
-        words
     }
 }
 
@@ -194,7 +145,8 @@ impl Figure {
 pub(crate) const LEGEND: &str = "\
 A figure is the median of the rounds, or the least of them for a maximum, since being preempted alone \
 makes some milliseconds (so a maximum can be below a percentile). The ratio says how many times better \
-the first system of a point is; below 1 it is behind.
+the first system of a point is; below 1 it is behind. Points with several threads have a figure for each mode \
+of the machine that was seen.
 ";
 
 /// A row of the table, in words.
@@ -232,26 +184,54 @@ impl Report {
         if let Some(ns) = self.ping_ns {
             lines.push(("ping-pong", format!("core to core and back {ns:.0} ns")));
         }
+        lines.extend(self.modes_in_words().map(|words| ("modes", words)));
+        for cut in &self.cuts {
+            lines.push(("cut", cut.clone()));
+        }
         lines
+    }
+
+    /// Which modes the rounds with several threads were in. `None` if no round has one.
+    fn modes_in_words(&self) -> Option<String> {
+        let borders = self.borders?;
+        let split = || self.figures.iter().filter(|figure| figure.threads > 1);
+        let count = |mode| split().map(|figure| figure.rounds_in(mode)).sum::<usize>();
+        let with_count = |mode: &Mode| format!("{} {}", mode.name(), count(*mode));
+        let (seen, unseen): (Vec<Mode>, Vec<Mode>) =
+            Mode::ALL.into_iter().partition(|mode| count(*mode) > 0);
+        let counts: Vec<String> = seen.iter().map(with_count).collect();
+        if counts.is_empty() {
+            return None;
+        }
+        let mut words = format!("rounds with several threads: {}", counts.join(", "));
+        if let [only] = seen[..] {
+            words += &format!(" (only the mode {:?} was seen)", only.name());
+        }
+        for mode in unseen {
+            words += &format!("; never {}", mode.name());
+        }
+        let mixed: u32 = split().map(|figure| figure.repeated_mixed).sum();
+        words += &format!("; {mixed} not counted, since the mode changed meanwhile");
+        let without = split().filter(|figure| figure.judged().is_none()).count();
+        if without > 0 {
+            words += &format!("; {without} figures without a near round");
+        }
+        Some(format!("{words}; {}", borders.in_words()))
     }
 
     /// For people: a row per point, metric and system; the systems of a point stand together.
     pub(crate) fn rows(&self, workload: &str) -> Vec<Row> {
-        let figures: Vec<&Figure> = self
-            .figures
-            .iter()
-            .filter(|figure| figure.workload == workload)
-            .collect();
+        let views: Vec<View<'_>> = self.views(workload).collect();
         let mut rows = Vec::new();
-        for lead in &figures {
-            let beside: Vec<&&Figure> = figures.iter().filter(|f| f.is_beside(lead)).collect();
-            if !std::ptr::eq(*beside[0], *lead) {
+        for (at, lead) in views.iter().enumerate() {
+            if views[..at].iter().any(|view| view.is_beside(*lead)) {
                 continue;
             }
             for (number, metric) in lead.metrics.iter().enumerate() {
-                for figure in &beside {
-                    let leads = std::ptr::eq(**figure, *lead);
-                    rows.push(Row::of(figure, lead, leads, number, metric));
+                for (other, view) in views.iter().enumerate().skip(at) {
+                    if view.is_beside(*lead) {
+                        rows.push(Row::of(*view, *lead, other == at, number, metric));
+                    }
                 }
             }
         }
@@ -277,39 +257,37 @@ impl Report {
 }
 
 impl Row {
-    fn of(figure: &Figure, lead: &Figure, leads: bool, number: usize, metric: &Metric) -> Self {
-        let (typical, range) = figure
-            .spread(number)
-            .map_or_else(Default::default, |spread| {
-                (
-                    format!("{} {}", digits(spread.typical), metric.unit),
-                    format!("{} - {}", digits(spread.min), digits(spread.max)),
-                )
-            });
+    fn of(view: View<'_>, lead: View<'_>, leads: bool, number: usize, metric: &Metric) -> Self {
+        let (typical, range) = view.spread(number).map_or_else(Default::default, |spread| {
+            (
+                format!("{} {}", digits(spread.typical), metric.unit),
+                format!("{} - {}", digits(spread.min), digits(spread.max)),
+            )
+        });
         // Who may be early is not late; and a thousandth of nothing is no ratio.
-        let early = figure.rounds.iter().any(|round| round.early > 0);
-        let seen = |figure: &Figure| figure.spread(number).is_some_and(|s| s.typical >= 0.005);
+        let early = view.was_early();
+        let seen = |view: View<'_>| view.spread(number).is_some_and(|s| s.typical >= 0.005);
         let ratio = lead
-            .over(figure, number)
-            .filter(|_| !leads && !early && seen(lead) && seen(figure))
+            .over(view, number)
+            .filter(|_| !leads && !early && seen(lead) && seen(view))
             .map_or(String::new(), |ratio| format!("{ratio:.2}x"));
         let mut point = String::new();
         if leads {
-            if figure.keys > 0 || !workloads::has_no_keys(&figure.workload) {
-                point = format!("{}, ", short(figure.keys));
+            if view.keys > 0 || !workloads::has_no_keys(&view.workload) {
+                point = format!("{}, ", view.size());
             }
-            point += &figure.case;
+            point += &view.case_in_words();
             if !metric.name.is_empty() {
                 point += &format!(": {}", metric.name);
             }
         }
         Row {
             point,
-            system: figure.system.clone(),
+            system: view.system.clone(),
             typical,
             range,
             ratio,
-            rounds: figure.rounds_in_words(),
+            rounds: view.rounds_in_words(),
         }
     }
 
@@ -376,25 +354,16 @@ pub(crate) mod tests {
     use super::*;
     use crate::workloads;
 
-    #[test]
-    fn the_median_is_between_the_others_and_the_least_is_the_least() {
-        let of = |figures: &[f64], least| spread(figures.iter().copied(), least);
-        assert_eq!(of(&[], false), None);
-        let odd = of(&[3.0, 1.0, 2.0], false).expect("figures");
-        assert_eq!((odd.typical, odd.min, odd.max), (2.0, 1.0, 3.0));
-        let even = of(&[4.0, 1.0, 2.0, 3.0], false).expect("figures");
-        assert_eq!(even.typical, 2.5);
-        let least = of(&[3.0, 1.0, 2.0], true).expect("figures");
-        assert_eq!((least.typical, least.max), (1.0, 3.0));
-    }
-
     pub(crate) fn figure(workload: &str, system: &str, value: f64) -> Figure {
         let workload = workloads::find(workload).expect("a workload");
-        let mut figure = Figure::new(workload, 0, 1_000, system);
+        let case = &workload.cases_with(&[])[0];
+        let mut figure = Figure::new(workload, case, 1_000, system);
         figure.rounds.push(Round {
             figures: vec![Some(value); workload.metrics.len()],
             seconds: 1.0,
             ping_ns: None,
+            pings_ns: None,
+            mode: None,
             other_cores_busy: None,
             disturbed: false,
             fired: 0,
@@ -407,25 +376,103 @@ pub(crate) mod tests {
     fn a_ratio_above_one_means_that_the_first_is_better() {
         for (workload, ours, peers) in [("W1k", 100.0, 300.0), ("W2", 6.0, 2.0)] {
             let peer = figure(workload, "peer", peers);
-            let ratio = figure(workload, "ours", ours).over(&peer, 0);
+            let ours = figure(workload, "ours", ours);
+            let ratio = ours.views()[0].over(peer.views()[0], 0);
             assert!(ratio.is_some_and(|ratio| (ratio - 3.0).abs() < 1e-9));
         }
     }
 
-    #[test]
-    fn the_systems_of_a_point_stand_together_in_columns() {
-        let mut report = Report {
+    pub(crate) fn report(figures: Vec<Figure>) -> Report {
+        Report {
             machine: Machine::here(),
             versions: Vec::new(),
             commit: None,
             command: "a command".to_owned(),
             form: "full".to_owned(),
-            failures: Vec::new(),
             started_unix: 0,
             seconds: 60.0,
             ping_ns: None,
-            figures: vec![figure("W2", "a", 6.0), figure("W2", "b", 2.0)],
-        };
+            borders: Some(Borders::default()),
+            figures,
+            failures: Vec::new(),
+            cuts: Vec::new(),
+        }
+    }
+
+    /// A figure with two threads, and a round for each of these modes.
+    pub(crate) fn in_modes(workload: &str, system: &str, rounds: &[(Mode, f64)]) -> Figure {
+        let mut all = figure(workload, system, 0.0);
+        (all.threads, all.case) = (2, "2 threads".to_owned());
+        all.rounds.clear();
+        for (mode, value) in rounds {
+            let mut round = figure(workload, system, *value).rounds.remove(0);
+            round.mode = Some(*mode);
+            all.rounds.push(round);
+        }
+        all
+    }
+
+    #[test]
+    fn systems_of_different_modes_stand_apart() {
+        let (near, far) = (Mode::Near, Mode::Far);
+        let mut report = report(vec![
+            in_modes("W2", "a", &[(near, 6.0), (far, 2.0), (near, 8.0)]),
+            in_modes("W2", "b", &[(far, 1.0), (near, 3.5)]),
+        ]);
+        let rows = report.rows("W2");
+        let cells: Vec<[&str; 4]> = rows
+            .iter()
+            .map(|row| [&*row.point, &row.system, &row.typical, &row.ratio])
+            .collect();
+        let expected = [
+            ["1 k, 2 threads, near", "a", "7.00 Mops/s", ""],
+            ["", "b", "3.50 Mops/s", "2.00x"],
+            ["1 k, 2 threads, far", "a", "2.00 Mops/s", ""],
+            ["", "b", "1.00 Mops/s", "2.00x"],
+        ];
+        assert_eq!(cells, expected);
+        let words = report.modes_in_words().expect("there are modes");
+        assert!(
+            words.contains("near 3, far 2; never shared core"),
+            "{words}"
+        );
+        report.figures = vec![in_modes("W2", "a", &[(far, 2.0)])];
+        let words = report.modes_in_words().expect("there is one");
+        assert!(words.contains("only the mode \"far\" was seen"), "{words}");
+        assert!(words.contains("1 figures without a near round"), "{words}");
+        report.figures = vec![figure("W2", "a", 1.0)];
+        assert_eq!(report.modes_in_words(), None, "a single thread has no mode");
+    }
+
+    #[test]
+    fn files_of_earlier_programs_are_shown() {
+        for file in ["figures.json", "sessions.json"] {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+            let json = std::fs::read_to_string(path).expect("it lies there");
+            let report: Report = serde_json::from_str(&json).expect("its form is known");
+            assert!(
+                report
+                    .figures
+                    .iter()
+                    .all(|figure| figure.views().len() == 1)
+            );
+        }
+    }
+
+    #[test]
+    fn modes_are_kept_by_the_json() {
+        let figure = in_modes("W2", "a", &[(Mode::Near, 6.0), (Mode::SharedCore, 2.0)]);
+        let json = serde_json::to_string(&report(vec![figure])).expect("plain data");
+        assert!(json.contains("\"shared-core\""), "{json}");
+        let read: Report = serde_json::from_str(&json).expect("what was written");
+        let modes: Vec<Option<Mode>> = read.figures[0].rounds.iter().map(|r| r.mode).collect();
+        assert_eq!(modes, [Some(Mode::Near), Some(Mode::SharedCore)]);
+        assert_eq!(read.borders, Some(Borders::default()));
+    }
+
+    #[test]
+    fn the_systems_of_a_point_stand_together_in_columns() {
+        let mut report = report(vec![figure("W2", "a", 6.0), figure("W2", "b", 2.0)]);
         let rows = report.rows("W2");
         assert_eq!(rows[0].point, "1 k, 1 thread");
         assert_eq!((&*rows[1].point, &*rows[1].ratio), ("", "3.00x"));

@@ -2,7 +2,8 @@
 //! S-P4; and what a report says of each.
 
 use crate::report::{Figure, Report};
-use crate::workloads::Form;
+use crate::view::View;
+use crate::workloads::{Form, NONE_IS_LONG};
 
 /// A target and where it stands.
 #[derive(Debug)]
@@ -10,8 +11,37 @@ pub(crate) struct Standing {
     pub(crate) number: &'static str,
     pub(crate) to_reach: &'static str,
     pub(crate) today: String,
-    pub(crate) reached: bool,
+    pub(crate) verdict: Verdict,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Reached,
+    Missed,
+    /// The machine was never in the mode that counts.
+    NotJudged,
+}
+
+impl Verdict {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Verdict::Reached => "reached",
+            Verdict::Missed => "**missed**",
+            Verdict::NotJudged => "**not judged**",
+        }
+    }
+}
+
+/// Why there is nothing to say of a target.
+#[derive(Debug, PartialEq, Eq)]
+enum Missing {
+    NotRun,
+    /// It was run, but never in the near mode. Which point that is.
+    NeverNear(String),
+}
+
+/// What is said of a target, and whether it is reached.
+type Found = Result<(String, bool), Missing>;
 
 /// Which have to be in a point to be compared with.
 const PEERS: usize = 4;
@@ -30,12 +60,21 @@ pub(crate) fn standings(report: &Report) -> Vec<Standing> {
         return Vec::new();
     }
     let look = Look(report);
-    let of = |number, to_reach, found: Option<(String, bool)>| {
-        found.map(|(today, reached)| Standing {
+    let of = |number, to_reach, found: Found| {
+        let (today, verdict) = match found {
+            Ok((today, true)) => (today, Verdict::Reached),
+            Ok((today, false)) => (today, Verdict::Missed),
+            Err(Missing::NeverNear(point)) => {
+                let today = format!("{point}: the machine was never in the near mode");
+                (today, Verdict::NotJudged)
+            }
+            Err(Missing::NotRun) => return None,
+        };
+        Some(Standing {
             number,
             to_reach,
             today,
-            reached,
+            verdict,
         })
     };
     [
@@ -127,43 +166,91 @@ pub(crate) fn standings(report: &Report) -> Vec<Standing> {
 
 struct Look<'a>(&'a Report);
 
+/// A figure that is missing was not run.
+fn run<T>(found: Option<T>) -> Result<T, Missing> {
+    found.ok_or(Missing::NotRun)
+}
+
+/// The rounds of a figure that count, if there are any.
+fn judged(figure: &Figure) -> Result<View<'_>, Missing> {
+    let never = || {
+        let Figure {
+            workload,
+            case,
+            system,
+            ..
+        } = figure;
+        Missing::NeverNear(format!("{workload}, {case}, {}, {system}", figure.size()))
+    };
+    figure.judged().ok_or_else(never)
+}
+
+/// The first metric.
+fn typical(view: View<'_>) -> Result<f64, Missing> {
+    Ok(run(view.spread(0))?.typical)
+}
+
 impl Look<'_> {
-    fn figures(&self, workload: &str, case: &str) -> impl Iterator<Item = &Figure> {
-        self.0
-            .figures
-            .iter()
-            .filter(move |figure| figure.workload == workload && figure.case == case)
+    /// The rounds that count of ours, in all cases of a workload.
+    fn ours(&self, workload: &str) -> Result<Vec<View<'_>>, Missing> {
+        let figures = self.0.figures.iter();
+        let figures = figures.filter(|figure| figure.workload == workload && figure.is_ours());
+        figures.map(judged).collect()
     }
 
-    fn one(&self, workload: &str, case: &str, keys: u64, system: &str) -> Option<&Figure> {
-        self.figures(workload, case)
-            .find(|figure| figure.keys == keys && figure.system == system)
+    /// The rounds that count of each system at a point: those in the near mode with several threads.
+    fn views(
+        &self,
+        workload: &str,
+        case: &str,
+        keys: Option<u64>,
+    ) -> Result<Vec<View<'_>>, Missing> {
+        let figures = self.0.figures.iter().filter(|figure| {
+            figure.workload == workload
+                && figure.case == case
+                && keys.is_none_or(|keys| figure.keys == keys)
+        });
+        figures.map(judged).collect()
+    }
+
+    fn one(
+        &self,
+        workload: &str,
+        case: &str,
+        keys: u64,
+        system: &str,
+    ) -> Result<View<'_>, Missing> {
+        let views = self.views(workload, case, Some(keys))?;
+        let mut views = views.into_iter();
+        views
+            .find(|view| view.system == system)
+            .ok_or(Missing::NotRun)
     }
 
     /// How many times better than the best of the others `ours` is, and who that is.
-    fn over_best<'s>(&'s self, ours: &'s Figure, metric: usize) -> Option<(f64, &'s str)> {
-        let peers: Vec<&Figure> = self
-            .figures(&ours.workload, &ours.case)
-            .filter(|figure| figure.keys == ours.keys && !figure.is_ours())
-            .collect();
+    fn over_best(&self, ours: View<'_>, metric: usize) -> Result<(f64, &str), Missing> {
+        let mut peers = self.views(&ours.workload, &ours.case, Some(ours.keys))?;
+        peers.retain(|peer| !peer.is_ours());
         if peers.len() < PEERS {
-            return None;
+            return Err(Missing::NotRun);
         }
         peers
             .into_iter()
-            .filter_map(|peer| Some((ours.over(peer, metric)?, &*peer.system)))
+            .filter_map(|peer| Some((ours.over(peer, metric)?, peer.system())))
             .min_by(|(one, _), (other, _)| one.total_cmp(other))
+            .ok_or(Missing::NotRun)
     }
 
-    fn touch(&self) -> Option<(String, bool)> {
+    fn touch(&self) -> Found {
         let case = "2 threads";
         let large = self.one("W2", case, 10_000_000, BOXED)?;
         let small = self.one("W2", case, 100_000, BOXED)?;
         let (over, peer) = self.over_best(large, 0)?;
         let queue = self.one("W2", case, 100_000, "DelayQueue")?;
-        let over_queue = small.over(queue, 0)?;
-        let at_large = large.over(self.one("W2", case, 10_000_000, "DelayQueue")?, 0)?;
-        Some((
+        let over_queue = run(small.over(queue, 0))?;
+        let at_large = large.over(self.one("W2", case, 10_000_000, "DelayQueue")?, 0);
+        let at_large = run(at_large)?;
+        Ok((
             format!(
                 "{over:.2}x {peer} and {at_large:.2}x DelayQueue at 10 M; {over_queue:.2}x DelayQueue at 100 k"
             ),
@@ -172,17 +259,26 @@ impl Look<'_> {
     }
 
     /// The least lead over all sizes, as (times, where).
-    fn least_lead(&self, workload: &str, case: &str, system: &str) -> Option<(f64, String)> {
-        self.figures(workload, case)
-            .filter(|figure| figure.system == system)
-            .filter_map(|ours| {
-                let (over, peer) = self.over_best(ours, 0)?;
-                Some((over, format!("{over:.2}x {peer} at {}", ours.size())))
-            })
-            .min_by(|(one, _), (other, _)| one.total_cmp(other))
+    fn least_lead(
+        &self,
+        workload: &str,
+        case: &str,
+        system: &str,
+    ) -> Result<(f64, String), Missing> {
+        let mut least: Option<(f64, String)> = None;
+        for ours in self.views(workload, case, None)? {
+            if ours.system() != system {
+                continue;
+            }
+            let (over, peer) = self.over_best(ours, 0)?;
+            if least.as_ref().is_none_or(|(least, _)| over < *least) {
+                least = Some((over, format!("{over:.2}x {peer} at {}", ours.size())));
+            }
+        }
+        run(least)
     }
 
-    fn start_stop_keyed(&self) -> Option<(String, bool)> {
+    fn start_stop_keyed(&self) -> Found {
         let mut words = Vec::new();
         let mut reached = true;
         for (system, name) in [(BOXED, "boxed"), (INLINE, "inline")] {
@@ -193,35 +289,32 @@ impl Look<'_> {
             ));
             reached &= earliest >= 2.5 && never >= 1.0;
         }
-        Some((words.join(". "), reached))
+        Ok((words.join(". "), reached))
     }
 
-    fn start_stop_keyless(&self) -> Option<(String, bool)> {
+    fn start_stop_keyless(&self) -> Found {
         let mut words = Vec::new();
         let mut reached = true;
         for case in ["1 ms - 60 s", "never the earliest"] {
             let (lead, at) = self.least_lead("W1", case, KEYLESS)?;
-            let none = self.one("W1", case, 0, KEYLESS)?.spread(0)?.typical;
-            let many = self
-                .one("W1", case, 10_000_000, KEYLESS)?
-                .spread(0)?
-                .typical;
+            let none = typical(self.one("W1", case, 0, KEYLESS)?)?;
+            let many = typical(self.one("W1", case, 10_000_000, KEYLESS)?)?;
             words.push(format!(
                 "{case}: at least {at}, 10 M {:.2} times N = 0",
                 many / none
             ));
             reached &= lead >= 1.0 && many <= 2.0 * none;
         }
-        Some((words.join(". "), reached))
+        Ok((words.join(". "), reached))
     }
 
-    fn timeouts(&self) -> Option<(String, bool)> {
+    fn timeouts(&self) -> Found {
         let mut words = Vec::new();
         let mut reached = true;
         for (system, name, least) in [(BOXED, "boxed", 1.5), (INLINE, "inline", 2.0)] {
             let ours = self.one("W3", "2 threads", 0, system)?;
             let (over, peer) = self.over_best(ours, 0)?;
-            let memory = ours.spread(1)?;
+            let memory = run(ours.spread(1))?;
             words.push(format!(
                 "{name} {over:.2}x {peer}, {:.1} MB after the run",
                 memory.typical
@@ -229,49 +322,38 @@ impl Look<'_> {
             // Two thousand timers are pending at a time.
             reached &= over >= least && memory.max < 16.0;
         }
-        Some((words.join("; "), reached))
+        Ok((words.join("; "), reached))
     }
 
-    fn memory(&self) -> Option<(String, bool)> {
+    fn memory(&self) -> Found {
         let case = "60 - 120 min out";
-        let of = |system| Some(self.one("W7", case, 10_000_000, system)?.spread(0)?.typical);
+        let of = |system| typical(self.one("W7", case, 10_000_000, system)?);
         let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
-        Some((
+        Ok((
             format!("{inline:.1} bytes inline, {boxed:.1} boxed"),
             inline <= 80.0,
         ))
     }
 
-    fn instant(&self) -> Option<(String, bool)> {
-        let of = |system| {
-            Some(
-                self.one("W4i", "one instant", 0, system)?
-                    .spread(0)?
-                    .typical,
-            )
-        };
+    fn instant(&self) -> Found {
+        let of = |system| typical(self.one("W4i", "one instant", 0, system)?);
         let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
-        Some((
+        Ok((
             format!("{inline:.0} ms inline, {boxed:.0} ms boxed"),
             inline <= 80.0 && boxed <= 150.0,
         ))
     }
 
     /// One metric of every point of a workload, for both faces, against a bound.
-    fn each(
-        &self,
-        workload: &str,
-        metric: &str,
-        bound: f64,
-        beside: Option<&str>,
-    ) -> Option<(String, bool)> {
+    fn each(&self, workload: &str, metric: &str, bound: f64, beside: Option<&str>) -> Found {
         let mut words = Vec::new();
         let mut reached = true;
-        for figure in &self.0.figures {
-            if figure.workload != workload || !figure.is_ours() {
+        for figure in self.ours(workload)? {
+            // What its figures are compared with is no target.
+            if figure.case == NONE_IS_LONG {
                 continue;
             }
-            let found = figure.named(metric)?;
+            let found = run(figure.named(metric))?;
             let mut text = format!(
                 "{}, {}: {:.2} {}",
                 figure.system, figure.case, found.0.typical, found.1
@@ -282,114 +364,88 @@ impl Look<'_> {
             words.push(text);
             reached &= found.0.typical <= bound;
         }
-        (!words.is_empty()).then(|| (words.join("; "), reached))
+        run((!words.is_empty()).then(|| (words.join("; "), reached)))
     }
 
-    fn long_tasks(&self) -> Option<(String, bool)> {
+    fn long_tasks(&self) -> Found {
         let (p99, within) = self.each("W5", "p99", 2.5, None)?;
         let (max, none_beyond) = self.each("W5", "max", 10.0, None)?;
-        Some((format!("p99 {p99}. Max {max}"), within && none_beyond))
+        Ok((format!("p99 {p99}. Max {max}"), within && none_beyond))
     }
 
-    fn idle(&self) -> Option<(String, bool)> {
+    fn idle(&self) -> Found {
         let (cpu, none) = self.each("W6", "CPU", 0.5, None)?;
         let (switches, few) = self.each("W6", "switches", 5.0, None)?;
-        Some((format!("{cpu}. {switches}"), none && few))
+        Ok((format!("{cpu}. {switches}"), none && few))
     }
 
-    fn churn(&self) -> Option<(String, bool)> {
+    fn churn(&self) -> Found {
         let mut words = Vec::new();
         let mut reached = true;
-        for figure in self
-            .0
-            .figures
-            .iter()
-            .filter(|figure| figure.workload == "churn")
-        {
-            if !figure.is_ours() {
-                continue;
-            }
-            let one = figure.named("after 1 touch")?.0.typical;
-            let all = figure.named("after all")?.0.typical;
+        for figure in self.ours("churn")? {
+            let one = run(figure.named("after 1 touch"))?.0.typical;
+            let all = run(figure.named("after all"))?.0.typical;
             words.push(format!("{}: {one:.0} and {all:.0} bytes", figure.system));
             // A page or two may come and go.
             reached &= all <= one * 1.02;
         }
-        (!words.is_empty()).then(|| (words.join("; "), reached))
+        run((!words.is_empty()).then(|| (words.join("; "), reached)))
     }
 
-    fn session_touch(&self) -> Option<(String, bool)> {
+    fn session_touch(&self) -> Found {
         let ours = self.one("S1", "2 threads", 10_000_000, INLINE)?;
         let (over, peer) = self.over_best(ours, 0)?;
-        let moka = ours.over(self.one("S1", "2 threads", 10_000_000, "moka")?, 0)?;
+        let moka = run(ours.over(self.one("S1", "2 threads", 10_000_000, "moka")?, 0))?;
         let today = format!("{over:.2}x {peer}, {moka:.2}x moka");
-        Some((today, over >= 3.0))
+        Ok((today, over >= 3.0))
     }
 
-    fn session_touch_many(&self) -> Option<(String, bool)> {
+    fn session_touch_many(&self) -> Found {
         let ours = self.one("S2", "1 thread", 10_000_000, INLINE)?;
-        let single = ours.named("one by one")?.0.typical;
-        let over = |metric| Some(ours.named(metric)?.0.typical / single);
+        let single = run(ours.named("one by one"))?.0.typical;
+        let over = |metric| Ok(run(ours.named(metric))?.0.typical / single);
         let least = over("256 in a call")?;
         let today = format!(
             "{least:.2}x; 1,024 in a call {:.2}x, 4,096 {:.2}x",
             over("1,024 in a call")?,
             over("4,096 in a call")?
         );
-        Some((today, least >= 1.5))
+        Ok((today, least >= 1.5))
     }
 
-    fn session_memory(&self) -> Option<(String, bool)> {
+    fn session_memory(&self) -> Found {
         let of = |keys| {
             let ours = self.one("S3", "30 min to idle", keys, INLINE)?;
-            Some(ours.spread(0)?.typical)
+            typical(ours)
         };
         let (million, ten) = (of(1_000_000)?, of(10_000_000)?);
-        Some((
+        Ok((
             format!("{million:.1} bytes at 1 M, {ten:.1} at 10 M"),
             million <= 80.0 && ten <= 80.0,
         ))
     }
 
-    fn sleeps(&self) -> Option<(String, bool)> {
+    fn sleeps(&self) -> Found {
         let mut words = Vec::new();
         let mut reached = self.0.figures.iter().any(|figure| figure.system == SLEEP);
-        for ours in &self.0.figures {
-            if ours.workload != "S4" || !ours.is_ours() {
-                continue;
-            }
+        for ours in self.ours("S4")? {
             let tokio = self.one("S4", &ours.case, ours.keys, TOKIO_SLEEP)?;
-            let (cpu, of_tokio) = (ours.spread(0)?.typical, tokio.spread(0)?.typical);
+            let (cpu, of_tokio) = (typical(ours)?, typical(tokio)?);
             words.push(format!(
                 "{}, {}: {cpu:.0} ms, tokio {of_tokio:.0} ms",
                 ours.system, ours.case
             ));
             reached &= ours.system != SLEEP || cpu <= of_tokio;
         }
-        (!words.is_empty()).then(|| (words.join("; "), reached))
+        run((!words.is_empty()).then(|| (words.join("; "), reached)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
-    use crate::report::tests::figure;
-
-    fn report(figures: Vec<Figure>) -> Report {
-        Report {
-            machine: Machine::here(),
-            versions: Vec::new(),
-            commit: None,
-            command: String::new(),
-            form: "full".to_owned(),
-            failures: Vec::new(),
-            started_unix: 0,
-            seconds: 0.0,
-            ping_ns: None,
-            figures,
-        }
-    }
+    use crate::mode::Mode;
+    use crate::report::tests::{figure, in_modes, report};
 
     fn standing(figures: Vec<Figure>, number: &str) -> Option<Standing> {
         standings(&report(figures))
@@ -417,14 +473,46 @@ mod tests {
             figures.push(touches("other", 10_000_000, 0.5));
             standing(figures, "P1").expect("all of its figures are there")
         };
-        assert!(at(2.0).reached);
+        assert_eq!(at(2.0).verdict, Verdict::Reached);
         let behind = at(4.0);
-        assert!(!behind.reached);
+        assert_eq!(behind.verdict, Verdict::Missed);
         assert!(behind.today.contains("2.00x heap"), "{}", behind.today);
         assert!(standing(vec![touches(BOXED, 100_000, 8.0)], "P1").is_none());
         let mut quick = report(vec![touches("heap", 10_000_000, 1.0)]);
         quick.form = "quick".to_owned();
         assert!(standings(&quick).is_empty(), "less was done");
+    }
+
+    #[test]
+    fn a_point_with_two_threads_is_judged_in_the_near_mode() {
+        let (near, far) = (Mode::Near, Mode::Far);
+        let with = |ours: &[(Mode, f64)]| {
+            let mut figures = Vec::new();
+            for keys in [100_000, 10_000_000] {
+                for (system, rounds) in [
+                    (BOXED, ours),
+                    ("DelayQueue", &[(near, 2.0), (far, 1.0), (far, 1.0)][..]),
+                    ("heap", &[(far, 9.0), (near, 1.0)]),
+                    ("one", &[(near, 1.0)]),
+                    ("other", &[(near, 1.0)]),
+                ] {
+                    let mut figure = in_modes("W2", system, rounds);
+                    figure.keys = keys;
+                    figures.push(figure);
+                }
+            }
+            standing(figures, "P1").expect("all of its figures are there")
+        };
+        // Far, ours is slow and the heap is fast; neither counts.
+        assert_eq!(with(&[(near, 8.0), (far, 1.0)]).verdict, Verdict::Reached);
+        assert_eq!(with(&[(near, 7.9), (far, 90.0)]).verdict, Verdict::Missed);
+        let never = with(&[(far, 90.0)]);
+        assert_eq!(never.verdict, Verdict::NotJudged);
+        assert!(
+            never.today.contains("W2, 2 threads, 10 M, tourbillon:"),
+            "{}",
+            never.today
+        );
     }
 
     #[test]
@@ -435,7 +523,8 @@ mod tests {
             figure.rounds[0].figures = [2.0, many, 5.0, 6.0].map(Some).to_vec();
             standing(vec![figure], "S-P2").expect("it is measured")
         };
-        assert!(at(3.0).reached && !at(2.9).reached);
+        assert_eq!(at(3.0).verdict, Verdict::Reached);
+        assert_eq!(at(2.9).verdict, Verdict::Missed);
         assert_eq!(at(3.0).today, "1.50x; 1,024 in a call 2.50x, 4,096 3.00x");
     }
 
@@ -453,7 +542,7 @@ mod tests {
                 both(TOKIO_SLEEP, 2.0, 4.0),
             ];
             let standing = standing(figures.into_iter().flatten().collect(), "S-P4");
-            standing.expect("both are there").reached
+            standing.expect("both are there").verdict == Verdict::Reached
         };
         assert!(with(2.0, 4.0) && !with(2.1, 3.0) && !with(1.0, 4.1));
     }
@@ -467,7 +556,8 @@ mod tests {
         };
         let both = |boxed, inline| {
             let figures = vec![of(BOXED, boxed), of(INLINE, inline), of("heap", 90.0)];
-            standing(figures, "P11").expect("it is measured").reached
+            let standing = standing(figures, "P11").expect("it is measured");
+            standing.verdict == Verdict::Reached
         };
         assert!(both(4.0, 5.0));
         assert!(!both(4.0, 6.0) && !both(6.0, 4.0));

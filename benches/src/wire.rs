@@ -15,6 +15,8 @@ pub(crate) struct Filled {
 pub(crate) struct Request {
     /// Which of the workload's cases.
     pub(crate) case: usize,
+    /// How many threads do the work.
+    pub(crate) threads: usize,
     /// How much to do, in the workload's own measure.
     pub(crate) amount: u64,
     pub(crate) seed: u64,
@@ -26,8 +28,6 @@ pub(crate) struct Reply {
     /// One for each of the workload's metrics; `None` where the platform does not tell.
     pub(crate) figures: Vec<Option<f64>>,
     pub(crate) seconds: f64,
-    /// Round trips between two cores, the slower one of before and after the work.
-    pub(crate) ping_ns: Option<f64>,
     /// Cores that others kept busy during the work.
     pub(crate) others: Option<f64>,
     /// And whether that was too much.

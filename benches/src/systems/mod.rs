@@ -5,10 +5,59 @@
 mod tests;
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::child::Child;
 use crate::workloads::{self, By, Workload};
+
+/// What a run chooses of ours in place of their defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SetUp {
+    pub(crate) shards: Option<usize>,
+    pub(crate) stripes: Option<usize>,
+}
+
+/// That of this process: a child has one system.
+static SET_UP: OnceLock<SetUp> = OnceLock::new();
+
+impl SetUp {
+    /// Each of the one with each of the other. One of the defaults if nothing is chosen.
+    pub(crate) fn all(shards: &[usize], stripes: &[usize]) -> Vec<Self> {
+        let chosen = |counts: &[usize]| -> Vec<Option<usize>> {
+            let counts: Vec<_> = counts.iter().copied().map(Some).collect();
+            if counts.is_empty() {
+                vec![None]
+            } else {
+                counts
+            }
+        };
+        let with = |shards| {
+            let stripes = chosen(stripes).into_iter();
+            stripes.map(move |stripes| SetUp { shards, stripes })
+        };
+        chosen(shards).into_iter().flat_map(with).collect()
+    }
+
+    /// Behind the name of a system.
+    pub(crate) fn in_words(&self) -> String {
+        let part = |count: Option<usize>, of| match count {
+            Some(count) => format!(", {count} {of}"),
+            None => String::new(),
+        };
+        part(self.shards, "shards") + &part(self.stripes, "stripes")
+    }
+
+    /// Chooses it for the systems that this process makes.
+    pub(crate) fn choose(self) {
+        let _ = SET_UP.set(self);
+    }
+
+    /// The one of this process.
+    fn chosen() -> Self {
+        SET_UP.get().copied().unwrap_or_default()
+    }
+}
 
 /// Timers of one kind, with whatever threads they need. What fires calls
 /// [`fired`](crate::recorder::fired) with eight bytes that it kept.

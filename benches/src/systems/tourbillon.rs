@@ -7,8 +7,23 @@ use std::time::Duration;
 
 use tourbillon::{Cancel, Expiry, ExpiryMap, Handle, Reschedule, Scheduler, Timeout, Timer};
 
-use super::{Handles, Keyed, Pooled, Sessions, Sleeps, System, Tasks};
+use super::{Handles, Keyed, Pooled, Sessions, SetUp, Sleeps, System, Tasks};
 use crate::recorder::fired;
+
+/// A builder, with the shards and stripes that a sweep chooses.
+macro_rules! set_up {
+    ($builder:expr) => {{
+        let SetUp { shards, stripes } = SetUp::chosen();
+        let mut builder = $builder;
+        if let Some(shards) = shards {
+            builder = builder.shards(shards);
+        }
+        if let Some(stripes) = stripes {
+            builder = builder.stripes(stripes);
+        }
+        builder
+    }};
+}
 
 pub(crate) struct Boxed {
     timers: Handle<u64>,
@@ -30,7 +45,7 @@ impl System for Boxed {
 impl Keyed for Boxed {
     /// The pool takes tasks of either kind.
     fn new(_: Tasks) -> Self {
-        let scheduler = Scheduler::builder().build().expect("the defaults are fine");
+        let scheduler = set_up!(Scheduler::builder()).build().expect("the set-up is fine");
         Boxed {
             timers: scheduler.handle(),
             _scheduler: scheduler,
@@ -75,8 +90,8 @@ impl System for Map {
 
 impl Keyed for Map {
     fn new(_: Tasks) -> Self {
-        let map = ExpiryMap::builder().build(|_, expired| fired(expired.value));
-        Map(map.expect("the defaults are fine"))
+        let map = set_up!(ExpiryMap::builder()).build(|_, expired| fired(expired.value));
+        Map(map.expect("the set-up is fine"))
     }
 
     fn start(&self, key: u64, delay: Duration) {
@@ -109,9 +124,9 @@ impl System for SessionMap {
 
 impl Sessions for SessionMap {
     fn new(idle: Duration) -> Self {
-        let map = ExpiryMap::builder().time_to_idle(idle);
+        let map = set_up!(ExpiryMap::builder()).time_to_idle(idle);
         let map = map.build(|_, expired| fired(expired.value));
-        SessionMap(map.expect("the defaults are fine"))
+        SessionMap(map.expect("the set-up is fine"))
     }
 
     fn insert(&self, key: u64, value: u64) {
@@ -154,7 +169,7 @@ impl Handles for Keyless {
     type Timeout = Timeout;
 
     fn new(_: Tasks) -> Self {
-        Keyless(Timer::new().expect("the defaults are fine"))
+        Keyless(set_up!(Timer::builder()).build().expect("the set-up is fine"))
     }
 
     fn start(&self, value: u64, delay: Duration) -> Timeout {

@@ -35,7 +35,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let keys = child.keys;
     child.filled(|| ())?;
     child.rounds(|request| {
-        let threads = ABOUT.cases[request.case].threads;
+        let threads = request.threads;
         let each = keys / threads as u64;
         let (took, longest) = producers(&system, threads, |number| {
             let mut rng = Rng::new(request.seed ^ (number << 32));

@@ -17,6 +17,8 @@ mod start_stop;
 mod timeouts;
 mod touch;
 
+pub(crate) use long_tasks::NONE_IS_LONG;
+
 use std::io;
 use std::sync::Barrier;
 use std::thread;
@@ -121,6 +123,15 @@ pub(crate) struct Case {
     pub(crate) threads: usize,
 }
 
+/// A case in a run, where `--threads` may have chosen other numbers of threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cased {
+    /// Of the case in the workload's table.
+    pub(crate) number: usize,
+    pub(crate) name: String,
+    pub(crate) threads: usize,
+}
+
 /// Which processes do the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Children {
@@ -200,6 +211,58 @@ impl Workload {
 
     pub(crate) fn has_no_keys(&self) -> bool {
         self.keys.iter().all(|keys| keys.is_empty())
+    }
+
+    /// What is measured on one fill: the cases of the table, or those with the chosen numbers of threads where
+    /// that is the question.
+    pub(crate) fn cases_with(&self, threads: &[usize]) -> Vec<Cased> {
+        if self.by_threads() && !threads.is_empty() {
+            let chosen = threads.iter().map(|threads| Cased {
+                number: self
+                    .cases
+                    .iter()
+                    .position(|case| case.threads == *threads)
+                    .unwrap_or(0),
+                name: match threads {
+                    1 => "1 thread".to_owned(),
+                    _ => format!("{threads} threads"),
+                },
+                threads: *threads,
+            });
+            return chosen.collect();
+        }
+        let mut cases = Vec::new();
+        for (number, case) in self.cases.iter().enumerate() {
+            let chosen = match threads {
+                _ if !self.may_have_threads() => &[case.threads][..],
+                [] => &[case.threads],
+                chosen => chosen,
+            };
+            for threads in chosen {
+                let mut name = case.name.to_owned();
+                if *threads != case.threads {
+                    name += &format!(", {threads} threads");
+                }
+                cases.push(Cased {
+                    number,
+                    name,
+                    threads: *threads,
+                });
+            }
+        }
+        cases
+    }
+
+    /// Whether its cases differ in their threads only.
+    fn by_threads(&self) -> bool {
+        let names = |cases: &'static [Case]| cases.iter().map(|case| case.name);
+        names(self.cases).eq(names(ONE_AND_TWO_THREADS))
+    }
+
+    /// Whether it can be done by any number of threads.
+    fn may_have_threads(&self) -> bool {
+        self.by_threads()
+            || [start_stop::BY_HANDLE.name, start_stop::BY_KEY.name].contains(&self.name)
     }
 
     pub(crate) fn amount_in(&self, form: Form) -> u64 {

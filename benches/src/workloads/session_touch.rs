@@ -27,7 +27,7 @@ pub(super) fn serve<S: Sessions>(child: &mut Child) -> io::Result<()> {
     let keys = child.keys;
     child.filled(|| fill_sessions(&system, keys))?;
     child.rounds(|request| {
-        let threads = ABOUT.cases[request.case].threads;
+        let threads = request.threads;
         let each = request.amount / threads as u64;
         let (took, touched) = producers(&system, threads, |number| {
             let mut rng = Rng::new(request.seed ^ (number << 32));

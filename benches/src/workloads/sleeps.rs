@@ -91,7 +91,7 @@ pub(super) fn serve<S: Sleeps>(child: &mut Child) -> io::Result<()> {
         let mut rng = Rng::new(request.seed);
         let delays = (0..count).map(|_| Duration::from_nanos(rng.below(span)));
         let delays: Vec<Duration> = delays.collect();
-        let runtime = runtime::<S>(ABOUT.cases[request.case].threads);
+        let runtime = runtime::<S>(request.threads);
         let used = Used::now();
         let began = Instant::now();
         thread::scope(|scope| {

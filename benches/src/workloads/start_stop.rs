@@ -5,11 +5,14 @@
 //! In the first case the new timer is due in 1 ms to 60 s, so it is often the earliest of all and
 //! somebody has to be woken. In the second one (W1b) a timer is pending that is due in 30 minutes,
 //! and the new ones are due after 60 to 120: nobody ever needs to be woken.
+//!
+//! With `--threads` several threads do so, each with keys of its own; a figure is the time that one thread
+//! takes for a pair.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes};
+use super::{By, Case, Children, Metric, Workload, between, fill, filled, minutes, producers};
 use crate::child::{Child, Measured};
 use crate::recorder::{fired_so_far, wait_until_fired};
 use crate::rng::Rng;
@@ -60,6 +63,7 @@ pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
             }
         };
         pairs(&system, request, guarded, |pair, delay| {
+            // The pairs of a thread have numbers of their own.
             let key = keys + pair;
             system.start(key, delay);
             system.stop(key)
@@ -99,35 +103,47 @@ fn pairs<S: System>(
     system: &S,
     request: &Request,
     mut guarded: impl FnMut(bool),
-    start_and_stop: impl Fn(u64, Duration) -> bool,
+    start_and_stop: impl Fn(u64, Duration) -> bool + Sync,
 ) -> Measured {
     let (from, to) = match request.case {
         0 => (Duration::from_millis(1), Duration::from_secs(60)),
         _ => (minutes(60), minutes(120)),
     };
-    let mut rng = Rng::new(request.seed);
+    let each = request.amount / request.threads as u64;
     let fired_before = fired_so_far();
-    let (took, stopped) = system.on_thread(|| {
-        if request.case == 1 {
-            guarded(true);
-            system.settle();
-        }
-        let began = Instant::now();
+    let never_the_earliest = request.case == 1;
+    if never_the_earliest {
+        system.on_thread(|| guarded(true));
+        system.settle();
+    }
+    let work = |number: u64| {
+        let mut rng = Rng::new(request.seed ^ (number << 32));
+        let first = number << 40;
         let mut stopped = 0;
-        for pair in 0..request.amount {
+        for pair in first..first + each {
             stopped += u64::from(start_and_stop(pair, between(&mut rng, from, to)));
         }
-        system.settle();
-        let took = began.elapsed();
-        if request.case == 1 {
-            guarded(false);
-        }
-        (took, stopped)
-    });
+        stopped
+    };
+    let (took, stopped) = if request.threads == 1 {
+        // On the thread that filled it: some systems keep a place for each thread.
+        system.on_thread(|| {
+            let began = Instant::now();
+            let stopped = work(0);
+            system.settle();
+            (began.elapsed(), vec![stopped])
+        })
+    } else {
+        producers(system, request.threads, work)
+    };
+    if never_the_earliest {
+        system.on_thread(|| guarded(false));
+    }
+    let stopped: u64 = stopped.into_iter().sum();
     // A timer of a millisecond can fire when the thread is held up in between.
     wait_until_fired(
-        fired_before + request.amount.saturating_sub(stopped),
+        fired_before + (each * request.threads as u64).saturating_sub(stopped),
         Duration::from_secs(60),
     );
-    Measured::one(took.as_nanos() as f64 / request.amount as f64, took)
+    Measured::one(took.as_nanos() as f64 / each as f64, took)
 }

@@ -43,7 +43,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     child.rounds(|request| {
         let time = Duration::from_millis(request.amount);
         let fired_before = fired_so_far();
-        let threads = ABOUT.cases[request.case].threads;
+        let threads = request.threads;
         let (took, operations) = producers(&system, threads, |number| {
             let first = number << 40;
             let began = Instant::now();

@@ -1,0 +1,170 @@
+//! In which mode a virtual machine is: how far apart the cores are that its two threads run on.
+//!
+//! The host moves virtual cores between real ones, within seconds. What a cache line takes to the other core
+//! and back shows where they are, and a point with two threads runs at another rate in each of these modes.
+//! So its rounds are kept apart. `benches/README.md` has the histogram that the borders come from.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the two cores of a round were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mode {
+    /// They share caches. Targets are judged in this mode.
+    Near,
+    /// A cache line has a long way between them.
+    Far,
+    /// Two hyperthreads of one core: a cache line is there at once, but neither runs at full speed.
+    SharedCore,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Mode; 3] = [Mode::Near, Mode::Far, Mode::SharedCore];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Near => "near",
+            Mode::Far => "far",
+            Mode::SharedCore => "shared core",
+        }
+    }
+}
+
+/// What the ping-pongs before and after a round say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The same mode before and after.
+    In(Mode),
+    /// It changed in between. Such a round belongs to no mode.
+    Mixed,
+    /// There was no ping-pong: a single core, or both threads on one.
+    Unknown,
+}
+
+/// Round trips in nanoseconds that separate the modes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Borders {
+    /// Two hyperthreads of one core are below.
+    pub(crate) shared_core_ns: f64,
+    /// Cores that are far apart are above.
+    pub(crate) far_ns: f64,
+}
+
+impl Default for Borders {
+    /// In gaps of the histogram in `benches/README.md`.
+    fn default() -> Self {
+        Borders {
+            shared_core_ns: 45.0,
+            far_ns: 160.0,
+        }
+    }
+}
+
+impl Borders {
+    pub(crate) fn mode(self, ping_ns: f64) -> Mode {
+        if ping_ns < self.shared_core_ns {
+            Mode::SharedCore
+        } else if ping_ns < self.far_ns {
+            Mode::Near
+        } else {
+            Mode::Far
+        }
+    }
+
+    /// The mode of a round, from the round trips before and after it.
+    pub(crate) fn verdict(self, before_ns: Option<f64>, after_ns: Option<f64>) -> Verdict {
+        let Some((before, after)) = before_ns.zip(after_ns) else {
+            return Verdict::Unknown;
+        };
+        let (before, after) = (self.mode(before), self.mode(after));
+        if before == after {
+            Verdict::In(before)
+        } else {
+            Verdict::Mixed
+        }
+    }
+
+    pub(crate) fn in_words(self) -> String {
+        format!(
+            "shared core < {:.0} ns <= near < {:.0} ns <= far",
+            self.shared_core_ns, self.far_ns
+        )
+    }
+}
+
+/// How often round trips of each length were seen: a line for each step of an eighth, with the mode that it
+/// is in.
+pub(crate) fn histogram(pings_ns: &[f64], borders: Borders) -> String {
+    const STEP: f64 = 1.125;
+    const WIDTH: f64 = 50.0;
+    let bin = |ns: f64| (ns.max(1.0).ln() / STEP.ln()).floor() as i32;
+    let mut counts = std::collections::BTreeMap::<i32, usize>::new();
+    for ns in pings_ns {
+        *counts.entry(bin(*ns)).or_default() += 1;
+    }
+    let most = counts.values().copied().max().unwrap_or(1) as f64;
+    let mut text = String::new();
+    let (first, last) = match (counts.keys().next(), counts.keys().last()) {
+        (Some(first), Some(last)) => (*first, *last),
+        _ => return text,
+    };
+    for bin in first..=last {
+        let (from, to) = (STEP.powi(bin), STEP.powi(bin + 1));
+        let count = counts.get(&bin).copied().unwrap_or(0);
+        // By their logarithm: a mode that is rare has to be seen, too.
+        let length = (1.0 + count as f64).ln() / (1.0 + most).ln() * WIDTH;
+        let line = format!(
+            "{from:>6.0} - {to:<6.0} ns {count:>7}  {:<11} {}",
+            borders.mode((from * to).sqrt()).name(),
+            "#".repeat(length.round() as usize)
+        );
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_a_mode_only_if_it_is_the_same_before_and_after() {
+        let verdict = |before, after| Borders::default().verdict(before, after);
+        assert_eq!(verdict(Some(50.0), Some(110.0)), Verdict::In(Mode::Near));
+        assert_eq!(verdict(Some(290.0), Some(500.0)), Verdict::In(Mode::Far));
+        let shared = Verdict::In(Mode::SharedCore);
+        assert_eq!(verdict(Some(30.0), Some(40.0)), shared);
+        for (before, after) in [(50.0, 500.0), (500.0, 50.0), (30.0, 50.0)] {
+            assert_eq!(verdict(Some(before), Some(after)), Verdict::Mixed);
+        }
+        assert_eq!(verdict(Some(50.0), None), Verdict::Unknown);
+        assert_eq!(verdict(None, None), Verdict::Unknown);
+    }
+
+    #[test]
+    fn borders_belong_to_the_mode_above() {
+        let borders = Borders {
+            shared_core_ns: 10.0,
+            far_ns: 20.0,
+        };
+        let modes = [9.9, 10.0, 19.9, 20.0].map(|ns| borders.mode(ns));
+        use Mode::{Far, Near, SharedCore};
+        assert_eq!(modes, [SharedCore, Near, Near, Far]);
+    }
+
+    #[test]
+    fn the_histogram_counts_every_ping_pong_once() {
+        let pings = [30.0, 31.0, 80.0, 300.0, 300.5, 301.0];
+        let text = histogram(&pings, Borders::default());
+        let count = |line: &str| -> usize {
+            let after = line.split(" ns ").nth(1).expect("a line has counts");
+            let word = after.split_whitespace().next().expect("a count");
+            word.parse().expect("a number")
+        };
+        assert_eq!(text.lines().map(count).sum::<usize>(), pings.len());
+        let far: Vec<&str> = text.lines().filter(|line| line.contains("far")).collect();
+        assert_eq!(far.into_iter().map(count).sum::<usize>(), 3);
+        assert!(histogram(&[], Borders::default()).is_empty());
+    }
+}
