@@ -16,8 +16,8 @@ const TIME: [Option<Duration>; 3] = [
 ];
 /// Rounds are cut down to these numbers, first to the one and then to the other. A median needs three.
 const FLOORS: [usize; 2] = [3, 1];
-/// Around a round: two ping-pongs, and two looks at whether the machine is calm.
-const AROUND_A_ROUND: f64 = 0.22;
+/// Around a round: two ping-pongs, and a look at whether the machine is calm.
+const AROUND_A_ROUND: f64 = 0.12;
 
 /// Seconds that a round of one system takes, about.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) form: String,
     pub(crate) started_unix: u64,
     pub(crate) seconds: f64,
-    /// An ordinary round trip between two cores: the lower quartile of the run.
+    /// An ordinary round trip between two cores: the median of the run.
     pub(crate) ping_ns: Option<f64>,
     /// By which round trips the modes are told apart. Not in files of earlier programs, whose rounds have no
     /// mode.

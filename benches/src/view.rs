@@ -107,6 +107,7 @@ impl<'a> View<'a> {
         Some((self.spread(number)?, &self.figure.metrics[number].unit))
     }
 
+    /// Its name.
     pub(crate) fn system(self) -> &'a str {
         &self.figure.system
     }
@@ -132,11 +133,18 @@ impl<'a> View<'a> {
         Some(ratio).filter(|ratio| ratio.is_finite())
     }
 
+    /// The mode, where rounds are split.
+    pub(crate) fn mode_in_words(self) -> Option<String> {
+        match self.mode {
+            Some(mode) => Some(mode.name().to_owned()),
+            None => self.is_split().then(|| "unknown mode".to_owned()),
+        }
+    }
+
     /// The case, with the mode where rounds are split.
     pub(crate) fn case_in_words(self) -> String {
-        match self.mode {
-            Some(mode) => format!("{}, {}", self.case, mode.name()),
-            None if self.is_split() => format!("{}, unknown mode", self.case),
+        match self.mode_in_words() {
+            Some(mode) => format!("{}, {mode}", self.case),
             None => self.case.clone(),
         }
     }
