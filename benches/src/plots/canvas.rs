@@ -30,11 +30,12 @@ pub(super) const AXIS: Ink = ink((0x8c, 0x98, 0xa4), (0x6e, 0x76, 0x80));
 pub(super) const TEXT: Ink = ink((0x1f, 0x23, 0x28), (0xe6, 0xed, 0xf3));
 pub(super) const NOTE: Ink = ink((0x4d, 0x57, 0x61), (0xa9, 0xb4, 0xbf));
 /// Ours, in strong colours.
-const OURS: [Ink; 4] = [
+const OURS: [Ink; 5] = [
     ink((0x09, 0x69, 0xda), (0x58, 0xa6, 0xff)),
     ink((0xc2, 0x41, 0x0c), (0xff, 0x9b, 0x4a)),
     ink((0x1a, 0x7f, 0x37), (0x4a, 0xd0, 0x68)),
     ink((0x9a, 0x1f, 0xb0), (0xe0, 0x8a, 0xf5)),
+    ink((0x00, 0x7d, 0x8a), (0x3d, 0xd6, 0xe0)),
 ];
 /// The others, in muted ones.
 const PEERS: [Ink; 8] = [
@@ -255,33 +256,47 @@ impl Scale {
         }
     }
 
-    /// Round values in it, at most about eight.
-    pub(super) fn ticks(&self) -> Vec<f64> {
-        match &self.coord {
-            Coord::Linear(_) => {
-                let raw = (self.high - self.low) / 5.0;
-                let power = 10_f64.powf(raw.log10().floor());
-                let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
-                let step = step.into_iter().find(|step| *step >= raw).unwrap_or(raw);
-                let first = (self.low / step).ceil() as i64;
-                let last = (self.high / step).floor() as i64;
-                (first..=last).map(|number| number as f64 * step).collect()
-            }
-            Coord::Log(_) => {
-                let factors: &[f64] = match (self.high / self.low).log10() {
-                    decades if decades > 6.0 => &[1.0],
-                    decades if decades > 2.5 => &[1.0, 3.0],
-                    _ => &[1.0, 2.0, 5.0],
-                };
-                let from = self.low.log10().floor() as i32;
-                let to = self.high.log10().ceil() as i32;
-                let powers = (from..=to).map(|power| 10_f64.powi(power));
-                powers
-                    .flat_map(|power| factors.iter().map(move |factor| factor * power))
-                    .filter(|tick| (self.low..=self.high).contains(tick))
-                    .collect()
-            }
-        }
+    /// Round values in it, at least so many pixels apart.
+    pub(super) fn ticks(&self, apart: i32) -> Vec<f64> {
+        let choices: Vec<Vec<f64>> = match &self.coord {
+            Coord::Linear(_) => self.linear_ticks(),
+            Coord::Log(_) => self.log_ticks(),
+        };
+        let fits = |ticks: &Vec<f64>| {
+            let mut both = ticks.windows(2);
+            both.all(|two| (self.pixel(two[1]) - self.pixel(two[0])).abs() >= apart)
+        };
+        choices.into_iter().find(fits).unwrap_or_default()
+    }
+
+    /// From many to few.
+    fn linear_ticks(&self) -> Vec<Vec<f64>> {
+        let power = 10_f64.powf((self.high - self.low).log10().floor() - 1.0);
+        let steps = [2.0, 5.0, 10.0, 20.0, 50.0, 100.0].map(|factor| factor * power);
+        let ticks = |step: f64| -> Vec<f64> {
+            let first = (self.low / step).ceil() as i64;
+            let last = (self.high / step).floor() as i64;
+            let numbers = first..=last;
+            numbers.map(|number| number as f64 * step).collect()
+        };
+        steps.map(ticks).to_vec()
+    }
+
+    /// From many to few.
+    fn log_ticks(&self) -> Vec<Vec<f64>> {
+        let from = self.low.log10().floor() as i32;
+        let to = self.high.log10().ceil() as i32;
+        let ticks = |factors: &[f64], step: i32| -> Vec<f64> {
+            let powers = (from..=to).filter(|power| power.rem_euclid(step) == 0);
+            powers
+                .map(|power| 10_f64.powi(power))
+                .flat_map(|power| factors.iter().map(move |factor| factor * power))
+                .filter(|tick| (self.low..=self.high).contains(tick))
+                .collect()
+        };
+        let mut choices = vec![ticks(&[1.0, 2.0, 5.0], 1), ticks(&[1.0, 3.0], 1)];
+        choices.extend((1..=4).map(|step| ticks(&[1.0], step)));
+        choices
     }
 }
 

@@ -30,7 +30,9 @@ pub(super) struct Lines<'a> {
     pub(super) panels: Vec<Panel>,
 }
 
+/// Of one panel among others, and of one alone.
 const WIDTH: i32 = 490;
+const ALONE: i32 = 760;
 const HEIGHT: i32 = 330;
 /// Around the area of a panel.
 const LEFT: i32 = 58;
@@ -48,15 +50,16 @@ impl Lines<'_> {
         let labels = most.unwrap_or(0) as i32 * LABEL;
         let height = HEIGHT.max(labels + TOP + BOTTOM);
         let rows = (self.panels.len() as i32 + columns - 1) / columns;
-        let size = (columns * WIDTH + 10, HEAD + rows * height);
+        let width = if columns == 1 { ALONE } else { WIDTH };
+        let size = (columns * width + 10, HEAD + rows * height);
         picture(self.title, self.notes, size, |canvas| {
             // All panels have the same axes, so that they can be compared.
             let values = || self.all().map(|(_, value)| value);
             for (number, panel) in (0..).zip(&self.panels) {
-                let (x, y) = (number % columns * WIDTH, HEAD + number / columns * height);
+                let (x, y) = (number % columns * width, HEAD + number / columns * height);
                 let frame = Frame {
                     from: (x + LEFT, y + TOP),
-                    to: (x + WIDTH - RIGHT, y + height - BOTTOM),
+                    to: (x + width - RIGHT, y + height - BOTTOM),
                 };
                 let up = Scale::log(values(), (frame.to.1, frame.from.1));
                 let right = Positions::of(self.all().map(|(at, _)| at), &frame);
@@ -87,7 +90,7 @@ impl Lines<'_> {
             TEXT,
         );
         canvas.text(self.up, (from.0 - 36, from.1 - 16), Align::Left, 12.0, NOTE);
-        for tick in up.ticks() {
+        for tick in up.ticks(22) {
             let y = up.pixel(tick);
             canvas.line(vec![(from.0, y), (to.0, y)], GRID, 1);
             canvas.text(&tick_label(tick), (from.0 - 8, y), Align::Right, 12.0, NOTE);
@@ -197,7 +200,7 @@ fn labels(canvas: &Canvas<'_>, panel: &Panel, frame: &Frame, up: &Scale, right: 
     for ((line, end, value), y) in ends.into_iter().zip(placed) {
         let ink = line.look.ink;
         canvas.line(vec![(end.0 + 6, end.1), (x - 4, y)], ink, 1);
-        let text = format!("{}  {}", line.name, digits(value));
+        let text = format!("{} {}", line.name, digits(value));
         if line.look.ours {
             canvas.bold(&text, (x, y), Align::Left, 12.5, ink);
         } else {

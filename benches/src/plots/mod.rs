@@ -58,7 +58,8 @@ fn notes(report: &Report) -> String {
     format!("{}, commit {commit}{form}", report.machine.line())
 }
 
-/// The systems of a report, in its order.
+/// The systems of a report: ours by name, so that they look the same in all reports, and the others in its
+/// order.
 struct Looks(Vec<(String, bool)>);
 
 impl Looks {
@@ -69,6 +70,7 @@ impl Looks {
                 systems.push((figure.system.clone(), figure.is_ours()));
             }
         }
+        systems.sort_by_key(|(name, ours)| if *ours { name.clone() } else { String::new() });
         Looks(systems)
     }
 
@@ -219,12 +221,14 @@ impl<'a> Draw<'a> {
     ) -> Vec<Row> {
         let typical = |view: View<'_>, metric| Some(view.named(metric)?.0.typical);
         let row = |view: View<'a>| {
+            let value = typical(view, metric)?;
             let range = range.and_then(|(from, to)| typical(view, from).zip(typical(view, to)));
             Some(Row {
                 name: view.system().to_owned(),
                 look: self.looks.look(view),
-                value: typical(view, metric)?,
-                range,
+                value,
+                // A maximum is the least of the rounds, so it can be below a percentile.
+                range: range.map(|(from, to)| (from, to.max(value))),
             })
         };
         views.filter_map(row).collect()
@@ -254,6 +258,7 @@ impl<'a> Draw<'a> {
             notes: &self.notes,
             unit: "ms; less is better",
             marks: Marks::Dots,
+            alike: false,
             panels,
         };
         self.of_rows("mass", &rows)
@@ -278,6 +283,7 @@ impl<'a> Draw<'a> {
             notes: &self.notes,
             unit: "resident bytes; less is better",
             marks: Marks::Bars,
+            alike: true,
             panels,
         };
         self.of_rows("memory", &rows)
@@ -303,6 +309,7 @@ impl<'a> Draw<'a> {
             notes: &self.notes,
             unit: "ms late; less is better",
             marks: Marks::Dots,
+            alike: true,
             panels,
         };
         self.of_rows("lateness", &rows)

@@ -33,10 +33,14 @@ pub(super) struct Rows<'a> {
     pub(super) notes: &'a str,
     pub(super) unit: &'a str,
     pub(super) marks: Marks,
+    /// Whether all panels have the same axis, so that they can be compared.
+    pub(super) alike: bool,
     pub(super) panels: Vec<Panel>,
 }
 
+/// Of one panel among others, and of one alone.
 const WIDTH: i32 = 490;
+const ALONE: i32 = 760;
 /// Around the area of a panel.
 const LEFT: i32 = 176;
 const RIGHT: i32 = 64;
@@ -50,20 +54,25 @@ impl Rows<'_> {
         let most = self.panels.iter().map(|panel| panel.rows.len()).max();
         let height = TOP + most.unwrap_or(0) as i32 * ROW + BOTTOM;
         let rows = (self.panels.len() as i32 + columns - 1) / columns;
-        let size = (columns * WIDTH + 10, HEAD + rows * height);
+        let width = if columns == 1 { ALONE } else { WIDTH };
+        let size = (columns * width + 10, HEAD + rows * height);
         picture(self.title, self.notes, size, |canvas| {
             for (number, panel) in (0..).zip(&self.panels) {
-                let corner = (number % columns * WIDTH, HEAD + number / columns * height);
-                self.panel(canvas, panel, corner);
+                let corner = (number % columns * width, HEAD + number / columns * height);
+                self.panel(canvas, panel, corner, width);
             }
         })
     }
 
-    fn panel(&self, canvas: &Canvas<'_>, panel: &Panel, (x, y): (i32, i32)) {
-        let (left, right) = (x + LEFT, x + WIDTH - RIGHT);
+    fn panel(&self, canvas: &Canvas<'_>, panel: &Panel, (x, y): (i32, i32), width: i32) {
+        let (left, right) = (x + LEFT, x + width - RIGHT);
         let (top, bottom) = (y + TOP, y + TOP + panel.rows.len() as i32 * ROW);
-        // All panels have the same axis, so that they can be compared.
-        let all = self.panels.iter().flat_map(|panel| &panel.rows);
+        let panels = if self.alike {
+            &*self.panels
+        } else {
+            std::slice::from_ref(panel)
+        };
+        let all = panels.iter().flat_map(|panel| &panel.rows);
         let all = all.flat_map(|row| {
             let (from, to) = row.range.unwrap_or((row.value, row.value));
             [row.value, from, to]
@@ -73,7 +82,7 @@ impl Rows<'_> {
             Marks::Bars => Scale::from_zero(all, (left, right)),
         };
         canvas.bold(&panel.title, (x + 22, y + 18), Align::Left, 14.0, TEXT);
-        for tick in scale.ticks() {
+        for tick in scale.ticks(38) {
             let x = scale.pixel(tick);
             canvas.line(vec![(x, top), (x, bottom)], GRID, 1);
             canvas.text(

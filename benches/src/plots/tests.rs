@@ -131,8 +131,7 @@ fn the_figures_of_the_repository_are_drawn() {
         for workload in workloads {
             for view in report.views(workload) {
                 let system = view.system();
-                let has =
-                    |text: &String| text == system || text.starts_with(&format!("{system}  "));
+                let has = |text: &String| text == system || text.starts_with(&format!("{system} "));
                 assert!(drawn.iter().any(has), "{system} of {workload} in {file}");
             }
         }
@@ -147,7 +146,7 @@ fn a_label_says_the_figure_of_the_end_of_its_line() {
     let plots = of(&report(vec![large, small]));
     let texts = texts(&parsed(svg(&plots, "touch-keys")));
     assert!(
-        texts.contains(&format!("heap  {}", digits(2.5))),
+        texts.contains(&format!("heap {}", digits(2.5))),
         "{texts:?}"
     );
 }
