@@ -133,6 +133,11 @@ impl<'a> View<'a> {
         Some(ratio).filter(|ratio| ratio.is_finite())
     }
 
+    /// Whether it is of another mode than the one that targets are judged in.
+    pub(crate) fn is_in_other_mode(self) -> bool {
+        self.is_split() && self.mode != Some(Mode::Near)
+    }
+
     /// The mode, where rounds are split.
     pub(crate) fn mode_in_words(self) -> Option<String> {
         match self.mode {

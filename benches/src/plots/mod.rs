@@ -1,6 +1,7 @@
 //! Plots of a report, as SVG: made from the JSON by the program, so that they show what was measured.
 //!
-//! A panel has rounds of one mode of the machine only, as all figures have.
+//! A panel has rounds of one mode of the machine only, as all figures have. The mode that targets are judged
+//! in stands beside a single thread; the other modes have pictures of their own.
 
 mod canvas;
 mod lines;
@@ -21,7 +22,7 @@ use crate::workloads::NONE_IS_LONG;
 /// A picture for a file of that name.
 #[derive(Debug)]
 pub(crate) struct Plot {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) svg: String,
 }
 
@@ -32,17 +33,17 @@ pub(crate) fn of(report: &Report) -> Vec<Plot> {
         looks: Looks::of(report),
         notes: notes(report),
     };
-    [
-        draw.by_keys("touch-keys", "Touches of random keys", &["W2"]),
-        draw.touch_by_threads(),
-        draw.by_keys("pair-keys", "Start a timer and stop it", &["W1", "W1k"]),
-        draw.mass(),
-        draw.memory(),
-        draw.lateness(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let mut plots = Vec::new();
+    for other_modes in [false, true] {
+        plots.extend(draw.by_keys("touch-keys", "Touches of random keys", &["W2"], other_modes));
+        plots.extend(draw.touch_by_threads(other_modes));
+        let title = "Start a timer and stop it";
+        plots.extend(draw.by_keys("pair-keys", title, &["W1", "W1k"], other_modes));
+    }
+    plots.extend(draw.mass());
+    plots.extend(draw.memory());
+    plots.extend(draw.lateness());
+    plots
 }
 
 /// Where the figures are from, in a line.
@@ -96,11 +97,18 @@ impl<'a> Draw<'a> {
     }
 
     /// Lines by the number of keys, with a panel for each case and mode.
-    fn by_keys(&self, name: &'static str, title: &str, workloads: &[&str]) -> Option<Plot> {
+    fn by_keys(
+        &self,
+        name: &str,
+        title: &str,
+        workloads: &[&str],
+        other_modes: bool,
+    ) -> Option<Plot> {
         let mut panels = Vec::new();
         let mut up = String::new();
         for workload in workloads {
-            let views = self.views(workload);
+            let mut views = self.views(workload);
+            views.retain(|view| view.is_in_other_mode() == other_modes);
             let named = |view: &View<'_>| match workloads {
                 [_] => view.case_in_words(),
                 // Which of them it is.
@@ -122,33 +130,29 @@ impl<'a> Draw<'a> {
             "ns/pair" => "nanoseconds for a pair; less is better",
             _ => "million touches a second; more is better",
         };
-        self.drawn(name, title, up, "keys that are pending", short, panels)
+        let right = "keys that are pending";
+        self.drawn((name, other_modes), title, up, right, short, panels)
     }
 
     /// Lines by the number of threads, with a panel for each number of keys and each mode. What one thread
     /// does has no mode, and begins all lines.
-    fn touch_by_threads(&self) -> Option<Plot> {
-        let views = self.views("W2");
+    fn touch_by_threads(&self, other_modes: bool) -> Option<Plot> {
+        let mut views = self.views("W2");
+        views.retain(|view| view.threads == 1 || view.is_in_other_mode() == other_modes);
         let keys: BTreeSet<u64> = views.iter().map(|view| view.keys).collect();
-        let threads: BTreeSet<usize> = views.iter().map(|view| view.threads).collect();
-        if threads.len() < 2 {
-            return None;
-        }
         let mut panels = Vec::new();
         for keys in keys {
             let of_keys = || views.iter().copied().filter(|view| view.keys == keys);
-            let mut modes: Vec<_> = in_order(of_keys().filter_map(View::mode_in_words));
-            // Several threads in rounds that are not split.
-            let unsplit = |view: View<'_>| view.threads > 1 && view.mode_in_words().is_none();
-            if of_keys().any(unsplit) || modes.is_empty() {
-                modes.insert(0, String::new());
-            }
-            for mode in modes {
-                let of_mode = |view: &View<'_>| {
-                    view.threads == 1 || view.mode_in_words().unwrap_or_default() == mode
-                };
-                let lines = self.lines(of_keys().filter(of_mode), |view| view.threads as u64);
-                let title = match &*mode {
+            let several = || of_keys().filter(|view| view.threads > 1);
+            let mode = |view: View<'_>| view.mode_in_words().unwrap_or_default();
+            for title in in_order(several().map(mode)) {
+                let of_mode = || several().filter(|view| mode(*view) == title);
+                // A system that was not measured in this mode has no line.
+                let alone = of_keys().filter(|view| {
+                    view.threads == 1 && of_mode().any(|other| other.system == view.system)
+                });
+                let lines = self.lines(alone.chain(of_mode()), |view| view.threads as u64);
+                let title = match &*title {
                     "" => format!("{} keys", short(keys)),
                     mode => format!("{} keys, {mode}", short(keys)),
                 };
@@ -158,12 +162,13 @@ impl<'a> Draw<'a> {
         let up = "million touches a second; more is better";
         let title = "Touches of random keys by several threads";
         let threads = |threads: u64| threads.to_string();
-        self.drawn("touch-threads", title, up, "threads", threads, panels)
+        let name = ("touch-threads", other_modes);
+        self.drawn(name, title, up, "threads", threads, panels)
     }
 
     fn drawn(
         &self,
-        name: &'static str,
+        (name, other_modes): (&str, bool),
         title: &str,
         up: &str,
         right: &str,
@@ -173,8 +178,15 @@ impl<'a> Draw<'a> {
         if panels.is_empty() {
             return None;
         }
+        let (name, title) = match other_modes {
+            true => (
+                format!("{name}-other-modes"),
+                format!("{title}, in other modes of the machine"),
+            ),
+            false => (name.to_owned(), title.to_owned()),
+        };
         let lines = Lines {
-            title,
+            title: &title,
             notes: &self.notes,
             up,
             right,
@@ -227,6 +239,7 @@ impl<'a> Draw<'a> {
                 name: view.system().to_owned(),
                 look: self.looks.look(view),
                 value,
+                early: view.was_early(),
                 // A maximum is the least of the rounds, so it can be below a percentile.
                 range: range.map(|(from, to)| (from, to.max(value))),
             })
@@ -234,8 +247,8 @@ impl<'a> Draw<'a> {
         views.filter_map(row).collect()
     }
 
-    fn of_rows(&self, name: &'static str, rows: &Rows<'_>) -> Option<Plot> {
-        let svg = rows.svg();
+    fn of_rows(&self, name: &str, rows: &Rows<'_>) -> Option<Plot> {
+        let (name, svg) = (name.to_owned(), rows.svg());
         (!rows.panels.is_empty()).then_some(Plot { name, svg })
     }
 

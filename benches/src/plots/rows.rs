@@ -10,6 +10,8 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) look: Look,
     pub(super) value: f64,
+    /// Whether timers ran before they were due, and so were not late.
+    pub(super) early: bool,
     /// From here to there, if there is more to show than the value.
     pub(super) range: Option<(f64, f64)>,
 }
@@ -122,7 +124,10 @@ impl Rows<'_> {
                 canvas.dot((at, y), if ours { 5 } else { 4 }, ink);
             }
         }
-        let value = digits(row.value);
+        let mut value = digits(row.value);
+        if row.early {
+            value += ", some early";
+        }
         let (name, size) = (&*row.name, 12.5);
         if ours {
             canvas.bold(name, (left - 10, y), Align::Right, size, ink);

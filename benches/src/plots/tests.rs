@@ -79,11 +79,13 @@ fn everything() -> Report {
 fn every_figure_is_drawn() {
     let report = everything();
     let plots = of(&report);
-    let names: Vec<&str> = plots.iter().map(|plot| plot.name).collect();
+    let names: Vec<&str> = plots.iter().map(|plot| &*plot.name).collect();
     let all = [
         "touch-keys",
         "touch-threads",
         "pair-keys",
+        "touch-keys-other-modes",
+        "touch-threads-other-modes",
         "mass",
         "memory",
         "lateness",
@@ -96,12 +98,16 @@ fn every_figure_is_drawn() {
         of_each.sum()
     };
     let dots = |name| count(&parsed(svg(&plots, name)), "circle");
-    assert_eq!(dots("touch-keys"), views(&["W2"]));
+    let touches = dots("touch-keys") + dots("touch-keys-other-modes");
+    assert_eq!(touches, views(&["W2"]));
+    assert_eq!(dots("touch-keys-other-modes"), touches / 3);
     assert_eq!(dots("pair-keys"), views(&["W1", "W1k"]));
     assert_eq!(dots("mass"), views(&["W4", "W4i"]));
     assert_eq!(dots("lateness"), views(&["W5"]));
-    // What one thread does stands beside each of the two modes.
-    assert_eq!(dots("touch-threads"), 3 * 2 * (2 + 2));
+    // What one thread does stands in both, once for each of the three systems and two sizes.
+    for name in ["touch-threads", "touch-threads-other-modes"] {
+        assert_eq!(dots(name), 2 * 3 * 2);
+    }
     // Those of the page and the frame are no bars.
     let bars = count(&parsed(svg(&plots, "memory")), "rect") - 1;
     assert_eq!(bars, views(&["W7", "S3"]));
@@ -136,6 +142,33 @@ fn the_figures_of_the_repository_are_drawn() {
             }
         }
     }
+}
+
+#[test]
+fn a_system_has_no_line_in_a_mode_that_it_was_not_measured_in() {
+    let mut figures = vec![in_modes(
+        "W2",
+        "one",
+        &[(Mode::Near, 2.0), (Mode::Far, 1.0)],
+    )];
+    figures.push(in_modes("W2", "other", &[(Mode::Near, 3.0)]));
+    figures.extend(["one", "other"].map(|system| figure("W2", system, 1.5)));
+    let plots = of(&report(figures));
+    let texts = |name| texts(&parsed(svg(&plots, name)));
+    assert!(texts("touch-threads").contains(&"other 3.00".to_owned()));
+    let far = texts("touch-threads-other-modes");
+    assert!(far.contains(&"one 1.00".to_owned()), "{far:?}");
+    assert!(!far.iter().any(|text| text.starts_with("other")), "{far:?}");
+}
+
+#[test]
+fn what_was_early_says_so() {
+    let mut early = figure("W4", "wheel", 0.0);
+    early.rounds[0].early = 3;
+    let plots = of(&report(vec![early, figure("W4", "heap", 0.5)]));
+    let texts = texts(&parsed(svg(&plots, "mass")));
+    let marked: Vec<&String> = texts.iter().filter(|text| text.contains("early")).collect();
+    assert_eq!(marked, ["0.00, some early"]);
 }
 
 #[test]
