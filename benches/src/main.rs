@@ -16,6 +16,7 @@
 mod child;
 mod cli;
 mod document;
+mod filling;
 mod machine;
 mod mode;
 mod output;

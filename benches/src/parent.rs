@@ -2,14 +2,11 @@
 //! machine does meanwhile hits all systems alike.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::de::DeserializeOwned;
-
-use crate::cli::{self, Options};
+use crate::cli::Options;
+use crate::filling::{Answer, Candidate, Filling};
 use crate::machine::{self, Machine};
 use crate::mode::{Mode, Verdict};
 use crate::output::{keep, named, plot, say};
@@ -17,7 +14,7 @@ use crate::pingpong;
 use crate::plan::{Plan, Point};
 use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry, SetUp};
-use crate::wire::{Filled, Reply, Request};
+use crate::wire::{Filled, Request};
 use crate::workloads::{self, Cased, Children, Form, Workload};
 
 /// A ping-pong that takes so many times an ordinary one shows a slow mode of the machine.
@@ -186,19 +183,6 @@ fn candidates(options: &Options, workload: &Workload) -> Vec<Candidate> {
     serving.flat_map(in_set_ups).collect()
 }
 
-/// A system, set up for this run.
-#[derive(Clone, Copy)]
-struct Candidate {
-    entry: &'static Entry,
-    set_up: SetUp,
-}
-
-impl Candidate {
-    fn name(&self) -> String {
-        self.entry.name.to_owned() + &self.set_up.in_words()
-    }
-}
-
 /// What was asked for, in the words of the README.
 fn command() -> String {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -213,7 +197,7 @@ fn command() -> String {
 }
 
 /// A workload and how many keys it has, if that is a question.
-fn point(workload: &Workload, keys: u64) -> String {
+pub(crate) fn point(workload: &Workload, keys: u64) -> String {
     if workload.has_no_keys() {
         workload.name.to_owned()
     } else {
@@ -341,6 +325,7 @@ impl Run<'_> {
     ) -> io::Result<()> {
         let workload = each.workload;
         let request = self.request(workload, case, 1);
+        let batches = workload.batches(&request);
         if workload.children == Children::Together {
             self.wait_for_calm();
             for child in &mut *each.children {
@@ -366,14 +351,16 @@ impl Run<'_> {
                 self.wait_for_calm();
                 let filled = self.round(figure, || {
                     let mut child = Filling::start(&each.candidates[at], workload, each.keys)?;
-                    Ok((child.measure(&request)?, child.filled))
+                    Ok((child.measure(&request, batches)?, child.filled))
                 })?;
                 figure.fills.push(filled);
             } else {
                 let child = &mut each.children[at];
                 child.go_on();
                 self.let_catch_up();
-                self.round(figure, || Ok((child.measure(&request)?, child.filled)))?;
+                self.round(figure, || {
+                    Ok((child.measure(&request, batches)?, child.filled))
+                })?;
                 child.pause();
             }
         }
@@ -489,62 +476,60 @@ impl Run<'_> {
         self.delay_left = self.delay_left.saturating_sub(waited);
     }
 
-    /// One round that counts on a machine that is calm, and before it those that the machine disturbed: on average one for
-    /// each that counts, and only while there is time left for it.
+    /// One round that counts, and before it those that the machine disturbed: on average one for each that
+    /// counts, and only while there is time left for it. The machine is calm when it begins.
     ///
-    /// With several threads a round in which the mode changed never counts, so there may be none.
+    /// With several threads a batch in which the mode changed never counts, so there may be none.
     fn round(
         &mut self,
         figure: &mut Figure,
-        mut ask: impl FnMut() -> io::Result<(Answer, Filled)>,
+        mut ask: impl FnMut() -> io::Result<(Vec<Answer>, Filled)>,
     ) -> io::Result<Filled> {
         loop {
-            self.wait_for_calm();
             let began = Instant::now();
-            let (
-                Answer {
-                    reply,
-                    before_ns,
-                    after_ns,
-                },
-                filled,
-            ) = ask()?;
-            self.pings_ns
-                .extend([before_ns, after_ns].into_iter().flatten());
-            let verdict = match figure.threads {
-                1 => Verdict::Unknown,
-                _ => self.options.borders.verdict(before_ns, after_ns),
-            };
-            let mode = match verdict {
-                Verdict::In(mode) => Some(mode),
-                Verdict::Mixed | Verdict::Unknown => None,
-            };
-            let pings_ns = before_ns
-                .zip(after_ns)
-                .map(|(before, after)| [before, after]);
-            let disturbed = reply.disturbed;
-            let round = Round::of(reply, pings_ns, mode);
-            let mixed = verdict == Verdict::Mixed;
-            // Where rounds are kept apart by mode, a slow mode disturbs nothing.
-            let slow = figure.threads == 1 && self.is_slow(round.ping_ns);
+            let (answers, filled) = ask()?;
             let may_repeat =
                 figure.discarded.len() < self.options.rounds() && !self.delay_left.is_zero();
-            if mixed || (slow || disturbed) && may_repeat {
-                self.delay_left = self.delay_left.saturating_sub(began.elapsed());
-                figure.repeated_mixed += u32::from(mixed);
-                figure.repeated_slow += u32::from(slow);
-                figure.repeated_disturbed += u32::from(disturbed && !slow && !mixed);
-                figure.discarded.push(round);
-                if may_repeat {
-                    self.wait_for_calm();
-                    continue;
-                }
+            let mut counts = false;
+            for answer in answers {
+                counts |= self.batch(figure, answer, may_repeat);
+            }
+            if counts || !may_repeat {
                 return Ok(filled);
             }
-            figure.kept_disturbed += u32::from(slow || disturbed);
-            figure.rounds.push(round);
-            return Ok(filled);
+            self.delay_left = self.delay_left.saturating_sub(began.elapsed());
+            self.wait_for_calm();
         }
+    }
+
+    /// A round, or a part of one, with the ping-pongs around it. Whether it counts.
+    fn batch(&mut self, figure: &mut Figure, answer: Answer, may_repeat: bool) -> bool {
+        let (before, after) = (answer.before_ns, answer.after_ns);
+        self.pings_ns.extend(before.into_iter().chain(after));
+        let verdict = match figure.threads {
+            1 => Verdict::Unknown,
+            _ => self.options.borders.verdict(before, after),
+        };
+        let mode = match verdict {
+            Verdict::In(mode) => Some(mode),
+            Verdict::Mixed | Verdict::Unknown => None,
+        };
+        let pings_ns = before.zip(after).map(|(before, after)| [before, after]);
+        let round = Round::of(answer.reply, pings_ns, mode);
+        let mixed = verdict == Verdict::Mixed;
+        // Where rounds are kept apart by mode, a slow mode disturbs nothing.
+        let slow = figure.threads == 1 && self.is_slow(round.ping_ns);
+        let disturbed = round.disturbed;
+        if mixed || (slow || disturbed) && may_repeat {
+            figure.repeated_mixed += u32::from(mixed);
+            figure.repeated_slow += u32::from(slow);
+            figure.repeated_disturbed += u32::from(disturbed && !slow && !mixed);
+            figure.discarded.push(round);
+            return false;
+        }
+        figure.kept_disturbed += u32::from(slow || disturbed);
+        figure.rounds.push(round);
+        true
     }
 
     fn is_slow(&self, ping_ns: Option<f64>) -> bool {
@@ -564,123 +549,127 @@ struct EachSystem<'a> {
     figures: &'a mut [Figure],
 }
 
-/// A round, and the round trips between two cores around it.
-struct Answer {
-    reply: Reply,
-    before_ns: Option<f64>,
-    after_ns: Option<f64>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command as Parsed};
+    use crate::wire::Reply;
 
-/// A child that is filled.
-struct Filling {
-    system: String,
-    process: Child,
-    requests: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
-    filled: Filled,
-}
-
-impl Filling {
-    fn start(candidate: &Candidate, workload: &Workload, keys: u64) -> io::Result<Self> {
-        let Candidate { entry, set_up } = candidate;
-        let system = candidate.name();
-        eprint!("         {}: {system} .. ", point(workload, keys));
-        let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
-        // The very file that runs, even if it was built anew meanwhile.
-        let program = if cfg!(target_os = "linux") {
-            PathBuf::from("/proc/self/exe")
-        } else {
-            std::env::current_exe()?
-        };
-        let mut process = Command::new(program)
-            .args([cli::CHILD, entry.name, workload.name])
-            .arg(keys.to_string())
-            .args(counts)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let requests = process.stdin.take();
-        let replies = process.stdout.take().expect("it is piped");
-        let mut replies = BufReader::new(replies);
-        let filled: Filled =
-            hear(&mut replies).map_err(|error| of_child(&system, &error, &mut process))?;
-        eprintln!("filled in {:.1} s", filled.seconds);
-        Ok(Filling {
-            system,
-            process,
-            requests,
-            replies,
-            filled,
-        })
-    }
-
-    /// Stands still while others have their turn: some systems are busy for a minute with what was
-    /// stopped long ago.
-    fn pause(&self) {
-        machine::pause(&self.process, true);
-    }
-
-    fn go_on(&self) {
-        machine::pause(&self.process, false);
-    }
-
-    fn ask(&mut self, request: &Request) -> io::Result<Reply> {
-        self.send(request)?;
-        self.hear()
-    }
-
-    /// A round between two ping-pongs, while this child is the only one that runs.
-    fn measure(&mut self, request: &Request) -> io::Result<Answer> {
-        let before_ns = pingpong::round_trip_ns();
-        let reply = self.ask(request)?;
-        let after_ns = pingpong::round_trip_ns();
-        Ok(Answer {
-            reply,
-            before_ns,
-            after_ns,
-        })
-    }
-
-    fn send(&mut self, request: &Request) -> io::Result<()> {
-        let requests = self.requests.as_mut().expect("open until the end");
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        requests
-            .write_all(line.as_bytes())
-            .and_then(|()| requests.flush())
-            .map_err(|error| of_child(&self.system, &error, &mut self.process))
-    }
-
-    fn hear(&mut self) -> io::Result<Reply> {
-        hear(&mut self.replies).map_err(|error| of_child(&self.system, &error, &mut self.process))
-    }
-}
-
-/// Says whose fault it is, and how the child ended, if it did.
-fn of_child(system: &str, error: &io::Error, process: &mut Child) -> io::Error {
-    // Its output ends a moment before it does.
-    for _ in 0..100 {
-        if let Ok(Some(status)) = process.try_wait() {
-            return io::Error::other(format!("{system}: {error} ({status})"));
+    fn options(line: &str) -> Options {
+        match cli::parse(line.split_whitespace().map(str::to_owned)) {
+            Ok(Parsed::Run(options)) => options,
+            other => panic!("no run: {other:?}"),
         }
-        std::thread::sleep(Duration::from_millis(10));
     }
-    io::Error::other(format!("{system}: {error}"))
-}
 
-fn hear<T: DeserializeOwned>(replies: &mut impl BufRead) -> io::Result<T> {
-    let mut line = String::new();
-    if replies.read_line(&mut line)? == 0 {
-        return Err(io::Error::other("a child ended early; see above"));
+    fn run(options: &Options) -> Run<'_> {
+        Run {
+            options,
+            plan: plan(options),
+            began: Instant::now(),
+            pings_ns: vec![80.0; 8],
+            seed: 1,
+            delay_left: Duration::from_secs(60),
+            near_left: Duration::ZERO,
+            cuts: Vec::new(),
+        }
     }
-    Ok(serde_json::from_str(&line)?)
-}
 
-impl Drop for Filling {
-    /// The end of its input is the end of the child.
-    fn drop(&mut self) {
-        self.requests = None;
-        self.go_on();
-        let _ = self.process.wait();
+    fn answer(figure: f64, before_ns: f64, after_ns: f64) -> Answer {
+        Answer {
+            reply: Reply {
+                figures: vec![Some(figure)],
+                seconds: 0.0,
+                others: None,
+                disturbed: false,
+                fired: 0,
+                early: 0,
+            },
+            before_ns: Some(before_ns),
+            after_ns: Some(after_ns),
+        }
+    }
+
+    /// What becomes of these rounds of a touch with so many threads.
+    fn round_of(threads: usize, rounds: Vec<Vec<Answer>>) -> Figure {
+        let options = options("--only W2 --rounds 3");
+        let workload = workloads::find("W2").expect("a workload");
+        let case = &workload.cases_with(&[threads])[0];
+        let mut figure = Figure::new(workload, case, 1_000, "a");
+        let filled = Filled {
+            seconds: 0.0,
+            bytes: None,
+        };
+        let mut rounds = rounds.into_iter();
+        let ask = || Ok((rounds.next().expect("not asked once more"), filled));
+        run(&options)
+            .round(&mut figure, ask)
+            .expect("nothing fails");
+        figure
+    }
+
+    #[test]
+    fn a_round_in_which_the_mode_changed_is_repeated_and_not_counted() {
+        let figure = round_of(
+            2,
+            vec![
+                vec![answer(1.0, 80.0, 300.0)],
+                vec![answer(2.0, 300.0, 80.0)],
+                vec![answer(3.0, 310.0, 290.0)],
+            ],
+        );
+        assert_eq!((figure.repeated_mixed, figure.discarded.len()), (2, 2));
+        assert_eq!(figure.rounds.len(), 1);
+        assert_eq!(figure.rounds[0].mode, Some(Mode::Far));
+        assert_eq!(figure.rounds[0].pings_ns, Some([310.0, 290.0]));
+        // At most as many as there are rounds.
+        let always = (0..4).map(|_| vec![answer(1.0, 80.0, 300.0)]);
+        let figure = round_of(2, always.collect());
+        assert_eq!((figure.rounds.len(), figure.repeated_mixed), (0, 4));
+        assert!(figure.judged().is_none_or(|view| view.spread(0).is_none()));
+    }
+
+    #[test]
+    fn batches_of_a_round_count_each_in_its_mode() {
+        let batches = vec![
+            answer(1.0, 80.0, 81.0),
+            answer(2.0, 81.0, 300.0),
+            answer(3.0, 300.0, 300.0),
+            answer(4.0, 80.0, 80.0),
+        ];
+        let figure = round_of(2, vec![batches]);
+        let of = |mode| figure.rounds_in(mode);
+        assert_eq!(
+            (of(Mode::Near), of(Mode::Far), figure.repeated_mixed),
+            (2, 1, 1)
+        );
+        let near = figure.judged().and_then(|view| view.spread(0));
+        assert_eq!(near.map(|spread| spread.typical), Some(2.5));
+    }
+
+    #[test]
+    fn rounds_with_one_thread_have_no_mode() {
+        let figure = round_of(1, vec![vec![answer(1.0, 80.0, 120.0)]]);
+        assert_eq!((figure.rounds.len(), figure.rounds[0].mode), (1, None));
+        let rounds = vec![
+            vec![answer(1.0, 80.0, 300.0)],
+            vec![answer(2.0, 80.0, 80.0)],
+        ];
+        let figure = round_of(1, rounds);
+        assert_eq!((figure.repeated_slow, figure.repeated_mixed), (1, 0));
+    }
+
+    #[test]
+    fn ours_are_set_up_in_every_way_and_peers_once() {
+        let options = options("--only W2 --system tourbillon,heap --shards 1,2");
+        let workload = workloads::find("W2").expect("a workload");
+        let names: Vec<String> = candidates(&options, workload)
+            .iter()
+            .map(Candidate::name)
+            .collect();
+        assert_eq!(
+            names,
+            ["tourbillon, 1 shards", "tourbillon, 2 shards", "heap"]
+        );
     }
 }

@@ -28,6 +28,7 @@ use crate::child::Child;
 use crate::recorder::{Lateness, take_lateness};
 use crate::rng::Rng;
 use crate::systems::{Handles, Keyed, Pooled, Sessions, Sleeps, System};
+use crate::wire::Request;
 
 /// A workload in the table.
 #[derive(Debug)]
@@ -265,6 +266,16 @@ impl Workload {
             || [start_stop::BY_HANDLE.name, start_stop::BY_KEY.name].contains(&self.name)
     }
 
+    /// In how many requests a round is done. With several threads a round of many seconds would hardly ever
+    /// be in one mode of the machine.
+    pub(crate) fn batches(&self, request: &Request) -> u64 {
+        if self.name == timeouts::ABOUT.name && request.threads > 1 {
+            (request.amount / timeouts::BATCH).max(1)
+        } else {
+            1
+        }
+    }
+
     pub(crate) fn amount_in(&self, form: Form) -> u64 {
         self.amount[form as usize]
     }
@@ -422,4 +433,57 @@ fn lateness_of<S: System>(count: u64) -> Lateness {
         lateness.early()
     );
     lateness
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(workload: &str, threads: &[usize]) -> Vec<(usize, String, usize)> {
+        let workload = find(workload).expect("a workload");
+        let cases = workload.cases_with(threads).into_iter();
+        cases
+            .map(|case| (case.number, case.name, case.threads))
+            .collect()
+    }
+
+    #[test]
+    fn threads_are_chosen_where_they_are_a_question() {
+        let table = [
+            (0, "1 thread".to_owned(), 1),
+            (1, "2 threads".to_owned(), 2),
+        ];
+        assert_eq!(cases("W2", &[]), table);
+        let chosen = cases("W2", &[2, 8]);
+        let expected = [
+            (1, "2 threads".to_owned(), 2),
+            (0, "8 threads".to_owned(), 8),
+        ];
+        assert_eq!(chosen, expected);
+        let pairs: Vec<String> = cases("W1", &[1, 4])
+            .into_iter()
+            .map(|case| case.1)
+            .collect();
+        let both = ["1 ms - 60 s", "1 ms - 60 s, 4 threads"];
+        assert_eq!(pairs[..2], both);
+        assert_eq!(pairs.len(), 4);
+        assert_eq!(cases("W4", &[8]), cases("W4", &[]));
+    }
+
+    #[test]
+    fn only_a_long_round_with_several_threads_has_batches() {
+        let batches = |workload: &str, threads, amount| {
+            let request = Request {
+                case: 0,
+                threads,
+                amount,
+                seed: 1,
+            };
+            find(workload).expect("a workload").batches(&request)
+        };
+        assert_eq!(batches("W3", 2, 10_000), 10);
+        assert_eq!(batches("W3", 2, 600), 1);
+        assert_eq!(batches("W3", 1, 10_000), 1);
+        assert_eq!(batches("W2", 2, 2_000_000), 1);
+    }
 }

@@ -4,6 +4,9 @@
 //! A round lasts a given time rather than a given number of operations: a system that keeps what was
 //! stopped until its deadline grows with every one of them, and how much is the second figure. Each
 //! round needs a new process, whose memory nothing has grown before.
+//!
+//! With several threads a round is done in batches of a second, so that each of them is in one mode of the
+//! machine. A batch goes on in the process of the one before, under new keys.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -30,6 +33,9 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
+/// The milliseconds of a request, if a round is done in several.
+pub(super) const BATCH: u64 = 1_000;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// So many requests of a thread are on their way.
 const WINDOW: u64 = 1_000;
@@ -45,7 +51,8 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         let fired_before = fired_so_far();
         let threads = request.threads;
         let (took, operations) = producers(&system, threads, |number| {
-            let first = number << 40;
+            // The batches of a round have seeds that differ in their upper bits.
+            let first = (number << 40) | (request.seed >> 48 << 32);
             let began = Instant::now();
             let mut next = first;
             let mut stopped = 0;

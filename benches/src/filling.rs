@@ -1,0 +1,163 @@
+//! A child as its parent sees it: a process with one system that is filled, and the rounds that it is asked for.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::parent::point;
+use crate::systems::{Entry, SetUp};
+use crate::wire::{Filled, Reply, Request};
+use crate::workloads::Workload;
+use crate::{cli, machine, pingpong};
+
+/// A system, set up for this run.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate {
+    pub(crate) entry: &'static Entry,
+    pub(crate) set_up: SetUp,
+}
+
+impl Candidate {
+    pub(crate) fn name(&self) -> String {
+        self.entry.name.to_owned() + &self.set_up.in_words()
+    }
+}
+
+/// A round or a batch of it, and the round trips between two cores around it.
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) before_ns: Option<f64>,
+    pub(crate) after_ns: Option<f64>,
+}
+
+/// A child that is filled.
+pub(crate) struct Filling {
+    system: String,
+    process: Child,
+    requests: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+    pub(crate) filled: Filled,
+}
+
+impl Filling {
+    pub(crate) fn start(candidate: &Candidate, workload: &Workload, keys: u64) -> io::Result<Self> {
+        let Candidate { entry, set_up } = candidate;
+        let system = candidate.name();
+        eprint!("         {}: {system} .. ", point(workload, keys));
+        let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
+        // The very file that runs, even if it was built anew meanwhile.
+        let program = if cfg!(target_os = "linux") {
+            PathBuf::from("/proc/self/exe")
+        } else {
+            std::env::current_exe()?
+        };
+        let mut process = Command::new(program)
+            .args([cli::CHILD, entry.name, workload.name])
+            .arg(keys.to_string())
+            .args(counts)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let requests = process.stdin.take();
+        let replies = process.stdout.take().expect("it is piped");
+        let mut replies = BufReader::new(replies);
+        let filled: Filled =
+            hear(&mut replies).map_err(|error| of_child(&system, &error, &mut process))?;
+        eprintln!("filled in {:.1} s", filled.seconds);
+        Ok(Filling {
+            system,
+            process,
+            requests,
+            replies,
+            filled,
+        })
+    }
+
+    /// Stands still while others have their turn: some systems are busy for a minute with what was
+    /// stopped long ago.
+    pub(crate) fn pause(&self) {
+        machine::pause(&self.process, true);
+    }
+
+    pub(crate) fn go_on(&self) {
+        machine::pause(&self.process, false);
+    }
+
+    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.send(request)?;
+        self.hear()
+    }
+
+    /// A round in so many batches, each between two ping-pongs, while this child is the only one that runs.
+    pub(crate) fn measure(&mut self, request: &Request, batches: u64) -> io::Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        for batch in 0..batches {
+            let before_ns = pingpong::round_trip_ns();
+            let reply = self.ask(&Request {
+                amount: request.amount / batches,
+                seed: request.seed ^ (batch << 48),
+                ..*request
+            })?;
+            answers.push(Answer {
+                reply,
+                before_ns,
+                after_ns: pingpong::round_trip_ns(),
+            });
+        }
+        // What a batch leaves, such as memory, is known when all of them are done.
+        let left = answers.last().map(|answer| answer.reply.figures.clone());
+        for answer in &mut answers {
+            let left = left.iter().flatten();
+            for (figure, left) in answer.reply.figures.iter_mut().zip(left).skip(1) {
+                *figure = *left;
+            }
+        }
+        Ok(answers)
+    }
+
+    pub(crate) fn send(&mut self, request: &Request) -> io::Result<()> {
+        let requests = self.requests.as_mut().expect("open until the end");
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        requests
+            .write_all(line.as_bytes())
+            .and_then(|()| requests.flush())
+            .map_err(|error| of_child(&self.system, &error, &mut self.process))
+    }
+
+    pub(crate) fn hear(&mut self) -> io::Result<Reply> {
+        hear(&mut self.replies).map_err(|error| of_child(&self.system, &error, &mut self.process))
+    }
+}
+
+/// Says whose fault it is, and how the child ended, if it did.
+fn of_child(system: &str, error: &io::Error, process: &mut Child) -> io::Error {
+    // Its output ends a moment before it does.
+    for _ in 0..100 {
+        if let Ok(Some(status)) = process.try_wait() {
+            return io::Error::other(format!("{system}: {error} ({status})"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    io::Error::other(format!("{system}: {error}"))
+}
+
+fn hear<T: DeserializeOwned>(replies: &mut impl BufRead) -> io::Result<T> {
+    let mut line = String::new();
+    if replies.read_line(&mut line)? == 0 {
+        return Err(io::Error::other("a child ended early; see above"));
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+impl Drop for Filling {
+    /// The end of its input is the end of the child.
+    fn drop(&mut self) {
+        self.requests = None;
+        self.go_on();
+        let _ = self.process.wait();
+    }
+}
