@@ -177,17 +177,28 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn systems(&self, workload: &Workload) -> Vec<&'static Entry> {
+    fn systems(&self, workload: &Workload, keys: u64) -> Vec<&'static Entry> {
         let wanted = &self.options.systems;
         systems::ALL
             .iter()
             .filter(|system| system.serves(workload).is_some())
-            .filter(|system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
+            .filter(|system| match &wanted[..] {
+                [] if keys > system.most_keys => {
+                    let most = short(system.most_keys);
+                    eprintln!(
+                        "{} is left out beyond {most} unless it is named",
+                        system.name
+                    );
+                    false
+                }
+                [] => true,
+                names => names.iter().any(|name| name == system.name),
+            })
             .collect()
     }
 
     fn workload(&mut self, workload: &'static Workload, keys: u64) -> io::Result<Vec<Figure>> {
-        let systems = self.systems(workload);
+        let systems = self.systems(workload, keys);
         let mut figures = Vec::new();
         let mut children = Vec::new();
         if workload.children != Children::Fresh {

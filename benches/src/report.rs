@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Version};
+use crate::systems;
 use crate::wire::{Filled, Reply};
 use crate::workloads::{self, Better, OfRounds, Workload};
 
@@ -144,6 +145,15 @@ impl Figure {
         self.system.starts_with("tourbillon")
     }
 
+    /// A system without timers is none: its figures are a floor.
+    pub(crate) fn is_peer(&self) -> bool {
+        !self.is_ours() && !self.is_floor()
+    }
+
+    fn is_floor(&self) -> bool {
+        systems::is_floor(&self.system)
+    }
+
     /// What the rounds say of the metric with this name, and its unit.
     pub(crate) fn named(&self, metric: &str) -> Option<(Spread, &str)> {
         let number = self.metrics.iter().position(|m| m.name == metric)?;
@@ -194,7 +204,8 @@ impl Figure {
 pub(crate) const LEGEND: &str = "\
 A figure is the median of the rounds, or the least of them for a maximum, since being preempted alone \
 makes some milliseconds (so a maximum can be below a percentile). The ratio says how many times better \
-the first system of a point is; below 1 it is behind.
+the first system of a point is; below 1 it is behind. A floor has no timers and fires nothing: it is what the \
+work costs at least, and no peer.
 ";
 
 /// A row of the table, in words.
@@ -305,7 +316,11 @@ impl Row {
         }
         Row {
             point,
-            system: figure.system.clone(),
+            system: if figure.is_floor() {
+                format!("{} (no timers: a floor)", figure.system)
+            } else {
+                figure.system.clone()
+            },
             typical,
             range,
             ratio,

@@ -144,7 +144,7 @@ impl Look<'_> {
     fn over_best<'s>(&'s self, ours: &'s Figure, metric: usize) -> Option<(f64, &'s str)> {
         let peers: Vec<&Figure> = self
             .figures(&ours.workload, &ours.case)
-            .filter(|figure| figure.keys == ours.keys && !figure.is_ours())
+            .filter(|figure| figure.keys == ours.keys && figure.is_peer())
             .collect();
         if peers.len() < PEERS {
             return None;
