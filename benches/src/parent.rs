@@ -128,10 +128,6 @@ fn plan(options: &Options) -> Plan {
         if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
             continue;
         }
-        let systems = candidates(options, workload).len();
-        if systems == 0 {
-            continue;
-        }
         let cases = workload.cases_with(&options.threads).len();
         let form = workload.keys_in(options.form);
         let keys = match &options.keys[..] {
@@ -143,6 +139,10 @@ fn plan(options: &Options) -> Plan {
         for keys in keys {
             if *keys == 0 && !form.contains(&0) {
                 eprintln!("{} needs keys: 0 is left out", workload.name);
+                continue;
+            }
+            let systems = candidates(options, workload, *keys).len();
+            if systems == 0 {
                 continue;
             }
             let rounds = options.rounds();
@@ -164,13 +164,19 @@ fn plan(options: &Options) -> Plan {
     }
 }
 
+/// Whether a system is left out with so many keys, since nobody has named it.
+fn is_too_many_for(system: &Entry, options: &Options, keys: u64) -> bool {
+    options.systems.is_empty() && keys > system.most_keys
+}
+
 /// The systems that do a workload, ours in each set-up.
-fn candidates(options: &Options, workload: &Workload) -> Vec<Candidate> {
+fn candidates(options: &Options, workload: &Workload, keys: u64) -> Vec<Candidate> {
     let wanted = &options.systems;
     let serving = systems::ALL
         .iter()
         .filter(|system| system.serves(workload).is_some())
-        .filter(|system| wanted.is_empty() || wanted.iter().any(|name| name == system.name));
+        .filter(|system| wanted.is_empty() || wanted.iter().any(|name| name == system.name))
+        .filter(|system| !is_too_many_for(system, options, keys));
     let in_set_ups = |entry: &'static Entry| {
         let set_ups = match entry.name.starts_with("tourbillon") {
             true => options.set_ups.clone(),
@@ -246,7 +252,14 @@ impl Run<'_> {
 
     fn workload(&mut self, next: &Point) -> io::Result<Vec<Figure>> {
         let Point { workload, keys, .. } = *next;
-        let candidates = candidates(self.options, workload);
+        for system in systems::ALL {
+            if system.serves(workload).is_some() && is_too_many_for(system, self.options, keys) {
+                let (what, most) = (point(workload, keys), short(system.most_keys));
+                let why = format!("it has {most} keys at most unless it is named");
+                self.cut(format!("{what}: {} is left out, {why}", system.name));
+            }
+        }
+        let candidates = candidates(self.options, workload, keys);
         let mut figures = Vec::new();
         let mut children = Vec::new();
         if workload.children != Children::Fresh {
@@ -663,7 +676,7 @@ mod tests {
     fn ours_are_set_up_in_every_way_and_peers_once() {
         let options = options("--only W2 --system tourbillon,heap --shards 1,2");
         let workload = workloads::find("W2").expect("a workload");
-        let names: Vec<String> = candidates(&options, workload)
+        let names: Vec<String> = candidates(&options, workload, 1_000)
             .iter()
             .map(Candidate::name)
             .collect();

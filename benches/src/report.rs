@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Version};
 use crate::mode::{Borders, Mode};
+use crate::systems;
 use crate::view::View;
 use crate::wire::{Filled, Reply};
 use crate::workloads::{self, Better, Cased, OfRounds, Workload};
@@ -135,6 +136,15 @@ impl Figure {
         self.system.starts_with("tourbillon")
     }
 
+    /// A system without timers is none: its figures are a floor.
+    pub(crate) fn is_peer(&self) -> bool {
+        !self.is_ours() && !self.is_floor()
+    }
+
+    fn is_floor(&self) -> bool {
+        systems::is_floor(&self.system)
+    }
+
     /// The number of keys, in words.
     pub(crate) fn size(&self) -> String {
         short(self.keys)
@@ -146,7 +156,8 @@ pub(crate) const LEGEND: &str = "\
 A figure is the median of the rounds, or the least of them for a maximum, since being preempted alone \
 makes some milliseconds (so a maximum can be below a percentile). The ratio says how many times better \
 the first system of a point is; below 1 it is behind. Points with several threads have a figure for each mode \
-of the machine that was seen.
+of the machine that was seen. A floor has no timers and fires nothing: it is what the work costs at least, and \
+no peer.
 ";
 
 /// A row of the table, in words.
@@ -283,7 +294,11 @@ impl Row {
         }
         Row {
             point,
-            system: view.system.clone(),
+            system: if view.is_floor() {
+                format!("{} (no timers: a floor)", view.system)
+            } else {
+                view.system.clone()
+            },
             typical,
             range,
             ratio,

@@ -230,7 +230,7 @@ impl Look<'_> {
     /// How many times better than the best of the others `ours` is, and who that is.
     fn over_best(&self, ours: View<'_>, metric: usize) -> Result<(f64, &str), Missing> {
         let mut peers = self.views(&ours.workload, &ours.case, Some(ours.keys))?;
-        peers.retain(|peer| !peer.is_ours());
+        peers.retain(|peer| peer.is_peer());
         if peers.len() < PEERS {
             return Err(Missing::NotRun);
         }

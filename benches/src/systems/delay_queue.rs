@@ -5,7 +5,7 @@
 //!
 //! The eight bytes that a timer keeps are the key alone, which the task needs anyway to clean up
 //! the map: less than what ours keeps. The queue itself wakes the task when a new timer is the
-//! earliest. Tasks that may block go to the runtime's blocking pool.
+//! earliest. The clock is read before the mutex is locked, which favours this peer. Tasks that may block go to the runtime's blocking pool.
 
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use tokio::runtime::{Builder, Handle};
+use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
@@ -54,13 +55,13 @@ struct Inner<V> {
 
 impl<V> Inner<V> {
     /// In the place of what is there.
-    fn insert(&mut self, key: u64, value: V, delay: Duration) {
+    fn insert(&mut self, key: u64, value: V, deadline: Instant) {
         match self.keys.entry(key) {
             Entry::Vacant(vacant) => {
-                vacant.insert((self.queue.insert(key, delay), value));
+                vacant.insert((self.queue.insert_at(key, deadline), value));
             }
             Entry::Occupied(mut occupied) => {
-                self.queue.reset(&occupied.get().0, delay);
+                self.queue.reset_at(&occupied.get().0, deadline);
                 occupied.get_mut().1 = value;
             }
         }
@@ -72,11 +73,11 @@ impl<V> Inner<V> {
         Some(value)
     }
 
-    fn touch(&mut self, key: u64, delay: Duration) -> bool {
+    fn touch(&mut self, key: u64, deadline: Instant) -> bool {
         let Some((queued, _)) = self.keys.get(&key) else {
             return false;
         };
-        self.queue.reset(queued, delay);
+        self.queue.reset_at(queued, deadline);
         true
     }
 }
@@ -185,7 +186,8 @@ impl Keyed for WithMap {
     }
 
     fn start(&self, key: u64, delay: Duration) {
-        self.0.shared.lock().insert(key, (), delay);
+        let deadline = Instant::now() + delay;
+        self.0.shared.lock().insert(key, (), deadline);
     }
 
     fn stop(&self, key: u64) -> bool {
@@ -193,7 +195,8 @@ impl Keyed for WithMap {
     }
 
     fn touch(&self, key: u64, delay: Duration) -> bool {
-        self.0.shared.lock().touch(key, delay)
+        let deadline = Instant::now() + delay;
+        self.0.shared.lock().touch(key, deadline)
     }
 }
 
@@ -222,7 +225,8 @@ impl Handles for Bare {
     }
 
     fn start(&self, value: u64, delay: Duration) -> Key {
-        self.0.shared.lock().queue.insert(value, delay)
+        let deadline = Instant::now() + delay;
+        self.0.shared.lock().queue.insert_at(value, deadline)
     }
 
     /// A key of the queue may be given out again after its timer fired, so a caller of this peer has
@@ -258,7 +262,8 @@ impl Sessions for SessionMap {
     }
 
     fn insert(&self, key: u64, value: u64) {
-        (self.polled.shared.lock()).insert(key, value, self.idle);
+        let deadline = Instant::now() + self.idle;
+        (self.polled.shared.lock()).insert(key, value, deadline);
     }
 
     fn get(&self, key: u64) -> Option<u64> {
@@ -267,13 +272,15 @@ impl Sessions for SessionMap {
     }
 
     fn touch(&self, key: u64) -> bool {
-        self.polled.shared.lock().touch(key, self.idle)
+        let deadline = Instant::now() + self.idle;
+        self.polled.shared.lock().touch(key, deadline)
     }
 
-    /// Under one hold of the mutex; the queue reads the clock for each all the same.
+    /// Under one hold of the mutex, and by one reading of the clock.
     fn touch_many(&self, keys: &[u64]) -> usize {
+        let deadline = Instant::now() + self.idle;
         let mut inner = self.polled.shared.lock();
-        let touched = keys.iter().filter(|key| inner.touch(**key, self.idle));
+        let touched = keys.iter().filter(|key| inner.touch(**key, deadline));
         touched.count()
     }
 

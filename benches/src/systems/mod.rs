@@ -68,6 +68,11 @@ pub(crate) trait System: Sync + Sized + 'static {
     /// Whether its timers may run before they are due, for a reason that its file tells. Others
     /// fail a round in which that happens; here it is counted and stands in the table.
     const MAY_BE_EARLY: bool = false;
+    /// The most timers that it is filled with, unless it is asked for by name: some take so much memory or
+    /// time that all of them together would not fit.
+    const MOST_KEYS: u64 = u64::MAX;
+    /// If there are any, it has no timers and fires nothing: a floor for these workloads and no peer.
+    const FLOOR_OF: &'static [&'static str] = &[];
 
     /// How many timers are pending.
     fn pending(&self) -> usize;
@@ -187,6 +192,8 @@ impl Payload for u64 {
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    pub(crate) most_keys: u64,
+    floor_of: &'static [&'static str],
     keyed: Option<Serve>,
     handles: Option<Serve>,
     sessions: Option<Serve>,
@@ -203,6 +210,9 @@ pub(crate) type Serve = fn(&mut Child) -> io::Result<()>;
 impl Entry {
     /// How this system serves `workload`, if it can.
     pub(crate) fn serves(&self, workload: &Workload) -> Option<Serve> {
+        if self.is_floor() && !self.floor_of.contains(&workload.name) {
+            return None;
+        }
         match workload.by {
             By::Key => self.keyed,
             By::Handle => self.handles,
@@ -212,10 +222,16 @@ impl Entry {
         }
     }
 
+    const fn is_floor(&self) -> bool {
+        !self.floor_of.is_empty()
+    }
+
     const fn of(name: &'static str, about: &'static str) -> Self {
         Entry {
             name,
             about,
+            most_keys: u64::MAX,
+            floor_of: &[],
             keyed: None,
             handles: None,
             sessions: None,
@@ -227,12 +243,20 @@ impl Entry {
     }
 }
 
+const fn system<S: System>() -> Entry {
+    Entry {
+        most_keys: S::MOST_KEYS,
+        floor_of: S::FLOOR_OF,
+        ..Entry::of(S::NAME, S::ABOUT)
+    }
+}
+
 const fn keyed<S: Keyed>() -> Entry {
     Entry {
         keyed: Some(workloads::serve_keyed::<S>),
         #[cfg(test)]
         checks: [Some(tests::keyed::<S>), None],
-        ..Entry::of(S::NAME, S::ABOUT)
+        ..system::<S>()
     }
 }
 
@@ -248,7 +272,7 @@ const fn handles<S: Handles>() -> Entry {
         handles: Some(workloads::serve_handles::<S>),
         #[cfg(test)]
         checks: [Some(tests::handles::<S>), None],
-        ..Entry::of(S::NAME, S::ABOUT)
+        ..system::<S>()
     }
 }
 
@@ -267,7 +291,7 @@ const fn sessions<S: Sessions>() -> Entry {
         sessions: Some(workloads::serve_sessions::<S>),
         #[cfg(test)]
         checks: [Some(tests::sessions::<S>), None],
-        ..Entry::of(S::NAME, S::ABOUT)
+        ..system::<S>()
     }
 }
 
@@ -297,8 +321,11 @@ systems! {
     heap: both(ByKey, ById), sessions(SessionMap);
     hash_wheel: both(ByKey, ById), sessions(SessionMap);
     hash_wheel_thread: both(ByKey, ById);
-    moka: sessions(SessionMap);
-    tokio_sleep: sleeps(Sleep);
+    tokio_sleep: both(ByKey, ByHandle), sessions(SessionMap), sleeps(Futures);
+    tokio_task: both(ByKey, ByHandle);
+    moka: keyed(ByKey), sessions(SessionMap);
+    bare: keyed(Loaded), sessions(StripedSessions), sessions(SessionsOfOneMap), keyed(Instants),
+        sessions(StripedSessionsByInstant), sessions(SessionsOfOneMapByInstant);
 }
 
 /// The entries of that name: a system has one for each kind of workload that it is set up for in
@@ -306,6 +333,11 @@ systems! {
 pub(crate) fn named(name: &str) -> impl Iterator<Item = &'static Entry> {
     ALL.iter()
         .filter(move |system| system.name.eq_ignore_ascii_case(name))
+}
+
+/// Whether the system of that name has no timers.
+pub(crate) fn is_floor(name: &str) -> bool {
+    named(name).any(Entry::is_floor)
 }
 
 /// The one of them that does this workload.
