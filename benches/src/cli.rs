@@ -14,6 +14,8 @@ pub(crate) enum Command {
     Show(PathBuf),
     /// Hidden: this process is a child of a run.
     Child(Order),
+    /// Hidden: this process becomes the driver of a child.
+    Drive(Vec<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,9 @@ pub(crate) struct Order {
 
 /// The hidden subcommand; its arguments are system, workload and number of keys.
 pub(crate) const CHILD: &str = "child";
+
+/// The hidden subcommand whose arguments are another program and what that gets.
+pub(crate) const DRIVE: &str = "drive";
 
 const ROUNDS: [usize; 3] = [5, 3, 1];
 
@@ -80,6 +85,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     let mut args = args.into_iter().peekable();
     if args.next_if(|first| first == CHILD).is_some() {
         return child(&args.collect::<Vec<_>>());
+    }
+    if args.next_if(|first| first == DRIVE).is_some() {
+        let words: Vec<String> = args.collect();
+        if words.is_empty() {
+            return Err(format!("{DRIVE} is for the program itself"));
+        }
+        return Ok(Command::Drive(words));
     }
     let mut form = Form::Full;
     let mut rounds = None;
@@ -202,6 +214,7 @@ mod tests {
             "--json",
             "--fast",
             "child a b",
+            "drive",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

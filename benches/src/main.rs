@@ -14,6 +14,7 @@
 mod child;
 mod cli;
 mod document;
+mod foreign;
 mod machine;
 mod parent;
 mod pingpong;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Command::Run(options)) => parent::run(&options),
         Ok(Command::Show(path)) => parent::show(&path),
         Ok(Command::Child(order)) => child::serve(&order),
+        Ok(Command::Drive(words)) => foreign::drive(&words),
         Err(fault) => {
             eprintln!("benches: {fault}");
             return ExitCode::from(2);

@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::{self, Options};
 use crate::document;
-use crate::machine::{self, Machine};
+use crate::foreign;
+use crate::machine::{self, Machine, Version};
 use crate::pingpong;
 use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry};
@@ -46,10 +47,12 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         pings_ns: Vec::new(),
         seed: 1,
         delay_left: DELAY[options.form as usize],
+        skipped: Vec::new(),
     };
+    let (drivers, skipped) = run.prepare_drivers();
     let mut report = Report {
         machine: Machine::here(),
-        versions: machine::versions(),
+        versions: machine::versions().into_iter().chain(drivers).collect(),
         commit: machine::commit(),
         command: command(),
         form: options.form.name().to_owned(),
@@ -60,13 +63,14 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         ping_ns: None,
         figures: Vec::new(),
         failures: Vec::new(),
+        skipped,
     };
     for _ in 0..3 {
         run.wait_for_calm();
         run.pings_ns.extend(pingpong::round_trip_ns());
     }
     for workload in workloads::ALL {
-        if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
+        if !run.chosen(workload) {
             continue;
         }
         let form = workload.keys_in(options.form);
@@ -174,6 +178,8 @@ struct Run<'a> {
     pings_ns: Vec<f64>,
     seed: u64,
     delay_left: Duration,
+    /// Names of systems that cannot run here.
+    skipped: Vec<&'static str>,
 }
 
 impl Run<'_> {
@@ -183,16 +189,50 @@ impl Run<'_> {
             .iter()
             .filter(|system| system.serves(workload).is_some())
             .filter(|system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
+            .filter(|system| !self.skipped.contains(&system.name))
             .collect()
+    }
+
+    fn chosen(&self, workload: &Workload) -> bool {
+        let only = &self.options.only;
+        only.is_empty() || only.iter().any(|name| name == workload.name)
+    }
+
+    /// Compiles the drivers that this run needs. Returns their versions, and a line for each driver that
+    /// cannot run.
+    fn prepare_drivers(&mut self) -> (Vec<Version>, Vec<String>) {
+        let workloads = workloads::ALL
+            .iter()
+            .filter(|workload| self.chosen(workload));
+        let systems = workloads.flat_map(|workload| self.systems(workload));
+        let mut drivers: Vec<_> = systems.filter_map(|system| system.driver).collect();
+        drivers.sort_by_key(|driver| driver.name);
+        drivers.dedup_by_key(|driver| driver.name);
+        let mut versions = Vec::new();
+        let mut lines = Vec::new();
+        for driver in drivers {
+            match foreign::prepare(driver) {
+                Ok(found) => versions.extend(found),
+                Err(trouble) => {
+                    eprintln!("         {}", trouble.line(driver));
+                    lines.push(trouble.line(driver));
+                    self.skipped.push(driver.name);
+                }
+            }
+        }
+        versions.sort_by(|one, other| one.name.cmp(&other.name));
+        versions.dedup_by(|one, other| one.name == other.name);
+        (versions, lines)
     }
 
     fn workload(&mut self, workload: &'static Workload, keys: u64) -> io::Result<Vec<Figure>> {
         let systems = self.systems(workload);
+        let form = self.options.form;
         let mut figures = Vec::new();
         let mut children = Vec::new();
         if workload.children != Children::Fresh {
             for system in &systems {
-                let child = Filling::start(system, workload, keys)?;
+                let child = Filling::start(system, workload, keys, form)?;
                 if workload.children == Children::Kept {
                     child.pause();
                 }
@@ -241,7 +281,7 @@ impl Run<'_> {
                     let figure = &mut of_case[at];
                     if workload.children == Children::Fresh {
                         let filled = self.round(figure, || {
-                            let mut child = Filling::start(systems[at], workload, keys)?;
+                            let mut child = Filling::start(systems[at], workload, keys, form)?;
                             Ok((child.ask(&request)?, child.filled))
                         })?;
                         figure.fills.push(filled);
@@ -347,7 +387,7 @@ struct Filling {
 }
 
 impl Filling {
-    fn start(system: &Entry, workload: &Workload, keys: u64) -> io::Result<Self> {
+    fn start(system: &Entry, workload: &Workload, keys: u64, form: Form) -> io::Result<Self> {
         eprint!("         {}: {} .. ", point(workload, keys), system.name);
         // The very file that runs, even if it was built anew meanwhile.
         let program = if cfg!(target_os = "linux") {
@@ -355,9 +395,10 @@ impl Filling {
         } else {
             std::env::current_exe()?
         };
-        let mut process = Command::new(program)
+        let mut process = machine::lead_a_group(&mut Command::new(program))
             .args([cli::CHILD, system.name, workload.name])
             .arg(keys.to_string())
+            .env(foreign::WARM_UP, foreign::warm_up_ms(form))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

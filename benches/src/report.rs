@@ -22,6 +22,9 @@ pub(crate) struct Report {
     pub(crate) figures: Vec<Figure>,
     /// Points that could not be measured, with the reason.
     pub(crate) failures: Vec<String>,
+    /// Systems that could not be measured, a line each.
+    #[serde(default)]
+    pub(crate) skipped: Vec<String>,
 }
 
 /// One system at one point.
@@ -232,6 +235,7 @@ impl Report {
         if let Some(ns) = self.ping_ns {
             lines.push(("ping-pong", format!("core to core and back {ns:.0} ns")));
         }
+        lines.extend(self.skipped.iter().map(|line| ("skipped", line.clone())));
         lines
     }
 
@@ -421,6 +425,7 @@ pub(crate) mod tests {
             command: "a command".to_owned(),
             form: "full".to_owned(),
             failures: Vec::new(),
+            skipped: Vec::new(),
             started_unix: 0,
             seconds: 60.0,
             ping_ns: None,

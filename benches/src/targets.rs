@@ -384,6 +384,7 @@ mod tests {
             command: String::new(),
             form: "full".to_owned(),
             failures: Vec::new(),
+            skipped: Vec::new(),
             started_unix: 0,
             seconds: 0.0,
             ping_ns: None,

@@ -8,6 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::child::Child;
+use crate::foreign::{self, Driver, Foreign};
 use crate::workloads::{self, By, Workload};
 
 /// Timers of one kind, with whatever threads they need. What fires calls
@@ -143,6 +144,8 @@ pub(crate) struct Entry {
     sessions: Option<Serve>,
     sleeps: Option<Serve>,
     pooled: Option<Serve>,
+    /// It runs in another language, if what that needs is installed.
+    pub(crate) driver: Option<&'static Driver>,
     /// What every system must do.
     #[cfg(test)]
     checks: [Option<tests::Check>; 2],
@@ -154,6 +157,9 @@ pub(crate) type Serve = fn(&mut Child) -> io::Result<()>;
 impl Entry {
     /// How this system serves `workload`, if it can.
     pub(crate) fn serves(&self, workload: &Workload) -> Option<Serve> {
+        if self.driver.is_some() && !Driver::does(workload.name) {
+            return None;
+        }
         match workload.by {
             By::Key => self.keyed,
             By::Handle => self.handles,
@@ -172,6 +178,7 @@ impl Entry {
             sessions: None,
             sleeps: None,
             pooled: None,
+            driver: None,
             #[cfg(test)]
             checks: [None; 2],
         }
@@ -231,6 +238,17 @@ const fn sleeps<S: Sleeps>() -> Entry {
     }
 }
 
+const fn foreign<F: Foreign>() -> Entry {
+    Entry {
+        keyed: Some(foreign::serve::<F>),
+        handles: Some(foreign::serve::<F>),
+        driver: Some(&F::DRIVER),
+        #[cfg(test)]
+        checks: [Some(tests::foreign::<F>), None],
+        ..Entry::of(F::DRIVER.name, F::DRIVER.about)
+    }
+}
+
 /// A line for each file: the types in it that are systems, and what they are.
 macro_rules! systems {
     ($($file:ident: $($kind:ident($($system:ident),+)),+;)+) => {
@@ -250,6 +268,7 @@ systems! {
     hash_wheel_thread: both(ByKey, ById);
     moka: sessions(SessionMap);
     tokio_sleep: sleeps(Sleep);
+    drivers: foreign(Netty), foreign(Jdk), foreign(Go);
 }
 
 /// The entries of that name: a system has one for each kind of workload that it is set up for in
