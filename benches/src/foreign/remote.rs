@@ -12,9 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Foreign;
+use super::serve::Pipes;
 use super::wire::{Call, Told};
 use crate::recorder::observed;
 use crate::systems::{Handles, Keyed, System, Tasks};
+use crate::wire::{Filled, Request};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -41,16 +43,43 @@ fn lane() -> u64 {
     LANE.get()
 }
 
+fn start<F: Foreign>(workload: &str, keys: u64) -> Child {
+    let words = F::DRIVER.command().expect("it is compiled");
+    Command::new(&words[0])
+        .args(&words[1..])
+        .args([workload, &keys.to_string(), "0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the driver starts")
+}
+
+/// A round in which a driver looks at each of its timers by its own clock. It is exact: a call that comes
+/// through a pipe takes longer than some timers might be early.
+pub(crate) fn no_timer_of_a_round_is_early<F: Foreign>() {
+    let keys = 100;
+    let millis = 50;
+    let mut process = start::<F>("W9", keys);
+    let mut pipes = Pipes::to(&mut process);
+    let filled = pipes.hear::<Filled>().expect("the driver fills");
+    assert!(filled.seconds < LIMIT.as_secs_f64());
+    let request = Request {
+        case: 0,
+        amount: millis,
+        seed: 1,
+    };
+    // It ends where one is early, or where one is missing.
+    let driven = pipes.ask(&request).expect("the driver ends its round");
+    assert_eq!(driven.fired, 10 * millis, "ten in a millisecond");
+    assert!(driven.figures.len() == 4 && driven.figures.iter().all(Option::is_some));
+    drop(pipes);
+    let ended = process.wait().expect("the driver ends with its input");
+    assert!(ended.success());
+}
+
 impl<F: Foreign> Remote<F> {
     fn new(subject: &str) -> Self {
-        let words = F::DRIVER.command().expect("it is compiled");
-        let mut process = Command::new(&words[0])
-            .args(&words[1..])
-            .args([subject, "0", "0"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the driver starts");
+        let mut process = start::<F>(subject, 0);
         let calls = process.stdin.take().expect("it is piped");
         let told = process.stdout.take().expect("it is piped");
         let waiting = Arc::new(Mutex::new(Waiting::new()));

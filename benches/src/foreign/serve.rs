@@ -25,10 +25,7 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
         .stdout(Stdio::piped())
         .spawn()?;
     machine::works_for_us(process.id());
-    let mut pipes = Pipes {
-        requests: process.stdin.take().expect("it is piped"),
-        replies: BufReader::new(process.stdout.take().expect("it is piped")),
-    };
+    let mut pipes = Pipes::to(&mut process);
     child.driver = Some(process);
     let filled: Filled = pipes.hear()?;
     child.filled_elsewhere(&filled)?;
@@ -49,20 +46,28 @@ pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
 }
 
 /// To and from a driver.
-struct Pipes {
+pub(super) struct Pipes {
     requests: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
 impl Pipes {
-    fn ask(&mut self, request: &Request) -> io::Result<Driven> {
+    /// Of a process that was started with both.
+    pub(super) fn to(process: &mut std::process::Child) -> Self {
+        Pipes {
+            requests: process.stdin.take().expect("it is piped"),
+            replies: BufReader::new(process.stdout.take().expect("it is piped")),
+        }
+    }
+
+    pub(super) fn ask(&mut self, request: &Request) -> io::Result<Driven> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         self.requests.write_all(line.as_bytes())?;
         self.hear()
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let mut line = String::new();
         if self.replies.read_line(&mut line)? == 0 {
             return Err(io::Error::other("the driver ended early"));

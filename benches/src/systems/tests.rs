@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
-use crate::foreign::remote::Remote;
+use crate::foreign::remote::{Remote, no_timer_of_a_round_is_early};
 use crate::foreign::{self, Foreign, Trouble};
 use crate::recorder::observed;
 use crate::rng::Rng;
@@ -493,6 +493,7 @@ pub(super) fn foreign<F: Foreign>() {
         Ok(_) => {
             keyed::<Remote<F>>();
             handles::<Remote<F>>();
+            no_timer_of_a_round_is_early::<F>();
         }
         Err(missing @ Trouble::Missing(_)) => say(&missing.line(&F::DRIVER)),
         Err(Trouble::Failed(how)) => panic!("{}: {how}", F::DRIVER.name),
