@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) only: Vec<String>,
     /// Names of systems; all if empty.
     pub(crate) systems: Vec<String>,
+    /// Also the systems in other languages.
+    pub(crate) foreign: bool,
     /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
     pub(crate) json: Option<PathBuf>,
@@ -61,6 +63,7 @@ Options:
   --rounds N       rounds of every figure, interleaved between the systems (default: 5)
   --only W,..      only these workloads
   --system S,..    only these systems
+  --foreign        also the systems in other languages; --system takes them too, and --smoke
   --keys N,..      how many keys, where a workload leaves the choice
   --json FILE      writes machine, versions, commit, command and every round
   --markdown FILE  writes the same as a document
@@ -98,6 +101,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     let mut keys = Vec::new();
     let mut only = Vec::new();
     let mut named = Vec::new();
+    let mut foreign = false;
     let mut json = None;
     let mut markdown = None;
     while let Some(arg) = args.next() {
@@ -115,6 +119,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "-h" | "--help" => return Ok(Command::Help),
             "--quick" => form = Form::Quick,
             "--smoke" => form = Form::Smoke,
+            "--foreign" => foreign = true,
             "--rounds" => rounds = Some(number_of(name, &value()?, 1)? as usize),
             "--keys" => {
                 for number in value()?.split(',') {
@@ -147,6 +152,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         rounds: rounds.unwrap_or(ROUNDS[form as usize]),
         only,
         systems: named,
+        foreign,
         keys,
         json,
         markdown,
@@ -189,7 +195,7 @@ mod tests {
             (Form::Full, 5, 0)
         );
         let Ok(Command::Run(quick)) =
-            parsed("--quick --only=w2 --rounds 7 --keys 0,5 --json out.json")
+            parsed("--quick --only=w2 --foreign --rounds 7 --keys 0,5 --json out.json")
         else {
             panic!("a run");
         };
@@ -198,6 +204,7 @@ mod tests {
             (Form::Quick, 7, &[0, 5][..])
         );
         assert_eq!(quick.only, ["W2"]);
+        assert!(quick.foreign && !full.foreign);
         assert_eq!(quick.json, Some(PathBuf::from("out.json")));
         assert_eq!(parsed("-h"), Ok(Command::Help));
         let shown = Command::Show(PathBuf::from("x.json"));

@@ -190,12 +190,19 @@ impl Run<'_> {
             .filter(|system| system.serves(workload).is_some())
             .filter(|system| wanted.is_empty() || wanted.iter().any(|n| n == system.name))
             .filter(|system| !self.skipped.contains(&system.name))
+            .filter(|system| system.driver.is_none() || self.drivers_take_part())
             .collect()
     }
 
     fn chosen(&self, workload: &Workload) -> bool {
         let only = &self.options.only;
         only.is_empty() || only.iter().any(|name| name == workload.name)
+    }
+
+    /// A run of everything has to end within its hour, so drivers take part if somebody asks for them.
+    fn drivers_take_part(&self) -> bool {
+        let options = self.options;
+        options.foreign || !options.systems.is_empty() || options.form == Form::Smoke
     }
 
     /// Compiles the drivers that this run needs. Returns their versions, and a line for each driver that
