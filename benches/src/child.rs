@@ -15,6 +15,8 @@ use crate::workloads::{self, Children, Workload};
 pub(crate) struct Child {
     pub(crate) workload: &'static Workload,
     pub(crate) keys: u64,
+    /// The program in another language that does the work.
+    pub(crate) driver: Option<std::process::Child>,
 }
 
 /// Serves until the parent closes the child's input.
@@ -26,6 +28,7 @@ pub(crate) fn serve(order: &Order) -> io::Result<()> {
     let mut child = Child {
         workload,
         keys: order.keys,
+        driver: None,
     };
     let serve = systems::find(&order.system, workload).ok_or_else(|| unknown("system for it"))?;
     serve(&mut child)
@@ -72,6 +75,11 @@ impl Child {
         Ok(filled)
     }
 
+    /// Tells the parent what filling took in another process.
+    pub(crate) fn filled_elsewhere(&mut self, filled: &Filled) -> io::Result<()> {
+        say(filled)
+    }
+
     /// Serves rounds until the parent ends.
     ///
     /// Children that measure at the same time leave the machine alone, and don't ask what others
@@ -95,6 +103,10 @@ impl Child {
                 fired,
                 early,
             })?;
+        }
+        if let Some(driver) = &mut self.driver {
+            driver.kill()?;
+            driver.wait()?;
         }
         // Taking millions of timers apart would only hold up the next child.
         std::process::exit(0);

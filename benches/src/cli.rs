@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Modes(Duration, Borders),
     /// Hidden: this process is a child of a run.
     Child(Order),
+    /// Hidden: this process becomes the driver of a child.
+    Drive(Vec<String>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub(crate) struct Options {
     pub(crate) only: Vec<String>,
     /// Names of systems; all if empty.
     pub(crate) systems: Vec<String>,
+    /// Also the systems in other languages.
+    pub(crate) foreign: bool,
     /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
     /// The cases' own if empty.
@@ -63,6 +67,9 @@ pub(crate) struct Order {
 
 /// The hidden subcommand; its arguments are system, workload, number of keys and set-up.
 pub(crate) const CHILD: &str = "child";
+
+/// The hidden subcommand whose arguments are another program and what that gets.
+pub(crate) const DRIVE: &str = "drive";
 
 const ROUNDS: [usize; 3] = [5, 3, 1];
 
@@ -92,6 +99,7 @@ Options:
   --minutes N      how long it may take; what does not fit loses rounds, and is named
   --only W,..      only these workloads
   --system S,..    only these systems
+  --foreign        also the systems in other languages; --system takes them too, and --smoke
   --keys N,..      how many keys, where a workload leaves the choice
   --threads N,..   how many threads, where a workload leaves the choice, and for W1 and W1k
   --shards N,..    the schedulers and maps of tourbillon with so many shards ..
@@ -124,6 +132,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     if args.next_if(|first| first == CHILD).is_some() {
         return child(&args.collect::<Vec<_>>());
     }
+    if args.next_if(|first| first == DRIVE).is_some() {
+        let words: Vec<String> = args.collect();
+        if words.is_empty() {
+            return Err(format!("{DRIVE} is for the program itself"));
+        }
+        return Ok(Command::Drive(words));
+    }
     let mut form = Form::Full;
     let mut rounds = None;
     let mut minutes = None;
@@ -134,6 +149,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     let (mut show, mut modes) = (None, None);
     let mut only = Vec::new();
     let mut named = Vec::new();
+    let mut foreign = false;
     let mut json = None;
     let mut markdown = None;
     let mut plots = None;
@@ -152,6 +168,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "-h" | "--help" => return Ok(Command::Help),
             "--quick" => form = Form::Quick,
             "--smoke" => form = Form::Smoke,
+            "--foreign" => foreign = true,
             "--rounds" => rounds = Some(number_of(name, &value()?, 1)? as usize),
             "--minutes" => minutes = Some(number_of(name, &value()?, 1)?),
             "--keys" => keys.extend(numbers_of(name, &value()?, 0)?),
@@ -194,6 +211,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         time: minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         only,
         systems: named,
+        foreign,
         keys,
         threads,
         set_ups: SetUp::all(&shards, &stripes),
@@ -276,7 +294,7 @@ mod tests {
             (Form::Full, 5, 0, true)
         );
         let Ok(Command::Run(quick)) =
-            parsed("--quick --only=w2 --rounds 7 --keys 0,5 --json out.json")
+            parsed("--quick --only=w2 --foreign --rounds 7 --keys 0,5 --json out.json")
         else {
             panic!("a run");
         };
@@ -290,6 +308,7 @@ mod tests {
             (Form::Quick, 7, &[0, 5][..], false)
         );
         assert_eq!(quick.only, ["W2"]);
+        assert!(quick.foreign && !full.foreign);
         assert_eq!(quick.json, Some(PathBuf::from("out.json")));
         assert_eq!(parsed("-h"), Ok(Command::Help));
         let shown = |plots: Option<&str>| {
@@ -345,6 +364,7 @@ mod tests {
             "--borders 160,45",
             "--borders 45",
             "--minutes 0",
+            "drive",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use crate::parent::point;
 use crate::systems::{Entry, SetUp};
 use crate::wire::{Filled, Reply, Request};
-use crate::workloads::Workload;
-use crate::{cli, machine, pingpong};
+use crate::workloads::{Form, Workload};
+use crate::{cli, foreign, machine, pingpong};
 
 /// A system, set up for this run.
 #[derive(Clone, Copy)]
@@ -43,7 +43,12 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    pub(crate) fn start(candidate: &Candidate, workload: &Workload, keys: u64) -> io::Result<Self> {
+    pub(crate) fn start(
+        candidate: &Candidate,
+        workload: &Workload,
+        keys: u64,
+        form: Form,
+    ) -> io::Result<Self> {
         let Candidate { entry, set_up } = candidate;
         let system = candidate.name();
         eprint!("         {}: {system} .. ", point(workload, keys));
@@ -54,10 +59,11 @@ impl Filling {
         } else {
             std::env::current_exe()?
         };
-        let mut process = Command::new(program)
+        let mut process = machine::lead_a_group(&mut Command::new(program))
             .args([cli::CHILD, entry.name, workload.name])
             .arg(keys.to_string())
             .args(counts)
+            .env(foreign::WARM_UP, foreign::warm_up_ms(form))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::{Child, Command};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -169,13 +170,25 @@ fn cpu_of_others() -> Option<Duration> {
     None
 }
 
-/// Stops a child, or lets it go on. Where that can't be done it runs on.
+/// Stops a child with everything that it started, or lets it go on. Where that can't be done it runs on.
 #[cfg(target_os = "linux")]
 pub(crate) fn pause(child: &Child, stop: bool) {
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::{Pid, Signal, kill_process_group};
     let signal = if stop { Signal::STOP } else { Signal::CONT };
     // Not waited for yet, so the number is its own, even if it has ended.
-    let _ = kill_process(Pid::from_child(child), signal);
+    let _ = kill_process_group(Pid::from_child(child), signal);
+}
+
+/// The processes that `command` starts are a group of their own, which can be stopped as one.
+#[cfg(target_os = "linux")]
+pub(crate) fn lead_a_group(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn lead_a_group(command: &mut Command) -> &mut Command {
+    command
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -200,6 +213,14 @@ fn switches_of_others() -> Option<HashMap<OsString, u64>> {
     Some(switches)
 }
 
+/// A process that does the work of this one, so that it is not one of the others.
+static WORKS_FOR_US: OnceLock<u32> = OnceLock::new();
+
+/// Counts the process with this number as this one. There is one at most.
+pub(crate) fn works_for_us(process: u32) {
+    WORKS_FOR_US.get_or_init(|| process);
+}
+
 /// CPU time so far, in the kernel's hundredths of a second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busy {
@@ -221,15 +242,14 @@ impl Busy {
             .filter(|(column, _)| ![3, 4].contains(column) && *column < 8)
             .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
             .sum();
-        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The name in parentheses may hold anything.
-        let (_, fields) = own.rsplit_once(')')?;
-        let mut times = fields.split_whitespace().skip(11);
-        let mut next = || times.next()?.parse::<u64>().ok();
+        let mut ourselves = ticks_of("self")?;
+        if let Some(process) = WORKS_FOR_US.get() {
+            ourselves += ticks_of(&process.to_string())?;
+        }
         Some(Busy {
             at: Instant::now(),
             everybody,
-            ourselves: next()? + next()?,
+            ourselves,
         })
     }
 
@@ -243,6 +263,16 @@ impl Busy {
             seconds: (after.at - before.at).as_secs_f64(),
         })
     }
+}
+
+/// What a process has used of the CPU.
+fn ticks_of(process: &str) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11);
+    let mut next = || times.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
 }
 
 /// What others did in some time.

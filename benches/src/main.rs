@@ -17,6 +17,7 @@ mod child;
 mod cli;
 mod document;
 mod filling;
+mod foreign;
 mod machine;
 mod mode;
 mod output;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Ok(Command::Show(shown)) => output::show(&shown),
         Ok(Command::Modes(time, borders)) => output::modes(time, borders),
         Ok(Command::Child(order)) => child::serve(&order),
+        Ok(Command::Drive(words)) => foreign::drive(&words),
         Err(fault) => {
             eprintln!("benches: {fault}");
             return ExitCode::from(2);

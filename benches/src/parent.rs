@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cli::Options;
 use crate::filling::{Answer, Candidate, Filling};
-use crate::machine::{self, Machine};
+use crate::foreign;
+use crate::machine::{self, Machine, Version};
 use crate::mode::{Mode, Verdict};
 use crate::output::{keep, named, plot, say};
 use crate::pingpong;
@@ -51,19 +52,21 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
     }
+    let (drivers, lines, skipped) = prepare_drivers(options);
     let mut run = Run {
         options,
-        plan: plan(options),
+        plan: plan(options, &skipped),
         began: Instant::now(),
         pings_ns: Vec::new(),
         seed: 1,
         delay_left: DELAY[options.form as usize],
+        skipped,
         near_left: NEAR_TIME[options.form as usize],
         cuts: Vec::new(),
     };
     let mut report = Report {
         machine: Machine::here(),
-        versions: machine::versions(),
+        versions: machine::versions().into_iter().chain(drivers).collect(),
         commit: machine::commit(),
         command: command(),
         form: options.form.name().to_owned(),
@@ -75,6 +78,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         borders: Some(options.borders),
         figures: Vec::new(),
         failures: Vec::new(),
+        skipped: lines,
         cuts: Vec::new(),
     };
     eprintln!("{}", run.plan.in_words());
@@ -122,10 +126,10 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 }
 
 /// All points that the options ask for.
-fn plan(options: &Options) -> Plan {
+fn plan(options: &Options, skipped: &[&str]) -> Plan {
     let mut points = Vec::new();
     for workload in workloads::ALL {
-        if !options.only.is_empty() && !options.only.iter().any(|name| name == workload.name) {
+        if !is_chosen(options, workload) {
             continue;
         }
         let cases = workload.cases_with(&options.threads).len();
@@ -141,7 +145,7 @@ fn plan(options: &Options) -> Plan {
                 eprintln!("{} needs keys: 0 is left out", workload.name);
                 continue;
             }
-            let systems = candidates(options, workload, *keys).len();
+            let systems = candidates(options, skipped, workload, *keys).len();
             if systems == 0 {
                 continue;
             }
@@ -169,14 +173,60 @@ fn is_too_many_for(system: &Entry, options: &Options, keys: u64) -> bool {
     options.systems.is_empty() && keys > system.most_keys
 }
 
+fn is_chosen(options: &Options, workload: &Workload) -> bool {
+    options.only.is_empty() || options.only.iter().any(|name| name == workload.name)
+}
+
+/// Rounds of other languages take long, so drivers take part if somebody asks for them. They know a case by its
+/// number, so their threads cannot be chosen.
+fn drivers_take_part(options: &Options) -> bool {
+    let asked_for = options.foreign || !options.systems.is_empty() || options.form == Form::Smoke;
+    asked_for && options.threads.is_empty()
+}
+
+/// Compiles the drivers that this run needs. Returns their versions, a line for each driver that cannot run,
+/// and the names of those.
+fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'static str>) {
+    let workloads = workloads::ALL
+        .iter()
+        .filter(|workload| is_chosen(options, workload));
+    let candidates = workloads.flat_map(|workload| candidates(options, &[], workload, 0));
+    let mut drivers: Vec<_> = candidates
+        .filter_map(|candidate| candidate.entry.driver)
+        .collect();
+    drivers.sort_by_key(|driver| driver.name);
+    drivers.dedup_by_key(|driver| driver.name);
+    let (mut versions, mut lines, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    for driver in drivers {
+        match foreign::prepare(driver) {
+            Ok(found) => versions.extend(found),
+            Err(trouble) => {
+                eprintln!("         {}", trouble.line(driver));
+                lines.push(trouble.line(driver));
+                skipped.push(driver.name);
+            }
+        }
+    }
+    versions.sort_by(|one, other| one.name.cmp(&other.name));
+    versions.dedup_by(|one, other| one.name == other.name);
+    (versions, lines, skipped)
+}
+
 /// The systems that do a workload, ours in each set-up.
-fn candidates(options: &Options, workload: &Workload, keys: u64) -> Vec<Candidate> {
+fn candidates(
+    options: &Options,
+    skipped: &[&str],
+    workload: &Workload,
+    keys: u64,
+) -> Vec<Candidate> {
     let wanted = &options.systems;
     let serving = systems::ALL
         .iter()
         .filter(|system| system.serves(workload).is_some())
         .filter(|system| wanted.is_empty() || wanted.iter().any(|name| name == system.name))
-        .filter(|system| !is_too_many_for(system, options, keys));
+        .filter(|system| !is_too_many_for(system, options, keys))
+        .filter(|system| !skipped.contains(&system.name))
+        .filter(|system| system.driver.is_none() || drivers_take_part(options));
     let in_set_ups = |entry: &'static Entry| {
         let set_ups = match entry.name.starts_with("tourbillon") {
             true => options.set_ups.clone(),
@@ -222,6 +272,8 @@ struct Run<'a> {
     near_left: Duration,
     /// What was done less often than planned.
     cuts: Vec<String>,
+    /// Names of systems that cannot run here.
+    skipped: Vec<&'static str>,
 }
 
 impl Run<'_> {
@@ -259,12 +311,12 @@ impl Run<'_> {
                 self.cut(format!("{what}: {} is left out, {why}", system.name));
             }
         }
-        let candidates = candidates(self.options, workload, keys);
+        let candidates = candidates(self.options, &self.skipped, workload, keys);
         let mut figures = Vec::new();
         let mut children = Vec::new();
         if workload.children != Children::Fresh {
             for candidate in &candidates {
-                let child = Filling::start(candidate, workload, keys)?;
+                let child = Filling::start(candidate, workload, keys, self.options.form)?;
                 if workload.children == Children::Kept {
                     child.pause();
                 }
@@ -338,6 +390,7 @@ impl Run<'_> {
     ) -> io::Result<()> {
         let workload = each.workload;
         let request = self.request(workload, case, 1);
+        let form = self.options.form;
         let batches = workload.batches(&request);
         if workload.children == Children::Together {
             self.wait_for_calm();
@@ -363,7 +416,8 @@ impl Run<'_> {
             if workload.children == Children::Fresh {
                 self.wait_for_calm();
                 let filled = self.round(figure, || {
-                    let mut child = Filling::start(&each.candidates[at], workload, each.keys)?;
+                    let mut child =
+                        Filling::start(&each.candidates[at], workload, each.keys, form)?;
                     Ok((child.measure(&request, batches)?, child.filled))
                 })?;
                 figure.fills.push(filled);
@@ -578,7 +632,8 @@ mod tests {
     fn run(options: &Options) -> Run<'_> {
         Run {
             options,
-            plan: plan(options),
+            plan: plan(options, &[]),
+            skipped: Vec::new(),
             began: Instant::now(),
             pings_ns: vec![80.0; 8],
             seed: 1,
@@ -676,7 +731,7 @@ mod tests {
     fn ours_are_set_up_in_every_way_and_peers_once() {
         let options = options("--only W2 --system tourbillon,heap --shards 1,2");
         let workload = workloads::find("W2").expect("a workload");
-        let names: Vec<String> = candidates(&options, workload, 1_000)
+        let names: Vec<String> = candidates(&options, &[], workload, 1_000)
             .iter()
             .map(Candidate::name)
             .collect();

@@ -115,6 +115,11 @@ pub(crate) fn fired(value: u64) {
     });
 }
 
+/// Counts timers that fired in another process.
+pub(crate) fn fired_elsewhere(count: u64) {
+    LOCAL.with_borrow_mut(|local| add(&local.get_or_insert_with(register).fired, count));
+}
+
 fn register() -> Arc<Local> {
     let local = Arc::new(Local {
         fired: AtomicU64::new(0),
@@ -314,8 +319,12 @@ pub(crate) mod observed {
     }
 
     pub(super) fn note(value: u64) {
-        let now = Instant::now();
-        all().push((value, now));
+        note_at(value, Instant::now());
+    }
+
+    /// Of a timer in another process.
+    pub(crate) fn note_at(value: u64, at: Instant) {
+        all().push((value, at));
     }
 
     /// Each time that `value` fired.

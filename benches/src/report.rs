@@ -32,6 +32,9 @@ pub(crate) struct Report {
     /// What was done less often than planned, or left out, since the time was over.
     #[serde(default)]
     pub(crate) cuts: Vec<String>,
+    /// Systems that could not be measured, a line each.
+    #[serde(default)]
+    pub(crate) skipped: Vec<String>,
 }
 
 /// One system at one point.
@@ -199,6 +202,7 @@ impl Report {
         for cut in &self.cuts {
             lines.push(("cut", cut.clone()));
         }
+        lines.extend(self.skipped.iter().map(|line| ("skipped", line.clone())));
         lines
     }
 
@@ -410,6 +414,7 @@ pub(crate) mod tests {
             borders: Some(Borders::default()),
             figures,
             failures: Vec::new(),
+            skipped: Vec::new(),
             cuts: Vec::new(),
         }
     }

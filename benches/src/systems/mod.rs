@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::child::Child;
+use crate::foreign::{self, Driver, Foreign};
 use crate::workloads::{self, By, Workload};
 
 /// What a run chooses of ours in place of their defaults.
@@ -199,6 +200,8 @@ pub(crate) struct Entry {
     sessions: Option<Serve>,
     sleeps: Option<Serve>,
     pooled: Option<Serve>,
+    /// It runs in another language, if what that needs is installed.
+    pub(crate) driver: Option<&'static Driver>,
     /// What every system must do.
     #[cfg(test)]
     checks: [Option<tests::Check>; 2],
@@ -211,6 +214,9 @@ impl Entry {
     /// How this system serves `workload`, if it can.
     pub(crate) fn serves(&self, workload: &Workload) -> Option<Serve> {
         if self.is_floor() && !self.floor_of.contains(&workload.name) {
+            return None;
+        }
+        if self.driver.is_some() && !Driver::does(workload.name) {
             return None;
         }
         match workload.by {
@@ -237,6 +243,7 @@ impl Entry {
             sessions: None,
             sleeps: None,
             pooled: None,
+            driver: None,
             #[cfg(test)]
             checks: [None; 2],
         }
@@ -304,6 +311,17 @@ const fn sleeps<S: Sleeps>() -> Entry {
     }
 }
 
+const fn foreign<F: Foreign>() -> Entry {
+    Entry {
+        keyed: Some(foreign::serve::<F>),
+        handles: Some(foreign::serve::<F>),
+        driver: Some(&F::DRIVER),
+        #[cfg(test)]
+        checks: [Some(tests::foreign::<F>), None],
+        ..Entry::of(F::DRIVER.name, F::DRIVER.about)
+    }
+}
+
 /// A line for each file: the types in it that are systems, and what they are.
 macro_rules! systems {
     ($($file:ident: $($kind:ident($($system:ident),+)),+;)+) => {
@@ -326,6 +344,7 @@ systems! {
     moka: keyed(ByKey), sessions(SessionMap);
     bare: keyed(Loaded), sessions(StripedSessions), sessions(SessionsOfOneMap), keyed(Instants),
         sessions(StripedSessionsByInstant), sessions(SessionsOfOneMapByInstant);
+    drivers: foreign(Netty), foreign(Jdk), foreign(Go);
 }
 
 /// The entries of that name: a system has one for each kind of workload that it is set up for in

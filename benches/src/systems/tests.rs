@@ -1,11 +1,14 @@
 //! Every system does what the workloads take for granted.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Handles, Keyed, Sessions, Sleeps, System, Tasks};
+use crate::foreign::remote::{Remote, no_timer_of_a_round_is_early};
+use crate::foreign::{self, Foreign, Trouble};
 use crate::recorder::observed;
 use crate::rng::Rng;
 
@@ -503,6 +506,25 @@ pub(super) fn sessions<S: Sessions>() {
 /// The same of sleeps.
 pub(super) fn sleeps<S: Sleeps>() {
     sleeps_are_not_early::<S>();
+}
+
+/// The same of a driver with keys and with handles, where what it needs is installed.
+pub(super) fn foreign<F: Foreign>() {
+    match foreign::prepare(&F::DRIVER) {
+        Ok(_) => {
+            keyed::<Remote<F>>();
+            handles::<Remote<F>>();
+            no_timer_of_a_round_is_early::<F>();
+        }
+        Err(missing @ Trouble::Missing(_)) => say(&missing.line(&F::DRIVER)),
+        Err(Trouble::Failed(how)) => panic!("{}: {how}", F::DRIVER.name),
+    }
+}
+
+/// Prints a line that is seen also where tests succeed.
+fn say(line: &str) {
+    // Not by a macro, whose output is shown with failures only.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 const fn promise_of<S: System>() -> Promise {

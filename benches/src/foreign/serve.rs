@@ -1,0 +1,108 @@
+//! Our child's part: it starts the driver and hands on what the parent asks for.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::wire::Driven;
+use super::{Foreign, WARM_UP};
+use crate::child::{Child, Measured};
+use crate::wire::{Filled, Request};
+use crate::{cli, machine, recorder};
+
+/// Serves the child's workload with a driver.
+pub(crate) fn serve<F: Foreign>(child: &mut Child) -> io::Result<()> {
+    let warm_up = std::env::var_os(WARM_UP).unwrap_or_else(|| "0".into());
+    let mut words = F::DRIVER.command()?;
+    words.push(child.workload.name.into());
+    words.push(child.keys.to_string().into());
+    words.push(warm_up);
+    let mut process = through_ourselves(&words)?
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    machine::works_for_us(process.id());
+    let mut pipes = Pipes::to(&mut process);
+    child.driver = Some(process);
+    let filled: Filled = pipes.hear()?;
+    child.filled_elsewhere(&filled)?;
+    child.rounds(|request| match pipes.ask(request) {
+        Ok(driven) => {
+            recorder::fired_elsewhere(driven.fired);
+            Measured {
+                figures: driven.figures,
+                took: Duration::from_secs_f64(driven.seconds),
+            }
+        }
+        // Its reason is on stderr already; the parent sees that this child has ended.
+        Err(error) => {
+            eprintln!("benches: {}: {error}", F::DRIVER.name);
+            std::process::exit(1);
+        }
+    })
+}
+
+/// To and from a driver.
+pub(super) struct Pipes {
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Pipes {
+    /// Of a process that was started with both.
+    pub(super) fn to(process: &mut std::process::Child) -> Self {
+        Pipes {
+            requests: process.stdin.take().expect("it is piped"),
+            replies: BufReader::new(process.stdout.take().expect("it is piped")),
+        }
+    }
+
+    pub(super) fn ask(&mut self, request: &Request) -> io::Result<Driven> {
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        self.requests.write_all(line.as_bytes())?;
+        self.hear()
+    }
+
+    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        let mut line = String::new();
+        if self.replies.read_line(&mut line)? == 0 {
+            return Err(io::Error::other("the driver ended early"));
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+/// The command that starts a driver by way of this program. A driver that is stopped cannot see that its
+/// input has ended, so it has to end with its parent, and only the process itself can ask for that.
+fn through_ourselves(words: &[OsString]) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    if cfg!(target_os = "linux") {
+        command = Command::new("/proc/self/exe");
+    }
+    command.arg(cli::DRIVE).args(words);
+    Ok(command)
+}
+
+/// Becomes a driver.
+pub(crate) fn drive(words: &[String]) -> io::Result<()> {
+    machine::end_with_the_parent();
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    become_it(&mut command)
+}
+
+#[cfg(unix)]
+fn become_it(command: &mut Command) -> io::Result<()> {
+    use std::os::unix::process::CommandExt;
+    Err(command.exec())
+}
+
+#[cfg(not(unix))]
+fn become_it(command: &mut Command) -> io::Result<()> {
+    let status = command.status()?;
+    std::process::exit(status.code().unwrap_or(1));
+}
