@@ -43,6 +43,9 @@ pub(crate) struct Figure {
     pub(crate) workload: String,
     pub(crate) case: String,
     pub(crate) threads: usize,
+    /// Whether its rounds are kept apart by mode. Not in files of earlier programs.
+    #[serde(default)]
+    pub(crate) by_mode: bool,
     pub(crate) keys: u64,
     pub(crate) system: String,
     pub(crate) metrics: Vec<Metric>,
@@ -121,6 +124,7 @@ impl Figure {
             workload: workload.name.to_owned(),
             case: case.name.clone(),
             threads: case.threads,
+            by_mode: case.threads > 1,
             keys,
             system: system.to_owned(),
             metrics: metrics.collect(),
@@ -216,7 +220,8 @@ impl Report {
             Mode::ALL.into_iter().partition(|mode| count(*mode) > 0);
         let counts: Vec<String> = seen.iter().map(with_count).collect();
         if counts.is_empty() {
-            return None;
+            let unknown = || "rounds with several threads: their modes are unknown".to_owned();
+            return split().next().map(|_| unknown());
         }
         let mut words = format!("rounds with several threads: {}", counts.join(", "));
         if let [only] = seen[..] {
@@ -422,7 +427,7 @@ pub(crate) mod tests {
     /// A figure with two threads, and a round for each of these modes.
     pub(crate) fn in_modes(workload: &str, system: &str, rounds: &[(Mode, f64)]) -> Figure {
         let mut all = figure(workload, system, 0.0);
-        (all.threads, all.case) = (2, "2 threads".to_owned());
+        (all.threads, all.case, all.by_mode) = (2, "2 threads".to_owned(), true);
         all.rounds.clear();
         for (mode, value) in rounds {
             let mut round = figure(workload, system, *value).rounds.remove(0);

@@ -60,14 +60,9 @@ impl Figure {
         views
     }
 
-    /// Whether its rounds are kept apart by mode.
-    fn is_split(&self) -> bool {
-        self.rounds.iter().any(|round| round.mode.is_some())
-    }
-
     /// The rounds that targets are judged by. `None` if the machine was never in the mode that counts.
     pub(crate) fn judged(&self) -> Option<View<'_>> {
-        let counts = self.is_split().then_some(Mode::Near);
+        let counts = self.by_mode.then_some(Mode::Near);
         let mut views = self.views().into_iter();
         views.find(|view| view.mode == counts)
     }
@@ -135,14 +130,14 @@ impl<'a> View<'a> {
 
     /// Whether it is of another mode than the one that targets are judged in.
     pub(crate) fn is_in_other_mode(self) -> bool {
-        self.is_split() && self.mode != Some(Mode::Near)
+        self.by_mode && self.mode != Some(Mode::Near)
     }
 
     /// The mode, where rounds are split.
     pub(crate) fn mode_in_words(self) -> Option<String> {
         match self.mode {
             Some(mode) => Some(mode.name().to_owned()),
-            None => self.is_split().then(|| "unknown mode".to_owned()),
+            None => self.by_mode.then(|| "unknown mode".to_owned()),
         }
     }
 
@@ -172,7 +167,7 @@ impl<'a> View<'a> {
             add(self.repeated_slow, "slow repeated");
             add(self.repeated_disturbed, "disturbed repeated");
         }
-        if self.is_split() {
+        if self.by_mode {
             let disturbed = self.rounds().filter(|round| round.disturbed).count();
             add(disturbed as u32, "disturbed kept");
         } else {
@@ -207,6 +202,7 @@ mod tests {
     fn touched(rounds: &[(f64, Option<Mode>)]) -> Figure {
         let mut all = figure("W2", "a", 0.0);
         all.threads = 2;
+        all.by_mode = true;
         all.rounds.clear();
         for (value, mode) in rounds {
             let mut one = figure("W2", "a", *value).rounds.remove(0);
@@ -252,7 +248,12 @@ mod tests {
 
     #[test]
     fn rounds_of_earlier_programs_are_not_split() {
-        let old = touched(&[(1.0, None), (3.0, None)]);
+        let mut old = touched(&[(1.0, None), (3.0, None)]);
+        assert!(
+            old.judged().is_none(),
+            "of this program, in an unknown mode"
+        );
+        old.by_mode = false;
         let views = old.views();
         assert_eq!((views.len(), views[0].mode), (1, None));
         assert_eq!(views[0].case_in_words(), "1 thread");
