@@ -516,6 +516,33 @@ mod tests {
     }
 
     #[test]
+    fn a_floor_is_no_peer() {
+        let with = |system| {
+            let mut figures = Vec::new();
+            for keys in [100_000, 10_000_000] {
+                figures.push(touches(BOXED, keys, 8.0));
+                figures.push(touches("DelayQueue", keys, 1.0));
+            }
+            for (peer, value) in [("heap", 2.0), ("tokio-sleep", 1.0), (system, 100.0)] {
+                figures.push(touches(peer, 10_000_000, value));
+            }
+            figures
+        };
+        let mut figures = with("bare");
+        assert!(
+            standing(with("bare-instant"), "P1").is_none(),
+            "three peers are too few"
+        );
+        figures.push(touches("moka", 10_000_000, 0.5));
+        let standing = standing(figures, "P1").expect("four peers");
+        assert!(
+            standing.verdict == Verdict::Reached && standing.today.contains("4.00x heap"),
+            "{}",
+            standing.today
+        );
+    }
+
+    #[test]
     fn many_in_a_call_are_compared_with_one_by_one() {
         let at = |many| {
             let mut figure = figure("S2", INLINE, 2.0);

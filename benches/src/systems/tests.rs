@@ -543,6 +543,19 @@ fn every_system_of_the_table_does_what_the_workloads_take_for_granted() {
 }
 
 #[test]
+fn a_floor_serves_touches_only() {
+    for name in ["bare", "bare-instant"] {
+        assert!(super::is_floor(name));
+        let served = crate::workloads::ALL
+            .iter()
+            .filter(|workload| super::find(name, workload).is_some());
+        let served: Vec<&str> = served.map(|workload| workload.name).collect();
+        assert_eq!(served, ["W2", "S1", "S2"]);
+    }
+    assert!(!super::is_floor("heap") && !super::is_floor("tokio-sleep"));
+}
+
+#[test]
 fn a_name_has_one_entry_for_a_workload() {
     for workload in crate::workloads::ALL {
         let names = super::ALL

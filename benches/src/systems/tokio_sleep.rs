@@ -19,6 +19,9 @@
 //! - a runtime with one thread, which drives the timer and runs short tasks. Tasks that may block go to its
 //!   blocking pool.
 //!
+//! Tried without gain: 8, 64 and 1,024 shards, and a runtime with two workers. A waker that does nothing would save
+//! its allocation of 48 bytes a timer and up to a tenth of a touch at 1 M keys, but nothing would fire.
+//!
 //! *As a handle* the sleep stays with the caller, who drops it to stop it. A handle that goes out of scope
 //! is leaked, so that its timer still fires: a user who keeps no handle spawns a task, which is `tokio-task`.
 //! Whether it has elapsed is asked before the drop, so one that elapses in between counts as stopped.
@@ -222,7 +225,7 @@ impl System for ByKey {
         self.0.shared.sleeps.len()
     }
 
-    /// Every call is done when it returns; all that it may leave is a wake-up of the timer's thread.
+    /// Every call is done when it returns. All that it may leave is a wake-up of the timer's thread.
     fn settle(&self) {}
 
     fn on_thread<R>(&self, work: impl FnOnce() -> R) -> R {
