@@ -37,7 +37,7 @@ pub(crate) use threads::{Owner, Threads};
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, catch_panic};
@@ -329,6 +329,18 @@ impl<F: Frontend> Engine<F> {
     #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// Returns the moment of a call, read in the cheapest way that the clock has.
+    #[inline]
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        self.clock.reading()
+    }
+
+    /// Returns the moment of a call that counts `delay` from it.
+    #[inline]
+    pub(crate) fn reading_for(&self, delay: Duration) -> Reading<'_> {
+        self.clock.reading_for(delay)
     }
 
     // === operations ===

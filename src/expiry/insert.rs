@@ -3,7 +3,6 @@
 use std::hash::Hash;
 
 use super::frontend::MapEntry;
-use super::touch::jitter_seed;
 use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -85,9 +84,9 @@ where
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
-        let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
-        let deadline = session.deadline(now);
+        let reading = self.engine.reading();
+        let (session, deadline) = MapEntry::new(value, expiry, hash, reading);
+        let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
@@ -97,7 +96,7 @@ where
                 None
             };
             let session = slot.and_then(|slot| stripe.pending_payload(slot));
-            let is_over = session.is_some_and(|(session, _)| !session.lives(now));
+            let is_over = session.is_some_and(|(session, _)| !session.lives(reading));
             stripe.admit(hash, &key, if_absent && !is_over)
         });
         let (mut stripe, admission) = match admitted {

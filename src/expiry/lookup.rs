@@ -72,11 +72,13 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let reading = self.engine.reading();
         self.engine.shards().peek(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, deadline) = stripe.pending_payload(slot)?;
-            session.lives(now).then(|| look(&session.value, deadline))
+            session
+                .lives(reading)
+                .then(|| look(&session.value, deadline))
         })
     }
 
@@ -106,11 +108,11 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let reading = self.engine.reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload_mut(slot)?;
-            session.lives(now).then(|| change(&mut session.value))
+            session.lives(reading).then(|| change(&mut session.value))
         })
     }
 

@@ -5,7 +5,8 @@ use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
-use crate::shard::{KeyHash, Stripe, splitmix64};
+use crate::clock::Reading;
+use crate::shard::Stripe;
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -44,10 +45,10 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let reading = self.engine.reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key);
-            slot.map_or(Touch::NotFound, |slot| touch_slot(stripe, slot, now))
+            slot.map_or(Touch::NotFound, |slot| touch_slot(stripe, slot, reading))
         })
     }
 
@@ -77,16 +78,16 @@ where
         V: Clone,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let reading = self.engine.reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload(slot)?;
-            if !session.lives(now) {
+            if !session.lives(reading) {
                 return None;
             }
             // Cloned before the touch: if `Clone` panics, nothing has changed.
             let value = session.value.clone();
-            touch_slot(stripe, slot, now);
+            touch_slot(stripe, slot, reading);
             Some(value)
         })
     }
@@ -116,44 +117,39 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let reading = self.engine.reading();
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
             };
             let (deadline, before) = match stripe.pending_payload_mut(slot) {
-                Some((session, before)) if session.lives(now) => {
-                    session.set_expiry(expiry, jitter_seed(hash, now), now);
-                    (session.deadline(now), before)
+                Some((session, before)) if session.lives(reading) => {
+                    (session.set_expiry(expiry, hash, reading), before)
                 }
                 _ => return Touch::Expired,
             };
-            move_slot(stripe, slot, deadline, before, now)
+            move_slot(stripe, slot, deadline, before, reading.low())
         })
     }
 }
 
 /// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
 /// simulation repeats it.
-pub(super) fn jitter_seed(hash: KeyHash, now: Time) -> u64 {
-    splitmix64(hash.0 ^ now.as_nanos())
-}
-
 /// Touches the entry in `slot`.
 #[inline]
 pub(super) fn touch_slot<K, V, T>(
     stripe: &mut Stripe<K, MapEntry<V, T>>,
     slot: u32,
-    now: Time,
+    reading: Reading<'_>,
 ) -> Touch {
-    match stripe.pending_payload(slot) {
-        Some((session, before)) if session.lives(now) => {
-            // The thread that read the clock first may get the lock last. The later deadline that
-            // was reported by the other thread stands.
-            let deadline = session.deadline(now).max(before);
-            move_slot(stripe, slot, deadline, before, now)
-        }
-        _ => Touch::Expired,
+    let Some((session, before)) = stripe.pending_payload(slot) else {
+        return Touch::Expired;
+    };
+    match session.touched(reading) {
+        // The thread that read the clock first may get the lock last. The later deadline that was
+        // reported by the other thread stands.
+        Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, reading.low()),
+        None => Touch::Expired,
     }
 }
 

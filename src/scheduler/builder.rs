@@ -143,14 +143,8 @@ where
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
-        // A manual clock that was given is shared with the test.
-        let hand = self
-            .config
-            .clock
-            .as_ref()
-            .and_then(Clock::as_manual)
-            .unwrap_or_default();
-        let built = self.parts(Clock::manual(&hand), Some(seed))?;
+        let (clock, hand) = self.config.stepped_clock();
+        let built = self.parts(clock, Some(seed))?;
         Ok((built, hand))
     }
 

@@ -38,13 +38,14 @@ where
 {
     /// Like [`Handle::reschedule`].
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.handle.now();
-        self.move_to(now + delay, now)
+        let reading = self.handle.engine().reading_for(delay);
+        self.move_to(reading.after(delay), reading.low())
     }
 
     /// Like [`Handle::reschedule_at`].
     pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        self.move_to(at, self.handle.now())
+        let reading = self.handle.engine().reading().for_moment(at);
+        self.move_to(at, reading.low())
     }
 
     fn move_to(&self, deadline: Time, now: Time) -> Reschedule {
@@ -64,6 +65,7 @@ where
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return PullIn::NotFound;
         };
+        // Exact, as in `Handle::pull_in`.
         let now = self.handle.now();
         self.handle
             .engine()

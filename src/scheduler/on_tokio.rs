@@ -160,8 +160,14 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let now = self.handle.now();
-        self.arm(key, now + delay, now, Upsert::Always, make)
+        let reading = self.handle.engine().reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::Always,
+            make,
+        )
     }
 
     /// Like [`Handle::schedule_at`].
@@ -179,7 +185,8 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.arm(key, at, self.handle.now(), Upsert::Always, make)
+        let reading = self.handle.engine().reading().for_moment(at);
+        self.arm(key, at, reading.low(), Upsert::Always, make)
     }
 
     /// Like [`Handle::schedule_if_absent`].
@@ -197,8 +204,14 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let now = self.handle.now();
-        self.arm(key, now + delay, now, Upsert::IfAbsent, make)
+        let reading = self.handle.engine().reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::IfAbsent,
+            make,
+        )
     }
 
     /// Boxes the closure and arms it.

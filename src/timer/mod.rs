@@ -231,8 +231,8 @@ impl Timer {
         F: FnOnce() + Send + 'static,
     {
         let engine = self.server.engine();
-        let now = engine.now();
-        let deadline = now + delay;
+        let reading = engine.reading_for(delay);
+        let (deadline, now) = (reading.after(delay), reading.low());
         let stripe = stripe_of_thread(engine);
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
@@ -413,10 +413,10 @@ impl Timeout {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.link.now();
+        let reading = self.link.reading_for(delay);
         self.link
             .with(self.stripe, |stripe| {
-                stripe.reschedule_id(self.id, now + delay, now, false)
+                stripe.reschedule_id(self.id, reading.after(delay), reading.low(), false)
             })
             .into()
     }

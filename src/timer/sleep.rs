@@ -201,7 +201,7 @@ impl Timer {
     /// # }
     /// ```
     pub fn sleep(&self, delay: Duration) -> Sleep {
-        self.sleep_until(self.now() + delay)
+        self.sleep_until(self.server.engine().reading_for(delay).after(delay))
     }
 
     /// Like [`sleep`](Self::sleep), until a time of the timer's clock.
@@ -301,7 +301,7 @@ impl Sleep {
     /// ```
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        self.link.now() >= self.deadline
+        self.link.reading().has_come(self.deadline)
     }
 
     /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
@@ -324,7 +324,7 @@ impl Sleep {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset(&mut self, delay: Duration) {
-        self.reset_until(self.link.now() + delay);
+        self.reset_until(self.link.reading_for(delay).after(delay));
     }
 
     /// Like [`reset`](Self::reset), to a time of the timer's clock.
@@ -333,7 +333,7 @@ impl Sleep {
         let Some((stripe, id)) = self.armed else {
             return;
         };
-        let now = self.link.now();
+        let now = self.link.reading().for_moment(deadline).low();
         let moved = self.link.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false)
         });
@@ -404,7 +404,7 @@ impl Future for Sleep {
 
     /// Polls the sleep. After its end, every further poll is ready at once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let now = self.link.now();
+        let now = self.link.reading().for_moment(self.deadline).low();
         // The clock decides first, so a poll after the deadline never reports an error.
         if now >= self.deadline {
             self.cancel();

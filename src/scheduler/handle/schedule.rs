@@ -60,8 +60,14 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let now = self.now();
-        self.arm(key, now + delay, now, Upsert::Always, task)
+        let reading = self.engine.reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::Always,
+            task,
+        )
     }
 
     /// Like [`schedule`](Self::schedule), at a time of the scheduler's clock. A time in the past is
@@ -87,7 +93,8 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        self.arm(key, at, self.now(), Upsert::Always, task)
+        let reading = self.engine.reading().for_moment(at);
+        self.arm(key, at, reading.low(), Upsert::Always, task)
     }
 
     /// Like [`schedule`](Self::schedule), unless a timer is pending for the key. A running key
@@ -122,8 +129,14 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let now = self.now();
-        self.arm(key, now + delay, now, Upsert::IfAbsent, task)
+        let reading = self.engine.reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::IfAbsent,
+            task,
+        )
     }
 
     /// Like [`schedule`](Self::schedule), at some time in `window`, counted from now. The time is
