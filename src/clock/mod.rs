@@ -262,29 +262,32 @@ impl Clock {
 
     /// Returns the moment of a call, read in the cheapest way that this clock has.
     #[inline]
-    pub(crate) fn reading(&self) -> Reading<'_> {
+    pub(crate) fn reading(&self) -> Reading {
         match &self.0 {
             #[cfg(not(loom))]
             ClockKind::Fast(clock) => {
                 let (low, margin) = clock.low();
-                Reading::new(self, low, margin)
+                Reading::new(low, margin)
             }
             #[cfg(all(test, not(loom)))]
             ClockKind::Behind(clock, behind) => {
-                Reading::new(self, clock.now() - *behind, reading::MARGIN)
+                Reading::new(clock.now() - *behind, reading::MARGIN)
             }
-            _ => Reading::exact(self),
+            // Here and not in `now`: the choice of the clock is made once.
+            ClockKind::Manual(clock) => Reading::exact(clock.now()),
+            #[cfg(not(loom))]
+            ClockKind::System { .. } | ClockKind::Boottime => Reading::exact(self.now()),
         }
     }
 
     /// Returns the moment of a call that counts `delay` from it.
     #[inline]
-    pub(crate) fn reading_for(&self, delay: Duration) -> Reading<'_> {
+    pub(crate) fn reading_for(&self, delay: Duration) -> Reading {
         // Asked first, since an exact reading is not made of a cheap one.
         if reading::is_long(delay) {
             self.reading()
         } else {
-            Reading::exact(self)
+            Reading::exact(self.now())
         }
     }
 

@@ -1,4 +1,10 @@
 //! The moment of a call: exact, or cheap and a little early.
+//!
+//! - **READING-1** `low` is never after the present.
+//! - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
+//!   that is counted from there is never early.
+//! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
+//!   unless the moment is far from the cheap one.
 
 use std::time::Duration;
 
@@ -19,67 +25,67 @@ const LONG: u64 = 1_000_000_000;
 /// A moment that is less than this away from a cheap reading may have come.
 const NEAR: u64 = 2 * MARGIN;
 
-/// What a call knows of its moment.
-///
-/// - **READING-1** `low` is never after the present.
-/// - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
-///   that is counted from there is never early.
-/// - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
-///   unless the moment is far from the cheap one.
+/// What a call knows of its moment (READING-1 to READING-3). Two words, so that it is returned in
+/// registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading<'a> {
-    clock: &'a Clock,
+pub(crate) struct Reading {
     low: Time,
     margin: u64,
 }
 
-impl<'a> Reading<'a> {
+impl Reading {
     #[inline]
-    pub(super) fn new(clock: &'a Clock, low: Time, margin: u64) -> Self {
-        Reading { clock, low, margin }
+    pub(super) fn new(low: Time, margin: u64) -> Self {
+        Reading { low, margin }
     }
 
     #[inline]
-    pub(super) fn exact(clock: &'a Clock) -> Self {
-        Reading::new(clock, clock.now(), 0)
+    pub(super) fn exact(now: Time) -> Self {
+        Reading::new(now, 0)
     }
 
     /// Returns a reading that is good enough to count `delay` nanoseconds from.
     #[inline]
-    pub(crate) fn for_delay(self, delay: u64) -> Self {
-        if delay >= LONG {
-            self
-        } else {
-            self.sharpened()
-        }
+    pub(crate) fn for_delay(self, delay: u64, clock: &Clock) -> Self {
+        self.sharpened_if(|_| delay < LONG, clock)
     }
 
     /// Returns a reading that is good enough to decide whether `moment` has come.
     #[inline]
-    pub(crate) fn for_moment(self, moment: Time) -> Self {
-        let away = moment.as_nanos().saturating_sub(self.low.as_nanos());
-        if away >= NEAR { self } else { self.sharpened() }
+    pub(crate) fn for_moment(self, moment: Time, clock: &Clock) -> Self {
+        self.sharpened_if(|reading| reading.is_near(moment), clock)
+    }
+
+    /// Returns a reading that is good enough for both.
+    #[inline]
+    pub(crate) fn for_both(self, delay: u64, moment: Time, clock: &Clock) -> Self {
+        self.sharpened_if(|reading| delay < LONG || reading.is_near(moment), clock)
     }
 
     /// Returns whether `moment` has come.
     #[inline]
-    pub(crate) fn has_come(self, moment: Time) -> bool {
-        moment <= self.for_moment(moment).low
+    pub(crate) fn has_come(self, moment: Time, clock: &Clock) -> bool {
+        moment <= self.for_moment(moment, clock).low
     }
 
     #[inline]
-    fn sharpened(self) -> Self {
-        if self.margin == 0 {
-            self
-        } else {
-            self.read_again()
+    fn is_near(self, moment: Time) -> bool {
+        moment.as_nanos().saturating_sub(self.low.as_nanos()) < NEAR
+    }
+
+    /// Returns an exact reading, made now if this one is cheap, where an exact one is needed.
+    #[inline]
+    fn sharpened_if(self, needed: impl FnOnce(Self) -> bool, clock: &Clock) -> Self {
+        if self.margin == 0 || !needed(self) {
+            return self;
         }
+        Self::read_again(clock)
     }
 
     #[cold]
     #[inline(never)]
-    fn read_again(self) -> Self {
-        Reading::exact(self.clock)
+    fn read_again(clock: &Clock) -> Self {
+        Reading::exact(clock.now())
     }
 
     /// Returns a moment that is not after the present.

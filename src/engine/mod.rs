@@ -333,13 +333,25 @@ impl<F: Frontend> Engine<F> {
 
     /// Returns the moment of a call, read in the cheapest way that the clock has.
     #[inline]
-    pub(crate) fn reading(&self) -> Reading<'_> {
+    pub(crate) fn reading(&self) -> Reading {
         self.clock.reading()
+    }
+
+    /// The same, with the clock that tells more if the reading is not exact enough.
+    #[inline]
+    pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
+        (&self.clock, self.clock.reading())
+    }
+
+    /// Returns the moment of a call that decides whether `moment` has come.
+    #[inline]
+    pub(crate) fn reading_until(&self, moment: Time) -> Reading {
+        self.clock.reading().for_moment(moment, &self.clock)
     }
 
     /// Returns the moment of a call that counts `delay` from it.
     #[inline]
-    pub(crate) fn reading_for(&self, delay: Duration) -> Reading<'_> {
+    pub(crate) fn reading_for(&self, delay: Duration) -> Reading {
         self.clock.reading_for(delay)
     }
 

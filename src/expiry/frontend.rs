@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
-use crate::clock::Reading;
+use crate::clock::{Clock, Reading};
 use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
@@ -119,10 +119,11 @@ impl<V, T: Default> MapEntry<V, T> {
         value: V,
         expiry: Expiry,
         hash: KeyHash,
-        reading: Reading<'_>,
+        reading: Reading,
+        clock: &Clock,
     ) -> (Self, Time) {
         let (idle, lifetime) = expiry.drawn(jitter_seed(hash, reading));
-        let reading = reading.for_delay(idle.min(lifetime));
+        let reading = reading.for_delay(idle.min(lifetime), clock);
         let end = reading.after_nanos(lifetime);
         let entry = MapEntry {
             tag: T::default(),
@@ -140,10 +141,11 @@ impl<V, T> MapEntry<V, T> {
         &mut self,
         expiry: Expiry,
         hash: KeyHash,
-        reading: Reading<'_>,
+        reading: Reading,
+        clock: &Clock,
     ) -> Time {
         let (idle, lifetime) = expiry.drawn(jitter_seed(hash, reading));
-        let reading = reading.for_delay(idle.min(lifetime));
+        let reading = reading.for_delay(idle.min(lifetime), clock);
         self.idle = idle;
         self.end = reading.after_nanos(lifetime);
         reading.after_nanos(idle).min(self.end)
@@ -151,14 +153,14 @@ impl<V, T> MapEntry<V, T> {
 
     /// Returns whether the entry's lifetime is not over.
     #[inline]
-    pub(super) fn lives(&self, reading: Reading<'_>) -> bool {
-        !reading.has_come(self.end)
+    pub(super) fn lives(&self, reading: Reading, clock: &Clock) -> bool {
+        !reading.has_come(self.end, clock)
     }
 
     /// Returns the deadline that a touch gives, unless the entry's lifetime is over.
     #[inline]
-    pub(super) fn touched(&self, reading: Reading<'_>) -> Option<Time> {
-        let reading = reading.for_delay(self.idle).for_moment(self.end);
+    pub(super) fn touched(&self, reading: Reading, clock: &Clock) -> Option<Time> {
+        let reading = reading.for_both(self.idle, self.end, clock);
         (reading.low() < self.end).then(|| reading.after_nanos(self.idle).min(self.end))
     }
 
@@ -183,7 +185,7 @@ impl<V, T> MapEntry<V, T> {
     }
 }
 
-fn jitter_seed(hash: KeyHash, reading: Reading<'_>) -> u64 {
+fn jitter_seed(hash: KeyHash, reading: Reading) -> u64 {
     splitmix64(hash.0 ^ reading.low().as_nanos())
 }
 

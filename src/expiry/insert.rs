@@ -85,7 +85,7 @@ where
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
         let reading = self.engine.reading();
-        let (session, deadline) = MapEntry::new(value, expiry, hash, reading);
+        let (session, deadline) = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
         let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
@@ -96,7 +96,8 @@ where
                 None
             };
             let session = slot.and_then(|slot| stripe.pending_payload(slot));
-            let is_over = session.is_some_and(|(session, _)| !session.lives(reading));
+            let is_over =
+                session.is_some_and(|(session, _)| !session.lives(reading, self.engine.clock()));
             stripe.admit(hash, &key, if_absent && !is_over)
         });
         let (mut stripe, admission) = match admitted {

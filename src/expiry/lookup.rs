@@ -72,12 +72,12 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let reading = self.engine.reading();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.shards().peek(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, deadline) = stripe.pending_payload(slot)?;
             session
-                .lives(reading)
+                .lives(reading, clock)
                 .then(|| look(&session.value, deadline))
         })
     }
@@ -108,11 +108,13 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let reading = self.engine.reading();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload_mut(slot)?;
-            session.lives(reading).then(|| change(&mut session.value))
+            session
+                .lives(reading, clock)
+                .then(|| change(&mut session.value))
         })
     }
 

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
-use crate::clock::Reading;
+use crate::clock::{Clock, Reading};
 use crate::shard::Stripe;
 use crate::tick::Time;
 
@@ -45,10 +45,12 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let reading = self.engine.reading();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key);
-            slot.map_or(Touch::NotFound, |slot| touch_slot(stripe, slot, reading))
+            slot.map_or(Touch::NotFound, |slot| {
+                touch_slot(stripe, slot, reading, clock)
+            })
         })
     }
 
@@ -78,16 +80,16 @@ where
         V: Clone,
     {
         let (stripe, hash) = self.hash_of(key);
-        let reading = self.engine.reading();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload(slot)?;
-            if !session.lives(reading) {
+            if !session.lives(reading, clock) {
                 return None;
             }
             // Cloned before the touch: if `Clone` panics, nothing has changed.
             let value = session.value.clone();
-            touch_slot(stripe, slot, reading);
+            touch_slot(stripe, slot, reading, clock);
             Some(value)
         })
     }
@@ -117,14 +119,14 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let reading = self.engine.reading();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
             };
             let (deadline, before) = match stripe.pending_payload_mut(slot) {
-                Some((session, before)) if session.lives(reading) => {
-                    (session.set_expiry(expiry, hash, reading), before)
+                Some((session, before)) if session.lives(reading, clock) => {
+                    (session.set_expiry(expiry, hash, reading, clock), before)
                 }
                 _ => return Touch::Expired,
             };
@@ -140,12 +142,13 @@ where
 pub(super) fn touch_slot<K, V, T>(
     stripe: &mut Stripe<K, MapEntry<V, T>>,
     slot: u32,
-    reading: Reading<'_>,
+    reading: Reading,
+    clock: &Clock,
 ) -> Touch {
     let Some((session, before)) = stripe.pending_payload(slot) else {
         return Touch::Expired;
     };
-    match session.touched(reading) {
+    match session.touched(reading, clock) {
         // The thread that read the clock first may get the lock last. The later deadline that was
         // reported by the other thread stands.
         Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, reading.low()),

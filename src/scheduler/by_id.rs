@@ -44,7 +44,7 @@ where
 
     /// Like [`Handle::reschedule_at`].
     pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        let reading = self.handle.engine().reading().for_moment(at);
+        let reading = self.handle.engine().reading_until(at);
         self.move_to(at, reading.low())
     }
 

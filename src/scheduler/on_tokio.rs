@@ -185,7 +185,7 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let reading = self.handle.engine().reading().for_moment(at);
+        let reading = self.handle.engine().reading_until(at);
         self.arm(key, at, reading.low(), Upsert::Always, make)
     }
 

@@ -301,7 +301,7 @@ impl Sleep {
     /// ```
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        self.link.reading().has_come(self.deadline)
+        self.link.reading_until(self.deadline).low() >= self.deadline
     }
 
     /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
@@ -333,7 +333,7 @@ impl Sleep {
         let Some((stripe, id)) = self.armed else {
             return;
         };
-        let now = self.link.reading().for_moment(deadline).low();
+        let now = self.link.reading_until(deadline).low();
         let moved = self.link.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false)
         });
@@ -404,7 +404,7 @@ impl Future for Sleep {
 
     /// Polls the sleep. After its end, every further poll is ready at once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let now = self.link.reading().for_moment(self.deadline).low();
+        let now = self.link.reading_until(self.deadline).low();
         // The clock decides first, so a poll after the deadline never reports an error.
         if now >= self.deadline {
             self.cancel();

@@ -70,7 +70,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let reading = self.engine.reading().for_moment(at);
+        let reading = self.engine.reading_until(at);
         self.move_to(key, at, reading.low())
     }
 

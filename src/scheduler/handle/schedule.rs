@@ -93,7 +93,7 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let reading = self.engine.reading().for_moment(at);
+        let reading = self.engine.reading_until(at);
         self.arm(key, at, reading.low(), Upsert::Always, task)
     }
 
