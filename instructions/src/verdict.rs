@@ -10,7 +10,7 @@ pub const TOLERANCE: f64 = 0.02;
 
 /// The end of the names of paths that read a clock which goes on while they are counted. How often such a
 /// clock takes an anchor is up to the machine, so these counts are shown and not judged.
-const REAL_TIME: &str = "_in_real_time";
+pub(crate) const REAL_TIME: &str = "_in_real_time";
 
 /// The result of a comparison.
 #[derive(Clone, PartialEq, Debug)]

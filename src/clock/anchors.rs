@@ -324,13 +324,17 @@ impl Anchors {
             }
             (_, Some(rate)) => {
                 thread.measuring.set(None);
-                // Relaxed, both: see "Threads" at the top. The first thread to know a rate decides, and a
-                // counter that was given up stays so.
-                let _ =
-                    self.rate
-                        .compare_exchange(UNKNOWN, rate, Ordering::Relaxed, Ordering::Relaxed);
+                self.publish(rate);
             }
         }
+    }
+
+    /// Makes the rate known. The first thread that has one decides, and a counter that was given up stays
+    /// so.
+    fn publish(&self, rate: u64) {
+        // Relaxed, both: see "Threads" at the top.
+        let relaxed = Ordering::Relaxed;
+        let _ = self.rate.compare_exchange(UNKNOWN, rate, relaxed, relaxed);
     }
 }
 
