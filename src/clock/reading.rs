@@ -44,6 +44,13 @@ impl Reading {
         Reading::new(now, 0)
     }
 
+    /// A moment that a caller has read and may have kept for a while. Delays are counted from it. It does not
+    /// tell what has come since.
+    #[inline]
+    pub(crate) fn given(now: Time) -> Self {
+        Reading::exact(now)
+    }
+
     /// Returns a reading that is good enough to count `delay` nanoseconds from.
     #[inline]
     pub(crate) fn for_delay(self, delay: u64, clock: &Clock) -> Self {

@@ -157,6 +157,14 @@ impl<V, T> MapEntry<V, T> {
         !reading.has_come(self.end, clock)
     }
 
+    /// Returns the deadline that a touch at `now` gives, unless the entry's lifetime is over. `now` may be old,
+    /// so it does not tell that. The clock is not asked if there is no lifetime.
+    #[inline]
+    pub(super) fn touched_at(&self, now: Time, clock: &Clock) -> Option<Time> {
+        let lives = self.end == Time::MAX || self.lives(clock.reading(), clock);
+        lives.then(|| Reading::given(now).after_nanos(self.idle).min(self.end))
+    }
+
     /// Returns the deadline that a touch gives, unless the entry's lifetime is over.
     #[inline]
     pub(super) fn touched(&self, reading: Reading, clock: &Clock) -> Option<Time> {

@@ -4,6 +4,8 @@ use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
+use crate::clock::Reading;
+use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -72,7 +74,39 @@ where
         value: V,
         expiry: Expiry,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, expiry, false)
+        self.put(key, value, expiry, self.engine.reading(), false)
+    }
+
+    /// Calls [`insert`](Self::insert) with the entry's times counted from `now`, a time of the
+    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock. Use
+    /// it in an event loop that reads the clock once per iteration.
+    ///
+    /// The entry never expires before `now` plus its time. An entry whose time has passed already
+    /// expires at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let idle = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(idle)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// let now = map.now();
+    /// for (key, name) in [(7, "Ada"), (8, "Grace")] {
+    ///     map.insert_at(key, name, now)?;
+    /// }
+    /// assert_eq!(map.deadline(&8), Some(now + idle));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn insert_at(&self, key: K, value: V, now: Time) -> Result<Inserted<V>, InsertError<K, V>> {
+        self.put(key, value, self.expiry(), Reading::given(now), false)
     }
 
     /// Inserts an entry; `if_absent` refuses to replace one that lives.
@@ -81,10 +115,10 @@ where
         key: K,
         value: V,
         expiry: Expiry,
+        reading: Reading,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
-        let reading = self.engine.reading();
         let (session, deadline) = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
         let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
@@ -147,7 +181,7 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, self.expiry(), true)
+        self.put(key, value, self.expiry(), self.engine.reading(), true)
     }
 
     /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`

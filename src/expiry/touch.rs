@@ -54,6 +54,53 @@ where
         })
     }
 
+    /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
+    /// [map's clock](Self::now) that the caller has read before. For an entry without a lifetime, the
+    /// call does not read the clock. Use it in an event loop that reads the clock once per iteration.
+    ///
+    /// An old `now` does not move a deadline back. Then the answer is
+    /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
+    /// `now` that is ahead of the clock makes the entry live longer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{ExpiryMap, Touch};
+    /// let idle = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(idle)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// let before = map.now();
+    /// stepped.advance(Duration::from_secs(10));
+    /// let now = map.now();
+    /// assert_eq!(map.touch_at(&7, now), Touch::Touched { deadline: now + idle });
+    /// assert_eq!(map.touch_at(&7, before), Touch::Unchanged { deadline: now + idle });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn touch_at<Q>(&self, key: &Q, now: Time) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let clock = self.engine.clock();
+        self.engine.with(stripe, |stripe| {
+            let Some(slot) = stripe.find(hash, key) else {
+                return Touch::NotFound;
+            };
+            let Some((session, before)) = stripe.pending_payload(slot) else {
+                return Touch::Expired;
+            };
+            match session.touched_at(now, clock) {
+                Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, now),
+                None => Touch::Expired,
+            }
+        })
+    }
+
     /// Returns a clone of the value and touches the entry. The value's `Clone` runs under a lock.
     ///
     /// # Examples

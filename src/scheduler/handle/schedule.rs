@@ -70,6 +70,44 @@ where
         )
     }
 
+    /// Like [`schedule`](Self::schedule), with the delay counted from `now`, a time of the
+    /// [scheduler's clock](Self::now) that the caller has read before. The call does not read the
+    /// clock. Use it in an event loop that reads the clock once per iteration.
+    ///
+    /// The task never starts before `now` plus `delay`. If that has passed already, it is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let limit = Duration::from_secs(5);
+    /// let now = timers.now();
+    /// for request in 0..100 {
+    ///     timers.schedule_from(now, request, limit, |_| println!("too slow"))?;
+    /// }
+    /// assert_eq!(timers.get(&99).map(|timer| timer.deadline), Some(now + limit));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_from<F>(
+        &self,
+        now: Time,
+        key: K,
+        delay: Duration,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
+        self.arm(key, now + delay, now, Upsert::Always, task)
+    }
+
     /// Like [`schedule`](Self::schedule), at a time of the scheduler's clock. A time in the past is
     /// due at once.
     ///
