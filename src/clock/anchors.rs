@@ -244,7 +244,7 @@ impl Anchors {
         match thread.previous.get() {
             Some((before, then)) if then == disagreements => {
                 if !self.agree(before, pair, rate) {
-                    thread.previous.set(None);
+                    // The next anchor has nothing to be compared with: this one's number is an old one.
                     self.disagree(disagreements, pair.nanos);
                     return;
                 }
