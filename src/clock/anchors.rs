@@ -279,10 +279,10 @@ impl Anchors {
 
     /// Counts a disagreement, unless another thread has counted it since `before`.
     fn disagree(&self, before: u64, now: u64) {
-        // Relaxed, both: see "Threads" at the top. Only the number itself decides who counts.
         let counted = self.disagreements.compare_exchange(
             before,
             before + 1,
+            // Relaxed, both: see "Threads" at the top. Only the number itself decides who counts.
             Ordering::Relaxed,
             Ordering::Relaxed,
         );

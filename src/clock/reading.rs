@@ -1,4 +1,10 @@
 //! The moment of a call: exact, or cheap and a little early.
+//!
+//! - **READING-1** `low` is never after the present.
+//! - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
+//!   that is counted from there is never early.
+//! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
+//!   unless the moment is far from the cheap one.
 
 use std::time::Duration;
 
@@ -20,12 +26,6 @@ const LONG: u64 = 1_000_000_000;
 const NEAR: u64 = 2 * MARGIN;
 
 /// What a call knows of its moment.
-///
-/// - **READING-1** `low` is never after the present.
-/// - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
-///   that is counted from there is never early.
-/// - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
-///   unless the moment is far from the cheap one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
     clock: &'a Clock,
