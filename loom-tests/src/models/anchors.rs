@@ -7,7 +7,6 @@
 //! Teeth:
 //! - `teeth/anchors-each-thread-counts-a-suspension.patch`: one suspension counts once for each thread.
 //! - `teeth/anchors-late-rate-revives-the-counter.patch`: a counter that was given up is used again.
-//! - `teeth/anchors-thread-never-learns.patch`: a thread takes anchors after the counter was given up.
 
 use std::cell::Cell;
 
