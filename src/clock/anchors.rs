@@ -42,7 +42,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What a reading is made of. A test has its own.
-pub(super) trait TimeSource {
+pub(crate) trait TimeSource {
     /// The counter of the processor.
     fn counter(&self) -> u64;
 
@@ -52,29 +52,29 @@ pub(super) trait TimeSource {
 
 /// The numbers in the rules. A test changes one at a time, to show what it is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AnchorRules {
+pub(crate) struct AnchorRules {
     /// How long an anchor serves, in nanoseconds.
-    pub(super) window: u64,
+    pub(crate) window: u64,
     /// The most that lies between the two counts of an anchor, in nanoseconds.
-    pub(super) most_gap: u64,
+    pub(crate) most_gap: u64,
     /// Counts are converted at a rate lower by one part in so many.
-    pub(super) slower_by: u64,
+    pub(crate) slower_by: u64,
     /// The least and the most time over which the rate is measured.
-    pub(super) measured_over: (u64, u64),
+    pub(crate) measured_over: (u64, u64),
     /// Whether an anchor is at its second count, not at its first.
-    pub(super) at_second: bool,
+    pub(crate) at_second: bool,
     /// Whether a measured rate is confirmed by another measurement.
-    pub(super) confirmed: bool,
+    pub(crate) confirmed: bool,
     /// Anchors disagree if they are off by more than one part in so many.
-    pub(super) off_by: u64,
+    pub(crate) off_by: u64,
     /// Whether the third disagreement within a second is the last.
-    pub(super) gives_up: bool,
+    pub(crate) gives_up: bool,
     /// Added to the deadline of a call.
-    pub(super) margin: u64,
+    pub(crate) margin: u64,
 }
 
 impl AnchorRules {
-    pub(super) const ALL: AnchorRules = AnchorRules {
+    pub(crate) const ALL: AnchorRules = AnchorRules {
         window: 100_000,
         most_gap: 3_000,
         slower_by: 8,
@@ -123,7 +123,7 @@ impl Pair {
 }
 
 /// What one thread knows.
-pub(super) struct ThreadAnchor {
+pub(crate) struct ThreadAnchor {
     // The anchor in use. The window is zero if there is none, which no count lies within.
     counter: Cell<u64>,
     nanos: Cell<u64>,
@@ -138,7 +138,7 @@ pub(super) struct ThreadAnchor {
 }
 
 impl ThreadAnchor {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         ThreadAnchor {
             counter: Cell::new(0),
             nanos: Cell::new(0),
@@ -166,7 +166,7 @@ impl ThreadAnchor {
 
 /// What all threads of the process know.
 #[derive(Debug)]
-pub(super) struct Anchors {
+pub(crate) struct Anchors {
     rules: AnchorRules,
     /// The measured rate, or one of the two constants.
     rate: AtomicU64,
@@ -176,7 +176,7 @@ pub(super) struct Anchors {
 }
 
 impl Anchors {
-    pub(super) fn new(rules: AnchorRules) -> Self {
+    pub(crate) fn new(rules: AnchorRules) -> Self {
         Anchors {
             rules,
             rate: AtomicU64::new(UNKNOWN),
@@ -187,7 +187,7 @@ impl Anchors {
 
     /// Returns a time that is not after the present, and the margin that makes a deadline of it.
     #[inline]
-    pub(super) fn low(&self, thread: &ThreadAnchor, source: &impl TimeSource) -> (u64, u64) {
+    pub(crate) fn low(&self, thread: &ThreadAnchor, source: &impl TimeSource) -> (u64, u64) {
         match thread.time_at(source.counter()) {
             Some(nanos) => (nanos, self.rules.margin),
             None => self.take_anchor(thread, source),
@@ -195,19 +195,19 @@ impl Anchors {
     }
 
     /// Makes all threads use the system's clock from now on.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         // Relaxed: see "Threads" at the top.
-        self.rate.store(GIVEN_UP, Ordering::Relaxed);
+        self.rate.swap(GIVEN_UP, Ordering::Relaxed);
     }
 
     #[cfg(test)]
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         // Relaxed: see "Threads" at the top.
         self.rate.load(Ordering::Relaxed) == GIVEN_UP
     }
 
     #[cfg(test)]
-    pub(super) fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         // Relaxed: see "Threads" at the top.
         !matches!(self.rate.load(Ordering::Relaxed), UNKNOWN | GIVEN_UP)
     }
@@ -244,7 +244,7 @@ impl Anchors {
         match thread.previous.get() {
             Some((before, then)) if then == disagreements => {
                 if !self.agree(before, pair, rate) {
-                    thread.previous.set(None);
+                    // The next anchor has nothing to be compared with: this one's number is an old one.
                     self.disagree(disagreements, pair.nanos);
                     return;
                 }
@@ -352,5 +352,5 @@ fn rate_between(before: Pair, after: Pair, most_gap: u64) -> Option<u64> {
     (before.gap <= most && after.gap <= most).then_some(rate)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -14,7 +14,7 @@ thread_local! {
 }
 
 #[derive(Debug)]
-struct Process {
+pub(super) struct Process {
     anchors: Anchors,
     source: SystemSource,
 }
@@ -49,7 +49,7 @@ pub(super) fn kernel_trusts_counter(answer: std::io::Result<String>) -> bool {
 }
 
 impl Process {
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         tourbillon_tsc::counter()?;
         Some(Process {
             anchors: Anchors::new(AnchorRules::ALL),
@@ -57,6 +57,22 @@ impl Process {
                 zero: Instant::now(),
             },
         })
+    }
+
+    /// Returns whether a clock may use the counter, by what the kernel says about it now.
+    pub(super) fn serves(&self, clock_source: std::io::Result<String>) -> bool {
+        if kernel_trusts_counter(clock_source) {
+            return true;
+        }
+        // The kernel may change its mind while the process runs. Then the clocks that were made before
+        // are exact from now on, too.
+        self.anchors.give_up();
+        false
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_given_up(&self) -> bool {
+        self.anchors.is_given_up()
     }
 }
 
@@ -72,15 +88,8 @@ pub(super) struct FastClock {
 impl FastClock {
     /// Returns a clock that starts now, or `None` where the counter can't be used.
     pub(super) fn new() -> Option<Self> {
-        Self::with(std::fs::read_to_string(CLOCK_SOURCE))
-    }
-
-    fn with(clock_source: std::io::Result<String>) -> Option<Self> {
         let process = PROCESS.get_or_init(Process::new).as_ref()?;
-        if !kernel_trusts_counter(clock_source) {
-            // The kernel may change its mind while the process runs. Then the clocks that were made
-            // before are exact from now on, too.
-            process.anchors.give_up();
+        if !process.serves(std::fs::read_to_string(CLOCK_SOURCE)) {
             return None;
         }
         let start = Instant::now();

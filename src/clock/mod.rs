@@ -9,8 +9,7 @@
 //! | `manual.rs` | a clock that a test moves |
 //! | `parker.rs` | puts threads of users to sleep by a clock |
 
-#[cfg(not(loom))]
-mod anchors;
+pub(crate) mod anchors;
 #[cfg(not(loom))]
 mod fast;
 mod manual;

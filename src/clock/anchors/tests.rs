@@ -479,3 +479,72 @@ fn readings_of_a_thread_never_go_back() {
     }
     assert!(process.anchors.is_measured());
 }
+
+#[test]
+fn readings_of_a_thread_never_go_back_with_the_counter() {
+    let process = Process::measured(ALL, 1);
+    let read = || process.anchors.low(&process.threads[0], &process.machine).0;
+    for _ in 0..5 {
+        process.run(2 * SECOND, 100_000);
+        process.machine.pass(200_000);
+        read();
+        process.machine.pass(80_000);
+        let last = read();
+        // ANCHOR-2: the count lies within the window still, but before the last one.
+        let counter = process.machine.counter.get();
+        process.machine.counter.set(counter - 30_000 * 2_662);
+        assert!(read() >= last);
+    }
+    assert!(!process.anchors.is_given_up());
+}
+
+#[test]
+fn an_anchor_that_disagrees_is_not_used() {
+    let process = Process::measured(ALL, 1);
+    process.machine.suspend(SECOND);
+    process.read(0);
+    // ANCHOR-5: this one is a reading of the clock again.
+    process.machine.pass(50_000);
+    process.behind.set(0);
+    process.read(0);
+    assert!(process.behind.get() <= 50);
+    process.machine.pass(50_000);
+    process.read(0);
+    assert!(process.behind.get() > 5_000);
+}
+
+#[test]
+fn a_short_suspension_is_seen_after_a_long_time() {
+    let process = Process::measured(ALL, 1);
+    process.run(5 * SECOND, 300_000);
+    // Each anchor is compared with one that is not much older.
+    process.machine.suspend(50 * MILLI);
+    process.run(MILLI, 1_000);
+    // Relaxed: the test has one thread.
+    let disagreements = process.anchors.disagreements.load(Ordering::Relaxed);
+    assert_eq!(disagreements, 1);
+}
+
+#[test]
+fn a_measurement_begins_anew_when_the_counter_goes_back() {
+    let process = Process::new(ALL, 1);
+    process.run(15 * MILLI, 1_000);
+    let counter = process.machine.counter.get();
+    process.machine.counter.set(counter - SECOND * 2_662);
+    // At once, not when the first 20 ms are over.
+    process.run(41 * MILLI, 1_000);
+    assert!(process.anchors.is_measured());
+}
+
+#[test]
+fn a_thread_that_is_interrupted_in_each_anchor_measures_nothing() {
+    let process = Process::new(ALL, 1);
+    for _ in 0..200 {
+        process.machine.pass(MILLI);
+        // By less than what two measurements may differ by.
+        process.machine.interruption.set(100_000);
+        process.read(0);
+    }
+    assert!(!process.anchors.is_measured());
+    assert!(process.is_right());
+}

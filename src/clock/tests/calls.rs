@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::clock::{Clock, ManualClock};
@@ -193,6 +194,83 @@ fn the_end_of_a_lifetime_is_judged_exactly() -> Result<(), InsertError<u32, u32>
 }
 
 #[test]
+fn what_has_just_come_is_due_at_once() {
+    // A cheap reading lies before these moments, and the tick that they end in is not over.
+    let present = BEGIN + 12 * HALF;
+    let come = present - HALF;
+    let hand = ManualClock::starting_at(present);
+    let builder = Scheduler::<u32>::builder().clock(Clock::behind(&hand, BEHIND));
+    let scheduler = builder.build_stepped(1).unwrap();
+    let timers = scheduler.handle();
+    timers.schedule_at(1, come, |_| ()).unwrap();
+    assert_eq!(scheduler.settle().len(), 1);
+    timers.schedule(1, 9 * SECOND, |_| ()).unwrap();
+    let _ = timers.reschedule_at(&1, come);
+    assert_eq!(scheduler.settle().len(), 1);
+    let id = timers.schedule(1, 9 * SECOND, |_| ()).unwrap().id;
+    let _ = timers.by_id(id).reschedule_at(come);
+    assert_eq!(scheduler.settle().len(), 1);
+}
+
+#[test]
+fn whether_a_lifetime_is_over_is_asked_of_each_entry() -> Result<(), Box<dyn std::error::Error>> {
+    let (clock, hand) = behind();
+    let stepped = ExpiryMap::<u32, u32>::builder()
+        .time_to_live(10 * SECOND)
+        .clock(clock)
+        .groups::<u32>()
+        .build_stepped(1, |_, _| ())?;
+    let map = stepped.map();
+    map.insert_in(&7, 1, 1)?;
+    let end = map.deadline(&1).ok_or("it is there")?;
+    for (moment, lives) in [(end - NANO, true), (end, false)] {
+        hand.set(moment);
+        assert_eq!(map.group_of(&1).is_some(), lives);
+        assert_eq!(map.group_entries(&7).len(), usize::from(lives));
+        assert_eq!(map.touch_group(&7), usize::from(lives));
+        let mut asked = 0;
+        map.retain(|_, _| {
+            asked += 1;
+            true
+        });
+        assert_eq!(asked, i32::from(lives));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_touch_with_an_older_reading_leaves_the_deadline() -> Result<(), InsertError<u32, u32>> {
+    let (stepped, hand) = map(2 * SECOND, 60 * SECOND);
+    let map = stepped.map();
+    map.insert(1, 1)?;
+    hand.set(BEGIN + MILLI);
+    let deadline = later(BEGIN + MILLI, 2 * SECOND);
+    assert_eq!(map.touch(&1), Touch::Touched { deadline });
+    // As if another thread had read its clock before, and got the lock now.
+    hand.set(BEGIN + MILLI - HALF);
+    assert_eq!(map.touch(&1), Touch::Unchanged { deadline });
+    Ok(())
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_on_tokio_do_the_same() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let scheduler = scheduler();
+    let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+    for (key, delay, deadline) in [
+        (1, SECOND - NANO, BEGIN + SECOND - NANO),
+        (2, SECOND, later(BEGIN, SECOND)),
+    ] {
+        let armed = timers.schedule(key, delay, async |_| ()).unwrap();
+        assert_eq!(armed.deadline, deadline);
+        let armed = timers.schedule_if_absent(key + 5, delay, async |_| ());
+        assert_eq!(armed.unwrap().deadline, deadline);
+    }
+    Ok(())
+}
+
+#[test]
 fn timeouts_and_sleeps_do_the_same() {
     let (clock, hand) = behind();
     let timer = Timer::builder().clock(clock).workers(1).build().unwrap();
@@ -209,6 +287,8 @@ fn timeouts_and_sleeps_do_the_same() {
         assert_eq!(timeout.remaining(), Some(remaining));
         let _ = timeout.reschedule(9 * SECOND);
         assert_eq!(timeout.remaining(), Some(9 * SECOND + MILLI - BEHIND));
+        let _ = timeout.reschedule(delay);
+        assert_eq!(timeout.remaining(), Some(remaining));
         timeout.cancel();
         let mut sleep = timer.sleep(delay);
         assert_eq!(sleep.deadline(), BEGIN + remaining);
@@ -223,5 +303,9 @@ fn timeouts_and_sleeps_do_the_same() {
     assert!(!sleep.is_elapsed());
     hand.set(BEGIN + SECOND);
     assert!(sleep.is_elapsed());
+    // Nobody has to wake a task for that.
+    let mut sleep = std::pin::pin!(sleep);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(sleep.as_mut().poll(&mut context).is_ready());
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 }

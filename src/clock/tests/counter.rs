@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::clock::fast::{FastClock, kernel_trusts_counter};
+use crate::clock::fast::{FastClock, Process, kernel_trusts_counter};
 use crate::clock::reading::MARGIN;
 use crate::clock::{Clock, ClockKind};
 use crate::tick::Time;
@@ -88,6 +88,30 @@ fn a_kernel_that_does_not_say_tsc_does_not_trust_the_counter() {
     }
     let missing = std::fs::read_to_string("/no/such/file");
     assert!(missing.is_err() && !kernel_trusts_counter(missing));
+}
+
+#[test]
+fn a_kernel_that_changes_its_mind_makes_all_clocks_exact() {
+    // None where there is no counter.
+    let Some(process) = Process::new() else {
+        return;
+    };
+    assert!(process.serves(Ok("tsc\n".to_owned())) && !process.is_given_up());
+    assert!(!process.serves(Ok("hpet\n".to_owned())) && process.is_given_up());
+    // It stays so.
+    assert!(process.serves(Ok("tsc\n".to_owned())) && process.is_given_up());
+}
+
+#[test]
+fn a_clock_that_has_just_begun_is_not_below_zero() {
+    if measured().is_none() {
+        return;
+    }
+    for _ in 0..2_000 {
+        // An anchor of this thread may be older than the clock.
+        let low = Clock::fast().reading().low();
+        assert!(low < Time::ZERO + Duration::from_secs(60));
+    }
 }
 
 #[test]
