@@ -65,6 +65,12 @@ impl Config {
         }
     }
 
+    /// Returns the clock of a scheduler with threads.
+    #[cfg(not(loom))]
+    pub(crate) fn own_clock(&self) -> Clock {
+        self.clock.clone().unwrap_or_else(Clock::fast)
+    }
+
     /// Returns the clock of a scheduler that a test steps, and what moves it. A manual clock that was given
     /// is shared with the test.
     #[cfg(any(test, feature = "test-util"))]

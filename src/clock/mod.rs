@@ -35,10 +35,10 @@ use fast::FastClock;
 ///
 /// The clock is chosen in the builder:
 ///
-/// - [`Clock::system`] is the default. It is `std::time::Instant`, which is monotonic. Whether it
-///   counts the time while the machine is suspended depends on the platform (Linux does not count
-///   it).
-/// - [`Clock::fast`] is the same clock, read in a cheaper way by calls with a long delay.
+/// - [`Clock::fast`] is the default. It is the system's clock, read in a cheaper way by calls with a
+///   long delay.
+/// - [`Clock::system`] is `std::time::Instant`, which is monotonic. Whether it counts the time while
+///   the machine is suspended depends on the platform (Linux does not count it).
 /// - [`Clock::boottime`] counts that time.
 /// - [`Clock::manual`] is for tests.
 ///
@@ -100,11 +100,11 @@ impl Clock {
     }
 
     /// Returns [`Clock::system`], with a cheap way to read it for calls whose delay is at least one
-    /// second.
+    /// second. It is the default of all builders.
     ///
     /// Reading the system's clock makes the processor wait for all memory that it has asked for. A call
-    /// such as a touch spends most of its time waiting for memory, so this doubles its cost when there
-    /// are millions of keys. With this clock, such a call reads a counter of the processor instead.
+    /// such as a touch spends most of its time waiting for memory. With this clock, it reads a counter
+    /// of the processor instead, which does not wait.
     ///
     /// What it changes:
     ///

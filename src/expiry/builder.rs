@@ -437,7 +437,7 @@ where
 
     /// Starts the threads of a map with this delivery.
     fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = self.parts(clock, delivery, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))

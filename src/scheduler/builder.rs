@@ -127,7 +127,7 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = self.parts(clock, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(Scheduler::of(server))

