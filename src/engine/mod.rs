@@ -385,7 +385,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Returns whether a refused arming may be admitted now. Called without a lock.
     #[inline]
-    fn may_retry(&self, refusal: Refusal) -> bool {
+    pub(crate) fn may_retry(&self, refusal: Refusal) -> bool {
         // Other stripes may hold unused permits. A refusal is exact only after those were
         // collected, and collecting takes their locks, so the caller released its own first.
         matches!(refusal, Refusal::NoPermit) && self.shards.collect_permits()
@@ -497,23 +497,27 @@ impl<F: Frontend<Key = ()>> Engine<F> {
     #[inline]
     pub(crate) fn arm_keyless<T>(
         &self,
-        stripe: usize,
-        mut value: T,
+        number: usize,
+        value: T,
         payload: impl Fn(T) -> F::Payload,
         deadline: Time,
         now: Time,
     ) -> Result<EntryId, (Refusal, T)> {
         loop {
-            let answer = self.with(stripe, |stripe| match stripe.admit_keyless() {
+            let mut stripe = self.lock(number);
+            match stripe.admit_keyless() {
                 Ok(admission) => {
                     let payload = payload(value);
-                    Ok(stripe.arm_keyless(admission, (), payload, deadline, now))
+                    let id = stripe.arm_keyless(admission, (), payload, deadline, now);
+                    stripe.unlock();
+                    return Ok(id);
                 }
-                Err(refusal) => Err((refusal, value)),
-            });
-            match answer {
-                Err((refusal, unused)) if self.may_retry(refusal) => value = unused,
-                answer => return answer,
+                Err(refusal) => {
+                    drop(stripe);
+                    if !self.may_retry(refusal) {
+                        return Err((refusal, value));
+                    }
+                }
             }
         }
     }

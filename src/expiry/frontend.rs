@@ -113,7 +113,12 @@ pub(crate) struct MapEntry<V, T> {
 
 impl<V, T: Default> MapEntry<V, T> {
     /// Makes an entry that is in no group. `jitter_seed` seeds its jitter.
-    pub(super) fn new(value: V, expiry: Expiry, jitter_seed: u64, now: Time) -> Self {
+    pub(super) fn new(
+        value: V,
+        expiry: Expiry,
+        jitter_seed: impl FnOnce() -> u64,
+        now: Time,
+    ) -> Self {
         let (idle, lifetime) = expiry.drawn(jitter_seed);
         let end = after(now, lifetime);
         MapEntry {
@@ -127,7 +132,12 @@ impl<V, T: Default> MapEntry<V, T> {
 
 impl<V, T> MapEntry<V, T> {
     /// Restarts the times of the entry under another expiry.
-    pub(super) fn set_expiry(&mut self, expiry: Expiry, jitter_seed: u64, now: Time) {
+    pub(super) fn set_expiry(
+        &mut self,
+        expiry: Expiry,
+        jitter_seed: impl FnOnce() -> u64,
+        now: Time,
+    ) {
         let (idle, lifetime) = expiry.drawn(jitter_seed);
         self.idle = idle;
         self.end = after(now, lifetime);

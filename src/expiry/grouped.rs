@@ -176,7 +176,7 @@ where
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
+        let session = MapEntry::new(value, expiry, || jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership

@@ -5,6 +5,8 @@ use std::hash::Hash;
 use super::frontend::MapEntry;
 use super::touch::jitter_seed;
 use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
+use crate::shard::{Admission, KeyHash, Stripe};
+use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -86,41 +88,39 @@ where
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
         let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
+        let session = MapEntry::new(value, expiry, || jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
-        let admitted = self.engine.admit(number, |stripe| {
+        loop {
+            let mut stripe = self.engine.lock(number);
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
-            let slot = if if_absent {
-                stripe.find(hash, &key)
-            } else {
-                None
-            };
-            let session = slot.and_then(|slot| stripe.pending_payload(slot));
-            let is_over = session.is_some_and(|(session, _)| !session.lives(now));
-            stripe.admit(hash, &key, if_absent && !is_over)
-        });
-        let (mut stripe, admission) = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                return Err(InsertError {
-                    key,
-                    value: session.value,
-                    refusal: InsertRefusal::of(refusal),
-                });
+            let if_absent = if_absent && !is_over(&stripe, hash, &key, now);
+            match stripe.admit(hash, &key, if_absent) {
+                Ok(Admission::Vacant(vacancy)) => {
+                    stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
+                    stripe.unlock();
+                    return Ok(Inserted::New);
+                }
+                Ok(Admission::Present(present)) => {
+                    let arming = stripe.arm_present(present, hash, key, session, deadline, now);
+                    drop(stripe);
+                    return Ok(match arming.dropped {
+                        (_key, None) => Inserted::New,
+                        (_key, Some(old)) => Inserted::Replaced(old.value),
+                    });
+                }
+                Err(refusal) => {
+                    drop(stripe);
+                    if !self.engine.may_retry(refusal) {
+                        return Err(InsertError {
+                            key,
+                            value: session.value,
+                            refusal: InsertRefusal::of(refusal),
+                        });
+                    }
+                }
             }
-        };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            stripe.arm_vacant(hash, key, session, deadline, now);
-            return Ok(Inserted::New);
         }
-        let arming = stripe.arm(admission, hash, key, session, deadline, now);
-        drop(stripe);
-        Ok(match arming.dropped {
-            (_key, None) => Inserted::New,
-            (_key, Some(old)) => Inserted::Replaced(old.value),
-        })
     }
 
     /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
@@ -208,4 +208,18 @@ where
             given = (error.key, error.value);
         }
     }
+}
+
+/// Returns whether there is an entry for `key` whose lifetime is over.
+#[inline(never)]
+fn is_over<K: Eq, V, T>(
+    stripe: &Stripe<K, MapEntry<V, T>>,
+    hash: KeyHash,
+    key: &K,
+    now: Time,
+) -> bool {
+    stripe
+        .find(hash, key)
+        .and_then(|slot| stripe.pending_payload(slot))
+        .is_some_and(|(session, _)| !session.lives(now))
 }

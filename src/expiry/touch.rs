@@ -123,7 +123,7 @@ where
             };
             let (deadline, before) = match stripe.pending_payload_mut(slot) {
                 Some((session, before)) if session.lives(now) => {
-                    session.set_expiry(expiry, jitter_seed(hash, now), now);
+                    session.set_expiry(expiry, || jitter_seed(hash, now), now);
                     (session.deadline(now), before)
                 }
                 _ => return Touch::Expired,

@@ -10,7 +10,7 @@ use super::super::task::{Once, Task};
 use super::{Handle, Upsert};
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
-use crate::shard::Refusal;
+use crate::shard::{Admission, Refusal};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -187,6 +187,7 @@ where
     }
 
     /// Arms a boxed task. A refusal returns it.
+    #[inline]
     pub(in crate::scheduler) fn arm_boxed<T>(
         &self,
         key: K,
@@ -198,30 +199,39 @@ where
     ) -> Result<Scheduled, (Refusal, T)> {
         let (number, hash) = self.hash_of(&key);
         let if_absent = upsert == Upsert::IfAbsent;
-        let admitted = (self.engine).admit(number, |stripe| stripe.admit(hash, &key, if_absent));
-        let (mut stripe, admission) = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => return Err((refusal, task)),
-        };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            let id = stripe.arm_vacant(hash, key, boxed(task), deadline, now);
-            drop(stripe);
-            return Ok(Scheduled {
-                id: self.timer_id(number, id),
-                deadline,
-                replaced: None,
-                after_run: false,
-            });
+        loop {
+            let mut stripe = self.engine.lock(number);
+            match stripe.admit(hash, &key, if_absent) {
+                Ok(Admission::Vacant(vacancy)) => {
+                    let task = boxed(task);
+                    let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
+                    stripe.unlock();
+                    return Ok(Scheduled {
+                        id: self.timer_id(number, id),
+                        deadline,
+                        replaced: None,
+                        after_run: false,
+                    });
+                }
+                Ok(Admission::Present(present)) => {
+                    let task = boxed(task);
+                    let arming = stripe.arm_present(present, hash, key, task, deadline, now);
+                    drop(stripe);
+                    drop_catching(arming.dropped);
+                    return Ok(Scheduled {
+                        id: self.timer_id(number, arming.id),
+                        deadline,
+                        replaced: arming.replaced,
+                        after_run: arming.after_run,
+                    });
+                }
+                Err(refusal) => {
+                    drop(stripe);
+                    if !self.engine.may_retry(refusal) {
+                        return Err((refusal, task));
+                    }
+                }
+            }
         }
-        let arming = stripe.arm(admission, hash, key, boxed(task), deadline, now);
-        drop(stripe);
-        drop_catching(arming.dropped);
-        Ok(Scheduled {
-            id: self.timer_id(number, arming.id),
-            deadline,
-            replaced: arming.replaced,
-            after_run: arming.after_run,
-        })
     }
 }

@@ -31,8 +31,12 @@
 //! - **INDEX-3** `limit` is at most the number of cells. The number of lines is at most `limit`.
 //! - **INDEX-4** No slot is in two lines.
 //!
-//! The caller's comparison is user code and may panic. Only [`Index::find`] calls it, and that
+//! The caller's comparison is user code and may panic. Only [`Index::search`] calls it, and that
 //! changes nothing. All other functions compare slot numbers.
+//!
+//! A search ends at a line or at a vacancy, and either of them is a place to go on from: the line
+//! can be removed and the vacancy filled without a second search. Both are valid until the index
+//! changes.
 
 mod shrinking;
 
@@ -89,6 +93,21 @@ impl Row {
     }
 }
 
+/// A line that a search has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    row: usize,
+    cell: u32,
+    pub(crate) slot: u32,
+}
+
+/// The row at which a search in vain has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vacancy {
+    row: usize,
+    is_home: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct Index {
     rows: Box<[Row]>,
@@ -111,26 +130,48 @@ impl Index {
 
     /// Returns the slot with these bits for which `is_it` returns true.
     #[inline]
-    pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let mut at = home(bits, self.rows.len());
-        // If there is a row at all, the loop ends before: by INDEX-3 some row is not full, and
-        // nothing passed it.
-        for _ in 0..self.rows.len() {
-            let row = &self.rows[at];
+    pub(crate) fn find(&self, bits: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.search(bits, is_it).ok().map(|line| line.slot)
+    }
+
+    /// Searches the line with these bits for whose slot `is_it` returns true.
+    ///
+    /// # Errors
+    ///
+    /// There is no such line: the vacancy.
+    #[inline(always)]
+    pub(crate) fn search(
+        &self,
+        bits: u32,
+        mut is_it: impl FnMut(u32) -> bool,
+    ) -> Result<Line, Vacancy> {
+        let home = home(bits, self.rows.len());
+        let mut at = home;
+        // Without rows the loop does not begin. It ends before it has seen all of them: by INDEX-3
+        // some row is not full, and nothing passed it.
+        while let Some(row) = self.rows.get(at) {
             let mut candidates = row.cells_with(&row.bits, bits);
             while candidates != 0 {
-                let slot = row.slots[candidates.trailing_zeros() as usize];
+                let cell = candidates.trailing_zeros();
+                let slot = row.slots[cell as usize];
                 if is_it(slot) {
-                    return Some(slot);
+                    return Ok(Line {
+                        row: at,
+                        cell,
+                        slot,
+                    });
                 }
                 candidates &= candidates - 1;
             }
             if row.passed == 0 {
-                return None;
+                break;
             }
             at = self.next(at);
         }
-        None
+        Err(Vacancy {
+            row: at,
+            is_home: at == home,
+        })
     }
 
     /// Reads the row in which a line with these bits usually is.
@@ -140,7 +181,24 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used)
     }
 
+    /// Adds a line where a search of its bits has ended in vain. `slot` must not be in another line
+    /// (INDEX-4).
+    #[inline]
+    pub(crate) fn fill(&mut self, vacancy: Vacancy, bits: u32, slot: u32) {
+        // If the home row has no room, the line has to pass it.
+        if vacancy.is_home
+            && self.lines < self.limit
+            && let Some(row) = self.rows.get_mut(vacancy.row)
+            && row.put(bits, slot)
+        {
+            self.lines += 1;
+            return;
+        }
+        self.insert(bits, slot);
+    }
+
     /// Adds a line. `slot` must not be in another line (INDEX-4).
+    #[inline(never)]
     pub(crate) fn insert(&mut self, bits: u32, slot: u32) {
         if self.lines == self.limit {
             self.grow();
@@ -149,15 +207,40 @@ impl Index {
         wheel_position(&mut self.rows, bits, slot);
     }
 
-    /// Removes the line of `slot`, if there is one. A line that passed the freed cell moves up into
-    /// it, and so on (INDEX-2).
+    /// Removes the line of `slot`, if there is one.
+    #[inline]
     pub(crate) fn remove(&mut self, bits: u32, slot: u32) {
-        let Some((mut row, mut cell)) = self.position(bits, slot) else {
-            return;
-        };
-        self.rows[row].used &= !(1 << cell);
+        // Timers without a key have no lines.
+        if self.lines > 0 {
+            self.remove_slot(bits, slot);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_slot(&mut self, bits: u32, slot: u32) {
+        if let Some(line) = self.line_of(bits, slot) {
+            self.remove_line(line, bits);
+        }
+    }
+
+    /// Removes a line with these bits that was found.
+    #[inline]
+    pub(crate) fn remove_line(&mut self, line: Line, bits: u32) {
+        let home = home(bits, self.rows.len());
+        let row = &mut self.rows[line.row];
+        row.used &= !(1 << line.cell);
         self.lines -= 1;
-        self.count_back(home(bits, self.rows.len()), row);
+        if row.passed > 0 || line.row != home {
+            self.close_gap(line, home);
+        }
+    }
+
+    /// Corrects the counts after a line with this home row was removed. A line that passed the freed
+    /// cell moves up into it, and so on (INDEX-2).
+    #[inline(never)]
+    fn close_gap(&mut self, freed: Line, home: usize) {
+        let (mut row, mut cell) = (freed.row, freed.cell as usize);
+        self.count_back(home, row);
         while self.rows[row].passed > 0 {
             let (from, lies) = self.one_that_passed(row);
             let behind = &mut self.rows[from];
@@ -204,22 +287,27 @@ impl Index {
 
     /// Changes the slot in a line from `from` to `to`.
     pub(super) fn renumber(&mut self, bits: u32, from: u32, to: u32) {
-        if let Some((row, cell)) = self.position(bits, from) {
-            self.rows[row].slots[cell] = to;
+        if let Some(line) = self.line_of(bits, from) {
+            self.rows[line.row].slots[line.cell as usize] = to;
         }
     }
 
-    /// Returns the row and cell of the line of `slot`.
-    fn position(&self, bits: u32, slot: u32) -> Option<(usize, usize)> {
+    /// Returns the line of `slot`.
+    #[inline]
+    fn line_of(&self, bits: u32, slot: u32) -> Option<Line> {
         let mut at = home(bits, self.rows.len());
-        for _ in 0..self.rows.len() {
-            let row = &self.rows[at];
+        while let Some(row) = self.rows.get(at) {
             let found = row.cells_with(&row.slots, slot);
             if found != 0 {
-                return Some((at, found.trailing_zeros() as usize));
+                let cell = found.trailing_zeros();
+                return Some(Line {
+                    row: at,
+                    cell,
+                    slot,
+                });
             }
             if row.passed == 0 {
-                return None;
+                break;
             }
             at = self.next(at);
         }

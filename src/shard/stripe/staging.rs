@@ -48,17 +48,19 @@ impl Staging {
         }
     }
 
-    /// Takes a place and returns its position, or `None` if all places are taken.
+    /// Returns the position of a free place, or `None` if all places are taken.
     #[inline]
-    pub(super) fn put(&mut self, slot: u32, deadline: Time) -> Option<u32> {
+    pub(super) fn free_place(&self) -> Option<u32> {
         let free = self.usable & !self.taken;
-        if free == 0 {
-            return None;
-        }
-        let position = free.trailing_zeros();
+        (free != 0).then(|| free.trailing_zeros())
+    }
+
+    /// Takes a free place.
+    #[inline]
+    pub(super) fn put(&mut self, position: u32, slot: u32, deadline: Time) {
+        debug_assert!(self.taken >> position & 1 == 0, "STAGE-1");
         self.taken |= 1 << position;
         self.places[position as usize] = Staged { deadline, slot };
-        Some(position)
     }
 
     /// Frees a place.
