@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(expiry.drawn(|| u64::MAX), (110_000_000_000, FOR_GOOD));
         assert_eq!(expiry.drawn(|| 1 << 63).0, 100_000_000_000);
         let whole = Expiry::NEVER.time_to_live(second).jitter(255);
-        assert_eq!(whole.drawn(0), (FOR_GOOD, 0));
+        assert_eq!(whole.drawn(|| 0), (FOR_GOOD, 0));
         assert_eq!(whole.drawn(|| u64::MAX), (FOR_GOOD, 2_000_000_000));
         let longest = Expiry::NEVER
             .time_to_idle(Duration::from_nanos(FOR_GOOD - 1))

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use super::super::entry::{End, Phase};
+use super::super::entry::{Armed, End, Phase};
 use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
 use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Line, Stripe, micros};
@@ -401,9 +401,9 @@ impl<K, V> Stripe<K, V> {
     /// Cancels the entry in `slot` if it is Pending or Queued. This is the common case of
     /// [`cancel_slot`](Self::cancel_slot).
     pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
-        let (hash, cancelled) = self.cancel_entry(slot)?;
-        self.index.remove(hash, slot);
-        Some(cancelled)
+        let armed = self.cancel_entry(slot)?;
+        self.index.remove(armed.hash, slot);
+        Some((armed.deadline, armed.key, armed.value))
     }
 
     /// Cancels the arming `id` if it is Pending or Queued. This is the common case of
@@ -413,28 +413,27 @@ impl<K, V> Stripe<K, V> {
         if self.table.armed(id.slot)?.generation != id.generation {
             return None;
         }
-        let (hash, cancelled) = self.cancel_entry(id.slot)?;
-        self.index.remove(hash, id.slot);
-        Some(cancelled)
+        let armed = self.cancel_entry(id.slot)?;
+        self.index.remove(armed.hash, id.slot);
+        Some((armed.deadline, armed.key, armed.value))
     }
 
     /// Cancels the entry of a line that was found, if it is Pending or Queued. This is the common
     /// case of [`cancel`](Self::cancel), after one search.
     #[inline(always)]
     pub(crate) fn cancel_line(&mut self, line: Line) -> Option<(Time, K, V)> {
-        let (hash, cancelled) = self.cancel_entry(line.slot)?;
-        self.index.remove_line(line, hash);
-        Some(cancelled)
+        let armed = self.cancel_entry(line.slot)?;
+        self.index.remove_line(line, armed.hash);
+        Some((armed.deadline, armed.key, armed.value))
     }
 
     /// Cancels the entry in `slot` if it is Pending or Queued, except for its line in the index.
-    /// Returns the hash of that line, too.
     #[inline(always)]
-    fn cancel_entry(&mut self, slot: u32) -> Option<(u32, (Time, K, V))> {
-        let taken = self.take_entry(slot, End::Cancelled)?;
+    fn cancel_entry(&mut self, slot: u32) -> Option<Armed<K, V>> {
+        let armed = self.take_entry(slot, End::Cancelled)?;
         self.counters.cancelled += 1;
         self.no_longer_pending();
-        Some(taken)
+        Some(armed)
     }
 
     /// Cancels the successor of a run, and marks the run as cancelled.
@@ -481,17 +480,17 @@ impl<K, V> Stripe<K, V> {
 
     /// Takes an armed entry out of the wheel and the index, and frees its slot.
     pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
-        let Some((hash, taken)) = self.take_entry(slot, end) else {
+        let Some(armed) = self.take_entry(slot, end) else {
             unreachable!("only an armed entry is taken out");
         };
-        self.index.remove(hash, slot);
-        taken
+        self.index.remove(armed.hash, slot);
+        (armed.deadline, armed.key, armed.value)
     }
 
-    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed. Returns the
-    /// hash of its line in the index, which the caller removes.
+    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed. The caller
+    /// removes its line from the index.
     #[inline(always)]
-    fn take_entry(&mut self, slot: u32, end: End) -> Option<(u32, (Time, K, V))> {
+    fn take_entry(&mut self, slot: u32, end: End) -> Option<Armed<K, V>> {
         let armed = self.table.vacate_armed(slot, end)?;
         match armed.wheel_position {
             WheelPosition::STAGED => self.staging.remove(armed.position),
@@ -499,7 +498,7 @@ impl<K, V> Stripe<K, V> {
             WheelPosition::NONE => {}
             filed => self.unlink(slot, filed, armed.position),
         }
-        Some((armed.hash, (armed.deadline, armed.key, armed.value)))
+        Some(armed)
     }
 
     /// Takes an entry out of the wheel. The wheel reads only the other entries of its slot, so the
