@@ -364,7 +364,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Takes the stripe's lock and admits an arming, which the caller makes under the same hold of
     /// the lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit<A>(
         &self,
         stripe: usize,
@@ -385,7 +385,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Returns whether a refused arming may be admitted now. Called without a lock.
     #[inline]
-    pub(crate) fn may_retry(&self, refusal: Refusal) -> bool {
+    fn may_retry(&self, refusal: Refusal) -> bool {
         // Other stripes may hold unused permits. A refusal is exact only after those were
         // collected, and collecting takes their locks, so the caller released its own first.
         matches!(refusal, Refusal::NoPermit) && self.shards.collect_permits()
@@ -499,26 +499,17 @@ impl<F: Frontend<Key = ()>> Engine<F> {
         &self,
         number: usize,
         value: T,
-        payload: impl Fn(T) -> F::Payload,
+        payload: impl FnOnce(T) -> F::Payload,
         deadline: Time,
         now: Time,
     ) -> Result<EntryId, (Refusal, T)> {
-        loop {
-            let mut stripe = self.lock(number);
-            match stripe.admit_keyless() {
-                Ok(admission) => {
-                    let payload = payload(value);
-                    let id = stripe.arm_keyless(admission, (), payload, deadline, now);
-                    stripe.unlock();
-                    return Ok(id);
-                }
-                Err(refusal) => {
-                    drop(stripe);
-                    if !self.may_retry(refusal) {
-                        return Err((refusal, value));
-                    }
-                }
+        match self.admit(number, Stripe::admit_keyless) {
+            Ok((mut stripe, admission)) => {
+                let id = stripe.arm_keyless(admission, (), payload(value), deadline, now);
+                stripe.unlock();
+                Ok(id)
             }
+            Err(refusal) => Err((refusal, value)),
         }
     }
 }

@@ -90,35 +90,35 @@ where
         let now = self.now();
         let session = MapEntry::new(value, expiry, || jitter_seed(hash, now), now);
         let deadline = session.deadline(now);
-        loop {
-            let mut stripe = self.engine.lock(number);
+        let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
-            let if_absent = if_absent && !is_over(&stripe, hash, &key, now);
-            match stripe.admit(hash, &key, if_absent) {
-                Ok(Admission::Vacant(vacancy)) => {
-                    stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
-                    stripe.unlock();
-                    return Ok(Inserted::New);
-                }
-                Ok(Admission::Present(present)) => {
-                    let arming = stripe.arm_present(present, hash, key, session, deadline, now);
-                    drop(stripe);
-                    return Ok(match arming.dropped {
-                        (_key, None) => Inserted::New,
-                        (_key, Some(old)) => Inserted::Replaced(old.value),
-                    });
-                }
-                Err(refusal) => {
-                    drop(stripe);
-                    if !self.engine.may_retry(refusal) {
-                        return Err(InsertError {
-                            key,
-                            value: session.value,
-                            refusal: InsertRefusal::of(refusal),
-                        });
-                    }
-                }
+            let if_absent = if_absent && !is_over(stripe, hash, &key, now);
+            stripe.admit(hash, &key, if_absent)
+        });
+        let (mut stripe, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                return Err(InsertError {
+                    key,
+                    value: session.value,
+                    refusal: InsertRefusal::of(refusal),
+                });
+            }
+        };
+        match admission {
+            Admission::Vacant(vacancy) => {
+                stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
+                stripe.unlock();
+                Ok(Inserted::New)
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, session, deadline, now);
+                drop(stripe);
+                Ok(match arming.dropped {
+                    (_key, None) => Inserted::New,
+                    (_key, Some(old)) => Inserted::Replaced(old.value),
+                })
             }
         }
     }

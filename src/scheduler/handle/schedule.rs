@@ -199,38 +199,33 @@ where
     ) -> Result<Scheduled, (Refusal, T)> {
         let (number, hash) = self.hash_of(&key);
         let if_absent = upsert == Upsert::IfAbsent;
-        loop {
-            let mut stripe = self.engine.lock(number);
-            match stripe.admit(hash, &key, if_absent) {
-                Ok(Admission::Vacant(vacancy)) => {
-                    let task = boxed(task);
-                    let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
-                    stripe.unlock();
-                    return Ok(Scheduled {
-                        id: self.timer_id(number, id),
-                        deadline,
-                        replaced: None,
-                        after_run: false,
-                    });
-                }
-                Ok(Admission::Present(present)) => {
-                    let task = boxed(task);
-                    let arming = stripe.arm_present(present, hash, key, task, deadline, now);
-                    drop(stripe);
-                    drop_catching(arming.dropped);
-                    return Ok(Scheduled {
-                        id: self.timer_id(number, arming.id),
-                        deadline,
-                        replaced: arming.replaced,
-                        after_run: arming.after_run,
-                    });
-                }
-                Err(refusal) => {
-                    drop(stripe);
-                    if !self.engine.may_retry(refusal) {
-                        return Err((refusal, task));
-                    }
-                }
+        let admitted = (self.engine).admit(number, |stripe| stripe.admit(hash, &key, if_absent));
+        let (mut stripe, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Err((refusal, task)),
+        };
+        let task = boxed(task);
+        match admission {
+            Admission::Vacant(vacancy) => {
+                let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
+                stripe.unlock();
+                Ok(Scheduled {
+                    id: self.timer_id(number, id),
+                    deadline,
+                    replaced: None,
+                    after_run: false,
+                })
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, task, deadline, now);
+                drop(stripe);
+                drop_catching(arming.dropped);
+                Ok(Scheduled {
+                    id: self.timer_id(number, arming.id),
+                    deadline,
+                    replaced: arming.replaced,
+                    after_run: arming.after_run,
+                })
             }
         }
     }
