@@ -1,4 +1,8 @@
 //! Arming of timers: in a free slot, in place of a pending arming, or as the successor of a run.
+//!
+//! The usual arming takes a free slot. Its steps are inlined into the front end's call, from the
+//! admission to the release of the lock, so that keys and payloads are not copied from step to
+//! step. Everything rare is in functions that are not inlined.
 
 use std::borrow::Borrow;
 

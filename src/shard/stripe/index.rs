@@ -206,7 +206,7 @@ impl Index {
             self.grow();
         }
         self.lines += 1;
-        wheel_position(&mut self.rows, bits, slot);
+        put_line(&mut self.rows, bits, slot);
     }
 
     /// Removes the line of `slot`, if there is one.
@@ -335,7 +335,7 @@ impl Index {
             let mut used = row.used;
             while used != 0 {
                 let cell = used.trailing_zeros() as usize;
-                wheel_position(&mut rehashed, row.bits[cell], row.slots[cell]);
+                put_line(&mut rehashed, row.bits[cell], row.slots[cell]);
                 used &= used - 1;
             }
         }
@@ -357,7 +357,7 @@ fn after(row: usize, rows: usize) -> usize {
 
 /// Puts a line into the first row with room; by INDEX-3 there is one.
 #[inline]
-fn wheel_position(rows: &mut [Row], bits: u32, slot: u32) {
+fn put_line(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
     let mut at = home(bits, count);
     while !rows[at].put(bits, slot) {
