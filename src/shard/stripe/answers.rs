@@ -36,7 +36,7 @@ pub(crate) enum Admission {
 }
 
 /// The permission to arm a key that is armed in this slot, or that runs with this index.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Present {
     Armed(u32),
     Running(usize),
