@@ -27,7 +27,7 @@ pub(crate) enum Refusal {
 }
 
 /// The permission to arm a key, with the state of that key. It is valid while the lock is held.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
     /// The key is absent.
     Vacant(Vacancy),
