@@ -285,7 +285,11 @@ impl Anchors {
         if counted.is_err() {
             return;
         }
-        let mut last_two = self.last_two.lock();
+        // Only tried: a thread that finds the next disagreement meanwhile need not wait, and after a fork the
+        // thread that holds the lock may be missing.
+        let Some(mut last_two) = self.last_two.try_lock() else {
+            return;
+        };
         let [first, second] = *last_two;
         // ANCHOR-5.
         if self.rules.gives_up && first.is_some_and(|first| now.saturating_sub(first) <= SOON) {

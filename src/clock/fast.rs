@@ -61,12 +61,15 @@ impl Process {
 
     /// Returns whether a clock may use the counter, by what the kernel says about it now.
     pub(super) fn serves(&self, clock_source: std::io::Result<String>) -> bool {
+        let is_known = clock_source.is_ok();
         if kernel_trusts_counter(clock_source) {
             return true;
         }
         // The kernel may change its mind while the process runs. Then the clocks that were made before
-        // are exact from now on, too.
-        self.anchors.give_up();
+        // are exact from now on, too. An answer that can't be read says nothing about them.
+        if is_known {
+            self.anchors.give_up();
+        }
         false
     }
 

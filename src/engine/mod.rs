@@ -388,7 +388,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Takes the stripe's lock and admits an arming, which the caller makes under the same hold of
     /// the lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit<A>(
         &self,
         stripe: usize,
@@ -521,24 +521,19 @@ impl<F: Frontend<Key = ()>> Engine<F> {
     #[inline]
     pub(crate) fn arm_keyless<T>(
         &self,
-        stripe: usize,
-        mut value: T,
-        payload: impl Fn(T) -> F::Payload,
+        number: usize,
+        value: T,
+        payload: impl FnOnce(T) -> F::Payload,
         deadline: Time,
         now: Time,
     ) -> Result<EntryId, (Refusal, T)> {
-        loop {
-            let answer = self.with(stripe, |stripe| match stripe.admit_keyless() {
-                Ok(admission) => {
-                    let payload = payload(value);
-                    Ok(stripe.arm_keyless(admission, (), payload, deadline, now))
-                }
-                Err(refusal) => Err((refusal, value)),
-            });
-            match answer {
-                Err((refusal, unused)) if self.may_retry(refusal) => value = unused,
-                answer => return answer,
+        match self.admit(number, Stripe::admit_keyless) {
+            Ok((mut stripe, admission)) => {
+                let id = stripe.arm_keyless(admission, (), payload(value), deadline, now);
+                stripe.unlock();
+                Ok(id)
             }
+            Err(refusal) => Err((refusal, value)),
         }
     }
 }

@@ -114,15 +114,16 @@ pub(crate) struct MapEntry<V, T> {
 }
 
 impl<V, T: Default> MapEntry<V, T> {
-    /// Makes an entry that is in no group, with its deadline. The hash of its key seeds its jitter.
+    /// Makes an entry that is in no group, with its deadline and the reading from which that is counted. The hash
+    /// of its key seeds its jitter.
     pub(super) fn new(
         value: V,
         expiry: Expiry,
         hash: KeyHash,
         reading: Reading,
         clock: &Clock,
-    ) -> (Self, Time) {
-        let (idle, lifetime) = expiry.drawn(jitter_seed(hash, reading));
+    ) -> (Self, Time, Reading) {
+        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
         let reading = reading.for_delay(idle.min(lifetime), clock);
         let end = reading.after_nanos(lifetime);
         let entry = MapEntry {
@@ -131,7 +132,7 @@ impl<V, T: Default> MapEntry<V, T> {
             idle,
             end,
         };
-        (entry, reading.after_nanos(idle).min(end))
+        (entry, reading.after_nanos(idle).min(end), reading)
     }
 }
 
@@ -144,7 +145,7 @@ impl<V, T> MapEntry<V, T> {
         reading: Reading,
         clock: &Clock,
     ) -> Time {
-        let (idle, lifetime) = expiry.drawn(jitter_seed(hash, reading));
+        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
         let reading = reading.for_delay(idle.min(lifetime), clock);
         self.idle = idle;
         self.end = reading.after_nanos(lifetime);
@@ -193,6 +194,8 @@ impl<V, T> MapEntry<V, T> {
     }
 }
 
+/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
+/// simulation repeats it.
 fn jitter_seed(hash: KeyHash, reading: Reading) -> u64 {
     splitmix64(hash.0 ^ reading.low().as_nanos())
 }

@@ -176,7 +176,8 @@ where
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let reading = self.engine.reading();
-        let (session, deadline) = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
+        let clock = self.engine.clock();
+        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
         let now = reading.low();
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership

@@ -4,7 +4,8 @@ use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
-use crate::clock::Reading;
+use crate::clock::{Clock, Reading};
+use crate::shard::{Admission, KeyHash, Stripe};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -119,20 +120,14 @@ where
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
-        let (session, deadline) = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
+        let clock = self.engine.clock();
+        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
         let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
-            let slot = if if_absent {
-                stripe.find(hash, &key)
-            } else {
-                None
-            };
-            let session = slot.and_then(|slot| stripe.pending_payload(slot));
-            let is_over =
-                session.is_some_and(|(session, _)| !session.lives(reading, self.engine.clock()));
-            stripe.admit(hash, &key, if_absent && !is_over)
+            let if_absent = if_absent && !is_over(stripe, hash, &key, reading, clock);
+            stripe.admit(hash, &key, if_absent)
         });
         let (mut stripe, admission) = match admitted {
             Ok(admitted) => admitted,
@@ -144,17 +139,21 @@ where
                 });
             }
         };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            stripe.arm_vacant(hash, key, session, deadline, now);
-            return Ok(Inserted::New);
+        match admission {
+            Admission::Vacant(vacancy) => {
+                stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
+                stripe.unlock();
+                Ok(Inserted::New)
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, session, deadline, now);
+                drop(stripe);
+                Ok(match arming.dropped {
+                    (_key, None) => Inserted::New,
+                    (_key, Some(old)) => Inserted::Replaced(old.value),
+                })
+            }
         }
-        let arming = stripe.arm(admission, hash, key, session, deadline, now);
-        drop(stripe);
-        Ok(match arming.dropped {
-            (_key, None) => Inserted::New,
-            (_key, Some(old)) => Inserted::Replaced(old.value),
-        })
     }
 
     /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
@@ -242,4 +241,19 @@ where
             given = (error.key, error.value);
         }
     }
+}
+
+/// Returns whether there is an entry for `key` whose lifetime is over.
+#[inline(never)]
+fn is_over<K: Eq, V, T>(
+    stripe: &Stripe<K, MapEntry<V, T>>,
+    hash: KeyHash,
+    key: &K,
+    reading: Reading,
+    clock: &Clock,
+) -> bool {
+    stripe
+        .find(hash, key)
+        .and_then(|slot| stripe.pending_payload(slot))
+        .is_some_and(|(session, _)| !session.lives(reading, clock))
 }

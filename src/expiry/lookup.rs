@@ -197,11 +197,23 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let cancelling = self.engine.with(stripe, |stripe| stripe.cancel(hash, key));
+        let mut stripe = self.engine.lock(stripe);
+        let Ok(line) = stripe.search(hash, key) else {
+            return Removed::NotFound;
+        };
+        if let Some((deadline, _key, session)) = stripe.cancel_line(line) {
+            stripe.unlock();
+            return Removed::Removed {
+                value: session.value,
+                deadline,
+            };
+        }
+        let cancelling = stripe.cancel_running(line.slot);
+        drop(stripe);
         match cancelling {
             Cancelling::Cancelled {
                 deadline,
-                dropped: (_key, Some(session)),
+                dropped: (_, Some(session)),
                 ..
             } => Removed::Removed {
                 value: session.value,

@@ -182,8 +182,6 @@ where
     }
 }
 
-/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
-/// simulation repeats it.
 /// Touches the entry in `slot`.
 #[inline]
 pub(super) fn touch_slot<K, V, T>(

@@ -102,7 +102,8 @@ thread_local! {
 /// Returns the stripe that takes the timers of the current thread.
 fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
     let number = THREAD_NUMBER.with(|number| *number);
-    number as usize % engine.shards().stripes()
+    // The number of stripes is a power of two.
+    number as usize & (engine.shards().stripes() - 1)
 }
 
 /// Options of a [`Timer`].
@@ -371,30 +372,27 @@ impl Timeout {
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        // Dropped without the lock.
-        let mut task = None;
-        let answer = self.link.with(self.stripe, |stripe| {
-            match stripe.cancel_id(self.id) {
-                Cancelling::Cancelled {
-                    deadline, dropped, ..
-                } => {
-                    // Set under the lock, and read under it in `fate`: from here on another timer
-                    // may use the slot. Relaxed: the lock orders it.
-                    self.cancelled.store(true, Ordering::Relaxed);
-                    task = dropped.1;
-                    Cancel::Cancelled {
-                        deadline,
-                        running: false,
-                    }
-                }
+        let mut stripe = self.link.lock(self.stripe);
+        let Some((deadline, (), task)) = stripe.cancel_armed_id(self.id) else {
+            return match stripe.cancel_run(self.id) {
                 Cancelling::Running(_) => Cancel::Running,
                 Cancelling::NotFound => Cancel::NotFound,
-            }
-        });
+                Cancelling::Cancelled { .. } => {
+                    unreachable!("a timer without a key has no successor")
+                }
+            };
+        };
+        // Set under the lock, and read under it in `fate`: from here on another timer may use the
+        // slot. Relaxed: the lock orders it.
+        self.cancelled.store(true, Ordering::Relaxed);
+        stripe.unlock();
         // If the thread panics already, a panic of the task's drop would end the process; this
         // catches it.
         drop_catching(((), task));
-        answer
+        Cancel::Cancelled {
+            deadline,
+            running: false,
+        }
     }
 
     /// Moves the timer to `delay` from now.

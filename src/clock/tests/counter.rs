@@ -97,6 +97,8 @@ fn a_kernel_that_changes_its_mind_makes_all_clocks_exact() {
         return;
     };
     assert!(process.serves(Ok("tsc\n".to_owned())) && !process.is_given_up());
+    let unreadable = std::fs::read_to_string("/no/such/file");
+    assert!(!process.serves(unreadable) && !process.is_given_up());
     assert!(!process.serves(Ok("hpet\n".to_owned())) && process.is_given_up());
     // It stays so.
     assert!(process.serves(Ok("tsc\n".to_owned())) && process.is_given_up());

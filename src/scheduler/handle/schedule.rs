@@ -10,7 +10,7 @@ use super::super::task::{Once, Task};
 use super::{Handle, Upsert};
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
-use crate::shard::Refusal;
+use crate::shard::{Admission, Refusal};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -238,6 +238,7 @@ where
     }
 
     /// Arms a boxed task. A refusal returns it.
+    #[inline]
     pub(in crate::scheduler) fn arm_boxed<T>(
         &self,
         key: K,
@@ -254,25 +255,29 @@ where
             Ok(admitted) => admitted,
             Err(refusal) => return Err((refusal, task)),
         };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            let id = stripe.arm_vacant(hash, key, boxed(task), deadline, now);
-            drop(stripe);
-            return Ok(Scheduled {
-                id: self.timer_id(number, id),
-                deadline,
-                replaced: None,
-                after_run: false,
-            });
+        let task = boxed(task);
+        match admission {
+            Admission::Vacant(vacancy) => {
+                let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
+                stripe.unlock();
+                Ok(Scheduled {
+                    id: self.timer_id(number, id),
+                    deadline,
+                    replaced: None,
+                    after_run: false,
+                })
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, task, deadline, now);
+                drop(stripe);
+                drop_catching(arming.dropped);
+                Ok(Scheduled {
+                    id: self.timer_id(number, arming.id),
+                    deadline,
+                    replaced: arming.replaced,
+                    after_run: arming.after_run,
+                })
+            }
         }
-        let arming = stripe.arm(admission, hash, key, boxed(task), deadline, now);
-        drop(stripe);
-        drop_catching(arming.dropped);
-        Ok(Scheduled {
-            id: self.timer_id(number, arming.id),
-            deadline,
-            replaced: arming.replaced,
-            after_run: arming.after_run,
-        })
     }
 }
