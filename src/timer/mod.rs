@@ -1,8 +1,9 @@
 //! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
-//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into one
-//! stripe. `sleep.rs` has the same for tasks that await.
+//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a few
+//! stripes in turn. `sleep.rs` has the same for tasks that await.
 
 mod sleep;
+mod stripes;
 
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
@@ -22,8 +23,9 @@ use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, CachePadded, thread_local, unique_number};
+use crate::sync::{Arc, CachePadded};
 use crate::tick::Time;
+use stripes::next_stripe_of_thread;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
 ///
@@ -93,17 +95,6 @@ impl Frontend for TimerFrontend {
     fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>) {
         taken.retain(|(_, _, due)| matches!(due, TimerAction::Run(_)));
     }
-}
-
-thread_local! {
-    /// A number per thread, which spreads threads over stripes.
-    static THREAD_NUMBER: u32 = unique_number();
-}
-
-/// Returns the stripe that takes the timers of the current thread.
-fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
-    let number = THREAD_NUMBER.with(|number| *number);
-    number as usize % engine.shards().stripes()
 }
 
 /// Options of a [`Timer`].
@@ -233,7 +224,7 @@ impl Timer {
         let engine = self.server.engine();
         let reading = engine.reading_for(delay);
         let (deadline, now) = (reading.after(delay), reading.low());
-        let stripe = stripe_of_thread(engine);
+        let stripe = next_stripe_of_thread(engine);
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
         match engine.arm_keyless(stripe, task, action, deadline, now) {
