@@ -4,6 +4,7 @@
 
 mod sleep;
 mod stripes;
+mod task;
 
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
@@ -26,6 +27,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, CachePadded};
 use crate::tick::Time;
 use stripes::next_stripe_of_thread;
+use task::TimerTask;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
 ///
@@ -60,7 +62,7 @@ pub struct Timer {
 /// Keeps the engine alive, with a reference count of its own on a cache line of its own.
 type Link = Arc<CachePadded<Arc<Engine<TimerFrontend>>>>;
 
-type BoxedTask = Box<dyn FnOnce() + Send>;
+type BoxedTask = Box<dyn TimerTask>;
 
 /// The action of a due timer.
 enum TimerAction {
@@ -81,9 +83,15 @@ impl FrontendTypes for TimerFrontend {
 impl Frontend for TimerFrontend {
     fn access(_: &Arc<Engine<Self>>) {}
 
+    fn prefetch(due: &mut TimerAction) {
+        if let TimerAction::Run(task) = due {
+            task.prefetch();
+        }
+    }
+
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
-            TimerAction::Run(task) => task(),
+            TimerAction::Run(task) => task.run(),
             TimerAction::Wake(wake_up) => wake_up.wake(),
         }
     }
@@ -552,7 +560,10 @@ impl TimerReport {
                 .taken
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
-                    TimerAction::Run(task) => Some(TimerHandedBack { deadline, task }),
+                    TimerAction::Run(task) => Some(TimerHandedBack {
+                        deadline,
+                        task: task.into_closure(),
+                    }),
                     // `keep_back` has removed these.
                     TimerAction::Wake(_) => None,
                 })
