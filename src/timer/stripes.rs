@@ -37,7 +37,7 @@ fn stripe_of(thread: u32, before: u32, stripes: usize) -> usize {
     let turn = before / ARMED_IN_A_ROW % STRIPES_PER_THREAD;
     // Far apart, so that threads with consecutive numbers share few stripes. Odd, so that the
     // stripes belong to different shards.
-    let stride = stripes / STRIPES_PER_THREAD as usize | 1;
+    let stride = (stripes / STRIPES_PER_THREAD as usize) | 1;
     (thread as usize + turn as usize * stride) & (stripes - 1)
 }
 
