@@ -90,6 +90,11 @@ pub(crate) trait Frontend:
         Start::Once
     }
 
+    /// Reads what the payload points to, so that it is in the cache of this processor when the
+    /// payload runs. Called under the stripe's lock, so it must not run user code.
+    #[inline]
+    fn prefetch(_: &mut Self::Payload) {}
+
     /// Runs the payload, which is user code. Called without a lock and under `catch_unwind`.
     fn run(access: &Self::Access, info: &RunInfo<'_, Self::Key>, payload: Self::Payload);
 

@@ -16,7 +16,7 @@ use super::hasher::RandomState;
 use super::task::{RunTask, Task};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
-use crate::job::catch_panic;
+use crate::job::{catch_panic, prefetch};
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -309,6 +309,10 @@ where
 {
     fn start(&mut self, _: Time, _: Time) -> Start {
         Start::Once
+    }
+
+    fn prefetch(&mut self) {
+        prefetch(&mut self.make);
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {

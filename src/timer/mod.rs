@@ -1,8 +1,10 @@
 //! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
-//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into one
-//! stripe. `sleep.rs` has the same for tasks that await.
+//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a few
+//! stripes in turn. `sleep.rs` has the same for tasks that await.
 
 mod sleep;
+mod stripes;
+mod task;
 
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
@@ -21,8 +23,10 @@ use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, CachePadded, thread_local, unique_number};
+use crate::sync::{Arc, CachePadded};
 use crate::tick::Time;
+use stripes::next_stripe_of_thread;
+use task::TimerTask;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
 ///
@@ -57,7 +61,7 @@ pub struct Timer {
 /// Keeps the engine alive, with a reference count of its own on a cache line of its own.
 type Link = Arc<CachePadded<Arc<Engine<TimerFrontend>>>>;
 
-type BoxedTask = Box<dyn FnOnce() + Send>;
+type BoxedTask = Box<dyn TimerTask>;
 
 /// The action of a due timer.
 enum TimerAction {
@@ -78,9 +82,15 @@ impl FrontendTypes for TimerFrontend {
 impl Frontend for TimerFrontend {
     fn access(_: &Arc<Engine<Self>>) {}
 
+    fn prefetch(due: &mut TimerAction) {
+        if let TimerAction::Run(task) = due {
+            task.prefetch();
+        }
+    }
+
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
-            TimerAction::Run(task) => task(),
+            TimerAction::Run(task) => task.run(),
             TimerAction::Wake(wake_up) => wake_up.wake(),
         }
     }
@@ -92,18 +102,6 @@ impl Frontend for TimerFrontend {
     fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>) {
         taken.retain(|(_, _, due)| matches!(due, TimerAction::Run(_)));
     }
-}
-
-thread_local! {
-    /// A number per thread, which spreads threads over stripes.
-    static THREAD_NUMBER: u32 = unique_number();
-}
-
-/// Returns the stripe that takes the timers of the current thread.
-fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
-    let number = THREAD_NUMBER.with(|number| *number);
-    // The number of stripes is a power of two.
-    number as usize & (engine.shards().stripes() - 1)
 }
 
 /// Options of a [`Timer`].
@@ -233,7 +231,7 @@ impl Timer {
         let engine = self.server.engine();
         let reading = engine.reading_for(delay);
         let (deadline, now) = (reading.after(delay), reading.low());
-        let stripe = stripe_of_thread(engine);
+        let stripe = next_stripe_of_thread(engine);
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
         match engine.arm_keyless(stripe, task, action, deadline, now) {
@@ -558,7 +556,10 @@ impl TimerReport {
                 .taken
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
-                    TimerAction::Run(task) => Some(TimerHandedBack { deadline, task }),
+                    TimerAction::Run(task) => Some(TimerHandedBack {
+                        deadline,
+                        task: task.into_closure(),
+                    }),
                     // `keep_back` has removed these.
                     TimerAction::Wake(_) => None,
                 })

@@ -15,7 +15,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Link, Timer, TimerAction, stripe_of_thread};
+use super::stripes::next_stripe_of_thread;
+use super::{Link, Timer, TimerAction};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
@@ -222,7 +223,7 @@ impl Timer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
-        let stripe = stripe_of_thread(self.server.engine());
+        let stripe = next_stripe_of_thread(self.server.engine());
         Sleep {
             link: Arc::clone(&self.links[stripe]),
             deadline,
@@ -351,7 +352,7 @@ impl Sleep {
     /// Arms the sleep with the waker of the current poll.
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
-        let stripe = stripe_of_thread(engine);
+        let stripe = next_stripe_of_thread(engine);
         let wake_up = WakeUp(Some(context.waker().clone()));
         let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
         let (refusal, mut unused) = match armed {
