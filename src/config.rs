@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::clock::Clock;
+#[cfg(any(test, feature = "test-util"))]
+use crate::clock::ManualClock;
 use crate::error::BuildError;
 use crate::tick::TickSize;
 
@@ -61,6 +63,24 @@ impl Config {
             backlog: 65_536,
             injector: 65_536,
         }
+    }
+
+    /// Returns the clock of a scheduler with threads.
+    #[cfg(not(loom))]
+    pub(crate) fn own_clock(&self) -> Clock {
+        self.clock.clone().unwrap_or_else(Clock::fast)
+    }
+
+    /// Returns the clock of a scheduler that a test steps, and what moves it. A manual clock that was given
+    /// is shared with the test.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn stepped_clock(&self) -> (Clock, ManualClock) {
+        let given = self.clock.as_ref();
+        if let Some((clock, hand)) = given.and_then(|clock| Some((clock, clock.as_manual()?))) {
+            return (clock.clone(), hand);
+        }
+        let hand = ManualClock::new();
+        (Clock::manual(&hand), hand)
     }
 
     /// Checks all options, and fills in the defaults for a machine with this many cores.

@@ -170,7 +170,7 @@ macro_rules! engine_options {
             self
         }
 
-        /// Sets the clock. The default is [`Clock::system`]($crate::clock::Clock::system).
+        /// Sets the clock. The default is [`Clock::fast`]($crate::clock::Clock::fast).
         ///
         /// # Examples
         ///

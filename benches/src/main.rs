@@ -36,6 +36,11 @@ mod workloads;
 
 use std::process::ExitCode;
 
+/// For runs that ask what another allocator changes.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use cli::Command;
 
 fn main() -> ExitCode {

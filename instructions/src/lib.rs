@@ -25,6 +25,9 @@
 //! takes over 2 % less, and passes. It fails if a path has no stored count or a stored count has no path:
 //! store the baseline in the commit that adds, renames or removes a path.
 //!
+//! A path whose name ends with `_in_real_time` reads a clock that goes on meanwhile. Its count differs from run
+//! to run, and is shown and not judged.
+//!
 //! Paths are compiled with one codegen unit per crate. With the default of 16 a function that moves to
 //! another file can change which calls are inlined.
 //!

@@ -24,7 +24,7 @@ use tick::Time;
 
 #[path = "../../src/bounded_channel.rs"]
 mod bounded_channel;
-#[path = "../../src/clock.rs"]
+#[path = "../../src/clock/mod.rs"]
 mod clock;
 #[path = "../../src/config.rs"]
 mod config;

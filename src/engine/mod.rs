@@ -37,7 +37,7 @@ pub(crate) use threads::{Owner, Threads};
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Reading};
 use crate::config::Valid;
 use crate::executor::{Executor, Job, Pool, PoolConfig};
 use crate::job::{Claim, Ticket, catch_panic};
@@ -89,6 +89,11 @@ pub(crate) trait Frontend:
     fn start(_: &mut Self::Payload, _deadline: Time, _now: Time) -> Start {
         Start::Once
     }
+
+    /// Reads what the payload points to, so that it is in the cache of this processor when the
+    /// payload runs. Called under the stripe's lock, so it must not run user code.
+    #[inline]
+    fn prefetch(_: &mut Self::Payload) {}
 
     /// Runs the payload, which is user code. Called without a lock and under `catch_unwind`.
     fn run(access: &Self::Access, info: &RunInfo<'_, Self::Key>, payload: Self::Payload);
@@ -331,6 +336,30 @@ impl<F: Frontend> Engine<F> {
         self.clock.now()
     }
 
+    /// Returns the moment of a call, read in the cheapest way that the clock has.
+    #[inline]
+    pub(crate) fn reading(&self) -> Reading {
+        self.clock.reading()
+    }
+
+    /// The same, with the clock that tells more if the reading is not exact enough.
+    #[inline]
+    pub(crate) fn clock_and_reading(&self) -> (&Clock, Reading) {
+        (&self.clock, self.clock.reading())
+    }
+
+    /// Returns the moment of a call that decides whether `moment` has come.
+    #[inline]
+    pub(crate) fn reading_until(&self, moment: Time) -> Reading {
+        self.clock.reading().for_moment(moment, &self.clock)
+    }
+
+    /// Returns the moment of a call that counts `delay` from it.
+    #[inline]
+    pub(crate) fn reading_for(&self, delay: Duration) -> Reading {
+        self.clock.reading_for(delay)
+    }
+
     // === operations ===
 
     /// Runs `operate` under the stripe's lock, then does the deferred actions after unlocking.
@@ -364,7 +393,7 @@ impl<F: Frontend> Engine<F> {
 
     /// Takes the stripe's lock and admits an arming, which the caller makes under the same hold of
     /// the lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit<A>(
         &self,
         stripe: usize,
@@ -497,24 +526,19 @@ impl<F: Frontend<Key = ()>> Engine<F> {
     #[inline]
     pub(crate) fn arm_keyless<T>(
         &self,
-        stripe: usize,
-        mut value: T,
-        payload: impl Fn(T) -> F::Payload,
+        number: usize,
+        value: T,
+        payload: impl FnOnce(T) -> F::Payload,
         deadline: Time,
         now: Time,
     ) -> Result<EntryId, (Refusal, T)> {
-        loop {
-            let answer = self.with(stripe, |stripe| match stripe.admit_keyless() {
-                Ok(admission) => {
-                    let payload = payload(value);
-                    Ok(stripe.arm_keyless(admission, (), payload, deadline, now))
-                }
-                Err(refusal) => Err((refusal, value)),
-            });
-            match answer {
-                Err((refusal, unused)) if self.may_retry(refusal) => value = unused,
-                answer => return answer,
+        match self.admit(number, Stripe::admit_keyless) {
+            Ok((mut stripe, admission)) => {
+                let id = stripe.arm_keyless(admission, (), payload(value), deadline, now);
+                stripe.unlock();
+                Ok(id)
             }
+            Err(refusal) => Err((refusal, value)),
         }
     }
 }

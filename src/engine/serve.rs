@@ -379,7 +379,7 @@ impl<F: Frontend> Claim for Server<F> {
             let stripe = same[0].stripe as usize;
             let engine = &self.engine;
             engine.with(stripe, |stripe| {
-                stripe.prefetch_claims(same.iter().map(|ticket| ticket.slot));
+                stripe.prefetch_claims(same.iter().map(|ticket| ticket.slot), F::prefetch);
             });
         }
     }

@@ -437,7 +437,7 @@ where
 
     /// Starts the threads of a map with this delivery.
     fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = self.parts(clock, delivery, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(ExpiryMap::owning(Arc::clone(server.engine())))
@@ -455,14 +455,9 @@ where
         if let Some(hasher) = (self.hasher.hasher_mut() as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
-        let hand = self
-            .config
-            .clock
-            .as_ref()
-            .and_then(Clock::as_manual)
-            .unwrap_or_default();
+        let (clock, hand) = self.config.stepped_clock();
         let delivery = Delivery::Handler(Box::new(handler));
-        let built = self.parts(Clock::manual(&hand), delivery, Some(seed))?;
+        let built = self.parts(clock, delivery, Some(seed))?;
         Ok((built, hand))
     }
 

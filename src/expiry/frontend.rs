@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use super::{Expiry, ExpiryMap, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
+use crate::clock::{Clock, Reading};
 use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
+use crate::shard::{KeyHash, splitmix64};
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -112,31 +114,63 @@ pub(crate) struct MapEntry<V, T> {
 }
 
 impl<V, T: Default> MapEntry<V, T> {
-    /// Makes an entry that is in no group. `jitter_seed` seeds its jitter.
-    pub(super) fn new(value: V, expiry: Expiry, jitter_seed: u64, now: Time) -> Self {
-        let (idle, lifetime) = expiry.drawn(jitter_seed);
-        let end = after(now, lifetime);
-        MapEntry {
+    /// Makes an entry that is in no group, with its deadline and the reading from which that is counted. The hash
+    /// of its key seeds its jitter.
+    pub(super) fn new(
+        value: V,
+        expiry: Expiry,
+        hash: KeyHash,
+        reading: Reading,
+        clock: &Clock,
+    ) -> (Self, Time, Reading) {
+        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
+        let reading = reading.for_delay(idle.min(lifetime), clock);
+        let end = reading.after_nanos(lifetime);
+        let entry = MapEntry {
             tag: T::default(),
             value,
             idle,
             end,
-        }
+        };
+        (entry, reading.after_nanos(idle).min(end), reading)
     }
 }
 
 impl<V, T> MapEntry<V, T> {
-    /// Restarts the times of the entry under another expiry.
-    pub(super) fn set_expiry(&mut self, expiry: Expiry, jitter_seed: u64, now: Time) {
-        let (idle, lifetime) = expiry.drawn(jitter_seed);
+    /// Restarts the times of the entry under another expiry, and returns its deadline.
+    pub(super) fn set_expiry(
+        &mut self,
+        expiry: Expiry,
+        hash: KeyHash,
+        reading: Reading,
+        clock: &Clock,
+    ) -> Time {
+        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
+        let reading = reading.for_delay(idle.min(lifetime), clock);
         self.idle = idle;
-        self.end = after(now, lifetime);
+        self.end = reading.after_nanos(lifetime);
+        reading.after_nanos(idle).min(self.end)
     }
 
     /// Returns whether the entry's lifetime is not over.
     #[inline]
-    pub(super) fn lives(&self, now: Time) -> bool {
-        now < self.end
+    pub(super) fn lives(&self, reading: Reading, clock: &Clock) -> bool {
+        !reading.has_come(self.end, clock)
+    }
+
+    /// Returns the deadline that a touch at `now` gives, unless the entry's lifetime is over. `now` may be old,
+    /// so it does not tell that. The clock is not asked if there is no lifetime.
+    #[inline]
+    pub(super) fn touched_at(&self, now: Time, clock: &Clock) -> Option<Time> {
+        let lives = self.end == Time::MAX || self.lives(clock.reading(), clock);
+        lives.then(|| Reading::given(now).after_nanos(self.idle).min(self.end))
+    }
+
+    /// Returns the deadline that a touch gives, unless the entry's lifetime is over.
+    #[inline]
+    pub(super) fn touched(&self, reading: Reading, clock: &Clock) -> Option<Time> {
+        let reading = reading.for_both(self.idle, self.end, clock);
+        (reading.low() < self.end).then(|| reading.after_nanos(self.idle).min(self.end))
     }
 
     /// Converts the entry to what is delivered. The entry leaves its group first.
@@ -158,17 +192,12 @@ impl<V, T> MapEntry<V, T> {
             },
         }
     }
-
-    /// Returns the deadline that a touch at `now` gives.
-    #[inline]
-    pub(super) fn deadline(&self, now: Time) -> Time {
-        after(now, self.idle).min(self.end)
-    }
 }
 
-#[inline]
-fn after(now: Time, nanos: u64) -> Time {
-    Time::from_nanos(now.as_nanos().saturating_add(nanos))
+/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
+/// simulation repeats it.
+fn jitter_seed(hash: KeyHash, reading: Reading) -> u64 {
+    splitmix64(hash.0 ^ reading.low().as_nanos())
 }
 
 pub(super) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash};
 use super::frontend::MapEntry;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::members::Member;
-use super::touch::{jitter_seed, touch_slot};
+use super::touch::touch_slot;
 use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
 use crate::scheduler::RandomState;
@@ -175,9 +175,10 @@ where
     {
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
-        let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
-        let deadline = session.deadline(now);
+        let reading = self.engine.reading();
+        let clock = self.engine.clock();
+        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
+        let now = reading.low();
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership
         // leaves the group before the drop of the key, which is user code.
@@ -289,11 +290,14 @@ where
         loop {
             // The stripe's lock must be released before the group's lock is taken (GROUP-1), so
             // this looks twice and compares the ids.
-            let now = self.now();
+            let (clock, reading) = self.engine.clock_and_reading();
             let (id, place) = self.engine.shards().peek(number, |stripe| {
                 let slot = stripe.find(hash, key)?;
                 let (session, _) = stripe.pending_payload(slot)?;
-                let membership = session.tag.as_ref().filter(|_| session.lives(now))?;
+                let membership = session
+                    .tag
+                    .as_ref()
+                    .filter(|_| session.lives(reading, clock))?;
                 Some((stripe.pending_id(slot)?, membership.location()))
             })?;
             if let Some(group) = place.group_of(member(number, id)) {
@@ -334,7 +338,7 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         let members = self.groups().members(self.group_hash(group), group);
         // Separate vectors, declared outside the lock: see `iter`.
         let mut keys = Vec::with_capacity(members.len());
@@ -345,7 +349,7 @@ where
                     if let Some(slot) = stripe.pending_slot(member.id)
                         && let Some((session, _)) = stripe.pending_payload(slot)
                         && let Some(key) = stripe.key(slot)
-                        && session.lives(now)
+                        && session.lives(reading, clock)
                     {
                         keys.push(key.clone());
                         values.push(session.value.clone());
@@ -385,14 +389,14 @@ where
         G: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         let members = self.groups().members(self.group_hash(group), group);
         let mut alive = 0;
         for (stripe, portion) in portions(&members) {
             self.engine.with(stripe, |stripe| {
                 for member in portion {
                     if let Some(slot) = stripe.pending_slot(member.id) {
-                        alive += usize::from(touch_slot(stripe, slot, now).is_alive());
+                        alive += usize::from(touch_slot(stripe, slot, reading, clock).is_alive());
                     }
                 }
             });

@@ -3,8 +3,10 @@
 use std::hash::Hash;
 
 use super::frontend::MapEntry;
-use super::touch::jitter_seed;
 use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
+use crate::clock::{Clock, Reading};
+use crate::shard::{Admission, KeyHash, Stripe};
+use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -73,7 +75,39 @@ where
         value: V,
         expiry: Expiry,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, expiry, false)
+        self.put(key, value, expiry, self.engine.reading(), false)
+    }
+
+    /// Calls [`insert`](Self::insert) with the entry's times counted from `now`, a time of the
+    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock. Use
+    /// it in an event loop that reads the clock once per iteration.
+    ///
+    /// The entry never expires before `now` plus its time. An entry whose time has passed already
+    /// expires at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`insert`](Self::insert).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let idle = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(idle)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// let now = map.now();
+    /// for (key, name) in [(7, "Ada"), (8, "Grace")] {
+    ///     map.insert_at(key, name, now)?;
+    /// }
+    /// assert_eq!(map.deadline(&8), Some(now + idle));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn insert_at(&self, key: K, value: V, now: Time) -> Result<Inserted<V>, InsertError<K, V>> {
+        self.put(key, value, self.expiry(), Reading::given(now), false)
     }
 
     /// Inserts an entry; `if_absent` refuses to replace one that lives.
@@ -82,23 +116,18 @@ where
         key: K,
         value: V,
         expiry: Expiry,
+        reading: Reading,
         if_absent: bool,
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
-        let now = self.now();
-        let session = MapEntry::new(value, expiry, jitter_seed(hash, now), now);
-        let deadline = session.deadline(now);
+        let clock = self.engine.clock();
+        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
+        let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its
             // delivery.
-            let slot = if if_absent {
-                stripe.find(hash, &key)
-            } else {
-                None
-            };
-            let session = slot.and_then(|slot| stripe.pending_payload(slot));
-            let is_over = session.is_some_and(|(session, _)| !session.lives(now));
-            stripe.admit(hash, &key, if_absent && !is_over)
+            let if_absent = if_absent && !is_over(stripe, hash, &key, reading, clock);
+            stripe.admit(hash, &key, if_absent)
         });
         let (mut stripe, admission) = match admitted {
             Ok(admitted) => admitted,
@@ -110,17 +139,21 @@ where
                 });
             }
         };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            stripe.arm_vacant(hash, key, session, deadline, now);
-            return Ok(Inserted::New);
+        match admission {
+            Admission::Vacant(vacancy) => {
+                stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
+                stripe.unlock();
+                Ok(Inserted::New)
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, session, deadline, now);
+                drop(stripe);
+                Ok(match arming.dropped {
+                    (_key, None) => Inserted::New,
+                    (_key, Some(old)) => Inserted::Replaced(old.value),
+                })
+            }
         }
-        let arming = stripe.arm(admission, hash, key, session, deadline, now);
-        drop(stripe);
-        Ok(match arming.dropped {
-            (_key, None) => Inserted::New,
-            (_key, Some(old)) => Inserted::Replaced(old.value),
-        })
     }
 
     /// Like [`insert`](Self::insert), unless there is an entry for the key. An entry whose lifetime
@@ -147,7 +180,7 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
-        self.put(key, value, self.expiry(), true)
+        self.put(key, value, self.expiry(), self.engine.reading(), true)
     }
 
     /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`
@@ -208,4 +241,19 @@ where
             given = (error.key, error.value);
         }
     }
+}
+
+/// Returns whether there is an entry for `key` whose lifetime is over.
+#[inline(never)]
+fn is_over<K: Eq, V, T>(
+    stripe: &Stripe<K, MapEntry<V, T>>,
+    hash: KeyHash,
+    key: &K,
+    reading: Reading,
+    clock: &Clock,
+) -> bool {
+    stripe
+        .find(hash, key)
+        .and_then(|slot| stripe.pending_payload(slot))
+        .is_some_and(|(session, _)| !session.lives(reading, clock))
 }

@@ -72,11 +72,13 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.shards().peek(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, deadline) = stripe.pending_payload(slot)?;
-            session.lives(now).then(|| look(&session.value, deadline))
+            session
+                .lives(reading, clock)
+                .then(|| look(&session.value, deadline))
         })
     }
 
@@ -106,11 +108,13 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload_mut(slot)?;
-            session.lives(now).then(|| change(&mut session.value))
+            session
+                .lives(reading, clock)
+                .then(|| change(&mut session.value))
         })
     }
 
@@ -193,11 +197,23 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let cancelling = self.engine.with(stripe, |stripe| stripe.cancel(hash, key));
+        let mut stripe = self.engine.lock(stripe);
+        let Ok(line) = stripe.search(hash, key) else {
+            return Removed::NotFound;
+        };
+        if let Some((deadline, _key, session)) = stripe.cancel_line(line) {
+            stripe.unlock();
+            return Removed::Removed {
+                value: session.value,
+                deadline,
+            };
+        }
+        let cancelling = stripe.cancel_running(line.slot);
+        drop(stripe);
         match cancelling {
             Cancelling::Cancelled {
                 deadline,
-                dropped: (_key, Some(session)),
+                dropped: (_, Some(session)),
                 ..
             } => Removed::Removed {
                 value: session.value,

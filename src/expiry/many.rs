@@ -59,7 +59,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized + 'a,
     {
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         let located = by_stripe(self.engine.shards().stripes(), keys, |key| {
             self.hash_of(key)
         });
@@ -72,7 +72,7 @@ where
             let mut slots = slots.iter();
             group.each(|stripe, located_key| {
                 if let Some(Some(slot)) = slots.next() {
-                    answers[located_key.index as usize] = touch_slot(stripe, *slot, now);
+                    answers[located_key.index as usize] = touch_slot(stripe, *slot, reading, clock);
                 }
             });
         });
@@ -115,7 +115,7 @@ where
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn retain(&self, mut keep: impl FnMut(&K, &mut V) -> bool) -> usize {
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         let mut removed = 0;
         let mut garbage = Vec::new();
         for stripe in self.engine.stripes_of(None) {
@@ -128,7 +128,9 @@ where
                             from,
                             PORTION,
                             // An entry whose lifetime is over is left to its delivery.
-                            |key, session, _| !session.lives(now) || keep(key, &mut session.value),
+                            |key, session, _| {
+                                !session.lives(reading, clock) || keep(key, &mut session.value)
+                            },
                             &mut garbage,
                         )
                     })
@@ -327,13 +329,13 @@ where
             if stripe >= shards.stripes() {
                 return None;
             }
-            let now = self.map.now();
+            let (clock, reading) = self.map.engine.clock_and_reading();
             // Separate vectors, declared outside the lock: if a clone panics under the lock, the
             // earlier clones are dropped without it.
             let (mut keys, mut values) = (Vec::new(), Vec::new());
             let on = shards.peek(stripe, |stripe| {
                 stripe.for_each_range(from, PORTION, |key, session, _| {
-                    if session.lives(now) {
+                    if session.lives(reading, clock) {
                         keys.push(key.clone());
                         values.push(session.value.clone());
                     }

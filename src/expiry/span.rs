@@ -96,30 +96,18 @@ impl Expiry {
         self
     }
 
-    /// Returns the times to idle and to live of an entry with this jitter seed, in nanoseconds;
-    /// `u64::MAX` means forever.
-    pub(super) fn drawn(&self, jitter_seed: u64) -> (u64, u64) {
+    /// Returns the times to idle and to live of an entry, in nanoseconds; `u64::MAX` means forever.
+    /// `jitter_seed` is called only if there is jitter.
+    #[inline]
+    pub(super) fn drawn(&self, jitter_seed: impl FnOnce() -> u64) -> (u64, u64) {
         if self.jitter == 0 {
             return (self.idle, self.lifetime);
         }
+        let seed = jitter_seed();
         (
-            self.jittered(self.idle, jitter_seed),
-            self.jittered(self.lifetime, jitter_seed),
+            jittered(self.idle, self.jitter, seed),
+            jittered(self.lifetime, self.jitter, seed),
         )
-    }
-
-    /// Adds the jitter to one time.
-    fn jittered(&self, nanos: u64, jitter_seed: u64) -> u64 {
-        if nanos == FOR_GOOD {
-            return nanos;
-        }
-        let most = u128::from(nanos) * u128::from(self.jitter) / 100;
-        // Bounded so that the product below fits into 128 bits.
-        let most = most.min(u128::from(u64::MAX / 2));
-        // Drawn evenly from 0 to twice `most`, then shifted to the range from -most to +most.
-        let drawn = ((2 * most + 1) * u128::from(jitter_seed)) >> u64::BITS;
-        let jittered = u128::from(nanos) + drawn - most;
-        u64::try_from(jittered).unwrap_or(FOR_GOOD)
     }
 
     /// Returns the time to idle, if there is one.
@@ -133,6 +121,20 @@ impl Expiry {
     pub fn lifetime(&self) -> Option<Duration> {
         span(self.lifetime)
     }
+}
+
+/// Adds jitter to one time.
+fn jittered(nanos: u64, percent: u8, jitter_seed: u64) -> u64 {
+    if nanos == FOR_GOOD {
+        return nanos;
+    }
+    let most = u128::from(nanos) * u128::from(percent) / 100;
+    // Bounded so that the product below fits into 128 bits.
+    let most = most.min(u128::from(u64::MAX / 2));
+    // Drawn evenly from 0 to twice `most`, then shifted to the range from -most to +most.
+    let drawn = ((2 * most + 1) * u128::from(jitter_seed)) >> u64::BITS;
+    let jittered = u128::from(nanos) + drawn - most;
+    u64::try_from(jittered).unwrap_or(FOR_GOOD)
 }
 
 impl Default for Expiry {
@@ -150,18 +152,18 @@ mod tests {
     fn jitter_stays_within_its_percentage_and_uses_all_of_it() {
         let second = Duration::from_secs(1);
         let expiry = Expiry::NEVER.time_to_idle(100 * second).jitter(10);
-        assert_eq!(expiry.drawn(0), (90_000_000_000, FOR_GOOD));
-        assert_eq!(expiry.drawn(u64::MAX), (110_000_000_000, FOR_GOOD));
-        assert_eq!(expiry.drawn(1 << 63).0, 100_000_000_000);
+        assert_eq!(expiry.drawn(|| 0), (90_000_000_000, FOR_GOOD));
+        assert_eq!(expiry.drawn(|| u64::MAX), (110_000_000_000, FOR_GOOD));
+        assert_eq!(expiry.drawn(|| 1 << 63).0, 100_000_000_000);
         let whole = Expiry::NEVER.time_to_live(second).jitter(255);
-        assert_eq!(whole.drawn(0), (FOR_GOOD, 0));
-        assert_eq!(whole.drawn(u64::MAX), (FOR_GOOD, 2_000_000_000));
+        assert_eq!(whole.drawn(|| 0), (FOR_GOOD, 0));
+        assert_eq!(whole.drawn(|| u64::MAX), (FOR_GOOD, 2_000_000_000));
         let longest = Expiry::NEVER
             .time_to_idle(Duration::from_nanos(FOR_GOOD - 1))
             .jitter(100);
-        assert_eq!(longest.drawn(u64::MAX).0, FOR_GOOD);
+        assert_eq!(longest.drawn(|| u64::MAX).0, FOR_GOOD);
         assert_eq!(
-            Expiry::NEVER.time_to_idle(second).drawn(u64::MAX).0,
+            Expiry::NEVER.time_to_idle(second).drawn(|| u64::MAX).0,
             1_000_000_000
         );
     }

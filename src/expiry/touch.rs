@@ -5,7 +5,8 @@ use std::hash::Hash;
 
 use super::frontend::MapEntry;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
-use crate::shard::{KeyHash, Stripe, splitmix64};
+use crate::clock::{Clock, Reading};
+use crate::shard::Stripe;
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -44,10 +45,59 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key);
-            slot.map_or(Touch::NotFound, |slot| touch_slot(stripe, slot, now))
+            slot.map_or(Touch::NotFound, |slot| {
+                touch_slot(stripe, slot, reading, clock)
+            })
+        })
+    }
+
+    /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
+    /// [map's clock](Self::now) that the caller has read before. For an entry without a lifetime, the
+    /// call does not read the clock. Use it in an event loop that reads the clock once per iteration.
+    ///
+    /// An old `now` does not move a deadline back. Then the answer is
+    /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
+    /// `now` that is ahead of the clock makes the entry live longer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{ExpiryMap, Touch};
+    /// let idle = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(idle)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// let before = map.now();
+    /// stepped.advance(Duration::from_secs(10));
+    /// let now = map.now();
+    /// assert_eq!(map.touch_at(&7, now), Touch::Touched { deadline: now + idle });
+    /// assert_eq!(map.touch_at(&7, before), Touch::Unchanged { deadline: now + idle });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn touch_at<Q>(&self, key: &Q, now: Time) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let clock = self.engine.clock();
+        self.engine.with(stripe, |stripe| {
+            let Some(slot) = stripe.find(hash, key) else {
+                return Touch::NotFound;
+            };
+            let Some((session, before)) = stripe.pending_payload(slot) else {
+                return Touch::Expired;
+            };
+            match session.touched_at(now, clock) {
+                Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, now),
+                None => Touch::Expired,
+            }
         })
     }
 
@@ -77,16 +127,16 @@ where
         V: Clone,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let slot = stripe.find(hash, key)?;
             let (session, _) = stripe.pending_payload(slot)?;
-            if !session.lives(now) {
+            if !session.lives(reading, clock) {
                 return None;
             }
             // Cloned before the touch: if `Clone` panics, nothing has changed.
             let value = session.value.clone();
-            touch_slot(stripe, slot, now);
+            touch_slot(stripe, slot, reading, clock);
             Some(value)
         })
     }
@@ -116,27 +166,20 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let now = self.now();
+        let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
             };
             let (deadline, before) = match stripe.pending_payload_mut(slot) {
-                Some((session, before)) if session.lives(now) => {
-                    session.set_expiry(expiry, jitter_seed(hash, now), now);
-                    (session.deadline(now), before)
+                Some((session, before)) if session.lives(reading, clock) => {
+                    (session.set_expiry(expiry, hash, reading, clock), before)
                 }
                 _ => return Touch::Expired,
             };
-            move_slot(stripe, slot, deadline, before, now)
+            move_slot(stripe, slot, deadline, before, reading.low())
         })
     }
-}
-
-/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
-/// simulation repeats it.
-pub(super) fn jitter_seed(hash: KeyHash, now: Time) -> u64 {
-    splitmix64(hash.0 ^ now.as_nanos())
 }
 
 /// Touches the entry in `slot`.
@@ -144,16 +187,17 @@ pub(super) fn jitter_seed(hash: KeyHash, now: Time) -> u64 {
 pub(super) fn touch_slot<K, V, T>(
     stripe: &mut Stripe<K, MapEntry<V, T>>,
     slot: u32,
-    now: Time,
+    reading: Reading,
+    clock: &Clock,
 ) -> Touch {
-    match stripe.pending_payload(slot) {
-        Some((session, before)) if session.lives(now) => {
-            // The thread that read the clock first may get the lock last. The later deadline that
-            // was reported by the other thread stands.
-            let deadline = session.deadline(now).max(before);
-            move_slot(stripe, slot, deadline, before, now)
-        }
-        _ => Touch::Expired,
+    let Some((session, before)) = stripe.pending_payload(slot) else {
+        return Touch::Expired;
+    };
+    match session.touched(reading, clock) {
+        // The thread that read the clock first may get the lock last. The later deadline that was
+        // reported by the other thread stands.
+        Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, reading.low()),
+        None => Touch::Expired,
     }
 }
 

@@ -127,7 +127,7 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build(self) -> Result<Scheduler<K, S>, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = self.parts(clock, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
         Ok(Scheduler::of(server))
@@ -143,14 +143,8 @@ where
         if let Some(hasher) = (&mut self.hasher as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
-        // A manual clock that was given is shared with the test.
-        let hand = self
-            .config
-            .clock
-            .as_ref()
-            .and_then(Clock::as_manual)
-            .unwrap_or_default();
-        let built = self.parts(Clock::manual(&hand), Some(seed))?;
+        let (clock, hand) = self.config.stepped_clock();
+        let built = self.parts(clock, Some(seed))?;
         Ok((built, hand))
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::answers::{Cancel, PullIn, Reschedule, TimerId, TimerInfo};
 use super::handle::Handle;
 use super::hasher::RandomState;
+use crate::job::drop_catching;
 use crate::tick::Time;
 
 /// Calls on one arming; see [`Handle::by_id`]. They are cheaper than by key, since nothing is
@@ -38,13 +39,14 @@ where
 {
     /// Like [`Handle::reschedule`].
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.handle.now();
-        self.move_to(now + delay, now)
+        let reading = self.handle.engine().reading_for(delay);
+        self.move_to(reading.after(delay), reading.low())
     }
 
     /// Like [`Handle::reschedule_at`].
     pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        self.move_to(at, self.handle.now())
+        let reading = self.handle.engine().reading_until(at);
+        self.move_to(at, reading.low())
     }
 
     fn move_to(&self, deadline: Time, now: Time) -> Reschedule {
@@ -64,6 +66,7 @@ where
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return PullIn::NotFound;
         };
+        // Exact, as in `Handle::pull_in`.
         let now = self.handle.now();
         self.handle
             .engine()
@@ -91,11 +94,18 @@ where
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return Cancel::NotFound;
         };
-        Handle::<K, S>::answer(
-            self.handle
-                .engine()
-                .with(stripe, |stripe| stripe.cancel_id(self.id.entry)),
-        )
+        let mut stripe = self.handle.engine().lock(stripe);
+        if let Some((deadline, key, task)) = stripe.cancel_armed_id(self.id.entry) {
+            stripe.unlock();
+            drop_catching((key, task));
+            return Cancel::Cancelled {
+                deadline,
+                running: false,
+            };
+        }
+        let cancelling = stripe.cancel_run(self.id.entry);
+        drop(stripe);
+        Handle::<K, S>::answer(cancelling)
     }
 
     /// Like [`Handle::get`]. An arming that waits for the end of its key's run is reported as

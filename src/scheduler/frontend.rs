@@ -179,6 +179,10 @@ where
         task.start(deadline, now)
     }
 
+    fn prefetch(task: &mut Task<K, S>) {
+        task.prefetch();
+    }
+
     /// Runs the task once, even if it could run again.
     fn run(handle: &Handle<K, S>, info: &RunInfo<'_, K>, task: Task<K, S>) {
         task.run(&Self::begin(handle, info));

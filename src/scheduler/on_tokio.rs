@@ -16,7 +16,7 @@ use super::hasher::RandomState;
 use super::task::{RunTask, Task};
 use crate::engine::{CancellationOfRun, Detached};
 use crate::error::ScheduleError;
-use crate::job::catch_panic;
+use crate::job::{catch_panic, prefetch};
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -160,8 +160,14 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let now = self.handle.now();
-        self.arm(key, now + delay, now, Upsert::Always, make)
+        let reading = self.handle.engine().reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::Always,
+            make,
+        )
     }
 
     /// Like [`Handle::schedule_at`].
@@ -179,7 +185,8 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.arm(key, at, self.handle.now(), Upsert::Always, make)
+        let reading = self.handle.engine().reading_until(at);
+        self.arm(key, at, reading.low(), Upsert::Always, make)
     }
 
     /// Like [`Handle::schedule_if_absent`].
@@ -197,8 +204,14 @@ where
         F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let now = self.handle.now();
-        self.arm(key, now + delay, now, Upsert::IfAbsent, make)
+        let reading = self.handle.engine().reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::IfAbsent,
+            make,
+        )
     }
 
     /// Boxes the closure and arms it.
@@ -296,6 +309,10 @@ where
 {
     fn start(&mut self, _: Time, _: Time) -> Start {
         Start::Once
+    }
+
+    fn prefetch(&mut self) {
+        prefetch(&mut self.make);
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {

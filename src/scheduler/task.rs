@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use super::firing::Firing;
 use super::hasher::RandomState;
 use super::repeat::{Cadence, Next};
+use crate::job::prefetch;
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -37,6 +38,10 @@ pub(crate) trait RunTask<K, S>: Send {
     /// Decides how the task starts. Called under the stripe's lock, so it must not run user code.
     fn start(&mut self, deadline: Time, now: Time) -> Start;
 
+    /// Reads the task, so that it is in the cache of this processor. Called under the stripe's lock,
+    /// so it must not run user code.
+    fn prefetch(&mut self);
+
     /// Runs the task for the last time. A task that continues after this call takes the run along
     /// and sets `detached`. `None` means that the run is part of another run, which the task must
     /// leave alone.
@@ -65,6 +70,10 @@ where
         Start::Once
     }
 
+    fn prefetch(&mut self) {
+        prefetch(&mut self.0);
+    }
+
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, _: Option<&mut bool>) {
         let Once(task) = *self;
         task(firing);
@@ -83,6 +92,11 @@ where
     /// Decides how the task starts. Called under the stripe's lock.
     pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
         self.0.start(deadline, now)
+    }
+
+    /// Reads the task into the cache. Called under the stripe's lock.
+    pub(super) fn prefetch(&mut self) {
+        self.0.prefetch();
     }
 
     /// Runs a task that runs once, and sets `detached` if the run continues.

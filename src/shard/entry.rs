@@ -206,32 +206,43 @@ impl<K, V> Table<K, V> {
     /// Takes a free slot and fills it with the entry that `make` builds for the new generation.
     /// Returns the slot and the generation. There is a free slot, since
     /// [`has_room`](Self::has_room) was asked under the same lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn occupy(
         &mut self,
         floors: &Floors,
         make: impl FnOnce(u32) -> Armed<K, V>,
     ) -> (u32, u32) {
         if self.free == NIL {
-            let generation = floors.first(self.slots.len());
-            return match self.slots.push(Slot::Armed(make(generation))) {
-                Ok(slot) => (slot, generation),
-                Err(_) => unreachable!("`has_room` returned true under this lock"),
-            };
+            self.add_slot(floors);
         }
         let slot = self.free;
         let entry = &mut self.slots[slot];
         let Slot::Free(vacant) = entry else {
             unreachable!("ENTRY-2: only free slots are on the free list");
         };
-        let generation = vacant.generation + 1;
-        self.free = vacant.next;
+        let (generation, next) = (vacant.generation + 1, vacant.next);
         *entry = Slot::Armed(make(generation));
+        self.free = next;
         (slot, generation)
     }
 
+    /// Adds a slot to the empty free list.
+    #[inline(never)]
+    fn add_slot(&mut self, floors: &Floors) {
+        let vacant = Vacant {
+            next: NIL,
+            generation: floors.first(self.slots.len()) - 1,
+            end: End::Ran,
+            ticket: false,
+        };
+        match self.slots.push(Slot::Free(vacant)) {
+            Ok(slot) => self.free = slot,
+            Err(_) => unreachable!("`has_room` returned true under this lock"),
+        }
+    }
+
     /// Frees a slot and returns its content, which the caller drops after unlocking.
-    #[inline]
+    #[inline(always)]
     pub(super) fn vacate(&mut self, slot: u32, end: End) -> Slot<K, V> {
         let entry = &mut self.slots[slot];
         let (generation, ticket) = match entry {
@@ -239,19 +250,29 @@ impl<K, V> Table<K, V> {
             Slot::Running(busy) => (busy.newest, false),
             Slot::Free(_) => unreachable!("only a slot in use is vacated"),
         };
-        let mut next = NIL;
         // Otherwise the claim of the ticket lists the slot (ENTRY-2), or it is retired (ENTRY-3).
-        if Self::may_be_listed(generation, ticket) {
-            next = self.free;
-            self.free = slot;
-        }
+        let is_listed = Self::may_be_listed(generation, ticket);
         let vacant = Vacant {
-            next,
+            next: if is_listed { self.free } else { NIL },
             generation,
             end,
             ticket,
         };
-        std::mem::replace(entry, Slot::Free(vacant))
+        let content = std::mem::replace(entry, Slot::Free(vacant));
+        if is_listed {
+            self.free = slot;
+        }
+        content
+    }
+
+    /// Frees a slot if its entry is Pending or Queued. Returns that entry.
+    #[inline(always)]
+    pub(super) fn vacate_armed(&mut self, slot: u32, end: End) -> Option<Armed<K, V>> {
+        self.armed(slot)?;
+        match self.vacate(slot, end) {
+            Slot::Armed(armed) => Some(armed),
+            Slot::Running(_) | Slot::Free(_) => unreachable!("it was armed"),
+        }
     }
 
     /// Returns whether a slot belongs on the free list: no ticket is under way for it (ENTRY-2),

@@ -6,7 +6,12 @@
 //! - A call that arms or cancels holds a [`StripeGuard`]. It drops some keys and values without the
 //!   lock, or returns them to its caller. With a closure, each of those would need a variable
 //!   outside.
+//!
+//! A guard costs what a closure costs, as long as it stays in registers: it is inlined, and no
+//! function that is not inlined gets it by reference. So it is taken apart before its drop calls
+//! anything.
 
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
 use super::{DeferredActions, Locked, Shards, Stripe};
@@ -23,33 +28,55 @@ pub(crate) trait RunDeferred<K, V> {
 /// A stripe under its lock. The drop publishes the due moment, releases the lock, and then performs
 /// the deferred actions.
 pub(crate) struct StripeGuard<'a, K, V, O: RunDeferred<K, V>> {
-    /// Present until the drop.
-    locked: Option<Locked<'a, K, V>>,
+    /// Present until the release. Never dropped as a field, which would be a second release.
+    locked: ManuallyDrop<Option<Locked<'a, K, V>>>,
     owner: &'a O,
     number: usize,
 }
 
 impl<'a, K, V, O: RunDeferred<K, V>> StripeGuard<'a, K, V, O> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(owner: &'a O, number: usize) -> Self
     where
         K: 'a,
         V: 'a,
     {
         StripeGuard {
-            locked: Some(Locked::new(owner.shards(), number)),
+            locked: ManuallyDrop::new(Some(Locked::new(owner.shards(), number))),
             owner,
             number,
         }
     }
 
-    /// Unlocks and performs the deferred actions.
-    #[inline(never)]
-    fn perform(&mut self) {
+    /// Does what the drop does, but inlined into its caller: for the usual way through a call.
+    #[inline(always)]
+    pub(crate) fn unlock(mut self) {
         if let Some(locked) = self.locked.take() {
-            let deferred = self.owner.shards().publish(self.number, locked);
-            self.owner.run_deferred(self.number, deferred);
+            Self::release(self.owner, self.number, locked);
         }
+    }
+
+    #[inline(always)]
+    fn release(owner: &O, number: usize, locked: Locked<'a, K, V>) {
+        // Most operations leave nothing to do, so only the test is inlined.
+        if locked.0.has_deferred() {
+            Self::perform(owner, number, locked);
+        }
+    }
+
+    /// Does the same for drops, which are not the usual way: not inlined into each early return
+    /// and unwinding.
+    #[inline(never)]
+    fn release_in_drop(owner: &O, number: usize, locked: Locked<'a, K, V>) {
+        Self::release(owner, number, locked);
+    }
+
+    /// Unlocks and performs the deferred actions.
+    #[cold]
+    #[inline(never)]
+    fn perform(owner: &O, number: usize, locked: Locked<'a, K, V>) {
+        let deferred = owner.shards().publish(number, locked);
+        owner.run_deferred(number, deferred);
     }
 }
 
@@ -58,7 +85,7 @@ impl<K, V, O: RunDeferred<K, V>> Deref for StripeGuard<'_, K, V, O> {
 
     #[inline]
     fn deref(&self) -> &Stripe<K, V> {
-        match &self.locked {
+        match &*self.locked {
             Some(locked) => &locked.0,
             None => unreachable!("the lock is held until the drop"),
         }
@@ -68,7 +95,7 @@ impl<K, V, O: RunDeferred<K, V>> Deref for StripeGuard<'_, K, V, O> {
 impl<K, V, O: RunDeferred<K, V>> DerefMut for StripeGuard<'_, K, V, O> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Stripe<K, V> {
-        match &mut self.locked {
+        match &mut *self.locked {
             Some(locked) => &mut locked.0,
             None => unreachable!("the lock is held until the drop"),
         }
@@ -76,11 +103,10 @@ impl<K, V, O: RunDeferred<K, V>> DerefMut for StripeGuard<'_, K, V, O> {
 }
 
 impl<K, V, O: RunDeferred<K, V>> Drop for StripeGuard<'_, K, V, O> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        // Most operations leave nothing to do, so only the test is inlined into every call.
-        if self.has_deferred() {
-            self.perform();
+        if let Some(locked) = self.locked.take() {
+            Self::release_in_drop(self.owner, self.number, locked);
         }
     }
 }

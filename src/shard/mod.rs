@@ -45,8 +45,8 @@ use finalize_hash::HashFinalizer;
 pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
-    Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo, EntryPhase, Index,
-    KeyHash, Moving, Refusal, RunEvent, Start, Stripe, Taken,
+    Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
+    EntryPhase, Index, KeyHash, Moving, Refusal, RunEvent, Start, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
@@ -126,7 +126,7 @@ pub(crate) struct Layout {
 struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 
 impl<'a, K, V> Locked<'a, K, V> {
-    #[inline]
+    #[inline(always)]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
         let no_calls = ReentrancyGuard::begin();
         let stripe = if no_calls.is_inert() {

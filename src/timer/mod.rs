@@ -1,15 +1,16 @@
 //! The keyless front end: timers that run once and are named by a handle, like `newTimeout` of
-//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into one
-//! stripe. `sleep.rs` has the same for tasks that await.
+//! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a few
+//! stripes in turn. `sleep.rs` has the same for tasks that await.
 
 mod sleep;
+mod stripes;
+mod task;
 
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{
     Ending, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Lifecycle, RunInfo, Server,
@@ -22,8 +23,10 @@ use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, CachePadded, thread_local, unique_number};
+use crate::sync::{Arc, CachePadded};
 use crate::tick::Time;
+use stripes::next_stripe_of_thread;
+use task::TimerTask;
 
 /// Timers without keys, each with a [`Timeout`] to cancel or move it by.
 ///
@@ -58,7 +61,7 @@ pub struct Timer {
 /// Keeps the engine alive, with a reference count of its own on a cache line of its own.
 type Link = Arc<CachePadded<Arc<Engine<TimerFrontend>>>>;
 
-type BoxedTask = Box<dyn FnOnce() + Send>;
+type BoxedTask = Box<dyn TimerTask>;
 
 /// The action of a due timer.
 enum TimerAction {
@@ -79,9 +82,15 @@ impl FrontendTypes for TimerFrontend {
 impl Frontend for TimerFrontend {
     fn access(_: &Arc<Engine<Self>>) {}
 
+    fn prefetch(due: &mut TimerAction) {
+        if let TimerAction::Run(task) = due {
+            task.prefetch();
+        }
+    }
+
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
-            TimerAction::Run(task) => task(),
+            TimerAction::Run(task) => task.run(),
             TimerAction::Wake(wake_up) => wake_up.wake(),
         }
     }
@@ -93,17 +102,6 @@ impl Frontend for TimerFrontend {
     fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>) {
         taken.retain(|(_, _, due)| matches!(due, TimerAction::Run(_)));
     }
-}
-
-thread_local! {
-    /// A number per thread, which spreads threads over stripes.
-    static THREAD_NUMBER: u32 = unique_number();
-}
-
-/// Returns the stripe that takes the timers of the current thread.
-fn stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
-    let number = THREAD_NUMBER.with(|number| *number);
-    number as usize % engine.shards().stripes()
 }
 
 /// Options of a [`Timer`].
@@ -135,7 +133,7 @@ impl TimerBuilder {
     ///
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
-        let clock = self.config.clock.clone().unwrap_or_else(Clock::system);
+        let clock = self.config.own_clock();
         let (server, ticker_states) = Engine::assemble(
             EngineParts {
                 config: self.config.validate(num_cpus::get())?,
@@ -231,9 +229,9 @@ impl Timer {
         F: FnOnce() + Send + 'static,
     {
         let engine = self.server.engine();
-        let now = engine.now();
-        let deadline = now + delay;
-        let stripe = stripe_of_thread(engine);
+        let reading = engine.reading_for(delay);
+        let (deadline, now) = (reading.after(delay), reading.low());
+        let stripe = next_stripe_of_thread(engine);
         let task = Box::new(task);
         let action = |task: Box<F>| TimerAction::Run(task);
         match engine.arm_keyless(stripe, task, action, deadline, now) {
@@ -372,30 +370,27 @@ impl Timeout {
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
     pub fn cancel(&self) -> Cancel {
-        // Dropped without the lock.
-        let mut task = None;
-        let answer = self.link.with(self.stripe, |stripe| {
-            match stripe.cancel_id(self.id) {
-                Cancelling::Cancelled {
-                    deadline, dropped, ..
-                } => {
-                    // Set under the lock, and read under it in `fate`: from here on another timer
-                    // may use the slot. Relaxed: the lock orders it.
-                    self.cancelled.store(true, Ordering::Relaxed);
-                    task = dropped.1;
-                    Cancel::Cancelled {
-                        deadline,
-                        running: false,
-                    }
-                }
+        let mut stripe = self.link.lock(self.stripe);
+        let Some((deadline, (), task)) = stripe.cancel_armed_id(self.id) else {
+            return match stripe.cancel_run(self.id) {
                 Cancelling::Running(_) => Cancel::Running,
                 Cancelling::NotFound => Cancel::NotFound,
-            }
-        });
+                Cancelling::Cancelled { .. } => {
+                    unreachable!("a timer without a key has no successor")
+                }
+            };
+        };
+        // Set under the lock, and read under it in `fate`: from here on another timer may use the
+        // slot. Relaxed: the lock orders it.
+        self.cancelled.store(true, Ordering::Relaxed);
+        stripe.unlock();
         // If the thread panics already, a panic of the task's drop would end the process; this
         // catches it.
         drop_catching(((), task));
-        answer
+        Cancel::Cancelled {
+            deadline,
+            running: false,
+        }
     }
 
     /// Moves the timer to `delay` from now.
@@ -413,10 +408,10 @@ impl Timeout {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let now = self.link.now();
+        let reading = self.link.reading_for(delay);
         self.link
             .with(self.stripe, |stripe| {
-                stripe.reschedule_id(self.id, now + delay, now, false)
+                stripe.reschedule_id(self.id, reading.after(delay), reading.low(), false)
             })
             .into()
     }
@@ -444,7 +439,7 @@ impl Timeout {
     /// # use tourbillon::Timer;
     /// # let timer = Timer::new()?;
     /// let timeout = timer.after(Duration::from_secs(60), || ())?;
-    /// assert!(timeout.remaining().is_some_and(|left| left <= Duration::from_secs(60)));
+    /// assert!(timeout.remaining().is_some_and(|left| left < Duration::from_secs(61)));
     /// timeout.cancel();
     /// assert_eq!(timeout.remaining(), None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -561,7 +556,10 @@ impl TimerReport {
                 .taken
                 .into_iter()
                 .filter_map(|(_, deadline, due)| match due {
-                    TimerAction::Run(task) => Some(TimerHandedBack { deadline, task }),
+                    TimerAction::Run(task) => Some(TimerHandedBack {
+                        deadline,
+                        task: task.into_closure(),
+                    }),
                     // `keep_back` has removed these.
                     TimerAction::Wake(_) => None,
                 })

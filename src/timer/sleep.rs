@@ -15,7 +15,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Link, Timer, TimerAction, stripe_of_thread};
+use super::stripes::next_stripe_of_thread;
+use super::{Link, Timer, TimerAction};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
@@ -201,7 +202,7 @@ impl Timer {
     /// # }
     /// ```
     pub fn sleep(&self, delay: Duration) -> Sleep {
-        self.sleep_until(self.now() + delay)
+        self.sleep_until(self.server.engine().reading_for(delay).after(delay))
     }
 
     /// Like [`sleep`](Self::sleep), until a time of the timer's clock.
@@ -222,7 +223,7 @@ impl Timer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
-        let stripe = stripe_of_thread(self.server.engine());
+        let stripe = next_stripe_of_thread(self.server.engine());
         Sleep {
             link: Arc::clone(&self.links[stripe]),
             deadline,
@@ -301,7 +302,7 @@ impl Sleep {
     /// ```
     #[must_use]
     pub fn is_elapsed(&self) -> bool {
-        self.link.now() >= self.deadline
+        self.link.reading_until(self.deadline).low() >= self.deadline
     }
 
     /// Restarts the sleep: it is over at `delay` from now. This takes constant time, and a single
@@ -324,7 +325,7 @@ impl Sleep {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset(&mut self, delay: Duration) {
-        self.reset_until(self.link.now() + delay);
+        self.reset_until(self.link.reading_for(delay).after(delay));
     }
 
     /// Like [`reset`](Self::reset), to a time of the timer's clock.
@@ -333,7 +334,7 @@ impl Sleep {
         let Some((stripe, id)) = self.armed else {
             return;
         };
-        let now = self.link.now();
+        let now = self.link.reading_until(deadline).low();
         let moved = self.link.with(stripe, |stripe| {
             stripe.reschedule_id(id, deadline, now, false)
         });
@@ -351,7 +352,7 @@ impl Sleep {
     /// Arms the sleep with the waker of the current poll.
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
-        let stripe = stripe_of_thread(engine);
+        let stripe = next_stripe_of_thread(engine);
         let wake_up = WakeUp(Some(context.waker().clone()));
         let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
         let (refusal, mut unused) = match armed {
@@ -404,7 +405,7 @@ impl Future for Sleep {
 
     /// Polls the sleep. After its end, every further poll is ready at once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let now = self.link.now();
+        let now = self.link.reading_until(self.deadline).low();
         // The clock decides first, so a poll after the deadline never reports an error.
         if now >= self.deadline {
             self.cancel();

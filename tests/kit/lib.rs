@@ -2,6 +2,7 @@
 //!
 //! What only the tests of leases need is beside those tests.
 
+pub mod clocks;
 pub mod drops;
 pub mod gate;
 pub mod ledger;

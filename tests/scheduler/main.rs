@@ -5,6 +5,7 @@ mod cancel;
 mod cancel_running;
 mod catch_up;
 mod firing;
+mod given;
 mod hashing;
 mod ids;
 mod keys;

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::wait::{next, until};
 use tourbillon::{
@@ -37,21 +37,51 @@ fn promise_1_never_early() {
             assert!(fired.at >= fired.deadline && fired.at < fired.deadline + TICK);
         }
     }
-    // And by the system's clock, as the task itself sees it.
-    let scheduler = Scheduler::<u64>::builder().build().unwrap();
-    let timers = scheduler.handle();
-    let (tell, told) = channel();
-    for key in 0..300 {
-        let tell = tell.clone();
-        let task = move |firing: &Firing<'_, u64>| {
-            let now = firing.handle().now();
-            tell.send(now >= firing.deadline()).unwrap();
-        };
-        timers
-            .schedule(key, Duration::from_micros(37 * key), task)
-            .unwrap();
+}
+
+#[test]
+fn promise_1_never_early_by_the_clocks_of_real_time() {
+    // As the task itself sees it, and as a thread sees it that read the time before the call. The
+    // delays of one half lie around a second, from which on a call may read the clock in a cheap way.
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u64>::builder().clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        let (tell, told) = channel();
+        for key in 0..600 {
+            let tell = tell.clone();
+            let begun = Instant::now();
+            let delay = Duration::from_micros(37 * key + if key < 300 { 0 } else { 990_000 });
+            let task = move |firing: &Firing<'_, u64>| {
+                let now = firing.handle().now();
+                let is_early = now < firing.deadline() || begun.elapsed() < delay;
+                tell.send(!is_early).unwrap();
+            };
+            timers.schedule(key, delay, task).unwrap();
+        }
+        assert!((0..600).all(|_| next(&told)));
     }
-    assert!((0..300).all(|_| next(&told)));
+}
+
+#[test]
+fn promise_1_a_deadline_is_at_most_a_millisecond_later_than_its_delay() {
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u64>::builder().clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        for millis in (0..2_000).chain(998..1_002) {
+            let delay = TICK * millis;
+            let begun = timers.now();
+            let deadline = timers.schedule(1, delay, |_| ()).unwrap().deadline;
+            let ended = timers.now();
+            let most = if delay >= Duration::from_secs(1) {
+                TICK
+            } else {
+                Duration::ZERO
+            };
+            assert!(deadline >= begun + delay && deadline <= ended + delay + most);
+        }
+    }
 }
 
 #[test]
@@ -164,51 +194,57 @@ fn promise_4_one_key_one_run() {
         std::thread::yield_now();
         inside.store(false, Ordering::SeqCst);
     }
-    let scheduler = Scheduler::<u32>::builder().workers(4).build().unwrap();
-    let timers = scheduler.handle();
-    let inside = Arc::new(AtomicBool::new(false));
-    let left = Arc::new(AtomicUsize::new(ROUNDS));
-    let (in_task, left_in_task) = (Arc::clone(&inside), Arc::clone(&left));
-    timers
-        .schedule(7, Duration::ZERO, move |firing| {
-            again(firing, &in_task, &left_in_task);
-        })
-        .unwrap();
-    until("all rounds ran", || {
-        timers.stats().ran as usize == ROUNDS && timers.stats().running == 0
-    });
-    assert_eq!(timers.stats().panicked, 0);
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u32>::builder().workers(4).clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        let inside = Arc::new(AtomicBool::new(false));
+        let left = Arc::new(AtomicUsize::new(ROUNDS));
+        let (in_task, left_in_task) = (Arc::clone(&inside), Arc::clone(&left));
+        timers
+            .schedule(7, Duration::ZERO, move |firing| {
+                again(firing, &in_task, &left_in_task);
+            })
+            .unwrap();
+        until("all rounds ran", || {
+            timers.stats().ran as usize == ROUNDS && timers.stats().running == 0
+        });
+        assert_eq!(timers.stats().panicked, 0);
+    }
 }
 
 #[test]
 fn promise_5_tasks_never_hold_up_ticks() {
-    let scheduler = Scheduler::<u32>::builder().workers(2).build().unwrap();
-    let timers = scheduler.handle();
-    let (release, released) = channel::<()>();
-    let released = Arc::new(Mutex::new(released));
-    // More than there are workers, and they wait for what comes after them.
-    for key in 0..5 {
-        let released = Arc::clone(&released);
-        timers
-            .schedule(key, TICK, move |_| {
-                let _ = released.lock().unwrap().recv();
-            })
-            .unwrap();
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u32>::builder().workers(2).clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        let (release, released) = channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        // More than there are workers, and they wait for what comes after them.
+        for key in 0..5 {
+            let released = Arc::clone(&released);
+            timers
+                .schedule(key, TICK, move |_| {
+                    let _ = released.lock().unwrap().recv();
+                })
+                .unwrap();
+        }
+        let (tell, told) = channel();
+        for key in 100..1_100 {
+            let tell = tell.clone();
+            timers
+                .schedule(key, TICK * 2, move |_| tell.send(()).unwrap())
+                .unwrap();
+        }
+        for _ in 0..1_000 {
+            next(&told);
+        }
+        assert!(timers.stats().workers > 2, "the pool has grown");
+        drop(release);
+        let report = scheduler.shutdown(Shutdown::RunNow).unwrap();
+        assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
     }
-    let (tell, told) = channel();
-    for key in 100..1_100 {
-        let tell = tell.clone();
-        timers
-            .schedule(key, TICK * 2, move |_| tell.send(()).unwrap())
-            .unwrap();
-    }
-    for _ in 0..1_000 {
-        next(&told);
-    }
-    assert!(timers.stats().workers > 2, "the pool has grown");
-    drop(release);
-    let report = scheduler.shutdown(Shutdown::RunNow).unwrap();
-    assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
 }
 
 #[test]

@@ -111,6 +111,13 @@ const PUBLISHED: &[Package] = &[
         knots: KNOTS,
         homonyms: HOMONYMS,
     },
+    // One function, without modules.
+    Package {
+        sources: "tsc/src",
+        layers: &[],
+        knots: &[],
+        homonyms: &[],
+    },
     Package {
         sources: "leases/src",
         layers: LEASES_LAYERS,
@@ -263,6 +270,7 @@ fn published() -> Vec<&'static str> {
 
 const EVERYTHING: &[&str] = &[
     "src",
+    "tsc",
     "leases",
     "tests",
     "examples",
@@ -329,6 +337,15 @@ fn there_is_no_unsafe_code() {
         ],
         rules::no_unsafe,
     );
+}
+
+#[test]
+fn the_counter_is_read_by_one_line_of_unsafe_code() {
+    let unsafe_code: Vec<String> = sources(&["tsc"])
+        .iter()
+        .flat_map(rules::unsafe_code)
+        .collect();
+    assert_eq!(unsafe_code.len(), 1, "{unsafe_code:?}");
 }
 
 #[test]

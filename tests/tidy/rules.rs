@@ -231,14 +231,18 @@ pub(crate) fn leftovers(source: &Source) -> Vec<String> {
 
 // === unsafe ===
 
-/// No unsafe code; the crate says so itself, first thing in its root.
-pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
-    let mut found: Vec<String> = source
-        .tokens
-        .iter()
+/// The places of unsafe code.
+pub(crate) fn unsafe_code(source: &Source) -> Vec<String> {
+    let tokens = source.tokens.iter();
+    tokens
         .filter(|token| token.is("unsafe"))
         .map(|token| complain(source, token.line, "unsafe code"))
-        .collect();
+        .collect()
+}
+
+/// No unsafe code; the crate says so itself, first thing in its root.
+pub(crate) fn no_unsafe(source: &Source) -> Vec<String> {
+    let mut found = unsafe_code(source);
     let promise = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];
     let begins = |tokens: &[Token]| {
         tokens.len() >= promise.len() && promise.iter().zip(tokens).all(|(text, t)| t.is(text))

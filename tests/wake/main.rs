@@ -99,20 +99,54 @@ fn c139_the_earlier_of_two_inserts_that_race_is_not_slept_through() {
 }
 
 #[test]
-fn c139_by_the_system_clock() {
+fn c139_by_the_clocks_of_real_time() {
     let _alone = alone();
-    let scheduler = Scheduler::<u32>::builder().shards(2).workers(2).build();
-    let scheduler = scheduler.unwrap();
-    let timers = scheduler.handle();
-    let (tell, told) = channel();
-    for round in 0..200 {
-        timers.schedule(u32::MAX - round, HOUR, |_| ()).unwrap();
-        let tell = tell.clone();
-        let delay = Duration::from_micros(u64::from(round) * 10);
-        timers
-            .schedule(round % 50, delay, move |_| tell.send(round).unwrap())
-            .unwrap();
-        assert_eq!(next(&told), round);
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u32>::builder()
+            .shards(2)
+            .workers(2)
+            .clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        let (tell, told) = channel();
+        for round in 0..200 {
+            timers.schedule(u32::MAX - round, HOUR, |_| ()).unwrap();
+            let tell = tell.clone();
+            let delay = Duration::from_micros(u64::from(round) * 10);
+            timers
+                .schedule(round % 50, delay, move |_| tell.send(round).unwrap())
+                .unwrap();
+            assert_eq!(next(&told), round);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn promise_6_no_work_by_the_clocks_of_real_time() {
+    use kit::naps::naps;
+    let _alone = alone();
+    for clock in kit::clocks::real() {
+        let builder = Scheduler::<u32>::builder()
+            .shards(1)
+            .workers(1)
+            .clock(clock);
+        let scheduler = builder.build().unwrap();
+        let timers = scheduler.handle();
+        timers.schedule(0, HOUR, |_| ()).unwrap();
+        until("the ticker sleeps", || naps("tb-tick-0") > 0);
+        let (ticker, worker) = (naps("tb-tick-0"), naps("tb-work-0"));
+        // Later deadlines and touches wake nobody, also when a call takes an anchor.
+        for key in 1..=5_000 {
+            timers.schedule(key, HOUR * 2, |_| ()).unwrap();
+            let _ = timers.reschedule(&key, HOUR * 3);
+        }
+        let woken = naps("tb-tick-0") - ticker;
+        // With many wheels, the first timer of each has its own moment of the next level.
+        assert!(woken <= NOISE + 40, "the ticker woke {woken} times");
+        let woken = naps("tb-work-0") - worker;
+        assert!(woken <= NOISE, "the worker woke {woken} times");
+        drop(scheduler.shutdown(tourbillon::Shutdown::HandBack));
     }
 }
 

@@ -49,18 +49,18 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let mut stripe = self.engine.lock(stripe);
-        let Some(slot) = stripe.find(hash, key) else {
+        let Ok(line) = stripe.search(hash, key) else {
             return Cancel::NotFound;
         };
-        if let Some((deadline, key, task)) = stripe.cancel_armed(slot) {
-            drop(stripe);
+        if let Some((deadline, key, task)) = stripe.cancel_line(line) {
+            stripe.unlock();
             drop_catching((key, task));
             return Cancel::Cancelled {
                 deadline,
                 running: false,
             };
         }
-        let cancelling = stripe.cancel_running(slot);
+        let cancelling = stripe.cancel_running(line.slot);
         drop(stripe);
         Self::answer(cancelling)
     }

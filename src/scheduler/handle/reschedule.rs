@@ -45,8 +45,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let now = self.now();
-        self.move_to(key, now + delay, now)
+        let reading = self.engine.reading_for(delay);
+        self.move_to(key, reading.after(delay), reading.low())
     }
 
     /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
@@ -70,7 +70,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.move_to(key, at, self.now())
+        let reading = self.engine.reading_until(at);
+        self.move_to(key, at, reading.low())
     }
 
     fn move_to<Q>(&self, key: &Q, deadline: Time, now: Time) -> Reschedule
@@ -112,6 +113,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        // Exact: the margin of a cheap reading would let the timer run later than it is asked to.
         let now = self.now();
         let (stripe, hash) = self.hash_of(key);
         self.engine

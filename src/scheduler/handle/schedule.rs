@@ -10,7 +10,7 @@ use super::super::task::{Once, Task};
 use super::{Handle, Upsert};
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
-use crate::shard::Refusal;
+use crate::shard::{Admission, Refusal};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -60,7 +60,51 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let now = self.now();
+        let reading = self.engine.reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::Always,
+            task,
+        )
+    }
+
+    /// Like [`schedule`](Self::schedule), with the delay counted from `now`, a time of the
+    /// [scheduler's clock](Self::now) that the caller has read before. The call does not read the
+    /// clock. Use it in an event loop that reads the clock once per iteration.
+    ///
+    /// The task never starts before `now` plus `delay`. If that has passed already, it is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<u64>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// let limit = Duration::from_secs(5);
+    /// let now = timers.now();
+    /// for request in 0..100 {
+    ///     timers.schedule_from(now, request, limit, |_| println!("too slow"))?;
+    /// }
+    /// assert_eq!(timers.get(&99).map(|timer| timer.deadline), Some(now + limit));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_from<F>(
+        &self,
+        now: Time,
+        key: K,
+        delay: Duration,
+        task: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
+    {
         self.arm(key, now + delay, now, Upsert::Always, task)
     }
 
@@ -87,7 +131,8 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        self.arm(key, at, self.now(), Upsert::Always, task)
+        let reading = self.engine.reading_until(at);
+        self.arm(key, at, reading.low(), Upsert::Always, task)
     }
 
     /// Like [`schedule`](Self::schedule), unless a timer is pending for the key. A running key
@@ -122,8 +167,14 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        let now = self.now();
-        self.arm(key, now + delay, now, Upsert::IfAbsent, task)
+        let reading = self.engine.reading_for(delay);
+        self.arm(
+            key,
+            reading.after(delay),
+            reading.low(),
+            Upsert::IfAbsent,
+            task,
+        )
     }
 
     /// Like [`schedule`](Self::schedule), at some time in `window`, counted from now. The time is
@@ -187,6 +238,7 @@ where
     }
 
     /// Arms a boxed task. A refusal returns it.
+    #[inline]
     pub(in crate::scheduler) fn arm_boxed<T>(
         &self,
         key: K,
@@ -203,25 +255,29 @@ where
             Ok(admitted) => admitted,
             Err(refusal) => return Err((refusal, task)),
         };
-        // The usual case, without the large answer of `arm`.
-        if admission.is_vacant() {
-            let id = stripe.arm_vacant(hash, key, boxed(task), deadline, now);
-            drop(stripe);
-            return Ok(Scheduled {
-                id: self.timer_id(number, id),
-                deadline,
-                replaced: None,
-                after_run: false,
-            });
+        let task = boxed(task);
+        match admission {
+            Admission::Vacant(vacancy) => {
+                let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
+                stripe.unlock();
+                Ok(Scheduled {
+                    id: self.timer_id(number, id),
+                    deadline,
+                    replaced: None,
+                    after_run: false,
+                })
+            }
+            Admission::Present(present) => {
+                let arming = stripe.arm_present(present, hash, key, task, deadline, now);
+                drop(stripe);
+                drop_catching(arming.dropped);
+                Ok(Scheduled {
+                    id: self.timer_id(number, arming.id),
+                    deadline,
+                    replaced: arming.replaced,
+                    after_run: arming.after_run,
+                })
+            }
         }
-        let arming = stripe.arm(admission, hash, key, boxed(task), deadline, now);
-        drop(stripe);
-        drop_catching(arming.dropped);
-        Ok(Scheduled {
-            id: self.timer_id(number, arming.id),
-            deadline,
-            replaced: arming.replaced,
-            after_run: arming.after_run,
-        })
     }
 }

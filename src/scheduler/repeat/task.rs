@@ -9,6 +9,7 @@ use super::super::task::RunTask;
 use super::cadence::Cadence;
 use super::next::IntoNext;
 use super::round::Round;
+use crate::job::prefetch;
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -41,6 +42,10 @@ where
 {
     fn start(&mut self, deadline: Time, now: Time) -> Start {
         self.cadence.start(deadline, now)
+    }
+
+    fn prefetch(&mut self) {
+        prefetch(&mut self.task);
     }
 
     fn run(mut self: Box<Self>, firing: &Firing<'_, K, S>, _: Option<&mut bool>) {

@@ -6,6 +6,7 @@ use std::mem::needs_drop;
 
 use super::super::waiter::Waiter;
 use super::EntryId;
+use super::index::Vacancy;
 use crate::tick::Time;
 
 /// The reason why an arming is refused. The stripe decides before the task is touched.
@@ -25,29 +26,25 @@ pub(crate) enum Refusal {
     UnderLock,
 }
 
-/// The permission to arm a key. It is valid while the lock is held.
-#[derive(Debug)]
-pub(crate) struct Admission(pub(super) Target);
+/// The permission to arm a key, with the state of that key. It is valid while the lock is held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Admission {
+    /// The key is absent.
+    Vacant(Vacancy),
+    /// The key is armed or runs.
+    Present(Present),
+}
 
-impl Admission {
-    /// Returns whether the key is absent.
-    #[inline]
-    pub(crate) fn is_vacant(&self) -> bool {
-        matches!(self.0, Target::Vacant)
-    }
+/// The permission to arm a key that is armed in this slot, or that runs with this index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Present {
+    Armed(u32),
+    Running(usize),
 }
 
 /// The permission to arm a timer without a key. It is valid while the lock is held.
 #[derive(Debug)]
 pub(crate) struct KeylessAdmission(pub(super) ());
-
-/// State of the key that was admitted: absent, armed in this slot, or running with this index.
-#[derive(Debug)]
-pub(super) enum Target {
-    Vacant,
-    Armed(u32),
-    Running(usize),
-}
 
 /// An accepted arming.
 #[derive(Debug)]
@@ -82,6 +79,17 @@ pub(crate) enum Cancelling<K, V> {
     },
     Running(EntryId),
     NotFound,
+}
+
+impl<K, V> Cancelling<K, V> {
+    /// Returns the result for an entry that was Pending or Queued.
+    pub(super) fn of_armed((deadline, key, value): (Time, K, V)) -> Self {
+        Cancelling::Cancelled {
+            deadline,
+            run: None,
+            dropped: (Some(key), Some(value)),
+        }
+    }
 }
 
 /// Entry info: id, deadline and phase of an entry.

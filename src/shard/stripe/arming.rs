@@ -1,9 +1,14 @@
 //! Arming of timers: in a free slot, in place of a pending arming, or as the successor of a run.
+//!
+//! The usual arming takes a free slot. Its steps are inlined into the front end's call, from the
+//! admission to the release of the lock, so that keys and payloads are not copied from step to
+//! step. Everything rare is in functions that are not inlined.
 
 use std::borrow::Borrow;
 
 use super::super::entry::{Armed, End, Phase, Slot};
-use super::answers::{Admission, Arming, KeylessAdmission, Refusal, Target};
+use super::answers::{Admission, Arming, KeylessAdmission, Present, Refusal};
+use super::index::Vacancy;
 use super::{EntryId, KeyHash, Stripe, StripeGate, Successor};
 use crate::tick::Time;
 use crate::wheel::WheelPosition;
@@ -11,6 +16,7 @@ use crate::wheel::WheelPosition;
 impl<K, V> Stripe<K, V> {
     /// Decides whether `key` may be armed. Takes a permit where one is needed, so the admission
     /// must be used.
+    #[inline(always)]
     pub(crate) fn admit<Q>(
         &mut self,
         hash: KeyHash,
@@ -24,61 +30,23 @@ impl<K, V> Stripe<K, V> {
         if self.gate != StripeGate::Open {
             return Err(self.refusal());
         }
-        // The only user code in here is `Eq` in this lookup. Everything that can refuse comes
+        // The only user code in here is `Eq` in this search. Everything that can refuse comes
         // before the permit is taken, so a refusal never has to give a permit back.
-        let target = match self.find(hash, key) {
-            None => Target::Vacant,
-            Some(slot) => match self.run_at(slot) {
-                None => Target::Armed(slot),
-                Some(run) => Target::Running(run),
-            },
-        };
-        let needs_permit = match &target {
-            Target::Vacant => {
-                if !self.table.has_room() {
-                    return Err(Refusal::NoSlot);
-                }
-                true
-            }
-            Target::Armed(_) if if_absent => return Err(Refusal::Occupied),
-            Target::Armed(slot) => {
-                // A replacement needs a new generation. Without one it needs another slot
-                // (ENTRY-3).
-                let exhausted = self
-                    .table
-                    .armed(*slot)
-                    .is_some_and(|armed| armed.generation == u32::MAX);
-                if exhausted && !self.table.has_room() {
-                    return Err(Refusal::NoSlot);
-                }
-                false
-            }
-            Target::Running(at) => {
-                let run = &self.runs[*at];
-                // Otherwise the key could run again before the waiting call returns.
-                if !run.waiters.is_empty() {
-                    return Err(Refusal::Closing);
-                }
-                if if_absent && (run.successor.is_some() || run.goes_on()) {
-                    return Err(Refusal::Occupied);
-                }
-                // A successor needs a new generation, and cannot move to another slot during the
-                // run.
-                if self.newest(run.id.slot) == u32::MAX {
-                    return Err(Refusal::NoSlot);
-                }
-                // A replaced successor passes its permit on, and so does a run that repeats
-                // (ROUND-1).
-                run.successor.is_none() && !run.holds_permit()
-            }
-        };
-        if needs_permit
-            && let Some(pool) = &self.bound
-            && !pool.take(&mut self.permits)
-        {
-            return Err(Refusal::NoPermit);
+        match self.search(hash, key) {
+            Err(vacancy) => self.admit_new().map(|()| Admission::Vacant(vacancy)),
+            Ok(line) => self
+                .admit_present(line.slot, if_absent)
+                .map(Admission::Present),
         }
-        Ok(Admission(target))
+    }
+
+    /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
+    #[inline]
+    pub(crate) fn admit_keyless(&mut self) -> Result<KeylessAdmission, Refusal> {
+        if self.gate != StripeGate::Open {
+            return Err(self.refusal());
+        }
+        self.admit_new().map(KeylessAdmission)
     }
 
     /// Returns the reason for a refusal by the gate.
@@ -90,25 +58,58 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
+    /// Admits an arming that takes a free slot.
     #[inline]
-    pub(crate) fn admit_keyless(&mut self) -> Result<KeylessAdmission, Refusal> {
-        if self.gate != StripeGate::Open {
-            return Err(self.refusal());
-        }
+    fn admit_new(&mut self) -> Result<(), Refusal> {
         if !self.table.has_room() {
             return Err(Refusal::NoSlot);
         }
-        if let Some(pool) = &self.bound
-            && !pool.take(&mut self.permits)
-        {
-            return Err(Refusal::NoPermit);
+        self.take_permit()
+    }
+
+    /// Decides whether the key of the entry in `slot` may be armed.
+    #[inline(never)]
+    fn admit_present(&mut self, slot: u32, if_absent: bool) -> Result<Present, Refusal> {
+        let Some(at) = self.run_at(slot) else {
+            if if_absent {
+                return Err(Refusal::Occupied);
+            }
+            // A replacement needs a new generation. Without one it needs another slot (ENTRY-3).
+            if self.newest(slot) == u32::MAX && !self.table.has_room() {
+                return Err(Refusal::NoSlot);
+            }
+            return Ok(Present::Armed(slot));
+        };
+        let run = &self.runs[at];
+        // Otherwise the key could run again before the waiting call returns.
+        if !run.waiters.is_empty() {
+            return Err(Refusal::Closing);
         }
-        Ok(KeylessAdmission(()))
+        if if_absent && (run.successor.is_some() || run.goes_on()) {
+            return Err(Refusal::Occupied);
+        }
+        // A successor needs a new generation, and cannot move to another slot during the run.
+        if self.newest(slot) == u32::MAX {
+            return Err(Refusal::NoSlot);
+        }
+        // A replaced successor passes its permit on, and so does a run that repeats (ROUND-1).
+        if run.successor.is_none() && !run.holds_permit() {
+            self.take_permit()?;
+        }
+        Ok(Present::Running(at))
+    }
+
+    /// Takes a permit if there is a bound.
+    #[inline]
+    fn take_permit(&mut self) -> Result<(), Refusal> {
+        match &self.bound {
+            Some(pool) if !pool.take(&mut self.permits) => Err(Refusal::NoPermit),
+            _ => Ok(()),
+        }
     }
 
     /// Arms a timer without a key, which is not in the index.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm_keyless(
         &mut self,
         _admission: KeylessAdmission,
@@ -119,14 +120,14 @@ impl<K, V> Stripe<K, V> {
     ) -> EntryId {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
-        self.arm_new(None, key, value, deadline, now)
+        self.occupy(0, key, value, deadline, now)
     }
 
-    /// Arms a key that was admitted as [vacant](Admission::is_vacant). This is the common case of
-    /// [`arm`](Self::arm), without its large result.
-    #[inline]
+    /// Arms a key that was admitted as absent.
+    #[inline(always)]
     pub(crate) fn arm_vacant(
         &mut self,
+        vacancy: Vacancy,
         hash: KeyHash,
         key: K,
         value: V,
@@ -135,64 +136,87 @@ impl<K, V> Stripe<K, V> {
     ) -> EntryId {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
-        self.arm_new(Some(hash), key, value, deadline, now)
+        let id = self.occupy(hash.bits(), key, value, deadline, now);
+        self.index.fill(vacancy, hash.bits(), id.slot);
+        id
     }
 
-    /// Arms `key` as admitted. An admission is used once.
-    pub(crate) fn arm(
+    /// Arms a key that was admitted as present: in place of its pending arming, or as the successor
+    /// of its run.
+    #[inline(never)]
+    pub(crate) fn arm_present(
         &mut self,
-        Admission(target): Admission,
+        present: Present,
         hash: KeyHash,
         key: K,
         value: V,
         deadline: Time,
         now: Time,
     ) -> Arming<K, V> {
-        match target {
-            Target::Vacant => Arming {
-                id: self.arm_vacant(hash, key, value, deadline, now),
-                replaced: None,
-                after_run: false,
-                dropped: (None, None),
-            },
-            Target::Armed(slot) => {
-                self.counters.scheduled += 1;
+        self.counters.scheduled += 1;
+        match present {
+            Present::Armed(slot) => {
                 self.counters.replaced += 1;
                 self.replace(slot, hash, key, value, deadline, now)
             }
-            Target::Running(at) => {
-                self.counters.scheduled += 1;
-                self.keep(at, key, value, deadline)
-            }
+            Present::Running(at) => self.keep(at, key, value, deadline),
         }
     }
 
-    /// Arms a key that is absent, or a timer without a key, in a free slot.
-    #[inline(never)]
-    fn arm_new(
+    /// Arms `key` as admitted. An admission is used once.
+    pub(crate) fn arm(
         &mut self,
-        hash: Option<KeyHash>,
+        admission: Admission,
+        hash: KeyHash,
         key: K,
         value: V,
         deadline: Time,
         now: Time,
-    ) -> EntryId {
-        let bits = hash.map_or(0, KeyHash::bits);
+    ) -> Arming<K, V> {
+        match admission {
+            Admission::Vacant(vacancy) => Arming {
+                id: self.arm_vacant(vacancy, hash, key, value, deadline, now),
+                replaced: None,
+                after_run: false,
+                dropped: (None, None),
+            },
+            Admission::Present(present) => {
+                self.arm_present(present, hash, key, value, deadline, now)
+            }
+        }
+    }
+
+    /// Puts a new entry into a free slot, and stages it, or queues it if it is due. The caller adds
+    /// its line to the index.
+    #[inline(always)]
+    fn occupy(&mut self, hash: u32, key: K, value: V, deadline: Time, now: Time) -> EntryId {
+        // The usual timer is staged. Its place is chosen first, so that the entry is written once.
+        let staged = if self.waits(deadline, now) {
+            self.staging.free_place()
+        } else {
+            None
+        };
         let (slot, generation) = self.table.occupy(&self.floors, |generation| Armed {
             key,
             value,
             deadline,
-            hash: bits,
+            hash,
             generation,
-            position: 0,
-            wheel_position: WheelPosition::NONE,
+            position: staged.unwrap_or(0),
+            wheel_position: match staged {
+                Some(_) => WheelPosition::STAGED,
+                None => WheelPosition::NONE,
+            },
             phase: Phase::Pending,
             ticket: false,
         });
-        if hash.is_some() {
-            self.index.insert(bits, slot);
+        match staged {
+            Some(position) => {
+                self.staging.put(position, slot, deadline);
+                self.publish_deadline(deadline);
+            }
+            None => self.file(slot, deadline, now),
         }
-        self.file(slot, deadline, now);
         EntryId { slot, generation }
     }
 
@@ -213,7 +237,8 @@ impl<K, V> Stripe<K, V> {
         if armed.generation == u32::MAX {
             // ENTRY-3: the generations of the slot are exhausted, so the key moves to another slot.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
-            let id = self.arm_new(Some(hash), key, value, deadline, now);
+            let id = self.occupy(hash.bits(), key, value, deadline, now);
+            self.index.insert(hash.bits(), id.slot);
             return Arming {
                 id,
                 replaced,

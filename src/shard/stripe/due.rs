@@ -55,12 +55,24 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Prefetches the data that the claims and completions of these slots will read. The reads do
-    /// not depend on each other, so their cache misses overlap.
-    pub(crate) fn prefetch_claims(&self, slots: impl Iterator<Item = u32>) {
+    /// not depend on each other, so their cache misses overlap. `payload` prefetches what a payload
+    /// points to.
+    pub(crate) fn prefetch_claims(
+        &mut self,
+        slots: impl Iterator<Item = u32> + Clone,
+        payload: impl Fn(&mut V),
+    ) {
         let mut seen = 0;
-        for slot in slots {
+        for slot in slots.clone() {
             if let Some(armed) = self.table.armed(slot) {
                 seen += self.index.prefetch(armed.hash);
+            }
+        }
+        // In a second pass: the address of what a payload points to is in the entry, which the
+        // first pass has fetched.
+        for slot in slots {
+            if let Some(armed) = self.table.armed_mut(slot) {
+                payload(&mut armed.value);
             }
         }
         // Keeps the compiler from removing the reads.

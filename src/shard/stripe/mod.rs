@@ -20,12 +20,14 @@ mod tests;
 mod waiting;
 
 pub(crate) use answers::{
-    Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal, Start, Taken,
+    Admission, Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal,
+    Start, Taken,
 };
 
 use std::borrow::Borrow;
 
-pub(crate) use index::Index;
+use index::Vacancy;
+pub(crate) use index::{Index, Line};
 use repeating::Repeating;
 use staging::Staging;
 pub(crate) use waiting::RunEvent;
@@ -236,12 +238,23 @@ impl<K, V> Stripe<K, V> {
     // === lookups ===
 
     /// Returns the slot of `key`.
+    #[inline]
     pub(crate) fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(hash.bits(), |slot| {
+        self.search(hash, key).ok().map(|line| line.slot)
+    }
+
+    /// Returns the line of `key` in the index, or the vacancy where it would be.
+    #[inline(always)]
+    pub(crate) fn search<Q>(&self, hash: KeyHash, key: &Q) -> Result<Line, Vacancy>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.index.search(hash.bits(), |slot| {
             self.table
                 .key(slot)
                 .is_some_and(|stored| stored.borrow() == key)

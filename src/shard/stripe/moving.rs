@@ -2,38 +2,45 @@
 
 use std::borrow::Borrow;
 
-use super::super::entry::{End, Phase, Slot};
+use super::super::entry::{Armed, End, Phase};
 use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
-use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Stripe, micros};
+use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Line, Stripe, micros};
 use crate::tick::{Tick, Time};
 use crate::wheel::{EntryStore, WheelPosition};
 
 impl<K, V> Stripe<K, V> {
-    /// Stages an entry that is neither staged nor filed, or queues it if it is due.
+    /// Returns whether a timer with this deadline waits for it: the timer is not due, and it is due
+    /// some day.
     #[inline]
+    pub(super) fn waits(&self, deadline: Time, now: Time) -> bool {
+        deadline > now && deadline != Time::MAX && !self.table.all_due
+    }
+
+    /// Stages an entry that is neither staged nor filed, or queues it if it is due.
+    #[inline(never)]
     pub(super) fn file(&mut self, slot: u32, deadline: Time, now: Time) {
-        if deadline <= now || self.table.all_due {
-            self.queue(slot, now);
+        if !self.waits(deadline, now) {
+            // An entry that is never due concerns neither the wheel nor the ticker (ENTRY-5).
+            if deadline <= now || self.table.all_due {
+                self.queue(slot, now);
+            }
             return;
         }
-        // Never due, so neither the wheel nor the ticker needs to know of it (ENTRY-5).
-        if deadline == Time::MAX {
-            return;
-        }
-        let mut position = self.staging.put(slot, deadline);
-        if position.is_none() {
+        let mut free_place = self.staging.free_place();
+        if free_place.is_none() {
             // All places are taken. Filing them together lets the cache misses of their slots
             // overlap.
             let floor = self.file_staged(self.staging.all(), now);
             self.publish(self.table.tick().start_of(floor));
-            position = self.staging.put(slot, deadline);
+            free_place = self.staging.free_place();
         }
-        let (Some(armed), Some(position)) = (self.table.armed_mut(slot), position) else {
+        let (Some(armed), Some(position)) = (self.table.armed_mut(slot), free_place) else {
             unreachable!("only an armed entry is filed, and all places have just been emptied");
         };
         armed.wheel_position = WheelPosition::STAGED;
         armed.position = position;
+        self.staging.put(position, slot, deadline);
         self.publish_deadline(deadline);
     }
 
@@ -213,13 +220,20 @@ impl<K, V> Stripe<K, V> {
 
     /// Publishes an earlier due moment if the tick of `deadline` begins before the published one.
     #[inline]
-    fn publish_deadline(&mut self, deadline: Time) {
+    pub(super) fn publish_deadline(&mut self, deadline: Time) {
         // The tick does not begin before the deadline, so in most cases the division can be
         // skipped.
         if deadline < self.published {
-            let tick = self.table.tick();
-            self.publish(tick.start_of(tick.at_or_after(deadline)));
+            self.publish_tick_of(deadline);
         }
+    }
+
+    /// Publishes the moment at which the tick of `deadline` begins, if that is earlier than the
+    /// published one.
+    #[inline(never)]
+    fn publish_tick_of(&mut self, deadline: Time) {
+        let tick = self.table.tick();
+        self.publish(tick.start_of(tick.at_or_after(deadline)));
     }
 
     /// Publishes an earlier due moment, if `next` is earlier than the published one.
@@ -331,7 +345,6 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels the pending arming of `key`, and marks a run of it as cancelled.
-    #[inline]
     pub(crate) fn cancel<Q>(&mut self, hash: KeyHash, key: &Q) -> Cancelling<K, V>
     where
         K: Borrow<Q>,
@@ -344,19 +357,17 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels the arming `id`.
-    #[inline]
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
-        match self.table.armed(id.slot) {
-            Some(armed) if armed.generation == id.generation => self.cancel_slot(id.slot),
-            Some(_) => Cancelling::NotFound,
+        match self.cancel_armed_id(id) {
+            Some(cancelled) => Cancelling::of_armed(cancelled),
             None => self.cancel_run(id),
         }
     }
 
-    /// Cancels by an id whose slot holds no armed entry: the id means the run in progress or its
-    /// successor.
+    /// Cancels by an id whose slot holds no armed entry of this generation: the id means the run in
+    /// progress or its successor, or it is stale.
     #[inline(never)]
-    fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
+    pub(crate) fn cancel_run(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.get_id(id) {
             None => Cancelling::NotFound,
             Some(EntryInfo {
@@ -380,27 +391,49 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels the pending arming in `slot`, and marks a run in it as cancelled.
-    #[inline]
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
         match self.cancel_armed(slot) {
-            Some((deadline, key, value)) => Cancelling::Cancelled {
-                deadline,
-                run: None,
-                dropped: (Some(key), Some(value)),
-            },
+            Some(cancelled) => Cancelling::of_armed(cancelled),
             None => self.cancel_running(slot),
         }
     }
 
     /// Cancels the entry in `slot` if it is Pending or Queued. This is the common case of
-    /// [`cancel_slot`](Self::cancel_slot). It is a function of its own because the joint result
-    /// would be copied on its way.
-    #[inline]
+    /// [`cancel_slot`](Self::cancel_slot).
     pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
-        let taken = self.take_armed(slot, End::Cancelled)?;
+        let armed = self.cancel_entry(slot)?;
+        self.index.remove(armed.hash, slot);
+        Some((armed.deadline, armed.key, armed.value))
+    }
+
+    /// Cancels the arming `id` if it is Pending or Queued. This is the common case of
+    /// [`cancel_id`](Self::cancel_id).
+    #[inline(always)]
+    pub(crate) fn cancel_armed_id(&mut self, id: EntryId) -> Option<(Time, K, V)> {
+        if self.table.armed(id.slot)?.generation != id.generation {
+            return None;
+        }
+        let armed = self.cancel_entry(id.slot)?;
+        self.index.remove(armed.hash, id.slot);
+        Some((armed.deadline, armed.key, armed.value))
+    }
+
+    /// Cancels the entry of a line that was found, if it is Pending or Queued. This is the common
+    /// case of [`cancel`](Self::cancel), after one search.
+    #[inline(always)]
+    pub(crate) fn cancel_line(&mut self, line: Line) -> Option<(Time, K, V)> {
+        let armed = self.cancel_entry(line.slot)?;
+        self.index.remove_line(line, armed.hash);
+        Some((armed.deadline, armed.key, armed.value))
+    }
+
+    /// Cancels the entry in `slot` if it is Pending or Queued, except for its line in the index.
+    #[inline(always)]
+    fn cancel_entry(&mut self, slot: u32) -> Option<Armed<K, V>> {
+        let armed = self.take_entry(slot, End::Cancelled)?;
         self.counters.cancelled += 1;
         self.no_longer_pending();
-        Some(taken)
+        Some(armed)
     }
 
     /// Cancels the successor of a run, and marks the run as cancelled.
@@ -447,31 +480,33 @@ impl<K, V> Stripe<K, V> {
 
     /// Takes an armed entry out of the wheel and the index, and frees its slot.
     pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
-        match self.take_armed(slot, end) {
-            Some(taken) => taken,
-            None => unreachable!("only an armed entry is taken out"),
-        }
+        let Some(armed) = self.take_entry(slot, end) else {
+            unreachable!("only an armed entry is taken out");
+        };
+        self.index.remove(armed.hash, slot);
+        (armed.deadline, armed.key, armed.value)
     }
 
-    /// Takes the entry in `slot` out of the wheel and the index and frees the slot, if it is armed.
-    #[inline]
-    fn take_armed(&mut self, slot: u32, end: End) -> Option<(Time, K, V)> {
-        let armed = self.table.armed(slot)?;
-        if armed.phase == Phase::Queued {
-            self.counters.queued -= 1;
+    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed. The caller
+    /// removes its line from the index.
+    #[inline(always)]
+    fn take_entry(&mut self, slot: u32, end: End) -> Option<Armed<K, V>> {
+        let armed = self.table.vacate_armed(slot, end)?;
+        match armed.wheel_position {
+            WheelPosition::STAGED => self.staging.remove(armed.position),
+            WheelPosition::NONE if armed.phase == Phase::Queued => self.counters.queued -= 1,
+            WheelPosition::NONE => {}
+            filed => self.unlink(slot, filed, armed.position),
         }
-        let (bits, wheel_position, position) = (armed.hash, armed.wheel_position, armed.position);
-        if wheel_position == WheelPosition::STAGED {
-            self.staging.remove(position);
-        } else if wheel_position != WheelPosition::NONE {
-            self.wheel
-                .unlink(slot, wheel_position, position, &mut self.table);
-        }
-        self.index.remove(bits, slot);
-        let Slot::Armed(armed) = self.table.vacate(slot, end) else {
-            unreachable!("it was armed");
-        };
-        Some((armed.deadline, armed.key, armed.value))
+        Some(armed)
+    }
+
+    /// Takes an entry out of the wheel. The wheel reads only the other entries of its slot, so the
+    /// entry itself may be gone already.
+    #[inline(never)]
+    fn unlink(&mut self, slot: u32, wheel_position: WheelPosition, position: u32) {
+        self.wheel
+            .unlink(slot, wheel_position, position, &mut self.table);
     }
 
     /// Counts an arming as no longer pending, and returns its permit.

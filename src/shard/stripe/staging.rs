@@ -48,17 +48,19 @@ impl Staging {
         }
     }
 
-    /// Takes a place and returns its position, or `None` if all places are taken.
+    /// Returns the position of a free place, or `None` if all places are taken.
     #[inline]
-    pub(super) fn put(&mut self, slot: u32, deadline: Time) -> Option<u32> {
+    pub(super) fn free_place(&self) -> Option<u32> {
         let free = self.usable & !self.taken;
-        if free == 0 {
-            return None;
-        }
-        let position = free.trailing_zeros();
+        (free != 0).then(|| free.trailing_zeros())
+    }
+
+    /// Takes a free place.
+    #[inline]
+    pub(super) fn put(&mut self, position: u32, slot: u32, deadline: Time) {
+        debug_assert!(self.taken >> position & 1 == 0, "STAGE-1");
         self.taken |= 1 << position;
         self.places[position as usize] = Staged { deadline, slot };
-        Some(position)
     }
 
     /// Frees a place.
@@ -150,26 +152,26 @@ mod tests {
         let mut staging = Staging::new();
         assert_eq!(staging.earliest(), Time::MAX);
         for slot in 0..PLACES as u32 {
-            assert_eq!(staging.put(slot, at(100 - u64::from(slot))), Some(slot));
+            assert_eq!(staging.stage(slot, at(100 - u64::from(slot))), Some(slot));
         }
-        assert_eq!(staging.put(99, at(1)), None);
+        assert_eq!(staging.stage(99, at(1)), None);
         assert_eq!(staging.earliest(), at(100 - 31));
         staging.remove(31);
         staging.remove(7);
         assert_eq!(staging.earliest(), at(100 - 30));
-        assert_eq!(staging.put(99, at(1)), Some(7));
+        assert_eq!(staging.stage(99, at(1)), Some(7));
         assert_eq!((staging.slot(7), staging.earliest()), (99, at(1)));
         assert_eq!(staging.iter().count(), PLACES - 1);
         assert!(!staging.iter().any(|(_, slot, _)| slot == 31));
         staging.limit_to_nothing_more();
-        assert_eq!(staging.put(5, at(5)), None);
+        assert_eq!(staging.stage(5, at(5)), None);
     }
 
     #[test]
     fn what_is_due_is_what_was_not_removed_and_is_early_enough() {
         let mut staging = Staging::new();
         for (slot, nanos) in [(0, 10), (1, 20), (2, 10), (3, 30)] {
-            staging.put(slot, at(nanos));
+            staging.stage(slot, at(nanos));
         }
         staging.remove(2);
         assert_eq!(staging.due_by(at(9)), 0);
@@ -184,6 +186,13 @@ mod tests {
     }
 
     impl Staging {
+        /// Takes a free place, if there is one, and returns its position.
+        fn stage(&mut self, slot: u32, deadline: Time) -> Option<u32> {
+            let position = self.free_place()?;
+            self.put(position, slot, deadline);
+            Some(position)
+        }
+
         fn limit_to_nothing_more(&mut self) {
             self.usable = self.taken;
         }

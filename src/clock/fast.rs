@@ -1,0 +1,125 @@
+//! The counter of this process, and who may use it.
+
+use std::time::Instant;
+
+use super::anchors::{AnchorRules, Anchors, ThreadAnchor, TimeSource};
+use crate::sync::{OnceLock, thread_local};
+use crate::tick::Time;
+
+/// The anchors of the process, with the moment from which its times count.
+static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+
+thread_local! {
+    static THREAD: ThreadAnchor = const { ThreadAnchor::new() };
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    anchors: Anchors,
+    source: SystemSource,
+}
+
+/// The counter of the processor and `Instant`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SystemSource {
+    zero: Instant,
+}
+
+impl TimeSource for SystemSource {
+    #[inline]
+    fn counter(&self) -> u64 {
+        // It is there: `Process::new` has seen it.
+        tourbillon_tsc::counter().unwrap_or(0)
+    }
+
+    #[inline]
+    fn nanos(&self) -> u64 {
+        // A process that runs for 584 years has other worries.
+        u64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What Linux says about the source of its clock.
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// Returns whether the kernel's own clock is made of the counter, which means that the kernel has found it
+/// to run steadily and alike on all cores. Not known means no.
+pub(super) fn kernel_trusts_counter(answer: std::io::Result<String>) -> bool {
+    answer.is_ok_and(|source| source.trim_end() == "tsc")
+}
+
+impl Process {
+    pub(super) fn new() -> Option<Self> {
+        tourbillon_tsc::counter()?;
+        Some(Process {
+            anchors: Anchors::new(AnchorRules::ALL),
+            source: SystemSource {
+                zero: Instant::now(),
+            },
+        })
+    }
+
+    /// Returns whether a clock may use the counter, by what the kernel says about it now.
+    pub(super) fn serves(&self, clock_source: std::io::Result<String>) -> bool {
+        let is_known = clock_source.is_ok();
+        if kernel_trusts_counter(clock_source) {
+            return true;
+        }
+        // The kernel may change its mind while the process runs. Then the clocks that were made before
+        // are exact from now on, too. An answer that can't be read says nothing about them.
+        if is_known {
+            self.anchors.give_up();
+        }
+        false
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_given_up(&self) -> bool {
+        self.anchors.is_given_up()
+    }
+}
+
+/// The system's clock, with cheap readings for calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FastClock {
+    start: Instant,
+    /// The start, in the times of the process.
+    offset: u64,
+    process: &'static Process,
+}
+
+impl FastClock {
+    /// Returns a clock that starts now, or `None` where the counter can't be used.
+    pub(super) fn new() -> Option<Self> {
+        let process = PROCESS.get_or_init(Process::new).as_ref()?;
+        if !process.serves(std::fs::read_to_string(CLOCK_SOURCE)) {
+            return None;
+        }
+        let start = Instant::now();
+        let offset = start.saturating_duration_since(process.source.zero);
+        Some(FastClock {
+            start,
+            offset: u64::try_from(offset.as_nanos()).unwrap_or(u64::MAX),
+            process,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_measured(&self) -> bool {
+        self.process.anchors.is_measured()
+    }
+
+    #[inline]
+    pub(super) fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// Returns a moment that is not after the present, and the margin of a deadline that is counted from
+    /// it.
+    #[inline]
+    pub(super) fn low(&self) -> (Time, u64) {
+        let process = self.process;
+        let (nanos, margin) = THREAD.with(|thread| process.anchors.low(thread, &process.source));
+        (Time::from_nanos(nanos.saturating_sub(self.offset)), margin)
+    }
+}

@@ -1,0 +1,144 @@
+//! A clock that a test moves. A thread that waits for a moment of it is woken by the thread that moves
+//! the clock.
+
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, Parker, Unparker};
+use crate::tick::Time;
+
+/// A clock that moves only on request, for tests and simulations.
+///
+/// Clones share one clock. Moving the clock wakes the threads whose moment has come.
+///
+/// A scheduler measures all times by its clock. While the clock stands still, the pool does not
+/// grow however long its workers are blocked, and no limit of a shutdown passes.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ManualClock, Time};
+///
+/// let hand = ManualClock::new();
+/// assert_eq!(hand.now(), Time::ZERO);
+/// hand.advance(Duration::from_secs(3));
+/// assert_eq!(hand.now(), Time::ZERO + Duration::from_secs(3));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Manual>);
+
+#[derive(Debug)]
+struct Manual {
+    now: AtomicU64,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    waiting: Vec<(u64, Time, Unparker)>,
+    next: u64,
+}
+
+impl ManualClock {
+    /// Creates a clock that shows [`Time::ZERO`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::starting_at(Time::ZERO)
+    }
+
+    /// Creates a clock that shows `start`.
+    #[must_use]
+    pub fn starting_at(start: Time) -> Self {
+        ManualClock(Arc::new(Manual {
+            now: AtomicU64::new(start.as_nanos()),
+            waiters: Mutex::new(Waiters::default()),
+        }))
+    }
+
+    /// Returns the moment that the clock shows.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Time {
+        // Acquire pairs with the Release in `set`: a thread that sees the time also sees the
+        // changes made before the clock was moved.
+        Time::from_nanos(self.0.now.load(Ordering::Acquire))
+    }
+
+    /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes the threads whose
+    /// moment has come. Returns the new time.
+    #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    pub fn advance(&self, by: Duration) -> Time {
+        let later = |now| Time::from_nanos(now) + by;
+        // AcqRel, Acquire: as in `set` and `now`.
+        let before = self
+            .0
+            .now
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+                Some(later(now).as_nanos())
+            })
+            .unwrap_or_else(|now| now);
+        let now = later(before);
+        self.wake(now);
+        now
+    }
+
+    /// Moves the clock to `now`, which may be in the past. After a move backwards, schedulers fire
+    /// nothing until the clock has caught up, and lose nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon::{ManualClock, Time};
+    ///
+    /// let hand = ManualClock::new();
+    /// hand.set(Time::from_nanos(7));
+    /// assert_eq!(hand.now(), Time::from_nanos(7));
+    /// ```
+    pub fn set(&self, now: Time) {
+        // Release pairs with the Acquire in `now`. A waiting thread reads the time under the lock
+        // that is taken below, so it sees the new time or is found there.
+        let before = self.0.now.swap(now.as_nanos(), Ordering::Release);
+        // After a move backwards all threads look again, because they may now have to wait for
+        // another moment.
+        let all = now.as_nanos() < before;
+        self.wake(if all { Time::MAX } else { now });
+    }
+
+    /// Wakes the threads that wait for `now` or an earlier moment.
+    fn wake(&self, now: Time) {
+        let waiters = self.0.waiters.lock();
+        for (_, until, unparker) in &waiters.waiting {
+            if *until <= now {
+                unparker.unpark();
+            }
+        }
+    }
+
+    /// Blocks until the clock shows `until` or the parker is unparked.
+    pub(super) fn park_until(&self, parker: &Parker, until: Time) {
+        let ticket = {
+            let mut waiters = self.0.waiters.lock();
+            // Read under the lock, so that a move of the clock is seen here or finds this thread in
+            // the list.
+            if self.now() >= until {
+                return;
+            }
+            waiters.next += 1;
+            let ticket = waiters.next;
+            waiters
+                .waiting
+                .push((ticket, until, parker.unparker().clone()));
+            ticket
+        };
+        parker.park();
+        let mut waiters = self.0.waiters.lock();
+        waiters.waiting.retain(|(number, ..)| *number != ticket);
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}

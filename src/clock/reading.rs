@@ -1,0 +1,123 @@
+//! The moment of a call: exact, or cheap and a little early.
+//!
+//! - **READING-1** `low` is never after the present.
+//! - **READING-2** `low` plus the margin is never before the moment at which the call began. So a deadline
+//!   that is counted from there is never early.
+//! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
+//!   unless the moment is far from the cheap one.
+
+use std::time::Duration;
+
+use super::Clock;
+use crate::tick::Time;
+
+/// How much later a deadline is that is counted from a cheap reading.
+///
+/// A cheap reading lies before the call: by at most 0.0125 ms because the counter is taken to be slow
+/// (see `anchors.rs`), and by as long as the processor executed `rdtsc` before the reads that come
+/// first in the program. It does so even across a fence, and 0.127 ms were measured. With this margin
+/// no deadline lies before the call plus its delay.
+pub(super) const MARGIN: u64 = 1_000_000;
+
+/// Delays from this one on are counted from a cheap reading. To a shorter one the margin would matter.
+const LONG: u64 = 1_000_000_000;
+
+/// A moment that is less than this away from a cheap reading may have come.
+const NEAR: u64 = 2 * MARGIN;
+
+/// What a call knows of its moment (READING-1 to READING-3). Two words, so that it is returned in
+/// registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    low: Time,
+    margin: u64,
+}
+
+impl Reading {
+    #[inline]
+    pub(super) fn new(low: Time, margin: u64) -> Self {
+        Reading { low, margin }
+    }
+
+    #[inline]
+    pub(super) fn exact(now: Time) -> Self {
+        Reading::new(now, 0)
+    }
+
+    /// A moment that a caller has read and may have kept for a while. Delays are counted from it. It does not
+    /// tell what has come since.
+    #[inline]
+    pub(crate) fn given(now: Time) -> Self {
+        Reading::exact(now)
+    }
+
+    /// Returns a reading that is good enough to count `delay` nanoseconds from.
+    #[inline]
+    pub(crate) fn for_delay(self, delay: u64, clock: &Clock) -> Self {
+        self.sharpened_if(|_| delay < LONG, clock)
+    }
+
+    /// Returns a reading that is good enough to decide whether `moment` has come.
+    #[inline]
+    pub(crate) fn for_moment(self, moment: Time, clock: &Clock) -> Self {
+        self.sharpened_if(|reading| reading.is_near(moment), clock)
+    }
+
+    /// Returns a reading that is good enough for both.
+    #[inline]
+    pub(crate) fn for_both(self, delay: u64, moment: Time, clock: &Clock) -> Self {
+        self.sharpened_if(|reading| delay < LONG || reading.is_near(moment), clock)
+    }
+
+    /// Returns whether `moment` has come.
+    #[inline]
+    pub(crate) fn has_come(self, moment: Time, clock: &Clock) -> bool {
+        moment <= self.for_moment(moment, clock).low
+    }
+
+    #[inline]
+    fn is_near(self, moment: Time) -> bool {
+        moment.as_nanos().saturating_sub(self.low.as_nanos()) < NEAR
+    }
+
+    /// Returns an exact reading, made now if this one is cheap, where an exact one is needed.
+    #[inline]
+    fn sharpened_if(self, needed: impl FnOnce(Self) -> bool, clock: &Clock) -> Self {
+        if self.margin == 0 || !needed(self) {
+            return self;
+        }
+        Self::read_again(clock)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_again(clock: &Clock) -> Self {
+        Reading::exact(clock.now())
+    }
+
+    /// Returns a moment that is not after the present.
+    #[inline]
+    pub(crate) fn low(self) -> Time {
+        self.low
+    }
+
+    /// Returns the moment that is `delay` after the call, or up to a margin later.
+    #[inline]
+    pub(crate) fn after(self, delay: Duration) -> Time {
+        self.after_nanos(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The same for nanoseconds; `u64::MAX` means forever.
+    #[inline]
+    pub(crate) fn after_nanos(self, delay: u64) -> Time {
+        let from = self.low.as_nanos().saturating_add(self.margin);
+        Time::from_nanos(from.saturating_add(delay))
+    }
+}
+
+/// Returns whether a delay may be counted from a cheap reading.
+#[inline]
+pub(super) fn is_long(delay: Duration) -> bool {
+    // The whole seconds: this is on the path of every call.
+    delay.as_secs() >= LONG / 1_000_000_000
+}

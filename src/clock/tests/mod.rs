@@ -1,0 +1,5 @@
+//! Tests of the clocks.
+
+mod calls;
+mod choice;
+mod counter;
