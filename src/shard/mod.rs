@@ -126,7 +126,7 @@ pub(crate) struct Layout {
 struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 
 impl<'a, K, V> Locked<'a, K, V> {
-    #[inline]
+    #[inline(always)]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
         let no_calls = ReentrancyGuard::begin();
         let stripe = if no_calls.is_inert() {

@@ -48,6 +48,7 @@ impl<T> Mutex<T> {
         Mutex(std::sync::Mutex::new(value))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -110,13 +110,12 @@ impl Index {
     }
 
     /// Returns the slot with these bits for which `is_it` returns true.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = home(bits, self.rows.len());
-        // If there is a row at all, the loop ends before: by INDEX-3 some row is not full, and
-        // nothing passed it.
-        for _ in 0..self.rows.len() {
-            let row = &self.rows[at];
+        // Without rows the loop does not begin. It ends before it has seen all of them: by INDEX-3
+        // some row is not full, and nothing passed it.
+        while let Some(row) = self.rows.get(at) {
             let mut candidates = row.cells_with(&row.bits, bits);
             while candidates != 0 {
                 let slot = row.slots[candidates.trailing_zeros() as usize];
