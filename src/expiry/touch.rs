@@ -91,13 +91,7 @@ where
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
             };
-            let Some((session, before)) = stripe.pending_payload(slot) else {
-                return Touch::Expired;
-            };
-            match session.touched_at(now, clock) {
-                Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, now),
-                None => Touch::Expired,
-            }
+            touched(stripe.put_off(slot, now, |session| session.touched_at(now, clock)))
         })
     }
 
@@ -190,13 +184,19 @@ pub(super) fn touch_slot<K, V, T>(
     reading: Reading,
     clock: &Clock,
 ) -> Touch {
-    let Some((session, before)) = stripe.pending_payload(slot) else {
-        return Touch::Expired;
-    };
-    match session.touched(reading, clock) {
-        // The thread that read the clock first may get the lock last. The later deadline that was
-        // reported by the other thread stands.
-        Some(deadline) => move_slot(stripe, slot, deadline.max(before), before, reading.low()),
+    // The thread that read the clock first may get the lock last. The later deadline that was
+    // reported by the other thread stands.
+    touched(stripe.put_off(slot, reading.low(), |session| {
+        session.touched(reading, clock)
+    }))
+}
+
+/// Converts the answer of [`Stripe::put_off`].
+#[inline(always)]
+fn touched(answer: Option<(Time, bool)>) -> Touch {
+    match answer {
+        Some((deadline, true)) => Touch::Touched { deadline },
+        Some((deadline, false)) => Touch::Unchanged { deadline },
         None => Touch::Expired,
     }
 }

@@ -131,7 +131,7 @@ impl Index {
     }
 
     /// Returns the slot with these bits for which `is_it` returns true.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, bits: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.search(bits, is_it).ok().map(|line| line.slot)
     }

@@ -238,7 +238,7 @@ impl<K, V> Stripe<K, V> {
     // === lookups ===
 
     /// Returns the slot of `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,

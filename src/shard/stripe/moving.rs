@@ -97,28 +97,22 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Changes the deadline of an armed entry. If the new one is later than the moment at which the
-    /// entry is looked at, this is a single write: the ticker files the entry again when it gets
-    /// there. Otherwise the entry is moved now.
+    /// entry is looked at, this is a single write: see `Armed::put_off`. Otherwise the entry is
+    /// moved now.
     #[inline]
     pub(super) fn refile(&mut self, slot: u32, deadline: Time, now: Time) {
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
         };
-        // WHEEL-3: an entry is looked at no later than at its old deadline, or at the wheel's
-        // present. So a deadline that is not earlier, as in most touches, needs no look at the
-        // wheel.
-        let is_filed = armed.phase == Phase::Pending && armed.wheel_position != WheelPosition::NONE;
-        if is_filed && deadline >= armed.deadline && deadline > now && deadline != Time::MAX {
-            armed.deadline = deadline;
-            return;
+        if !armed.put_off(deadline, now) {
+            self.refile_or_pull_in(slot, deadline, now);
         }
-        self.refile_or_pull_in(slot, deadline, now);
     }
 
     /// Changes the deadline of an armed entry in all other cases: it is Queued, staged, or nowhere,
     /// or the new deadline may be earlier than the moment at which the wheel looks at it.
     #[inline(never)]
-    fn refile_or_pull_in(&mut self, slot: u32, deadline: Time, now: Time) {
+    pub(super) fn refile_or_pull_in(&mut self, slot: u32, deadline: Time, now: Time) {
         let tick = self.table.tick();
         let Some(armed) = self.table.armed_mut(slot) else {
             unreachable!("only an armed entry is moved");
@@ -294,6 +288,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Moves the deadline of the arming `id`, if it is pending.
+    #[inline]
     pub(crate) fn reschedule_id(
         &mut self,
         id: EntryId,
@@ -301,6 +296,17 @@ impl<K, V> Stripe<K, V> {
         now: Time,
         only_earlier: bool,
     ) -> Moving {
+        match self.table.armed(id.slot) {
+            Some(armed) if armed.generation == id.generation => {
+                self.reschedule_slot(id.slot, deadline, now, only_earlier)
+            }
+            _ => self.reschedule_run_id(id, deadline, only_earlier),
+        }
+    }
+
+    /// Moves by an id whose slot holds another arming, a run or nothing.
+    #[inline(never)]
+    fn reschedule_run_id(&mut self, id: EntryId, deadline: Time, only_earlier: bool) -> Moving {
         match self.get_id(id) {
             None => Moving::NotFound,
             // The successor is another arming, unless it is the next round of this one.
@@ -308,7 +314,7 @@ impl<K, V> Stripe<K, V> {
                 phase: EntryPhase::Running { successor: Some(_) },
                 ..
             }) if !self.keeps_a_round(id.slot) => Moving::Running,
-            Some(_) => self.reschedule_slot(id.slot, deadline, now, only_earlier),
+            Some(_) => self.reschedule_run(id.slot, deadline, only_earlier),
         }
     }
 
@@ -321,14 +327,22 @@ impl<K, V> Stripe<K, V> {
         now: Time,
         only_earlier: bool,
     ) -> Moving {
-        if let Some(armed) = self.table.armed(slot) {
-            let before = armed.deadline;
-            if only_earlier && deadline >= before {
-                return Moving::Unchanged { deadline: before };
-            }
-            self.refile(slot, deadline, now);
-            return Moving::Moved { before };
+        let Some(armed) = self.table.armed_mut(slot) else {
+            return self.reschedule_run(slot, deadline, only_earlier);
+        };
+        let before = armed.deadline;
+        if only_earlier && deadline >= before {
+            return Moving::Unchanged { deadline: before };
         }
+        if !armed.put_off(deadline, now) {
+            self.refile_or_pull_in(slot, deadline, now);
+        }
+        Moving::Moved { before }
+    }
+
+    /// Moves the successor of the run in `slot`, or its next round.
+    #[inline(never)]
+    fn reschedule_run(&mut self, slot: u32, deadline: Time, only_earlier: bool) -> Moving {
         let Some(at) = self.run_at(slot) else {
             return Moving::NotFound;
         };

@@ -30,6 +30,49 @@ impl<K, V> Stripe<K, V> {
         Some((&mut successor.value, successor.deadline))
     }
 
+    /// Moves the pending payload in `slot` to the deadline that `judge` returns for it, unless that
+    /// is not later than the present one. Returns the deadline and whether it has moved, or `None`
+    /// if `judge` refuses or nothing is pending.
+    #[inline(always)]
+    pub(crate) fn put_off(
+        &mut self,
+        slot: u32,
+        now: Time,
+        judge: impl FnOnce(&V) -> Option<Time>,
+    ) -> Option<(Time, bool)> {
+        // One look at the entry, since it is the whole of most calls.
+        let Some(armed) = self.table.armed_mut(slot) else {
+            return self.put_successor_off(slot, judge);
+        };
+        let deadline = judge(&armed.value)?;
+        if deadline <= armed.deadline {
+            return Some((armed.deadline, false));
+        }
+        if !armed.put_off(deadline, now) {
+            self.refile_or_pull_in(slot, deadline, now);
+        }
+        Some((deadline, true))
+    }
+
+    /// Does the same for the successor of the run in `slot`.
+    #[cold]
+    #[inline(never)]
+    fn put_successor_off(
+        &mut self,
+        slot: u32,
+        judge: impl FnOnce(&V) -> Option<Time>,
+    ) -> Option<(Time, bool)> {
+        let at = self.run_at(slot)?;
+        let successor = self.runs[at].successor.as_mut()?;
+        let deadline = judge(&successor.value)?;
+        if deadline <= successor.deadline {
+            return Some((successor.deadline, false));
+        }
+        // A successor is filed when its run ends, so nothing else has to move.
+        successor.deadline = deadline;
+        Some((deadline, true))
+    }
+
     /// Returns the payload of the arming `id` if it is Pending or Queued.
     #[inline]
     pub(crate) fn pending_payload_by_id(&mut self, id: EntryId) -> Option<&mut V> {
