@@ -196,7 +196,8 @@ impl Anchors {
 
     /// Makes all threads use the system's clock from now on.
     pub(crate) fn give_up(&self) {
-        // Relaxed: see "Threads" at the top.
+        // Relaxed: see "Threads" at the top. A swap, because the checker of the models does not order a store
+        // against the exchange in `publish`, as the language does.
         self.rate.swap(GIVEN_UP, Ordering::Relaxed);
     }
 

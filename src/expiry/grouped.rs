@@ -360,8 +360,8 @@ where
         keys.into_iter().zip(values).collect()
     }
 
-    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock.
-    /// Returns how many entries live on. One hold of a lock serves up to 64 entries of a stripe.
+    /// Calls [`touch`](Self::touch) for all entries of the group, with one reading of the clock,
+    /// as [`touch_many`](Self::touch_many) does. Returns how many entries live on. One hold of a lock serves up to 64 entries of a stripe.
     ///
     /// # Complexity
     ///
@@ -389,7 +389,7 @@ where
         G: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (clock, reading) = self.engine.clock_and_reading();
+        let (clock, reading) = self.reading_for_touches();
         let members = self.groups().members(self.group_hash(group), group);
         let mut alive = 0;
         for (stripe, portion) in portions(&members) {

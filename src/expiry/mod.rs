@@ -48,6 +48,7 @@ pub(crate) use frontend::MapFrontend;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
+use crate::clock::{Clock, Reading};
 use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
 use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
 use crate::shard::KeyHash;
@@ -220,6 +221,14 @@ where
     #[must_use]
     pub fn expiry(&self) -> Expiry {
         self.engine.frontend.expiry
+    }
+
+    /// Returns the moment of a call that touches many entries. It is exact if the map's own time to idle
+    /// needs that, so that the clock is not read for each entry.
+    fn reading_for_touches(&self) -> (&Clock, Reading) {
+        let (clock, reading) = self.engine.clock_and_reading();
+        let idle = self.engine.frontend.expiry.idle_nanos();
+        (clock, reading.for_delay(idle, clock))
     }
 
     /// Returns the stage of the map's life.

@@ -110,6 +110,11 @@ impl Expiry {
         )
     }
 
+    /// Returns the time to idle in nanoseconds; `u64::MAX` means forever.
+    pub(super) fn idle_nanos(&self) -> u64 {
+        self.idle
+    }
+
     /// Returns the time to idle, if there is one.
     #[must_use]
     pub fn idle(&self) -> Option<Duration> {
