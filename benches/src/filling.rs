@@ -97,7 +97,8 @@ impl Filling {
         self.hear()
     }
 
-    /// A round in so many batches, each between two ping-pongs, while this child is the only one that runs.
+    /// Measures one round, split into `batches`. A ping-pong runs before and after each batch. All other
+    /// children are stopped meanwhile.
     pub(crate) fn measure(&mut self, request: &Request, batches: u64) -> io::Result<Vec<Answer>> {
         let mut answers = Vec::new();
         for batch in 0..batches {

@@ -18,7 +18,7 @@ use crate::systems::{self, Entry, SetUp};
 use crate::wire::{Filled, Request};
 use crate::workloads::{self, Cased, Children, Form, Workload};
 
-/// A ping-pong that takes so many times an ordinary one shows a slow mode of the machine.
+/// If a ping-pong takes this many times as long as an ordinary one, the machine is in a slow mode.
 const SLOW: f64 = 2.0;
 /// So long a round waits at most for others to leave the machine alone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
                 rounds = done.max().unwrap_or(rounds_planned);
                 report.figures.extend(figures);
             }
-            // What was measured so far is not lost with it.
+            // An error ends this workload alone. The figures of the others are kept.
             Err(error) => {
                 let failure = format!("{}: {error}", point(next.workload, next.keys));
                 eprintln!("benches: {failure}");
@@ -168,7 +168,8 @@ fn plan(options: &Options, skipped: &[&str]) -> Plan {
     }
 }
 
-/// Whether a system is left out with so many keys, since nobody has named it.
+/// Returns whether a system is left out because it can't hold `keys` timers in reasonable memory. A system that
+/// the command names is never left out.
 fn is_too_many_for(system: &Entry, options: &Options, keys: u64) -> bool {
     options.systems.is_empty() && keys > system.most_keys
 }
@@ -658,7 +659,7 @@ mod tests {
         }
     }
 
-    /// What becomes of these rounds of a touch with so many threads.
+    /// Makes the figure of these rounds of touches with `threads` threads.
     fn round_of(threads: usize, rounds: Vec<Vec<Answer>>) -> Figure {
         let options = options("--only W2 --rounds 3");
         let workload = workloads::find("W2").expect("a workload");

@@ -60,7 +60,7 @@ fn cost(workload: &Workload) -> Cost {
     }
 }
 
-/// A point of the plan: a workload with so many keys, all cases and systems of it.
+/// A point of the plan: a workload with one number of keys, in all its cases and with all its systems.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) workload: &'static Workload,
@@ -107,7 +107,7 @@ impl Point {
         }
     }
 
-    /// Seconds, with so many rounds.
+    /// Returns how many seconds the point takes with `rounds` rounds.
     fn seconds(&self, rounds: usize) -> f64 {
         self.fills + self.round * rounds as f64
     }

@@ -29,7 +29,7 @@ pub(crate) struct Report {
     pub(crate) figures: Vec<Figure>,
     /// Points that could not be measured, with the reason.
     pub(crate) failures: Vec<String>,
-    /// What was done less often than planned, or left out, since the time was over.
+    /// The points that got fewer rounds than planned, or none, because the time was over.
     #[serde(default)]
     pub(crate) cuts: Vec<String>,
     /// Systems that could not be measured, a line each.

@@ -110,8 +110,12 @@ impl Clock {
     ///
     /// - A deadline that is a delay of at least one second from now lies up to 1 ms later than with
     ///   [`Clock::system`], and never earlier. The calls return the deadline that they have set.
-    /// - Nothing else. [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], and the
-    ///   decision that a timer is due all use the system's clock.
+    /// - A call that moves a timer to the earlier of two deadlines, such as
+    ///   [`pull_in`](crate::Handle::pull_in), counts from the system's clock. So it may find that its deadline
+    ///   is earlier by up to 1 ms, where with [`Clock::system`] both are the same.
+    ///
+    /// [`now`](Clock::now), shorter delays, deadlines that are given as a [`Time`], and the decision that a
+    /// timer is due all use the system's clock.
     ///
     /// It is used on x86-64 with Linux, while the kernel itself takes its time from that counter
     /// (`/sys/devices/system/clocksource/clocksource0/current_clocksource` says `tsc`). Elsewhere this

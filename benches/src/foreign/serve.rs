@@ -52,7 +52,7 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    /// Of a process that was started with both.
+    /// The pipes of a process that was started with piped input and output.
     pub(super) fn to(process: &mut std::process::Child) -> Self {
         Pipes {
             requests: process.stdin.take().expect("it is piped"),

@@ -23,7 +23,7 @@ pub(super) struct Call {
     pub(super) lane: u64,
     #[serde(rename = "do")]
     pub(super) what: &'static str,
-    /// Of a handle: the number that its start was answered with.
+    /// The key of the timer. For a handle, the number that the answer to its start contained.
     pub(super) key: u64,
     pub(super) delay_ns: u64,
 }

@@ -83,7 +83,7 @@ impl Machine {
 }
 
 /// Threads of a process on a machine, and how wrong their readings were.
-struct Process {
+struct SimulatedProcess {
     machine: Machine,
     anchors: Anchors,
     threads: Vec<ThreadAnchor>,
@@ -98,9 +98,9 @@ struct Process {
     readings: RefCell<u64>,
 }
 
-impl Process {
+impl SimulatedProcess {
     fn new(rules: AnchorRules, threads: usize) -> Self {
-        Process {
+        SimulatedProcess {
             machine: Machine::new(),
             anchors: Anchors::new(rules),
             threads: (0..threads).map(|_| ThreadAnchor::new()).collect(),
@@ -114,7 +114,7 @@ impl Process {
 
     /// One that has measured its counter.
     fn measured(rules: AnchorRules, threads: usize) -> Self {
-        let process = Process::new(rules, threads);
+        let process = SimulatedProcess::new(rules, threads);
         process.run(50 * MILLI, 50_000);
         assert!(process.anchors.is_measured());
         assert_eq!((process.ahead.get(), process.early.get()), (0, 0));
@@ -159,7 +159,7 @@ const ALL: AnchorRules = AnchorRules::ALL;
 #[test]
 fn readings_are_never_ahead_and_hardly_behind() {
     for pause in [10, 1_000, 30_000, 300_000, 30 * MILLI] {
-        let process = Process::new(ALL, 3);
+        let process = SimulatedProcess::new(ALL, 3);
         process.run(50 * MILLI + 20_000 * pause, pause);
         assert!(process.is_right(), "{pause}");
         // An eighth of the window, and one reading of the clock.
@@ -170,7 +170,7 @@ fn readings_are_never_ahead_and_hardly_behind() {
 
 #[test]
 fn no_reading_uses_the_counter_before_its_rate_is_confirmed() {
-    let process = Process::new(ALL, 1);
+    let process = SimulatedProcess::new(ALL, 1);
     process.run(39 * MILLI, 1_000);
     assert!(!process.anchors.is_measured());
     // Each of them was one of the clock.
@@ -183,7 +183,7 @@ fn no_reading_uses_the_counter_before_its_rate_is_confirmed() {
 
 #[test]
 fn a_thread_that_reads_rarely_measures_nothing() {
-    let process = Process::new(ALL, 1);
+    let process = SimulatedProcess::new(ALL, 1);
     for _ in 0..20 {
         process.machine.pass(SECOND + 1);
         process.read(0);
@@ -195,7 +195,7 @@ fn a_thread_that_reads_rarely_measures_nothing() {
 #[test]
 fn a_clock_that_is_slowed_down_is_not_overtaken() {
     let run = |rules| {
-        let process = Process::measured(rules, 1);
+        let process = SimulatedProcess::measured(rules, 1);
         // By 6 %, which is as much as anchors may disagree.
         process.machine.clock_speed.set(1_024 * 94 / 100);
         process.run(5 * MILLI, 1_000);
@@ -213,7 +213,7 @@ fn a_clock_that_is_slowed_down_is_not_overtaken() {
 #[test]
 fn a_thread_that_is_interrupted_in_an_anchor_does_not_use_it() {
     let run = |rules| {
-        let process = Process::measured(rules, 1);
+        let process = SimulatedProcess::measured(rules, 1);
         for _ in 0..20 {
             process.machine.pass(200_000);
             process.machine.interruption.set(50 * MILLI);
@@ -236,7 +236,7 @@ fn a_thread_that_is_interrupted_in_an_anchor_does_not_use_it() {
 #[test]
 fn an_anchor_is_at_its_second_count() {
     let run = |rules| {
-        let process = Process::new(rules, 1);
+        let process = SimulatedProcess::new(rules, 1);
         process.run(50 * MILLI, 1_000);
         for _ in 0..1_000 {
             process.machine.pass(100_000);
@@ -258,7 +258,7 @@ fn an_anchor_is_at_its_second_count() {
 #[test]
 fn an_anchor_does_not_serve_for_long() {
     let run = |rules| {
-        let process = Process::new(rules, 1);
+        let process = SimulatedProcess::new(rules, 1);
         process.run(300 * MILLI, 1_000);
         process
     };
@@ -274,7 +274,7 @@ fn an_anchor_does_not_serve_for_long() {
 #[test]
 fn a_count_that_is_older_than_its_call_does_not_make_a_deadline_early() {
     let run = |rules| {
-        let process = Process::measured(rules, 1);
+        let process = SimulatedProcess::measured(rules, 1);
         // More than was ever measured.
         process.machine.late.set(500_000);
         process.run(20 * MILLI, 1_000);
@@ -283,15 +283,15 @@ fn a_count_that_is_older_than_its_call_does_not_make_a_deadline_early() {
     assert!(run(ALL).is_right());
     // READING-2: the margin does that.
     let bare = AnchorRules { margin: 0, ..ALL };
-    assert!(Process::new(bare, 1).anchors.rules.margin == 0);
-    let process = Process::new(bare, 1);
+    assert!(SimulatedProcess::new(bare, 1).anchors.rules.margin == 0);
+    let process = SimulatedProcess::new(bare, 1);
     process.run(100 * MILLI, 1_000);
     assert!(process.early.get() > 5_000);
 }
 
 #[test]
 fn a_suspension_is_seen_once_by_all_threads_together() {
-    let process = Process::measured(ALL, 8);
+    let process = SimulatedProcess::measured(ALL, 8);
     for _ in 0..5 {
         process.run(2 * SECOND, 100_000);
         process.machine.suspend(3_600 * SECOND);
@@ -306,7 +306,7 @@ fn a_suspension_is_seen_once_by_all_threads_together() {
 
 #[test]
 fn a_suspension_that_sets_the_counter_to_zero_is_seen_once() {
-    let process = Process::measured(ALL, 3);
+    let process = SimulatedProcess::measured(ALL, 3);
     process.machine.counter.set(0);
     process.run(20 * MILLI, 1_000);
     assert!(process.is_right());
@@ -319,7 +319,7 @@ fn a_suspension_that_sets_the_counter_to_zero_is_seen_once() {
 fn a_suspension_while_the_rate_is_measured_is_no_rate() {
     let run = |rules| {
         for at in 0..45 {
-            let process = Process::new(rules, 1);
+            let process = SimulatedProcess::new(rules, 1);
             process.run(at * MILLI, 10_000);
             process.machine.suspend(SECOND / 2);
             process.run(100 * MILLI, 10_000);
@@ -340,7 +340,7 @@ fn a_suspension_while_the_rate_is_measured_is_no_rate() {
 
 #[test]
 fn a_counter_that_stops_is_not_used_and_then_given_up() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     process.machine.counter_speed.set(0);
     // ANCHOR-2: the counter must move forward, so each reading is one of the clock.
     process.run(100 * MILLI, 1_000);
@@ -350,7 +350,7 @@ fn a_counter_that_stops_is_not_used_and_then_given_up() {
 
 #[test]
 fn a_counter_that_goes_back_is_not_used() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     for _ in 0..3 {
         let counter = process.machine.counter.get();
         // By 1 s, and by less than a window.
@@ -367,7 +367,7 @@ fn a_counter_that_goes_back_is_not_used() {
 fn a_counter_that_runs_at_another_rate_is_given_up() {
     for (numerator, denominator) in [(1, 2), (1, 10), (2, 1), (10, 1)] {
         let run = |rules| {
-            let process = Process::measured(rules, 1);
+            let process = SimulatedProcess::measured(rules, 1);
             let speed = process.machine.counter_speed.get() * numerator / denominator;
             process.machine.counter_speed.set(speed);
             process.run(200 * MILLI, 1_000);
@@ -396,7 +396,7 @@ fn a_counter_that_runs_at_another_rate_is_given_up() {
 
 #[test]
 fn counters_that_differ_between_cores_are_given_up_by_a_thread_that_changes_cores() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     for core in 0..100_u64 {
         let counter = process.machine.counter.get();
         let differs = 10 * MILLI * 2_662;
@@ -413,7 +413,7 @@ fn counters_that_differ_between_cores_are_given_up_by_a_thread_that_changes_core
 
 #[test]
 fn counters_that_differ_by_less_than_a_window_are_ahead_by_less_than_the_margin() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     for core in 0..1_000_u64 {
         let counter = process.machine.counter.get();
         let differs = 60_000 * 2_662;
@@ -429,7 +429,7 @@ fn counters_that_differ_by_less_than_a_window_are_ahead_by_less_than_the_margin(
 
 #[test]
 fn three_disagreements_give_up_only_if_they_are_close_together() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     for _ in 0..10 {
         process.machine.suspend(SECOND);
         process.run(510 * MILLI, 10_000);
@@ -446,7 +446,7 @@ fn three_disagreements_give_up_only_if_they_are_close_together() {
 
 #[test]
 fn a_counter_that_was_given_up_has_no_margin_and_is_not_measured_again() {
-    let process = Process::new(ALL, 2);
+    let process = SimulatedProcess::new(ALL, 2);
     process.run(25 * MILLI, 1_000);
     process.anchors.give_up();
     process.run(2 * SECOND, 100_000);
@@ -459,7 +459,7 @@ fn a_counter_that_was_given_up_has_no_margin_and_is_not_measured_again() {
 #[test]
 fn a_rate_that_no_processor_has_is_not_used() {
     for speed in [0, 1, 1_024 * 200] {
-        let process = Process::new(ALL, 1);
+        let process = SimulatedProcess::new(ALL, 1);
         process.machine.counter_speed.set(speed);
         process.run(SECOND, 10_000);
         assert!(!process.anchors.is_measured(), "{speed}");
@@ -469,7 +469,7 @@ fn a_rate_that_no_processor_has_is_not_used() {
 
 #[test]
 fn readings_of_a_thread_never_go_back() {
-    let process = Process::new(ALL, 1);
+    let process = SimulatedProcess::new(ALL, 1);
     let mut last = 0;
     for _ in 0..200_000 {
         process.machine.pass(process.machine.random(2_000));
@@ -482,7 +482,7 @@ fn readings_of_a_thread_never_go_back() {
 
 #[test]
 fn readings_of_a_thread_never_go_back_with_the_counter() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     let read = || process.anchors.low(&process.threads[0], &process.machine).0;
     for _ in 0..5 {
         process.run(2 * SECOND, 100_000);
@@ -500,7 +500,7 @@ fn readings_of_a_thread_never_go_back_with_the_counter() {
 
 #[test]
 fn an_anchor_that_disagrees_is_not_used() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     process.machine.suspend(SECOND);
     process.read(0);
     // ANCHOR-5: this one is a reading of the clock again.
@@ -515,7 +515,7 @@ fn an_anchor_that_disagrees_is_not_used() {
 
 #[test]
 fn a_short_suspension_is_seen_after_a_long_time() {
-    let process = Process::measured(ALL, 1);
+    let process = SimulatedProcess::measured(ALL, 1);
     process.run(5 * SECOND, 300_000);
     // Each anchor is compared with one that is not much older.
     process.machine.suspend(50 * MILLI);
@@ -527,7 +527,7 @@ fn a_short_suspension_is_seen_after_a_long_time() {
 
 #[test]
 fn a_measurement_begins_anew_when_the_counter_goes_back() {
-    let process = Process::new(ALL, 1);
+    let process = SimulatedProcess::new(ALL, 1);
     process.run(15 * MILLI, 1_000);
     let counter = process.machine.counter.get();
     process.machine.counter.set(counter - SECOND * 2_662);
@@ -538,7 +538,7 @@ fn a_measurement_begins_anew_when_the_counter_goes_back() {
 
 #[test]
 fn a_thread_that_is_interrupted_in_each_anchor_measures_nothing() {
-    let process = Process::new(ALL, 1);
+    let process = SimulatedProcess::new(ALL, 1);
     for _ in 0..200 {
         process.machine.pass(MILLI);
         // By less than what two measurements may differ by.
