@@ -15,6 +15,8 @@ pub(crate) enum Command {
     Run(Options),
     /// The document made of an earlier run's JSON, to stdout, and the plots.
     Show(Shown),
+    /// The model fitted to an earlier run's JSON, to stdout.
+    Model(PathBuf),
     /// The histogram of the ping-pong over this time.
     Modes(Duration, Borders),
     /// Hidden: this process is a child of a run.
@@ -28,6 +30,8 @@ pub(crate) struct Shown {
     pub(crate) json: PathBuf,
     /// A folder for the plots.
     pub(crate) plots: Option<PathBuf>,
+    /// Documents that get its tables.
+    pub(crate) into: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +47,10 @@ pub(crate) struct Options {
     pub(crate) systems: Vec<String>,
     /// Also the systems in other languages.
     pub(crate) foreign: bool,
+    /// The points of the table of targets, with the peers that are needed for it.
+    pub(crate) targets: bool,
+    /// Our boxed timers in a build with mimalloc, too.
+    pub(crate) mimalloc: bool,
     /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
     /// The cases' own if empty.
@@ -54,6 +62,8 @@ pub(crate) struct Options {
     pub(crate) markdown: Option<PathBuf>,
     /// A folder for the plots.
     pub(crate) plots: Option<PathBuf>,
+    /// Documents that get its tables.
+    pub(crate) into: Vec<PathBuf>,
 }
 
 /// What a child is to fill.
@@ -94,12 +104,14 @@ Usage: cargo run --release -p benches -- [OPTIONS]
 Options:
                    (all workloads, up to 10 M keys, 5 rounds of each: within an hour)
   --quick          up to 1 M keys, less of everything, 3 rounds: within five minutes
+  --targets        what docs/targets.md needs, 5 rounds, with --foreign and --mimalloc: half an hour
   --smoke          everything once, as small as it goes: shows that it works, measures nothing
   --rounds N       rounds of every figure, interleaved between the systems; then the time has no bound
   --minutes N      how long it may take; what does not fit loses rounds, and is named
   --only W,..      only these workloads
   --system S,..    only these systems
   --foreign        also the systems in other languages; --system takes them too, and --smoke
+  --mimalloc       W4 and W4i also with our boxed timers in a build with mimalloc
   --keys N,..      how many keys, where a workload leaves the choice
   --threads N,..   how many threads, where a workload leaves the choice, and for W1 and W1k
   --shards N,..    the schedulers and maps of tourbillon with so many shards ..
@@ -109,7 +121,12 @@ Options:
   --json FILE      writes machine, versions, commit, command and every round
   --markdown FILE  writes the same as a document
   --plots DIR      draws the figures into SVG files
-  --show FILE      runs nothing: prints the document of a file that --json wrote, and draws its --plots
+  --into FILE,..   writes the tables of targets into documents that have places for them
+  --keep           the files of the repository: benches/targets.json, benches/TARGETS.md, docs/plots,
+                   docs/targets.md and README.md
+  --show FILE      runs nothing: prints the document of a file that --json wrote, draws its --plots
+                   and writes its tables --into documents
+  --model FILE     runs nothing: fits the model of docs/model.md to a file that --json wrote
   --modes SECONDS  runs nothing: prints how long round trips between cores take, as a histogram
   -h, --help       this text
 
@@ -149,7 +166,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     let (mut show, mut modes) = (None, None);
     let mut only = Vec::new();
     let mut named = Vec::new();
-    let mut foreign = false;
+    let (mut foreign, mut targets, mut mimalloc) = (false, false, false);
+    let (mut into, mut keep, mut model) = (Vec::new(), false, None);
     let mut json = None;
     let mut markdown = None;
     let mut plots = None;
@@ -169,6 +187,11 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--quick" => form = Form::Quick,
             "--smoke" => form = Form::Smoke,
             "--foreign" => foreign = true,
+            "--targets" => targets = true,
+            "--mimalloc" => mimalloc = true,
+            "--keep" => keep = true,
+            "--into" => into.extend(value()?.split(',').map(PathBuf::from)),
+            "--model" => model = Some(PathBuf::from(value()?)),
             "--rounds" => rounds = Some(number_of(name, &value()?, 1)? as usize),
             "--minutes" => minutes = Some(number_of(name, &value()?, 1)?),
             "--keys" => keys.extend(numbers_of(name, &value()?, 0)?),
@@ -199,8 +222,22 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             _ => return Err(format!("unknown option {arg}; --help lists the options")),
         }
     }
+    if keep {
+        if form != Form::Full || !targets && show.is_none() {
+            return Err("--keep is for the full form of --targets, and for --show".to_owned());
+        }
+        if show.is_none() {
+            json = json.or_else(|| Some(in_the_repository("benches/targets.json")));
+            markdown = markdown.or_else(|| Some(in_the_repository("benches/TARGETS.md")));
+        }
+        plots = plots.or_else(|| Some(in_the_repository("docs/plots")));
+        into.extend(["docs/targets.md", "README.md"].map(in_the_repository));
+    }
     if let Some(json) = show {
-        return Ok(Command::Show(Shown { json, plots }));
+        return Ok(Command::Show(Shown { json, plots, into }));
+    }
+    if let Some(json) = model {
+        return Ok(Command::Model(json));
     }
     if let Some(time) = modes {
         return Ok(Command::Modes(time, borders));
@@ -211,7 +248,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         time: minutes.map(|minutes| Duration::from_secs(60 * minutes)),
         only,
         systems: named,
-        foreign,
+        foreign: foreign || targets,
+        targets,
+        mimalloc: mimalloc || targets,
         keys,
         threads,
         set_ups: SetUp::all(&shards, &stripes),
@@ -219,7 +258,14 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         json,
         markdown,
         plots,
+        into,
     }))
+}
+
+fn in_the_repository(path: &str) -> PathBuf {
+    let mut full = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    full.pop();
+    full.join(path)
 }
 
 fn child(args: &[String]) -> Result<Command, String> {
@@ -313,10 +359,42 @@ mod tests {
         assert_eq!(parsed("-h"), Ok(Command::Help));
         let shown = |plots: Option<&str>| {
             let (json, plots) = (PathBuf::from("x.json"), plots.map(PathBuf::from));
-            Ok(Command::Show(Shown { json, plots }))
+            let into = Vec::new();
+            Ok(Command::Show(Shown { json, plots, into }))
         };
         assert_eq!(parsed("--show x.json"), shown(None));
         assert_eq!(parsed("--plots d --show x.json"), shown(Some("d")));
+    }
+
+    #[test]
+    fn the_files_of_the_repository_are_for_the_targets() {
+        let Ok(Command::Run(targets)) = parsed("--targets --keep --json x.json") else {
+            panic!("a run");
+        };
+        assert!(targets.targets && targets.foreign && targets.mimalloc);
+        assert_eq!(targets.json, Some(PathBuf::from("x.json")));
+        assert!(
+            targets
+                .plots
+                .is_some_and(|folder| folder.ends_with("docs/plots"))
+        );
+        let ends = |path: &PathBuf, end| path.ends_with(end) && path.exists();
+        assert!(
+            targets
+                .into
+                .iter()
+                .any(|path| ends(path, "docs/targets.md"))
+        );
+        assert!(targets.into.iter().any(|path| ends(path, "README.md")));
+        // Less than all of it does not get there.
+        for line in ["--keep", "--targets --keep --quick", "--foreign --keep"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        let Ok(Command::Show(shown)) = parsed("--show x.json --into a.md,b.md") else {
+            panic!("a document");
+        };
+        assert_eq!(shown.into, ["a.md", "b.md"].map(PathBuf::from));
+        assert_eq!(parsed("--model x"), Ok(Command::Model(PathBuf::from("x"))));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! copied by hand.
 
 use crate::report::{LEGEND, Report, Row};
-use crate::{targets, workloads};
+use crate::{tables, targets, workloads};
 
 /// All of it.
 pub(crate) fn of(report: &Report) -> String {
@@ -21,16 +21,8 @@ pub(crate) fn of(report: &Report) -> String {
     }
     let standings = targets::standings(report);
     if !standings.is_empty() {
-        text += "\n## Targets\n\n| | to reach | | today |\n|---|---|---|---|\n";
-        for standing in standings {
-            text += &format!(
-                "| {} | {} | {} | {} |\n",
-                standing.number,
-                standing.to_reach,
-                standing.verdict.name(),
-                standing.today,
-            );
-        }
+        text += "\n## Targets\n\n";
+        text += &tables::all(report, &standings);
     }
     for workload in workloads::ALL {
         let rows = report.rows(workload.name);

@@ -11,18 +11,25 @@ use crate::parent::point;
 use crate::systems::{Entry, SetUp};
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{Form, Workload};
-use crate::{cli, foreign, machine, pingpong};
+use crate::{cli, foreign, machine, other_build, pingpong};
 
 /// A system, set up for this run.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) entry: &'static Entry,
     pub(crate) set_up: SetUp,
+    /// In the other build of this program.
+    pub(crate) mimalloc: bool,
 }
 
 impl Candidate {
     pub(crate) fn name(&self) -> String {
-        self.entry.name.to_owned() + &self.set_up.in_words()
+        let build = if self.mimalloc {
+            other_build::SUFFIX
+        } else {
+            ""
+        };
+        format!("{}{build}{}", self.entry.name, self.set_up.in_words())
     }
 }
 
@@ -49,12 +56,18 @@ impl Filling {
         keys: u64,
         form: Form,
     ) -> io::Result<Self> {
-        let Candidate { entry, set_up } = candidate;
+        let Candidate {
+            entry,
+            set_up,
+            mimalloc,
+        } = candidate;
         let system = candidate.name();
         eprint!("         {}: {system} .. ", point(workload, keys));
         let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
         // The very file that runs, even if it was built anew meanwhile.
-        let program = if cfg!(target_os = "linux") {
+        let program = if let Some(other) = other_build::program().filter(|_| *mimalloc) {
+            other.to_owned()
+        } else if cfg!(target_os = "linux") {
             PathBuf::from("/proc/self/exe")
         } else {
             std::env::current_exe()?

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     cpu: String,
-    cores: usize,
+    pub(crate) cores: usize,
     memory_kb: Option<u64>,
     os: String,
 }

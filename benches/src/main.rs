@@ -20,15 +20,19 @@ mod filling;
 mod foreign;
 mod machine;
 mod mode;
+mod model;
+mod other_build;
 mod output;
 mod parent;
 mod pingpong;
 mod plan;
 mod plots;
+mod preset;
 mod recorder;
 mod report;
 mod rng;
 mod systems;
+mod tables;
 mod targets;
 mod view;
 mod wire;
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Run(options)) => parent::run(&options),
         Ok(Command::Show(shown)) => output::show(&shown),
+        Ok(Command::Model(json)) => output::model(&json),
         Ok(Command::Modes(time, borders)) => output::modes(time, borders),
         Ok(Command::Child(order)) => child::serve(&order),
         Ok(Command::Drive(words)) => foreign::drive(&words),

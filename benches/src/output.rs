@@ -1,14 +1,14 @@
 //! What a run leaves: files, the table, plots; and what earlier files say.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cli::{Options, Shown};
 use crate::machine::Machine;
 use crate::mode::{self, Borders};
 use crate::report::Report;
-use crate::{document, pingpong, plots};
+use crate::{document, model, pingpong, plots, tables};
 
 /// Writes what there is into the files that were asked for.
 pub(crate) fn keep(report: &Report, options: &Options) -> io::Result<()> {
@@ -34,13 +34,44 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 /// Prints the document of an earlier run, and draws it.
 pub(crate) fn show(shown: &Shown) -> io::Result<()> {
-    let json = std::fs::read_to_string(&shown.json).map_err(|error| named(&error, &shown.json))?;
-    let report: Report = serde_json::from_str(&json)?;
+    let report = read(&shown.json)?;
     say(&document::of(&report))?;
-    match &shown.plots {
-        Some(folder) => plot(&report, folder),
-        None => Ok(()),
+    if let Some(folder) = &shown.plots {
+        plot(&report, folder)?;
     }
+    tables(&report, &shown.into)
+}
+
+/// Prints the model of an earlier run.
+pub(crate) fn model(json: &Path) -> io::Result<()> {
+    say(&model::of(&read(json)?).map_err(io::Error::other)?)
+}
+
+fn read(json: &Path) -> io::Result<Report> {
+    let text = std::fs::read_to_string(json).map_err(|error| named(&error, json))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Whether all of these documents have places for the tables: a run of half an hour should not end with one
+/// that has none.
+pub(crate) fn check(documents: &[PathBuf]) -> io::Result<()> {
+    for path in documents {
+        let text = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
+        tables::check(&text).map_err(|error| named(&io::Error::other(error), path))?;
+    }
+    Ok(())
+}
+
+/// Writes the tables of targets into these documents.
+pub(crate) fn tables(report: &Report, documents: &[PathBuf]) -> io::Result<()> {
+    for path in documents {
+        let text = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
+        let text = tables::filled(&text, report);
+        let text = text.map_err(|error| named(&io::Error::other(error), path))?;
+        replace(path, &text)?;
+        eprintln!("wrote the tables in {}", path.display());
+    }
+    Ok(())
 }
 
 /// Draws what there is into the folder.

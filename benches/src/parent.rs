@@ -7,16 +7,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cli::Options;
 use crate::filling::{Answer, Candidate, Filling};
-use crate::foreign;
 use crate::machine::{self, Machine, Version};
 use crate::mode::{Mode, Verdict};
-use crate::output::{keep, named, plot, say};
-use crate::pingpong;
+use crate::output::{keep, named, plot, say, tables};
 use crate::plan::{Plan, Point};
+use crate::preset::Part;
 use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry, SetUp};
 use crate::wire::{Filled, Request};
 use crate::workloads::{self, Cased, Children, Form, Workload};
+use crate::{foreign, other_build, output, pingpong, preset};
 
 /// If a ping-pong takes this many times as long as an ordinary one, the machine is in a slow mode.
 const SLOW: f64 = 2.0;
@@ -43,6 +43,7 @@ const NEVER_SEEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs what the options ask for, and reports.
 pub(crate) fn run(options: &Options) -> io::Result<()> {
+    output::check(&options.into)?;
     for path in [&options.json, &options.markdown].into_iter().flatten() {
         // A run of minutes should not end with a path that can't be written.
         let mut file = OpenOptions::new();
@@ -52,7 +53,15 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
     }
-    let (drivers, lines, skipped) = prepare_drivers(options);
+    let (drivers, mut lines, skipped) = prepare_drivers(options);
+    let mut chosen = workloads::ALL.iter().filter(|w| is_chosen(options, w));
+    if options.mimalloc && chosen.any(|workload| has_other_build(options, workload)) {
+        if let Err(error) = other_build::prepare() {
+            let line = format!("tourbillon{}: skipped, {error}", other_build::SUFFIX);
+            eprintln!("         {line}");
+            lines.push(line);
+        }
+    }
     let mut run = Run {
         options,
         plan: plan(options, &skipped),
@@ -119,6 +128,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     if let Some(folder) = &options.plots {
         plot(&report, folder)?;
     }
+    tables(&report, &options.into)?;
     match report.failures.len() {
         0 => Ok(()),
         count => Err(io::Error::other(format!("{count} of the points failed"))),
@@ -132,12 +142,14 @@ fn plan(options: &Options, skipped: &[&str]) -> Plan {
         if !is_chosen(options, workload) {
             continue;
         }
-        let cases = workload.cases_with(&options.threads).len();
-        let form = workload.keys_in(options.form);
+        let form = match options.targets && options.form == Form::Full {
+            true => preset::keys(workload),
+            false => workload.keys_in(options.form).to_vec(),
+        };
         let keys = match &options.keys[..] {
-            [] => form,
+            [] => &form,
             // Where the number is no question it stays as it is.
-            _ if form == [0] => form,
+            _ if form == [0] => &form,
             chosen => chosen,
         };
         for keys in keys {
@@ -150,17 +162,17 @@ fn plan(options: &Options, skipped: &[&str]) -> Plan {
                 continue;
             }
             let rounds = options.rounds();
-            points.push(Point::new(
-                workload,
-                *keys,
-                options.form,
-                systems,
-                cases,
-                rounds,
-            ));
+            let cases = cases(options, workload, *keys).len();
+            let amount = amount(options, workload);
+            let point = Point::new(workload, *keys, amount, systems, cases, rounds);
+            points.push(point);
         }
     }
-    let plan = Plan::new(options.form, options.time, points);
+    let time = options.time.or(match options.form {
+        Form::Full if options.targets => Some(preset::TIME),
+        _ => None,
+    });
+    let plan = Plan::new(options.form, time, points);
     if options.is_bounded() {
         plan
     } else {
@@ -174,7 +186,40 @@ fn is_too_many_for(system: &Entry, options: &Options, keys: u64) -> bool {
     options.systems.is_empty() && keys > system.most_keys
 }
 
+/// The part of the run that a point belongs to, where only targets are measured.
+fn part(options: &Options, workload: &Workload, keys: u64) -> Option<&'static Part> {
+    let part = options.targets.then(|| preset::find(workload, keys));
+    part.flatten()
+}
+
+/// What is measured on one fill.
+fn cases(options: &Options, workload: &Workload, keys: u64) -> Vec<Cased> {
+    let mut cases = workload.cases_with(&options.threads);
+    if let Some(part) = part(options, workload, keys) {
+        cases.retain(|case| part.has_case(case.number));
+    }
+    cases
+}
+
+/// How much a round does, in the workload's own measure.
+fn amount(options: &Options, workload: &Workload) -> u64 {
+    match options.targets {
+        true => preset::amount(workload, options.form),
+        false => workload.amount_in(options.form),
+    }
+}
+
+/// Whether a system of this workload also runs with mimalloc.
+fn has_other_build(options: &Options, workload: &Workload) -> bool {
+    let candidates = candidates(options, &[], workload, 0);
+    let mut names = candidates.iter().map(|candidate| candidate.entry.name);
+    names.any(|name| other_build::has(name, workload))
+}
+
 fn is_chosen(options: &Options, workload: &Workload) -> bool {
+    if options.targets && preset::find(workload, 0).is_none() {
+        return false;
+    }
     options.only.is_empty() || options.only.iter().any(|name| name == workload.name)
 }
 
@@ -191,6 +236,7 @@ fn prepare_drivers(options: &Options) -> (Vec<Version>, Vec<String>, Vec<&'stati
     let workloads = workloads::ALL
         .iter()
         .filter(|workload| is_chosen(options, workload));
+    // At the least number of keys a point has all of its peers.
     let candidates = workloads.flat_map(|workload| candidates(options, &[], workload, 0));
     let mut drivers: Vec<_> = candidates
         .filter_map(|candidate| candidate.entry.driver)
@@ -226,6 +272,7 @@ fn candidates(
         .filter(|system| system.serves(workload).is_some())
         .filter(|system| wanted.is_empty() || wanted.iter().any(|name| name == system.name))
         .filter(|system| !is_too_many_for(system, options, keys))
+        .filter(|system| part(options, workload, keys).is_none_or(|part| part.has(system.name)))
         .filter(|system| !skipped.contains(&system.name))
         .filter(|system| system.driver.is_none() || drivers_take_part(options));
     let in_set_ups = |entry: &'static Entry| {
@@ -233,9 +280,21 @@ fn candidates(
             true => options.set_ups.clone(),
             false => vec![SetUp::default()],
         };
-        set_ups
-            .into_iter()
-            .map(move |set_up| Candidate { entry, set_up })
+        let other = other_build::program().is_some() && other_build::has(entry.name, workload);
+        let builds = if options.mimalloc && other {
+            &[false, true][..]
+        } else {
+            &[false]
+        };
+        let candidate = move |set_up| {
+            let build = move |mimalloc: &bool| Candidate {
+                entry,
+                set_up,
+                mimalloc: *mimalloc,
+            };
+            builds.iter().map(build)
+        };
+        set_ups.into_iter().flat_map(candidate)
     };
     serving.flat_map(in_set_ups).collect()
 }
@@ -306,12 +365,15 @@ impl Run<'_> {
     fn workload(&mut self, next: &Point) -> io::Result<Vec<Figure>> {
         let Point { workload, keys, .. } = *next;
         for system in systems::ALL {
-            if system.serves(workload).is_some() && is_too_many_for(system, self.options, keys) {
+            let takes_part = part(self.options, workload, keys).is_none_or(|p| p.has(system.name));
+            let serves = system.serves(workload).is_some() && takes_part;
+            if serves && is_too_many_for(system, self.options, keys) {
                 let (what, most) = (point(workload, keys), short(system.most_keys));
                 let why = format!("it has {most} keys at most unless it is named");
                 self.cut(format!("{what}: {} is left out, {why}", system.name));
             }
         }
+        self.name_left_out(workload, keys);
         let candidates = candidates(self.options, &self.skipped, workload, keys);
         let mut figures = Vec::new();
         let mut children = Vec::new();
@@ -324,13 +386,13 @@ impl Run<'_> {
                 children.push(child);
             }
         }
-        for case in workload.cases_with(&self.options.threads) {
+        for case in cases(self.options, workload, keys) {
             let mut of_case: Vec<Figure> = candidates
                 .iter()
                 .map(|candidate| Figure::new(workload, &case, keys, &candidate.name()))
                 .collect();
             for figure in &mut of_case {
-                figure.amount = workload.amount_in(self.options.form);
+                figure.amount = amount(self.options, workload);
             }
             if workload.children == Children::Kept && workload.warm_up {
                 for child in &mut children {
@@ -379,6 +441,22 @@ impl Run<'_> {
             figures.extend(of_case);
         }
         Ok(figures)
+    }
+
+    /// Names the peers that the table of targets does without at this point.
+    fn name_left_out(&mut self, workload: &Workload, keys: u64) {
+        let Some(part) = part(self.options, workload, keys) else {
+            return;
+        };
+        let serving = systems::ALL
+            .iter()
+            .filter(|system| system.serves(workload).is_some() && !part.has(system.name));
+        let names: Vec<&str> = serving.map(|system| system.name).collect();
+        if !names.is_empty() {
+            let what = point(workload, keys);
+            let names = names.join(", ");
+            self.cut(format!("{what}: for lack of time without {names}"));
+        }
     }
 
     /// One round of all systems for which `wanted` holds. The same seed for all; the order turns round.
@@ -510,7 +588,7 @@ impl Run<'_> {
         Request {
             case: case.number,
             threads: case.threads,
-            amount: workload.amount_in(self.options.form) / divisor,
+            amount: amount(self.options, workload) / divisor,
             seed: self.seed,
         }
     }
@@ -726,6 +804,46 @@ mod tests {
         ];
         let figure = round_of(1, rounds);
         assert_eq!((figure.repeated_slow, figure.repeated_mixed), (1, 0));
+    }
+
+    #[test]
+    fn the_targets_have_points_and_peers_of_their_own() {
+        let options = options("--targets --system tourbillon,heap,DelayQueue,netty");
+        assert_eq!(options.rounds(), 5);
+        let names = |workload: &str, keys| -> Vec<String> {
+            let workload = workloads::find(workload).expect("a workload");
+            let candidates = candidates(&options, &[], workload, keys);
+            candidates.iter().map(Candidate::name).collect()
+        };
+        let few = ["tourbillon", "DelayQueue", "heap", "netty"];
+        assert_eq!(names("W1k", 1_000_000), few);
+        assert_eq!(names("W1k", 10_000_000), ["tourbillon", "heap", "netty"]);
+        let of = |name| workloads::find(name).expect("a workload");
+        assert_eq!(cases(&options, of("W8"), 10_000_000).len(), 1);
+        assert_eq!(amount(&options, of("W3")), 3_000);
+        assert!(is_chosen(&options, of("W1")) && !is_chosen(&options, of("churn")));
+        // Time enough for all of it, with five rounds of each.
+        let mut plan = plan(&options, &[]);
+        let (mut count, mut rounds) = (0, usize::MAX);
+        while let (Some(point), left_out) = plan.next() {
+            assert!(left_out.is_empty());
+            count += 1;
+            rounds = rounds.min(point.rounds);
+        }
+        assert_eq!((count, rounds), (19, 5));
+    }
+
+    #[test]
+    fn what_a_point_does_without_is_named() {
+        let options = options("--targets");
+        let mut run = run(&options);
+        run.name_left_out(workloads::find("W2").expect("a workload"), 10_000_000);
+        let words = run.cuts.join("\n");
+        assert!(
+            words.starts_with("W2 10 M: for lack of time without"),
+            "{words}"
+        );
+        assert!(words.contains("go") && !words.contains("heap"), "{words}");
     }
 
     #[test]

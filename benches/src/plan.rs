@@ -37,7 +37,7 @@ fn cost(workload: &Workload) -> Cost {
         "W2" => (0.0, 0.5e-6, 0.5e-6),
         "W3" => (0.2, 1.05e-3, 0.0),
         "W4" => (2.2, 2.2e-6, 0.0),
-        "W4i" => (0.2, 2.4e-6, 0.0),
+        "W4i" | "W4h" => (0.2, 2.4e-6, 0.0),
         // Some systems sleep in one task after the other.
         "W5" => (0.2, 1.9e-3, 0.0),
         "W5b" => (0.2, 1.1e-3, 0.0),
@@ -77,13 +77,13 @@ impl Point {
     pub(crate) fn new(
         workload: &'static Workload,
         keys: u64,
-        form: Form,
+        amount: u64,
         systems: usize,
         cases: usize,
         rounds: usize,
     ) -> Self {
         let cost = cost(workload);
-        let work = cost.least + cost.per_amount * workload.amount_in(form) as f64;
+        let work = cost.least + cost.per_amount * amount as f64;
         let fill = cost.per_key * keys as f64;
         let systems = systems as f64;
         let round = match workload.children {
@@ -264,7 +264,14 @@ mod tests {
 
     fn point(workload: &str, systems: usize) -> Point {
         let workload = find(workload).expect("a workload");
-        Point::new(workload, 0, Form::Full, systems, workload.cases.len(), 5)
+        Point::new(
+            workload,
+            0,
+            workload.amount_in(Form::Full),
+            systems,
+            workload.cases.len(),
+            5,
+        )
     }
 
     /// Everything of a form, with so many times the systems.
@@ -279,7 +286,7 @@ mod tests {
                 points.push(Point::new(
                     workload,
                     *keys,
-                    form,
+                    workload.amount_in(form),
                     count,
                     workload.cases.len(),
                     5,

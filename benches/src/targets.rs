@@ -1,23 +1,30 @@
-//! What the engine is held to, P1 to P12, and what maps of sessions and sleeps are held to, S-P1 to
-//! S-P4; and what a report says of each.
+//! The targets P1 to P13, and what a report says of each.
+//!
+//! A target is a figure of ours at one point, compared with the best peer of the same run, with one named
+//! system, or with a bound. A floor is no peer. Where a target names several cases or several of our systems,
+//! all of them have to reach it, and the worst one stands first. Points with two threads are judged in the
+//! near mode only.
 
-use crate::report::{Figure, Report};
+use crate::report::{Figure, Report, digits};
 use crate::view::View;
-use crate::workloads::{Form, NONE_IS_LONG};
+use crate::workloads::Form;
 
 /// A target and where it stands.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    pub(crate) number: &'static str,
-    pub(crate) to_reach: &'static str,
-    pub(crate) today: String,
+    pub(crate) target: &'static Target,
     pub(crate) verdict: Verdict,
+    /// Where it was measured, the worst first. Empty otherwise.
+    pub(crate) found: Vec<Found>,
+    /// Why it was not judged.
+    pub(crate) why: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    Reached,
+    Met,
     Missed,
+    NotMeasured,
     /// The machine was never in the mode that counts.
     NotJudged,
 }
@@ -25,420 +32,577 @@ pub(crate) enum Verdict {
 impl Verdict {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Verdict::Reached => "reached",
+            Verdict::Met => "met",
             Verdict::Missed => "**missed**",
+            Verdict::NotMeasured => "**not measured**",
             Verdict::NotJudged => "**not judged**",
         }
     }
 }
 
-/// Why there is nothing to say of a target.
-#[derive(Debug, PartialEq, Eq)]
-enum Missing {
-    NotRun,
-    /// It was run, but never in the near mode. Which point that is.
-    NeverNear(String),
+/// A figure of ours, and what it is compared with.
+#[derive(Debug)]
+pub(crate) struct Found {
+    system: String,
+    case: String,
+    pub(crate) value: String,
+    /// How many times better, who the other is, and its figure. Nothing where a bound is the target.
+    pub(crate) against: Option<(f64, String, String)>,
+    /// The greater, the better, in comparison with others of the same target.
+    lead: f64,
 }
 
-/// What is said of a target, and whether it is reached.
-type Found = Result<(String, bool), Missing>;
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) number: &'static str,
+    /// For people.
+    pub(crate) what: &'static str,
+    workload: &'static str,
+    /// All of the workload's if empty.
+    cases: &'static [&'static str],
+    keys: u64,
+    /// Ours. Each of them has to reach it.
+    systems: &'static [&'static str],
+    /// The first one of the workload if empty.
+    metric: &'static str,
+    pub(crate) reach: Reach,
+    /// Whether the README quotes it.
+    pub(crate) in_readme: bool,
+}
 
-/// Which have to be in a point to be compared with.
-const PEERS: usize = 4;
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// So many times better than the best peer of any language.
+    TimesBest(f64),
+    /// So many times better than the system of that name.
+    Times(f64, &'static str),
+    /// At most this. Compared with as many digits behind the point as it has itself.
+    AtMost {
+        value: f64,
+        digits: usize,
+        unit: &'static str,
+    },
+}
+
+impl Reach {
+    pub(crate) fn in_words(self) -> String {
+        match self {
+            Reach::TimesBest(times) => format!("{times}x the best peer"),
+            Reach::Times(times, other) => format!("{times}x `{other}`"),
+            Reach::AtMost {
+                value,
+                digits,
+                unit,
+            } => format!("at most {value:.digits$} {unit}"),
+        }
+    }
+}
 
 const BOXED: &str = "tourbillon";
 const INLINE: &str = "tourbillon-map";
+const BOTH: &[&str] = &[BOXED, INLINE];
 const KEYLESS: &str = "tourbillon-timer";
-const TOKIO_SLEEP: &str = "tokio-sleep";
-/// What is told to take for very many of them.
+const MIMALLOC: &str = "tourbillon+mimalloc";
+/// The way that is advised for very many sleeps.
 const SLEEP: &str = "tourbillon-sleep-inline";
+const TOKIO_SLEEP: &str = "tokio-sleep";
 
-/// Those of which the report has the figures: what the peers are must have been run, and in the full
-/// form, since the others do less.
+/// Peers that were the best one somewhere. Without one of them a lead over the best peer is not known.
+const RIVALS: [&str; 3] = ["heap", TOKIO_SLEEP, "netty"];
+
+const ONE: &[&str] = &["1 thread"];
+const TWO: &[&str] = &["2 threads"];
+const MILLION: u64 = 1_000_000;
+
+const fn target(
+    number: &'static str,
+    what: &'static str,
+    workload: &'static str,
+    systems: &'static [&'static str],
+    reach: Reach,
+) -> Target {
+    Target {
+        number,
+        what,
+        workload,
+        cases: &[],
+        keys: 0,
+        systems,
+        metric: "",
+        reach,
+        in_readme: false,
+    }
+}
+
+impl Target {
+    const fn with(mut self, keys: u64) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    const fn of(mut self, cases: &'static [&'static str]) -> Self {
+        self.cases = cases;
+        self
+    }
+
+    const fn by(mut self, metric: &'static str) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    const fn quoted(mut self) -> Self {
+        self.in_readme = true;
+        self
+    }
+}
+
+use Reach::{Times, TimesBest};
+
+const fn at_most(value: f64, digits: usize, unit: &'static str) -> Reach {
+    Reach::AtMost {
+        value,
+        digits,
+        unit,
+    }
+}
+
+/// In the order of the table.
+pub(crate) const ALL: &[Target] = &[
+    target(
+        "P1",
+        "W1: start and stop by handle, no others",
+        "W1",
+        &[KEYLESS],
+        TimesBest(1.2),
+    )
+    .quoted(),
+    target(
+        "P1",
+        "W1 among 1 M others",
+        "W1",
+        &[KEYLESS],
+        TimesBest(1.2),
+    )
+    .with(MILLION),
+    target(
+        "P1",
+        "W1 among 10 M others",
+        "W1",
+        &[KEYLESS],
+        TimesBest(1.2),
+    )
+    .with(10 * MILLION),
+    target(
+        "P2",
+        "W1k: start and stop by key, no others, boxed",
+        "W1k",
+        &[BOXED],
+        TimesBest(1.5),
+    )
+    .quoted(),
+    target(
+        "P2",
+        "W1k, no others, inline",
+        "W1k",
+        &[INLINE],
+        TimesBest(1.5),
+    ),
+    target(
+        "P3",
+        "W1k among 1 M others, boxed",
+        "W1k",
+        &[BOXED],
+        TimesBest(2.5),
+    )
+    .with(MILLION),
+    target(
+        "P3",
+        "W1k: start and stop by key among 10 M others, boxed",
+        "W1k",
+        &[BOXED],
+        TimesBest(2.5),
+    )
+    .with(10 * MILLION)
+    .quoted(),
+    target(
+        "P4",
+        "W2: touches of 100 k keys, 2 threads",
+        "W2",
+        BOTH,
+        TimesBest(3.5),
+    )
+    .with(100_000)
+    .of(TWO)
+    .quoted(),
+    target(
+        "P5",
+        "W2: touches of 1 M keys, 2 threads",
+        "W2",
+        BOTH,
+        TimesBest(2.0),
+    )
+    .with(MILLION)
+    .of(TWO),
+    target(
+        "P5",
+        "W2: touches of 10 M keys, 2 threads",
+        "W2",
+        BOTH,
+        TimesBest(1.6),
+    )
+    .with(10 * MILLION)
+    .of(TWO)
+    .quoted(),
+    target(
+        "P6",
+        "W2: touches of 1 M keys, 1 thread",
+        "W2",
+        BOTH,
+        TimesBest(1.6),
+    )
+    .with(MILLION)
+    .of(ONE),
+    target(
+        "P6",
+        "W2: touches of 10 M keys, 1 thread",
+        "W2",
+        BOTH,
+        TimesBest(1.4),
+    )
+    .with(10 * MILLION)
+    .of(ONE)
+    .quoted(),
+    target(
+        "P7",
+        "W3: request timeouts, boxed, 1 thread",
+        "W3",
+        &[BOXED],
+        TimesBest(1.1),
+    )
+    .of(ONE)
+    .quoted(),
+    target(
+        "P7",
+        "W3: request timeouts, boxed, 2 threads",
+        "W3",
+        &[BOXED],
+        TimesBest(1.8),
+    )
+    .of(TWO)
+    .quoted(),
+    target(
+        "P8",
+        "W4i: 1 M timers at one instant, map",
+        "W4i",
+        &[INLINE],
+        TimesBest(0.6),
+    )
+    .quoted(),
+    target(
+        "P8",
+        "W4i: 1 M timers at one instant, boxed",
+        "W4i",
+        &[BOXED],
+        TimesBest(0.33),
+    )
+    .quoted(),
+    target(
+        "P8",
+        "W4i, boxed with mimalloc",
+        "W4i",
+        &[MIMALLOC],
+        TimesBest(0.5),
+    ),
+    target("P8", "W4h: keyless", "W4h", &[KEYLESS], TimesBest(0.33)),
+    target(
+        "P9",
+        "S2: `touch_many` of 1,024 among 10 M, 1 thread",
+        "S2",
+        &[INLINE],
+        Times(0.6, "bare"),
+    )
+    .with(10 * MILLION)
+    .by("1,024 in a call"),
+    target(
+        "P10",
+        "W8: 10 M timers go in, 1 thread",
+        "W8",
+        BOTH,
+        TimesBest(1.8),
+    )
+    .with(10 * MILLION)
+    .of(ONE)
+    .quoted(),
+    target(
+        "P11",
+        "W7: bytes per timer at 10 M, map",
+        "W7",
+        &[INLINE],
+        at_most(74.0, 0, "bytes"),
+    )
+    .with(10 * MILLION),
+    target(
+        "P11",
+        "W7: bytes per timer at 10 M, boxed",
+        "W7",
+        &[BOXED],
+        at_most(94.0, 0, "bytes"),
+    )
+    .with(10 * MILLION),
+    target(
+        "P12",
+        "S4: CPU of 100,000 async sleeps, runtime of one thread",
+        "S4",
+        &[SLEEP],
+        Times(1.1, TOKIO_SLEEP),
+    )
+    .with(100_000)
+    .of(&["runtime of 1 thread"]),
+    target(
+        "P12",
+        "S4, runtime of two workers",
+        "S4",
+        &[SLEEP],
+        Times(0.85, TOKIO_SLEEP),
+    )
+    .with(100_000)
+    .of(&["runtime of 2 workers"]),
+    target(
+        "P13",
+        "W4: p99 of 1 M timers within 2 s",
+        "W4",
+        BOTH,
+        at_most(1.35, 2, "ms"),
+    )
+    .by("p99"),
+    target(
+        "P13",
+        "W5: p99 while some tasks take 500 ms",
+        "W5",
+        BOTH,
+        at_most(1.1, 1, "ms"),
+    )
+    .of(&["10,000 timers/s"])
+    .by("p99"),
+    target(
+        "P13",
+        "W9: p99.9 beside cascades of 10 M",
+        "W9",
+        BOTH,
+        at_most(1.4, 1, "ms"),
+    )
+    .with(10 * MILLION)
+    .by("p99.9"),
+    target(
+        "P13",
+        "W6: wake-ups in 10 s of nothing",
+        "W6",
+        BOTH,
+        at_most(0.0, 0, "times"),
+    )
+    .with(MILLION)
+    .by("switches"),
+];
+
+/// Where all targets stand. Empty if the report has no figure of any, or is of a form that does less.
 pub(crate) fn standings(report: &Report) -> Vec<Standing> {
     if report.form != Form::Full.name() {
         return Vec::new();
     }
-    let look = Look(report);
-    let of = |number, to_reach, found: Found| {
-        let (today, verdict) = match found {
-            Ok((today, true)) => (today, Verdict::Reached),
-            Ok((today, false)) => (today, Verdict::Missed),
-            Err(Missing::NeverNear(point)) => {
-                let today = format!("{point}: the machine was never in the near mode");
-                (today, Verdict::NotJudged)
-            }
-            Err(Missing::NotRun) => return None,
-        };
-        Some(Standing {
-            number,
-            to_reach,
-            today,
-            verdict,
-        })
-    };
-    [
-        of(
-            "P1",
-            "W2, 2 threads: 4x the best peer at 10 M keys, 4x DelayQueue at 100 k",
-            look.touch(),
-        ),
-        of(
-            "P2",
-            "W1k: ahead of all at every N, 2.5x when the new timer may be the earliest",
-            look.start_stop_keyed(),
-        ),
-        of(
-            "P3",
-            "W1: ahead of all, and 10 M at most twice N = 0",
-            look.start_stop_keyless(),
-        ),
-        of(
-            "P4",
-            "W3, 2 threads: boxed 1.5x, inline 2x the best peer, memory flat (below 16 MB)",
-            look.timeouts(),
-        ),
-        of(
-            "P5",
-            "W7 at 10 M: 80 bytes inline (boxed: stated)",
-            look.memory(),
-        ),
-        of(
-            "P6",
-            "W4i: the last of 1 M ran within 80 ms inline, 150 ms boxed",
-            look.instant(),
-        ),
-        of(
-            "P7",
-            "W4: p99 within 2 ms (CPU stated)",
-            look.each("W4", "p99", 2.0, Some("CPU")),
-        ),
-        of(
-            "P8",
-            "W5: p99 within 2.5 ms, none beyond 10 ms",
-            look.long_tasks(),
-        ),
-        of(
-            "P9",
-            "W6: no CPU time (below 0.5 ms), at most 5 switches in 10 s",
-            look.idle(),
-        ),
-        of(
-            "P10",
-            "W8: longest call below 5 ms while 10 M keys go in",
-            look.each("W8", "longest call", 5.0, None),
-        ),
-        of(
-            "P11",
-            "W9: p99.9 within 5 ms",
-            look.each("W9", "p99.9", 5.0, None),
-        ),
-        of(
-            "P12",
-            "churn: after 50 touches as after one (within 2 %)",
-            look.churn(),
-        ),
-        of(
-            "S-P1",
-            "S1, 2 threads, 10 M: 3x the best peer",
-            look.session_touch(),
-        ),
-        of(
-            "S-P2",
-            "S2 at 10 M, 256 in a call: 1.5x one by one",
-            look.session_touch_many(),
-        ),
-        of(
-            "S-P3",
-            "S3: 80 bytes, at 1 M and at 10 M",
-            look.session_memory(),
-        ),
-        of(
-            "S-P4",
-            "S4: inline at most the CPU time of tokio's own sleep, on both runtimes (by workers: stated)",
-            look.sleeps(),
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let all: Vec<Standing> = ALL.iter().map(|target| target.standing(report)).collect();
+    let is_measured = |standing: &Standing| standing.verdict != Verdict::NotMeasured;
+    if all.iter().any(is_measured) {
+        all
+    } else {
+        Vec::new()
+    }
 }
 
-struct Look<'a>(&'a Report);
-
-/// A figure that is missing was not run.
-fn run<T>(found: Option<T>) -> Result<T, Missing> {
-    found.ok_or(Missing::NotRun)
-}
-
-/// The rounds of a figure that count, if there are any.
-fn judged(figure: &Figure) -> Result<View<'_>, Missing> {
-    let never = || {
-        let Figure {
-            workload,
-            case,
-            system,
-            ..
-        } = figure;
-        Missing::NeverNear(format!("{workload}, {case}, {}, {system}", figure.size()))
-    };
-    figure.judged().ok_or_else(never)
-}
-
-/// The first metric.
-fn typical(view: View<'_>) -> Result<f64, Missing> {
-    Ok(run(view.spread(0))?.typical)
-}
-
-impl Look<'_> {
-    /// The rounds that count of ours, in all cases of a workload.
-    fn ours(&self, workload: &str) -> Result<Vec<View<'_>>, Missing> {
-        let figures = self.0.figures.iter();
-        let figures = figures.filter(|figure| figure.workload == workload && figure.is_ours());
-        figures.map(judged).collect()
-    }
-
-    /// The rounds that count of each system at a point: those in the near mode with several threads.
-    fn views(
-        &self,
-        workload: &str,
-        case: &str,
-        keys: Option<u64>,
-    ) -> Result<Vec<View<'_>>, Missing> {
-        let figures = self.0.figures.iter().filter(|figure| {
-            figure.workload == workload
-                && figure.case == case
-                && keys.is_none_or(|keys| figure.keys == keys)
-        });
-        figures.map(judged).collect()
-    }
-
-    fn one(
-        &self,
-        workload: &str,
-        case: &str,
-        keys: u64,
-        system: &str,
-    ) -> Result<View<'_>, Missing> {
-        let views = self.views(workload, case, Some(keys))?;
-        let mut views = views.into_iter();
-        views
-            .find(|view| view.system == system)
-            .ok_or(Missing::NotRun)
-    }
-
-    /// How many times better than the best of the others `ours` is, and who that is.
-    fn over_best(&self, ours: View<'_>, metric: usize) -> Result<(f64, &str), Missing> {
-        let mut peers = self.views(&ours.workload, &ours.case, Some(ours.keys))?;
-        peers.retain(|peer| peer.is_peer());
-        if peers.len() < PEERS {
-            return Err(Missing::NotRun);
-        }
-        peers
-            .into_iter()
-            .filter_map(|peer| Some((ours.over(peer, metric)?, peer.system())))
-            .min_by(|(one, _), (other, _)| one.total_cmp(other))
-            .ok_or(Missing::NotRun)
-    }
-
-    fn touch(&self) -> Found {
-        let case = "2 threads";
-        let large = self.one("W2", case, 10_000_000, BOXED)?;
-        let small = self.one("W2", case, 100_000, BOXED)?;
-        let (over, peer) = self.over_best(large, 0)?;
-        let queue = self.one("W2", case, 100_000, "DelayQueue")?;
-        let over_queue = run(small.over(queue, 0))?;
-        let at_large = large.over(self.one("W2", case, 10_000_000, "DelayQueue")?, 0);
-        let at_large = run(at_large)?;
-        Ok((
-            format!(
-                "{over:.2}x {peer} and {at_large:.2}x DelayQueue at 10 M; {over_queue:.2}x DelayQueue at 100 k"
-            ),
-            over >= 4.0 && over_queue >= 4.0,
-        ))
-    }
-
-    /// The least lead over all sizes, as (times, where).
-    fn least_lead(
-        &self,
-        workload: &str,
-        case: &str,
-        system: &str,
-    ) -> Result<(f64, String), Missing> {
-        let mut least: Option<(f64, String)> = None;
-        for ours in self.views(workload, case, None)? {
-            if ours.system() != system {
-                continue;
+impl Standing {
+    /// The figure, and what it is compared with.
+    pub(crate) fn today(&self) -> String {
+        let mut words = Vec::new();
+        // With one thing to look at, the target says what it is.
+        let several = self.found.len() > 1;
+        for found in &self.found {
+            let mut text = String::new();
+            if several {
+                let cases = self.found.iter().any(|other| other.case != found.case);
+                let case = if cases {
+                    format!(", {}", found.case)
+                } else {
+                    String::new()
+                };
+                text += &format!("{}{case}: ", found.system);
             }
-            let (over, peer) = self.over_best(ours, 0)?;
-            if least.as_ref().is_none_or(|(least, _)| over < *least) {
-                least = Some((over, format!("{over:.2}x {peer} at {}", ours.size())));
-            }
-        }
-        run(least)
-    }
-
-    fn start_stop_keyed(&self) -> Found {
-        let mut words = Vec::new();
-        let mut reached = true;
-        for (system, name) in [(BOXED, "boxed"), (INLINE, "inline")] {
-            let (earliest, at) = self.least_lead("W1k", "1 ms - 60 s", system)?;
-            let (never, at_never) = self.least_lead("W1k", "never the earliest", system)?;
-            words.push(format!(
-                "{name}: at least {at}; never the earliest {at_never}"
-            ));
-            reached &= earliest >= 2.5 && never >= 1.0;
-        }
-        Ok((words.join(". "), reached))
-    }
-
-    fn start_stop_keyless(&self) -> Found {
-        let mut words = Vec::new();
-        let mut reached = true;
-        for case in ["1 ms - 60 s", "never the earliest"] {
-            let (lead, at) = self.least_lead("W1", case, KEYLESS)?;
-            let none = typical(self.one("W1", case, 0, KEYLESS)?)?;
-            let many = typical(self.one("W1", case, 10_000_000, KEYLESS)?)?;
-            words.push(format!(
-                "{case}: at least {at}, 10 M {:.2} times N = 0",
-                many / none
-            ));
-            reached &= lead >= 1.0 && many <= 2.0 * none;
-        }
-        Ok((words.join(". "), reached))
-    }
-
-    fn timeouts(&self) -> Found {
-        let mut words = Vec::new();
-        let mut reached = true;
-        for (system, name, least) in [(BOXED, "boxed", 1.5), (INLINE, "inline", 2.0)] {
-            let ours = self.one("W3", "2 threads", 0, system)?;
-            let (over, peer) = self.over_best(ours, 0)?;
-            let memory = run(ours.spread(1))?;
-            words.push(format!(
-                "{name} {over:.2}x {peer}, {:.1} MB after the run",
-                memory.typical
-            ));
-            // Two thousand timers are pending at a time.
-            reached &= over >= least && memory.max < 16.0;
-        }
-        Ok((words.join("; "), reached))
-    }
-
-    fn memory(&self) -> Found {
-        let case = "60 - 120 min out";
-        let of = |system| typical(self.one("W7", case, 10_000_000, system)?);
-        let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
-        Ok((
-            format!("{inline:.1} bytes inline, {boxed:.1} boxed"),
-            inline <= 80.0,
-        ))
-    }
-
-    fn instant(&self) -> Found {
-        let of = |system| typical(self.one("W4i", "one instant", 0, system)?);
-        let (inline, boxed) = (of(INLINE)?, of(BOXED)?);
-        Ok((
-            format!("{inline:.0} ms inline, {boxed:.0} ms boxed"),
-            inline <= 80.0 && boxed <= 150.0,
-        ))
-    }
-
-    /// One metric of every point of a workload, for both faces, against a bound.
-    fn each(&self, workload: &str, metric: &str, bound: f64, beside: Option<&str>) -> Found {
-        let mut words = Vec::new();
-        let mut reached = true;
-        for figure in self.ours(workload)? {
-            // What its figures are compared with is no target.
-            if figure.case == NONE_IS_LONG {
-                continue;
-            }
-            let found = run(figure.named(metric))?;
-            let mut text = format!(
-                "{}, {}: {:.2} {}",
-                figure.system, figure.case, found.0.typical, found.1
-            );
-            if let Some((spread, unit)) = beside.and_then(|beside| figure.named(beside)) {
-                text += &format!(", {:.2} {unit}", spread.typical);
+            match &found.against {
+                Some((times, other, value)) => {
+                    text += &format!("{times:.2}x: {}, {other} {value}", found.value);
+                }
+                None => text += &found.value,
             }
             words.push(text);
-            reached &= found.0.typical <= bound;
         }
-        run((!words.is_empty()).then(|| (words.join("; "), reached)))
+        words.extend(self.why.clone());
+        words.join("; ")
     }
+}
 
-    fn long_tasks(&self) -> Found {
-        let (p99, within) = self.each("W5", "p99", 2.5, None)?;
-        let (max, none_beyond) = self.each("W5", "max", 10.0, None)?;
-        Ok((format!("p99 {p99}. Max {max}"), within && none_beyond))
-    }
+/// Why nothing can be said of a target.
+enum Trouble {
+    Missing(String),
+    NeverNear(String),
+}
 
-    fn idle(&self) -> Found {
-        let (cpu, none) = self.each("W6", "CPU", 0.5, None)?;
-        let (switches, few) = self.each("W6", "switches", 5.0, None)?;
-        Ok((format!("{cpu}. {switches}"), none && few))
-    }
+/// The rounds of a figure that count.
+fn judged(figure: &Figure) -> Result<View<'_>, Trouble> {
+    figure
+        .judged()
+        .ok_or_else(|| Trouble::NeverNear(format!("{} was never near", figure.system)))
+}
 
-    fn churn(&self) -> Found {
-        let mut words = Vec::new();
-        let mut reached = true;
-        for figure in self.ours("churn")? {
-            let one = run(figure.named("after 1 touch"))?.0.typical;
-            let all = run(figure.named("after all"))?.0.typical;
-            words.push(format!("{}: {one:.0} and {all:.0} bytes", figure.system));
-            // A page or two may come and go.
-            reached &= all <= one * 1.02;
-        }
-        run((!words.is_empty()).then(|| (words.join("; "), reached)))
-    }
-
-    fn session_touch(&self) -> Found {
-        let ours = self.one("S1", "2 threads", 10_000_000, INLINE)?;
-        let (over, peer) = self.over_best(ours, 0)?;
-        let moka = run(ours.over(self.one("S1", "2 threads", 10_000_000, "moka")?, 0))?;
-        let today = format!("{over:.2}x {peer}, {moka:.2}x moka");
-        Ok((today, over >= 3.0))
-    }
-
-    fn session_touch_many(&self) -> Found {
-        let ours = self.one("S2", "1 thread", 10_000_000, INLINE)?;
-        let single = run(ours.named("one by one"))?.0.typical;
-        let over = |metric| Ok(run(ours.named(metric))?.0.typical / single);
-        let least = over("256 in a call")?;
-        let today = format!(
-            "{least:.2}x; 1,024 in a call {:.2}x, 4,096 {:.2}x",
-            over("1,024 in a call")?,
-            over("4,096 in a call")?
-        );
-        Ok((today, least >= 1.5))
-    }
-
-    fn session_memory(&self) -> Found {
-        let of = |keys| {
-            let ours = self.one("S3", "30 min to idle", keys, INLINE)?;
-            typical(ours)
+impl Target {
+    fn standing(&'static self, report: &Report) -> Standing {
+        let of = |verdict, found, why| Standing {
+            target: self,
+            verdict,
+            found,
+            why,
         };
-        let (million, ten) = (of(1_000_000)?, of(10_000_000)?);
-        Ok((
-            format!("{million:.1} bytes at 1 M, {ten:.1} at 10 M"),
-            million <= 80.0 && ten <= 80.0,
-        ))
+        let mut found = match self.found(report) {
+            Ok(found) => found,
+            Err(Trouble::Missing(why)) => {
+                return of(Verdict::NotMeasured, Vec::new(), Some(why));
+            }
+            Err(Trouble::NeverNear(why)) => return of(Verdict::NotJudged, Vec::new(), Some(why)),
+        };
+        found.sort_by(|one, other| one.lead.total_cmp(&other.lead));
+        let lead = found.first().map_or(f64::NAN, |worst| worst.lead);
+        let met = match self.reach {
+            TimesBest(times) | Times(times, _) => lead >= times,
+            Reach::AtMost { value, digits, .. } => rounded(-lead, digits) <= value,
+        };
+        let verdict = if met { Verdict::Met } else { Verdict::Missed };
+        of(verdict, found, None)
     }
 
-    fn sleeps(&self) -> Found {
-        let mut words = Vec::new();
-        let mut reached = self.0.figures.iter().any(|figure| figure.system == SLEEP);
-        for ours in self.ours("S4")? {
-            let tokio = self.one("S4", &ours.case, ours.keys, TOKIO_SLEEP)?;
-            let (cpu, of_tokio) = (typical(ours)?, typical(tokio)?);
-            words.push(format!(
-                "{}, {}: {cpu:.0} ms, tokio {of_tokio:.0} ms",
-                ours.system, ours.case
-            ));
-            reached &= ours.system != SLEEP || cpu <= of_tokio;
+    /// One for each case and each of ours.
+    fn found(&self, report: &Report) -> Result<Vec<Found>, Trouble> {
+        let figures = || report.figures.iter().filter(|figure| self.is_at(figure));
+        let mut cases: Vec<&str> = self.cases.to_vec();
+        if cases.is_empty() {
+            for figure in figures() {
+                if !cases.contains(&&*figure.case) {
+                    cases.push(&figure.case);
+                }
+            }
         }
-        run((!words.is_empty()).then(|| (words.join("; "), reached)))
+        let mut all = Vec::new();
+        for case in &cases {
+            for system in self.systems {
+                let ours = figures()
+                    .find(|figure| figure.case == *case && figure.system == *system)
+                    .ok_or_else(|| Trouble::Missing(format!("without {system}, {case}")))?;
+                all.push(self.compared(report, ours)?);
+            }
+        }
+        if all.is_empty() {
+            return Err(Trouble::Missing(format!("{} was not run", self.workload)));
+        }
+        Ok(all)
     }
+
+    fn is_at(&self, figure: &Figure) -> bool {
+        figure.workload == self.workload && figure.keys == self.keys
+    }
+
+    fn compared(&self, report: &Report, figure: &Figure) -> Result<Found, Trouble> {
+        let none = || Trouble::Missing(format!("{} has no such figure", figure.system));
+        let ours = judged(figure)?;
+        let metric = match self.metric {
+            "" => 0,
+            name => ours
+                .metrics
+                .iter()
+                .position(|metric| metric.name == name)
+                .ok_or_else(none)?,
+        };
+        let shown = |view: View<'_>| {
+            let spread = view.spread(metric)?;
+            let value = digits(spread.typical);
+            Some(format!("{value} {}", view.metrics[metric].unit))
+        };
+        let value = ours.spread(metric).ok_or_else(none)?.typical;
+        let against = match self.reach {
+            Reach::AtMost { .. } => None,
+            Times(_, other) => Some(self.over(report, ours, metric, |peer| peer.system == other)?),
+            TimesBest(_) => {
+                let best = self.over(report, ours, metric, Figure::is_peer)?;
+                for rival in RIVALS {
+                    let has = |peer: &&Figure| peer.system == rival;
+                    if !self.others(report, ours).any(|peer| has(&peer)) {
+                        return Err(Trouble::Missing(format!("without {rival}")));
+                    }
+                }
+                Some(best)
+            }
+        };
+        let lead = against.map_or(-value, |(times, _)| times);
+        let against =
+            against.and_then(|(times, peer)| Some((times, peer.system().to_owned(), shown(peer)?)));
+        Ok(Found {
+            system: figure.system.clone(),
+            case: figure.case.clone(),
+            value: shown(ours).ok_or_else(none)?,
+            against,
+            lead,
+        })
+    }
+
+    /// Figures of the same work. Timers of one instant are compared with those by key, too, since no driver
+    /// has them by handle.
+    fn others<'a>(
+        &self,
+        report: &'a Report,
+        ours: View<'a>,
+    ) -> impl Iterator<Item = &'a Figure> + use<'a> {
+        let by_key = match self.workload {
+            "W4h" => "W4i",
+            same => same,
+        };
+        let workload = self.workload;
+        report.figures.iter().filter(move |figure| {
+            (figure.workload == workload || figure.workload == by_key)
+                && figure.case == ours.case
+                && figure.keys == ours.keys
+        })
+    }
+
+    /// How many times better than the best of the chosen others, and which that is.
+    fn over<'a>(
+        &self,
+        report: &'a Report,
+        ours: View<'a>,
+        metric: usize,
+        chosen: impl Fn(&Figure) -> bool,
+    ) -> Result<(f64, View<'a>), Trouble> {
+        let mut best: Option<(f64, View<'_>)> = None;
+        for figure in self.others(report, ours).filter(|figure| chosen(figure)) {
+            let peer = judged(figure)?;
+            let Some(times) = ours.over(peer, metric) else {
+                continue;
+            };
+            if best.is_none_or(|(least, _)| times < least) {
+                best = Some((times, peer));
+            }
+        }
+        best.ok_or_else(|| Trouble::Missing("without the other".to_owned()))
+    }
+}
+
+fn rounded(value: f64, digits: usize) -> f64 {
+    let factor = 10_f64.powi(digits as i32);
+    (value * factor).round() / factor
 }
 
 #[cfg(test)]
@@ -446,147 +610,199 @@ mod tests {
     use super::*;
     use crate::mode::Mode;
     use crate::report::tests::{figure, in_modes, report};
+    use crate::workloads;
 
-    fn standing(figures: Vec<Figure>, number: &str) -> Option<Standing> {
-        standings(&report(figures))
-            .into_iter()
-            .find(|standing| standing.number == number)
+    fn standing(figures: Vec<Figure>, what: &str) -> Standing {
+        let report = report(figures);
+        let target = ALL.iter().find(|target| target.what == what);
+        let target = target.unwrap_or_else(|| panic!("no target {what}"));
+        target.standing(&report)
     }
 
-    fn touches(system: &str, keys: u64, value: f64) -> Figure {
-        let mut figure = figure("W2", system, value);
-        figure.case = "2 threads".to_owned();
-        figure.keys = keys;
-        figure
+    const TIMEOUTS: &str = "W3: request timeouts, boxed, 1 thread";
+    const TIMEOUTS_OF_TWO: &str = "W3: request timeouts, boxed, 2 threads";
+
+    fn timeouts(peers: &[(&str, f64)]) -> Vec<Figure> {
+        let mut figures: Vec<Figure> = peers
+            .iter()
+            .map(|(system, value)| figure("W3", system, *value))
+            .collect();
+        for figure in &mut figures {
+            figure.keys = 0;
+        }
+        figures
     }
+
+    const PEERS: [(&str, f64); 4] = [
+        (BOXED, 11.0),
+        ("heap", 10.0),
+        (TOKIO_SLEEP, 1.0),
+        ("netty", 2.0),
+    ];
 
     #[test]
-    fn a_target_is_reached_against_the_best_of_the_peers_only() {
-        let at = |heap| {
-            let mut figures = Vec::new();
-            for keys in [100_000, 10_000_000] {
-                figures.push(touches(BOXED, keys, 8.0));
-                figures.push(touches("DelayQueue", keys, 1.0));
-            }
-            figures.push(touches("heap", 10_000_000, heap));
-            figures.push(touches("one", 10_000_000, 0.5));
-            figures.push(touches("other", 10_000_000, 0.5));
-            standing(figures, "P1").expect("all of its figures are there")
-        };
-        assert_eq!(at(2.0).verdict, Verdict::Reached);
-        let behind = at(4.0);
+    fn a_target_is_met_against_the_best_of_the_peers() {
+        let met = standing(timeouts(&PEERS), TIMEOUTS);
+        assert_eq!(met.verdict, Verdict::Met);
+        assert_eq!(met.today(), "1.10x: 11.0 Mops/s, heap 10.0 Mops/s");
+        let mut behind = timeouts(&PEERS);
+        behind.extend(timeouts(&[("go", 22.0)]));
+        let behind = standing(behind, TIMEOUTS);
         assert_eq!(behind.verdict, Verdict::Missed);
-        assert!(behind.today.contains("2.00x heap"), "{}", behind.today);
-        assert!(standing(vec![touches(BOXED, 100_000, 8.0)], "P1").is_none());
-        let mut quick = report(vec![touches("heap", 10_000_000, 1.0)]);
-        quick.form = "quick".to_owned();
-        assert!(standings(&quick).is_empty(), "less was done");
+        assert_eq!(behind.today(), "0.50x: 11.0 Mops/s, go 22.0 Mops/s");
     }
 
     #[test]
-    fn a_point_with_two_threads_is_judged_in_the_near_mode() {
-        let (near, far) = (Mode::Near, Mode::Far);
-        let with = |ours: &[(Mode, f64)]| {
-            let mut figures = Vec::new();
-            for keys in [100_000, 10_000_000] {
-                for (system, rounds) in [
-                    (BOXED, ours),
-                    ("DelayQueue", &[(near, 2.0), (far, 1.0), (far, 1.0)][..]),
-                    ("heap", &[(far, 9.0), (near, 1.0)]),
-                    ("one", &[(near, 1.0)]),
-                    ("other", &[(near, 1.0)]),
-                ] {
-                    let mut figure = in_modes("W2", system, rounds);
-                    figure.keys = keys;
-                    figures.push(figure);
-                }
-            }
-            standing(figures, "P1").expect("all of its figures are there")
-        };
-        // Far, ours is slow and the heap is fast; neither counts.
-        assert_eq!(with(&[(near, 8.0), (far, 1.0)]).verdict, Verdict::Reached);
-        assert_eq!(with(&[(near, 7.9), (far, 90.0)]).verdict, Verdict::Missed);
-        let never = with(&[(far, 90.0)]);
-        assert_eq!(never.verdict, Verdict::NotJudged);
-        assert!(
-            never.today.contains("W2, 2 threads, 10 M, tourbillon:"),
-            "{}",
-            never.today
-        );
+    fn without_a_rival_nothing_is_measured() {
+        for (missing, _) in PEERS {
+            let mut figures = timeouts(&PEERS);
+            figures.retain(|figure| figure.system != missing);
+            let standing = standing(figures, TIMEOUTS);
+            assert_eq!(standing.verdict, Verdict::NotMeasured, "{missing}");
+            assert!(standing.today().contains(missing), "{}", standing.today());
+        }
     }
 
     #[test]
     fn a_floor_is_no_peer() {
-        let with = |system| {
-            let mut figures = Vec::new();
-            for keys in [100_000, 10_000_000] {
-                figures.push(touches(BOXED, keys, 8.0));
-                figures.push(touches("DelayQueue", keys, 1.0));
-            }
-            for (peer, value) in [("heap", 2.0), ("tokio-sleep", 1.0), (system, 100.0)] {
-                figures.push(touches(peer, 10_000_000, value));
-            }
-            figures
-        };
-        let mut figures = with("bare");
+        let mut figures = Vec::new();
+        for (system, value) in [
+            (BOXED, 8.0),
+            (INLINE, 8.0),
+            ("heap", 5.0),
+            (TOKIO_SLEEP, 1.0),
+            ("netty", 2.0),
+            ("bare", 100.0),
+        ] {
+            let mut touches = figure("W2", system, value);
+            touches.keys = MILLION;
+            figures.push(touches);
+        }
+        let standing = standing(figures, "W2: touches of 1 M keys, 1 thread");
+        assert_eq!(standing.verdict, Verdict::Met);
         assert!(
-            standing(with("bare-instant"), "P1").is_none(),
-            "three peers are too few"
-        );
-        figures.push(touches("moka", 10_000_000, 0.5));
-        let standing = standing(figures, "P1").expect("four peers");
-        assert!(
-            standing.verdict == Verdict::Reached && standing.today.contains("4.00x heap"),
+            standing.today().contains("1.60x: 8.00 Mops/s, heap"),
             "{}",
-            standing.today
+            standing.today()
         );
     }
 
     #[test]
-    fn many_in_a_call_are_compared_with_one_by_one() {
-        let at = |many| {
-            let mut figure = figure("S2", INLINE, 2.0);
-            figure.keys = 10_000_000;
-            figure.rounds[0].figures = [2.0, many, 5.0, 6.0].map(Some).to_vec();
-            standing(vec![figure], "S-P2").expect("it is measured")
-        };
-        assert_eq!(at(3.0).verdict, Verdict::Reached);
-        assert_eq!(at(2.9).verdict, Verdict::Missed);
-        assert_eq!(at(3.0).today, "1.50x; 1,024 in a call 2.50x, 4,096 3.00x");
-    }
-
-    #[test]
-    fn sleeps_are_held_to_those_of_tokio_on_each_runtime() {
-        let both = |system, one, two| {
-            let mut figures = [figure("S4", system, one), figure("S4", system, two)];
-            figures[1].case = "runtime of 2 workers".to_owned();
-            figures
-        };
-        let with = |one, two| {
-            let figures = [
-                both(SLEEP, one, two),
-                both("tourbillon-sleep", 5.0, 5.0),
-                both(TOKIO_SLEEP, 2.0, 4.0),
-            ];
-            let standing = standing(figures.into_iter().flatten().collect(), "S-P4");
-            standing.expect("both are there").verdict == Verdict::Reached
-        };
-        assert!(with(2.0, 4.0) && !with(2.1, 3.0) && !with(1.0, 4.1));
-    }
-
-    #[test]
-    fn a_bound_holds_for_both_faces() {
+    fn all_of_ours_have_to_reach_a_target_and_the_worst_stands_first() {
         let of = |system: &str, value| {
             let mut figure = figure("W9", system, value);
-            figure.keys = 10_000_000;
+            figure.keys = 10 * MILLION;
             figure
         };
+        let what = "W9: p99.9 beside cascades of 10 M";
         let both = |boxed, inline| {
-            let figures = vec![of(BOXED, boxed), of(INLINE, inline), of("heap", 90.0)];
-            let standing = standing(figures, "P11").expect("it is measured");
-            standing.verdict == Verdict::Reached
+            let figures = vec![of(BOXED, boxed), of(INLINE, inline), of("heap", 0.1)];
+            standing(figures, what)
         };
-        assert!(both(4.0, 5.0));
-        assert!(!both(4.0, 6.0) && !both(6.0, 4.0));
+        // As many digits as the target has.
+        assert_eq!(both(1.0, 1.44).verdict, Verdict::Met);
+        assert_eq!(both(1.46, 1.0).verdict, Verdict::Missed);
+        let missed = both(1.0, 2.0);
+        assert_eq!(missed.verdict, Verdict::Missed);
+        assert_eq!(
+            missed.today(),
+            "tourbillon-map: 2.00 ms; tourbillon: 1.00 ms"
+        );
+        let one = standing(vec![of(BOXED, 1.0)], what);
+        assert_eq!(one.verdict, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn two_threads_are_judged_in_the_near_mode_only() {
+        let (near, far) = (Mode::Near, Mode::Far);
+        let with = |ours: &[(Mode, f64)]| {
+            let mut figures = Vec::new();
+            for (system, rounds) in [
+                (BOXED, ours),
+                ("heap", &[(far, 90.0), (near, 10.0)][..]),
+                (TOKIO_SLEEP, &[(near, 1.0)]),
+                ("netty", &[(near, 1.0)]),
+            ] {
+                let mut figure = in_modes("W3", system, rounds);
+                figure.keys = 0;
+                figures.push(figure);
+            }
+            standing(figures, TIMEOUTS_OF_TWO)
+        };
+        // Far, the heap is fast and ours is slow; neither counts.
+        assert_eq!(with(&[(near, 18.0), (far, 1.0)]).verdict, Verdict::Met);
+        assert_eq!(with(&[(near, 17.9), (far, 900.0)]).verdict, Verdict::Missed);
+        let never = with(&[(far, 900.0)]);
+        assert_eq!(never.verdict, Verdict::NotJudged);
+        assert_eq!(never.today(), "tourbillon was never near");
+    }
+
+    #[test]
+    fn many_in_a_call_are_compared_with_one_lock_over_a_map() {
+        let of = |system: &str, many| {
+            let mut figure = figure("S2", system, 50.0);
+            figure.keys = 10 * MILLION;
+            figure.rounds[0].figures[2] = Some(many);
+            figure
+        };
+        let what = "S2: `touch_many` of 1,024 among 10 M, 1 thread";
+        let at = |many| standing(vec![of(INLINE, many), of("bare", 20.0)], what);
+        assert_eq!(at(12.0).verdict, Verdict::Met);
+        assert_eq!(at(11.9).verdict, Verdict::Missed);
+        assert_eq!(at(10.0).today(), "0.50x: 10.0 M keys/s, bare 20.0 M keys/s");
+    }
+
+    #[test]
+    fn keyless_timers_of_one_instant_are_compared_with_peers_by_key_too() {
+        let mut figures = vec![figure("W4h", KEYLESS, 100.0), figure("W4h", "heap", 90.0)];
+        for (system, ms) in [("heap", 80.0), (TOKIO_SLEEP, 300.0), ("netty", 40.0)] {
+            figures.push(figure("W4i", system, ms));
+        }
+        for figure in &mut figures {
+            figure.keys = 0;
+        }
+        let standing = standing(figures, "W4h: keyless");
+        assert_eq!(standing.verdict, Verdict::Met);
+        let today = "0.40x: 100 ms after it, netty 40.0 ms after it";
+        assert_eq!(standing.today(), today);
+    }
+
+    #[test]
+    fn every_target_is_of_a_workload_with_that_case_and_metric() {
+        for target in ALL {
+            let workload = workloads::find(target.workload).expect(target.what);
+            assert!(
+                target.metric.is_empty()
+                    || workload
+                        .metrics
+                        .iter()
+                        .any(|metric| metric.name == target.metric),
+                "{}",
+                target.what
+            );
+            for case in target.cases {
+                assert!(
+                    workload.cases.iter().any(|other| other.name == *case),
+                    "{}",
+                    target.what
+                );
+            }
+            let sizes = workload.keys_in(Form::Full);
+            assert!(sizes.contains(&target.keys), "{}", target.what);
+        }
+        let mut numbers: Vec<&str> = ALL.iter().map(|target| target.number).collect();
+        numbers.dedup();
+        let all: Vec<String> = (1..=13).map(|number| format!("P{number}")).collect();
+        assert_eq!(numbers, all, "in order");
+    }
+
+    #[test]
+    fn a_report_of_less_has_no_table() {
+        let mut quick = report(timeouts(&PEERS));
+        assert_eq!(standings(&quick).len(), ALL.len());
+        quick.form = "quick".to_owned();
+        assert!(standings(&quick).is_empty());
+        let other = report(vec![figure("churn", BOXED, 1.0)]);
+        assert!(standings(&other).is_empty());
     }
 }

@@ -58,8 +58,9 @@ pub(crate) struct JavaLibrary {
 /// to the JVM.
 const JAVA_FLAGS: [&str; 1] = ["-Xmx6g"];
 
-/// Workloads that drivers don't have. The bytes per touched session are lost in what a collector leaves.
-const LEAVES_OUT: [&str; 1] = ["churn"];
+/// Workloads that drivers don't have. The bytes per touched session are lost in what a collector leaves. Of mass
+/// expiry they have the form by key.
+const LEAVES_OUT: [&str; 2] = ["churn", "W4h"];
 
 /// The variable by which the parent tells how long a JVM warms up, in milliseconds.
 pub(crate) const WARM_UP: &str = "BENCHES_WARM_UP_MS";

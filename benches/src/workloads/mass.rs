@@ -1,5 +1,5 @@
-//! W4 and W4i: mass expiry. Many timers are armed ahead of time; then they come due, spread evenly
-//! over two seconds in random order (W4), or all at one instant (W4i).
+//! W4, W4i and W4h: mass expiry. Many timers are armed ahead of time; then they come due, spread evenly
+//! over two seconds in random order (W4), or all at one instant, by key (W4i) or by handle (W4h).
 //!
 //! The first is due so late that all are armed by then; a round in which arming took longer is
 //! wrong and is done again with twice the time. Lateness counts from the moment that the caller asked
@@ -16,7 +16,7 @@ use crate::recorder::{
     Lateness, Stamp, expect_stamps, fired_so_far, take_lateness, wait_until_fired,
 };
 use crate::rng::Rng;
-use crate::systems::{Keyed, Tasks};
+use crate::systems::{Handles, Keyed, System, Tasks};
 use crate::wire::Request;
 
 pub(super) const SPREAD: Workload = Workload {
@@ -54,6 +54,13 @@ pub(super) const INSTANT: Workload = Workload {
     by: By::Key,
 };
 
+pub(super) const INSTANT_BY_HANDLE: Workload = Workload {
+    name: "W4h",
+    about: "the same by handle",
+    by: By::Handle,
+    ..INSTANT
+};
+
 const SPAN: Duration = Duration::from_secs(2);
 /// Time for arming: this, and this for each timer.
 const LEAD: Duration = Duration::from_millis(200);
@@ -77,13 +84,29 @@ pub(super) fn serve_instant<S: Keyed>(child: &mut Child) -> io::Result<()> {
     })
 }
 
+pub(super) fn serve_instant_by_handle<S: Handles>(child: &mut Child) -> io::Result<()> {
+    // A handle that is dropped lets its timer run.
+    let start = |system: &S, key, delay| drop(system.start(key, delay));
+    let figures = |lateness: &Lateness, instant| vec![Some(lateness.last_ran_after(instant))];
+    measure(child, &S::new(Tasks::Short), Duration::ZERO, start, figures)
+}
+
 fn serve<S: Keyed>(
     child: &mut Child,
     span: Duration,
     figures: impl Fn(&Lateness, Instant) -> Vec<Option<f64>>,
 ) -> io::Result<()> {
+    measure(child, &S::new(Tasks::Short), span, S::start, figures)
+}
+
+fn measure<S: System>(
+    child: &mut Child,
+    system: &S,
+    span: Duration,
+    start: impl Fn(&S, u64, Duration),
+    figures: impl Fn(&Lateness, Instant) -> Vec<Option<f64>>,
+) -> io::Result<()> {
     expect_stamps();
-    let system = S::new(Tasks::Short);
     child.filled(|| ())?;
     child.rounds(|request| {
         let mut lead = LEAD + LEAD_EACH * request.amount as u32;
@@ -91,7 +114,7 @@ fn serve<S: Keyed>(
             let fired_before = fired_so_far();
             let began = Instant::now();
             let first = began + lead;
-            arm(&system, request, first, span);
+            arm(system, request, first, span, &start);
             let in_time = Instant::now() < first;
             let used = Used::now();
             wait_until_fired(fired_before + request.amount, lead + span + LIMIT);
@@ -113,7 +136,13 @@ fn serve<S: Keyed>(
 }
 
 /// Arms all of them, evenly over `span` from `first` on, in random order.
-fn arm<S: Keyed>(system: &S, request: &Request, first: Instant, span: Duration) {
+fn arm<S: System>(
+    system: &S,
+    request: &Request,
+    first: Instant,
+    span: Duration,
+    start: impl Fn(&S, u64, Duration),
+) {
     let count = request.amount as u32;
     let mut places: Vec<u32> = (0..count).collect();
     let mut rng = Rng::new(request.seed);
@@ -125,7 +154,7 @@ fn arm<S: Keyed>(system: &S, request: &Request, first: Instant, span: Duration) 
             let due = first + span.mul_f64(f64::from(number) / f64::from(count));
             let long = false;
             let key = Stamp { due, long, number }.encode();
-            system.start(key, due.saturating_duration_since(Instant::now()));
+            start(system, key, due.saturating_duration_since(Instant::now()));
         }
     });
     system.settle();

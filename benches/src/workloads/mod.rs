@@ -178,6 +178,7 @@ pub(crate) const ALL: &[Workload] = &[
     timeouts::ABOUT,
     mass::SPREAD,
     mass::INSTANT,
+    mass::INSTANT_BY_HANDLE,
     long_tasks::ABOUT,
     brief_tasks::ABOUT,
     idle::ABOUT,
@@ -303,6 +304,7 @@ pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
 pub(crate) fn serve_handles<S: Handles>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
         "W1" => start_stop::serve_handles::<S>(child),
+        "W4h" => mass::serve_instant_by_handle::<S>(child),
         other => unreachable!("{other} is not in the table, or by key"),
     }
 }

@@ -1,0 +1,422 @@
+//! A model of touches, fitted to the figures of a run, for machines and sizes that nobody has measured.
+//!
+//! ```text
+//! time = cpu + decade * log10(keys * bytes / cache)      the last part from a footprint of `cache` bytes on
+//!      + transfer * (threads - 1) / threads              lines that another core wrote last
+//!      + wait                                            for a stripe's lock
+//! wait = hold * load / (2 * (1 - load))                  a queue with calls at random and a fixed hold
+//! load = threads * hold / (time * stripes)               the share of its time that a lock is taken
+//! ```
+//!
+//! It is a calculation and no measurement: what it says of more cores than the machine has is a guess with
+//! stated assumptions.
+
+use crate::report::{Report, digits, short};
+use crate::view::View;
+
+/// What is modelled: touches of the map.
+const SYSTEM: &str = "tourbillon-map";
+const TOUCHES: &str = "W2";
+const MEMORY: &str = "W7";
+/// The default of the crate: at least so many stripes, and so many for each core.
+const STRIPES: u32 = 128;
+const STRIPES_PER_CORE: u32 = 8;
+/// Lines that a touch reads: the stripe, its row of the index, the entry and what lies beside them.
+const LINES: f64 = 4.0;
+const LINE_BYTES: f64 = 64.0;
+
+const COMMANDS: &str = "--only W2,W7 --system tourbillon-map --threads 1,2 \
+                        --keys 10000,100000,1000000,10000000 --stripes 2,16,128";
+
+/// A touch, measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    keys: u64,
+    threads: u32,
+    stripes: u32,
+    /// Of one touch on one thread.
+    ns: f64,
+}
+
+/// What the fit found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Model {
+    cpu_ns: f64,
+    decade_ns: f64,
+    cache_bytes: f64,
+    transfer_ns: f64,
+    hold_ns: f64,
+    bytes_per_key: f64,
+}
+
+/// The model of a report, as a document.
+pub(crate) fn of(report: &Report) -> Result<String, String> {
+    let points = points(report);
+    let bytes = bytes_per_key(report).ok_or_else(|| missing("bytes per key (W7)"))?;
+    let model = Model::fit(&points, bytes)?;
+    Ok(document(report, &points, &model))
+}
+
+fn missing(what: &str) -> String {
+    format!("the run has no {what}; the model needs {COMMANDS}")
+}
+
+fn points(report: &Report) -> Vec<Point> {
+    let figures = report.figures.iter().filter(|figure| {
+        // More threads than cores take turns, of which the model knows nothing.
+        figure.workload == TOUCHES && figure.threads <= report.machine.cores
+    });
+    figures
+        .filter_map(|figure| {
+            let stripes = stripes_of(&figure.system)?;
+            let threads = figure.threads as u32;
+            let million = figure.judged()?.spread(0)?.typical;
+            Some(Point {
+                keys: figure.keys,
+                threads,
+                stripes,
+                ns: f64::from(threads) * 1e3 / million,
+            })
+        })
+        .collect()
+}
+
+/// The number in the system's name, or the default.
+fn stripes_of(system: &str) -> Option<u32> {
+    match system.strip_prefix(SYSTEM)? {
+        "" => Some(STRIPES),
+        set_up => set_up
+            .strip_prefix(", ")?
+            .strip_suffix(" stripes")?
+            .parse()
+            .ok(),
+    }
+}
+
+/// At the greatest number of keys.
+fn bytes_per_key(report: &Report) -> Option<f64> {
+    let views = report.views(MEMORY);
+    let of_ours = views.filter(|view| stripes_of(&view.system) == Some(STRIPES));
+    let greatest = of_ours.max_by_key(|view: &View<'_>| view.keys)?;
+    Some(greatest.spread(0)?.typical)
+}
+
+impl Model {
+    fn fit(points: &[Point], bytes_per_key: f64) -> Result<Self, String> {
+        let default = |threads: u32| {
+            let of = move |point: &&Point| point.threads == threads && point.stripes == STRIPES;
+            points.iter().filter(of).copied()
+        };
+        let alone: Vec<Point> = default(1).collect();
+        if alone.len() < 3 {
+            return Err(missing("touches of one thread at three sizes"));
+        }
+        // The cache by trying sizes, the others by least squares of relative errors.
+        let mut best: Option<(f64, Model)> = None;
+        for half_power in 32..=60 {
+            let cache_bytes = 2_f64.powf(f64::from(half_power) / 2.0);
+            let decades = |point: &Point| decades(point.keys, bytes_per_key, cache_bytes);
+            let (cpu_ns, decade_ns) = line(alone.iter().map(|p| (decades(p), p.ns)));
+            let model = Model {
+                cpu_ns,
+                decade_ns: decade_ns.max(0.0),
+                cache_bytes,
+                transfer_ns: 0.0,
+                hold_ns: 0.0,
+                bytes_per_key,
+            };
+            let error = model.error(&alone);
+            if best.is_none_or(|(least, _)| error < least) {
+                best = Some((error, model));
+            }
+        }
+        let (_, mut model) = best.ok_or_else(|| missing("touches"))?;
+
+        // What a second thread adds at the same size, while stripes are many.
+        let extras = default(2).filter_map(|two| {
+            let one = alone.iter().find(|one| one.keys == two.keys)?;
+            Some(2.0 * (two.ns - one.ns))
+        });
+        let extras: Vec<f64> = extras.collect();
+        if extras.is_empty() {
+            return Err(missing("touches of two threads in the near mode"));
+        }
+        model.transfer_ns = (extras.iter().sum::<f64>() / extras.len() as f64).max(0.0);
+
+        // How long a lock is held shows where stripes are few.
+        let crowded = |point: &&Point| point.threads > 1 && point.stripes < STRIPES;
+        let crowded: Vec<Point> = points.iter().filter(crowded).copied().collect();
+        if crowded.is_empty() {
+            return Err(missing("touches of two threads on few stripes"));
+        }
+        let with = |hold_ns: f64| Model { hold_ns, ..model };
+        let holds = (1..=600).map(|number| with(f64::from(number)));
+        let by_error = |a: &Model, b: &Model| a.error(&crowded).total_cmp(&b.error(&crowded));
+        Ok(holds.min_by(by_error).unwrap_or(model))
+    }
+
+    /// The square of the relative errors.
+    fn error(&self, points: &[Point]) -> f64 {
+        let of = |p: &Point| (self.ns(p.keys, p.threads, p.stripes) / p.ns - 1.0).powi(2);
+        points.iter().map(of).sum()
+    }
+
+    /// A touch on one of so many threads, each with a core of its own.
+    fn ns(&self, keys: u64, threads: u32, stripes: u32) -> f64 {
+        self.ns_with(
+            decades(keys, self.bytes_per_key, self.cache_bytes),
+            threads,
+            stripes,
+        )
+    }
+
+    fn ns_with(&self, decades: f64, threads: u32, stripes: u32) -> f64 {
+        let (threads, stripes) = (f64::from(threads), f64::from(stripes));
+        let transfer = self.transfer_ns * (threads - 1.0) / threads;
+        let alone = self.cpu_ns + self.decade_ns * decades + transfer;
+        if threads == 1.0 {
+            return alone;
+        }
+        // The wait depends on the time, which contains it: the time is where both sides are equal. A longer
+        // time makes the load less, so there is one such place.
+        let surplus = |time: f64| {
+            let load = threads * self.hold_ns / (time * stripes);
+            if load >= 1.0 {
+                return f64::INFINITY;
+            }
+            alone + self.hold_ns * load / (2.0 * (1.0 - load)) - time
+        };
+        let (mut low, mut high) = (alone, alone + 1e6);
+        for _ in 0..100 {
+            let middle = f64::midpoint(low, high);
+            if surplus(middle) > 0.0 {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
+    }
+}
+
+/// By how many powers of ten the keys take more than the cache.
+fn decades(keys: u64, bytes_per_key: f64, cache_bytes: f64) -> f64 {
+    (keys as f64 * bytes_per_key / cache_bytes).log10().max(0.0)
+}
+
+/// The line `a + b * x` with the least squares of relative errors.
+fn line(points: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    let (mut w, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (at, value) in points {
+        let weight = 1.0 / (value * value);
+        w += weight;
+        x += weight * at;
+        y += weight * value;
+        xx += weight * at * at;
+        xy += weight * at * value;
+    }
+    let divisor = w * xx - x * x;
+    if divisor.abs() < 1e-12 * w * xx || divisor == 0.0 {
+        return (y / w, 0.0);
+    }
+    let slope = (w * xy - x * y) / divisor;
+    ((y - slope * x) / w, slope)
+}
+
+fn document(report: &Report, points: &[Point], model: &Model) -> String {
+    let commit = report.commit.as_deref().unwrap_or("unknown");
+    let mut text = format!(
+        "Fitted to a run of `{}` at commit `{commit}`.\n{}.\n\n",
+        report.command,
+        report.machine.line()
+    );
+    text += "| parameter | fitted |\n|---|--:|\n";
+    for (what, value) in [
+        (
+            "a touch in the cache (`cpu`)",
+            format!("{} ns", digits(model.cpu_ns)),
+        ),
+        (
+            "each tenfold footprint beyond the cache (`decade`)",
+            format!("{} ns", digits(model.decade_ns)),
+        ),
+        (
+            "where that begins (`cache`)",
+            format!("{} MB", digits(model.cache_bytes / 1e6)),
+        ),
+        (
+            "lines from other cores (`transfer`)",
+            format!("{} ns", digits(model.transfer_ns)),
+        ),
+        (
+            "a stripe's lock is held (`hold`)",
+            format!("{} ns", digits(model.hold_ns)),
+        ),
+        (
+            "memory",
+            format!("{} bytes per key", digits(model.bytes_per_key)),
+        ),
+    ] {
+        text += &format!("| {what} | {value} |\n");
+    }
+
+    text += "\n### Measured and modelled\n\n\
+             | keys | threads | stripes | measured, ns | model, ns | difference |\n|--:|--:|--:|--:|--:|--:|\n";
+    let mut worst: f64 = 0.0;
+    for point in points {
+        let ns = model.ns(point.keys, point.threads, point.stripes);
+        let off = 100.0 * (ns / point.ns - 1.0);
+        worst = worst.max(off.abs());
+        text += &format!(
+            "| {} | {} | {} | {} | {} | {off:+.0} % |\n",
+            short(point.keys),
+            point.threads,
+            point.stripes,
+            digits(point.ns),
+            digits(ns)
+        );
+    }
+    text += &format!("\nThe worst difference is {worst:.0} %.\n");
+
+    let largest = points.iter().map(|point| point.keys).max().unwrap_or(0);
+    text += &format!(
+        "\n### Modelled: not measured by anybody\n\n\
+         Beyond {} keys the first figure assumes that a miss costs no more than there, and the second that each \
+         tenfold footprint adds as much as the last ones did.\n\n\
+         | keys | memory | 1 thread, M/s | 16 cores, M/s | 64 cores, M/s | 64 cores: a touch, ns | 64 cores: lines read, GB/s |\n\
+         |--:|--:|--:|--:|--:|--:|--:|\n",
+        short(largest)
+    );
+    for keys in [1_000_000, 10_000_000, 100_000_000, 1_000_000_000] {
+        let grown = decades(keys, model.bytes_per_key, model.cache_bytes);
+        let kept = decades(keys.min(largest), model.bytes_per_key, model.cache_bytes);
+        // From the better one to the worse one; one figure where both are the same.
+        let both = |of: &dyn Fn(f64) -> f64| {
+            let (kept, grown) = (digits(of(kept)), digits(of(grown)));
+            if kept == grown {
+                kept
+            } else {
+                format!("{kept} or {grown}")
+            }
+        };
+        let time = |threads: u32, decades: f64| {
+            let stripes = STRIPES.max(STRIPES_PER_CORE * threads).next_power_of_two();
+            model.ns_with(decades, threads, stripes)
+        };
+        let rate =
+            |threads: u32| both(&|decades| f64::from(threads) * 1e3 / time(threads, decades));
+        let read = |decades: f64| 64.0 / time(64, decades) * LINES * LINE_BYTES;
+        text += &format!(
+            "| {} | {} GB | {} | {} | {} | {} | {} |\n",
+            short(keys),
+            digits(model.bytes_per_key * keys as f64 / 1e9),
+            rate(1),
+            rate(16),
+            rate(64),
+            both(&|decades| time(64, decades)),
+            both(&read),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mode::Mode;
+    use crate::report::tests::{figure, in_modes, report};
+
+    const TRUE: Model = Model {
+        cpu_ns: 30.0,
+        decade_ns: 60.0,
+        cache_bytes: 4_194_304.0,
+        transfer_ns: 25.0,
+        hold_ns: 20.0,
+        bytes_per_key: 76.0,
+    };
+    const KEYS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
+
+    /// What a machine would measure that is as the model says.
+    fn made() -> Report {
+        let mut figures = Vec::new();
+        for stripes in [1, 8, 128] {
+            let system = match stripes {
+                128 => SYSTEM.to_owned(),
+                _ => format!("{SYSTEM}, {stripes} stripes"),
+            };
+            for keys in KEYS {
+                let rate = |threads| f64::from(threads) * 1e3 / TRUE.ns(keys, threads, stripes);
+                let mut one = figure("W2", &system, rate(1));
+                let mut two = in_modes("W2", &system, &[(Mode::Near, rate(2))]);
+                (one.keys, two.keys) = (keys, keys);
+                figures.extend([one, two]);
+            }
+        }
+        let mut memory = figure("W7", SYSTEM, 76.0);
+        memory.keys = 10_000_000;
+        figures.push(memory);
+        let mut report = report(figures);
+        report.machine.cores = 2;
+        report
+    }
+
+    #[test]
+    fn the_parameters_behind_the_figures_are_found() {
+        let report = made();
+        let points = points(&report);
+        assert_eq!(points.len(), 24);
+        let fitted = Model::fit(&points, 76.0).expect("everything is there");
+        let near = |one: f64, other: f64| (one / other - 1.0).abs() < 0.05;
+        assert!(near(fitted.cpu_ns, TRUE.cpu_ns), "{fitted:?}");
+        assert!(near(fitted.decade_ns, TRUE.decade_ns), "{fitted:?}");
+        assert!(near(fitted.cache_bytes, TRUE.cache_bytes), "{fitted:?}");
+        // At 128 stripes the wait is a part of what a second thread adds.
+        assert!(near(fitted.transfer_ns, TRUE.transfer_ns), "{fitted:?}");
+        assert!(near(fitted.hold_ns, TRUE.hold_ns), "{fitted:?}");
+        for point in points {
+            let ns = fitted.ns(point.keys, point.threads, point.stripes);
+            assert!(near(ns, point.ns), "{point:?}: {ns}");
+        }
+    }
+
+    #[test]
+    fn more_keys_and_threads_take_longer_and_more_stripes_less() {
+        let ns = |keys, threads, stripes| TRUE.ns(keys, threads, stripes);
+        assert!(ns(10_000_000, 1, 128) > ns(1_000_000, 1, 128));
+        assert_eq!(ns(10, 1, 128), TRUE.cpu_ns);
+        assert!(ns(10, 64, 128) > ns(10, 2, 128));
+        assert!(ns(10, 64, 8) > ns(10, 64, 1_024));
+        // One lock: no more than one touch in the time that it is held.
+        let rate = 64.0 / ns(10, 64, 1);
+        assert!(
+            rate <= 1.0 / TRUE.hold_ns && rate > 0.9 / TRUE.hold_ns,
+            "{rate}"
+        );
+    }
+
+    #[test]
+    fn the_document_says_what_is_measured_and_what_is_not() {
+        let text = of(&made()).expect("everything is there");
+        assert!(text.contains("| 1000 M | 76.0 GB |"), "{text}");
+        assert!(text.contains("The worst difference is "), "{text}");
+        assert_eq!(text, of(&made()).expect("the same"), "no chance in it");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (workload, what) in [("W2", "touches"), ("W7", "bytes per key")] {
+            let mut report = made();
+            report.figures.retain(|figure| figure.workload != workload);
+            let error = of(&report).expect_err("it can't be fitted");
+            assert!(error.contains(what) && error.contains("--only"), "{error}");
+        }
+        let mut far = made();
+        for figure in &mut far.figures {
+            figure
+                .rounds
+                .iter_mut()
+                .for_each(|round| round.mode = round.mode.map(|_| Mode::Far));
+        }
+        assert!(of(&far).expect_err("it was never near").contains("near"));
+    }
+}
