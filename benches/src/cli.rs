@@ -15,8 +15,8 @@ pub(crate) enum Command {
     Run(Options),
     /// The document made of an earlier run's JSON, to stdout, and the plots.
     Show(Shown),
-    /// The model fitted to an earlier run's JSON, to stdout.
-    Model(PathBuf),
+    /// The model fitted to an earlier run's JSON, to stdout, and documents that get it.
+    Model(PathBuf, Vec<PathBuf>),
     /// The histogram of the ping-pong over this time.
     Modes(Duration, Borders),
     /// Hidden: this process is a child of a run.
@@ -237,7 +237,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         return Ok(Command::Show(Shown { json, plots, into }));
     }
     if let Some(json) = model {
-        return Ok(Command::Model(json));
+        return Ok(Command::Model(json, into));
     }
     if let Some(time) = modes {
         return Ok(Command::Modes(time, borders));
@@ -394,7 +394,8 @@ mod tests {
             panic!("a document");
         };
         assert_eq!(shown.into, ["a.md", "b.md"].map(PathBuf::from));
-        assert_eq!(parsed("--model x"), Ok(Command::Model(PathBuf::from("x"))));
+        let model = Command::Model(PathBuf::from("x"), Vec::new());
+        assert_eq!(parsed("--model x"), Ok(model));
     }
 
     #[test]

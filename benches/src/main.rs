@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Run(options)) => parent::run(&options),
         Ok(Command::Show(shown)) => output::show(&shown),
-        Ok(Command::Model(json)) => output::model(&json),
+        Ok(Command::Model(json, into)) => output::model(&json, &into),
         Ok(Command::Modes(time, borders)) => output::modes(time, borders),
         Ok(Command::Child(order)) => child::serve(&order),
         Ok(Command::Drive(words)) => foreign::drive(&words),

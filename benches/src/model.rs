@@ -26,7 +26,7 @@ const LINES: f64 = 4.0;
 const LINE_BYTES: f64 = 64.0;
 
 const COMMANDS: &str = "--only W2,W7 --system tourbillon-map --threads 1,2 \
-                        --keys 10000,100000,1000000,10000000 --stripes 2,16,128";
+                        --keys 10000,100000,1000000,10000000 --stripes 16,128";
 
 /// A touch, measured.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -42,9 +42,22 @@ pub(crate) fn show(shown: &Shown) -> io::Result<()> {
     tables(&report, &shown.into)
 }
 
-/// Prints the model of an earlier run.
-pub(crate) fn model(json: &Path) -> io::Result<()> {
-    say(&model::of(&read(json)?).map_err(io::Error::other)?)
+/// Prints the model of an earlier run, and writes it into documents.
+pub(crate) fn model(json: &Path, documents: &[PathBuf]) -> io::Result<()> {
+    let model = model::of(&read(json)?).map_err(io::Error::other)?;
+    for path in documents {
+        rewrite(path, |text| tables::with_model(text, model.clone()))?;
+    }
+    say(&model)
+}
+
+/// Replaces the text of a document.
+fn rewrite(path: &Path, with: impl Fn(&str) -> Result<String, String>) -> io::Result<()> {
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
+    let text = with(&text).map_err(|error| named(&io::Error::other(error), path))?;
+    replace(path, &text)?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
 }
 
 fn read(json: &Path) -> io::Result<Report> {
@@ -65,11 +78,7 @@ pub(crate) fn check(documents: &[PathBuf]) -> io::Result<()> {
 /// Writes the tables of targets into these documents.
 pub(crate) fn tables(report: &Report, documents: &[PathBuf]) -> io::Result<()> {
     for path in documents {
-        let text = std::fs::read_to_string(path).map_err(|error| named(&error, path))?;
-        let text = tables::filled(&text, report);
-        let text = text.map_err(|error| named(&io::Error::other(error), path))?;
-        replace(path, &text)?;
-        eprintln!("wrote the tables in {}", path.display());
+        rewrite(path, |text| tables::filled(text, report))?;
     }
     Ok(())
 }

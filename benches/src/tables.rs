@@ -7,22 +7,21 @@ use crate::targets::{self, Found, Standing, Verdict};
 /// The lines around a table, as comments of Markdown.
 const TARGETS: &str = "<!-- benches: targets -->";
 const SUMMARY: &str = "<!-- benches: summary -->";
+const MODEL: &str = "<!-- benches: model -->";
 const END: &str = "<!-- benches: end -->";
 
-type Table = fn(&Report, &[Standing]) -> String;
-
-/// What a line asks for.
-fn table_of(line: &str) -> Option<Table> {
-    match line.trim() {
-        TARGETS => Some(all),
-        SUMMARY => Some(summary),
-        _ => None,
-    }
+/// Whether a document has places for tables of targets, each with an end.
+pub(crate) fn check(document: &str) -> Result<(), String> {
+    replaced(
+        document,
+        &[(TARGETS, String::new()), (SUMMARY, String::new())],
+    )
+    .map(drop)
 }
 
-/// Whether a document has places for tables, each with an end.
-pub(crate) fn check(document: &str) -> Result<(), String> {
-    replaced(document, |_| String::new()).map(drop)
+/// The document with this model in its place.
+pub(crate) fn with_model(document: &str, model: String) -> Result<String, String> {
+    replaced(document, &[(MODEL, model)])
 }
 
 /// The document with the tables of this report.
@@ -31,15 +30,20 @@ pub(crate) fn filled(document: &str, report: &Report) -> Result<String, String> 
     if standings.is_empty() {
         return Err("the run has no figure of a target, or is no full one".to_owned());
     }
-    replaced(document, |table| table(report, &standings))
+    let tables = [
+        (TARGETS, all(report, &standings)),
+        (SUMMARY, summary(report, &standings)),
+    ];
+    replaced(document, &tables)
 }
 
-fn replaced(document: &str, made: impl Fn(Table) -> String) -> Result<String, String> {
+/// The document with each of these texts behind the line that names it.
+fn replaced(document: &str, texts: &[(&str, String)]) -> Result<String, String> {
     let mut text = String::new();
     let (mut open, mut count) = (false, 0);
     for line in document.lines() {
         if line.trim() == END {
-            if !open {
+            if !open && count == 0 {
                 return Err(format!("{END} without a beginning"));
             }
             open = false;
@@ -48,17 +52,20 @@ fn replaced(document: &str, made: impl Fn(Table) -> String) -> Result<String, St
             text += line;
             text.push('\n');
         }
-        if let Some(table) = table_of(line) {
+        if let Some((_, made)) = texts.iter().find(|(name, _)| *name == line.trim()) {
             if open {
                 return Err(format!("a table without {END}"));
             }
-            text += &made(table);
+            text += made;
             (open, count) = (true, count + 1);
         }
     }
     match (open, count) {
         (true, _) => Err(format!("a table without {END}")),
-        (false, 0) => Err(format!("neither {TARGETS} nor {SUMMARY} stands there")),
+        (false, 0) => {
+            let names: Vec<&str> = texts.iter().map(|(name, _)| *name).collect();
+            Err(format!("it has no line {}", names.join(" or ")))
+        }
         (false, _) => Ok(text),
     }
 }
@@ -190,6 +197,15 @@ mod tests {
         assert!(!behind.contains("ahead"), "{behind}");
         // What was not measured has a row, too.
         assert!(behind.contains("| not measured | | |"), "{behind}");
+    }
+
+    #[test]
+    fn a_model_has_a_place_of_its_own() {
+        let document = format!("head\n{MODEL}\nold\n{END}\n");
+        let text = with_model(&document, "new\n".to_owned());
+        assert_eq!(text, Ok(format!("head\n{MODEL}\nnew\n{END}\n")));
+        assert!(with_model("head\n", String::new()).is_err());
+        assert!(check(&document).is_err());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Calls for many keys.
 //!
 //! The keys are sorted by stripe once, so that one hold of a lock serves several of them. A call
-//! can also hold the locks of several stripes at a time. A lock operation waits for all earlier
-//! reads, so cache misses overlap only between two lock operations. With 256 keys on 128 stripes, one
-//! lock covers only two keys. So several locks are held at once.
+//! can also hold the locks of several stripes at a time. A processor executes some hundreds of
+//! instructions out of order, and about as many go from one key's reads to the next one's. So their cache
+//! misses hardly overlap. A pass that only reads has few instructions for each key. With 256 keys on 128
+//! stripes, one lock covers only two keys. So several locks are held at once, and a pass covers all of them.
 
 use std::borrow::Borrow;
 use std::hint::black_box;
