@@ -820,7 +820,7 @@ mod tests {
         assert_eq!(names("W1k", 10_000_000), ["tourbillon", "heap", "netty"]);
         let of = |name| workloads::find(name).expect("a workload");
         assert_eq!(cases(&options, of("W8"), 10_000_000).len(), 1);
-        assert_eq!(amount(&options, of("W3")), 3_000);
+        assert_eq!(amount(&options, of("W2")), 1_000_000);
         assert!(is_chosen(&options, of("W1")) && !is_chosen(&options, of("churn")));
         // Time enough for all of it, with five rounds of each.
         let mut plan = plan(&options, &[]);
