@@ -103,11 +103,8 @@ fn bytes_per_key(report: &Report) -> Option<f64> {
 
 impl Model {
     fn fit(points: &[Point], bytes_per_key: f64) -> Result<Self, String> {
-        let default = |threads: u32| {
-            let of = move |point: &&Point| point.threads == threads && point.stripes == STRIPES;
-            points.iter().filter(of).copied()
-        };
-        let alone: Vec<Point> = default(1).collect();
+        let is_alone = |point: &&Point| point.threads == 1 && point.stripes == STRIPES;
+        let alone: Vec<Point> = points.iter().filter(is_alone).copied().collect();
         if alone.len() < 3 {
             return Err(missing("touches of one thread at three sizes"));
         }
@@ -133,30 +130,26 @@ impl Model {
                 best = Some((error, model));
             }
         }
-        let (_, mut model) = best.ok_or_else(|| missing("touches"))?;
+        let (_, model) = best.ok_or_else(|| missing("touches"))?;
 
-        // What a second thread adds at the same size, while stripes are many.
-        let extras = default(2).filter_map(|two| {
-            let one = alone.iter().find(|one| one.keys == two.keys)?;
-            Some(2.0 * (two.ns - one.ns))
-        });
-        let mut extras: Vec<f64> = extras.collect();
-        extras.sort_by(f64::total_cmp);
-        let Some(middle) = extras.get(extras.len() / 2) else {
+        // What other threads add, by trying: the lines that travel show at many stripes, the lock at few.
+        let several: Vec<Point> = points.iter().filter(|p| p.threads > 1).copied().collect();
+        if !several.iter().any(|point| point.stripes == STRIPES) {
             return Err(missing("touches of two threads in the near mode"));
-        };
-        model.transfer_ns = middle.max(0.0);
-
-        // How long a lock is held shows where stripes are few.
-        let crowded = |point: &&Point| point.threads > 1 && point.stripes < STRIPES;
-        let crowded: Vec<Point> = points.iter().filter(crowded).copied().collect();
-        if crowded.is_empty() {
+        }
+        if !several.iter().any(|point| point.stripes < STRIPES) {
             return Err(missing("touches of two threads on few stripes"));
         }
-        let with = |hold_ns: f64| Model { hold_ns, ..model };
-        let holds = (0..=600).map(|number| with(f64::from(number)));
-        let by_error = |a: &Model, b: &Model| a.error(&crowded).total_cmp(&b.error(&crowded));
-        Ok(holds.min_by(by_error).unwrap_or(model))
+        let with = |transfer: u32, hold: u32| Model {
+            transfer_ns: f64::from(transfer),
+            hold_ns: f64::from(hold),
+            ..model
+        };
+        let holds = |transfer| (0..=300).step_by(4).map(move |hold| with(transfer, hold));
+        let tried = (0..=400).step_by(5).flat_map(holds);
+        let errors = tried.map(|tried| (tried.error(&several), tried));
+        let best = errors.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        Ok(best.map_or(model, |(_, best)| best))
     }
 
     /// The square of the relative errors.
@@ -191,7 +184,7 @@ impl Model {
             alone + self.hold_ns * load / (2.0 * (1.0 - load)) - time
         };
         let (mut low, mut high) = (alone, alone + 1e6);
-        for _ in 0..100 {
+        for _ in 0..50 {
             let middle = f64::midpoint(low, high);
             if surplus(middle) > 0.0 {
                 low = middle;
@@ -374,7 +367,6 @@ mod tests {
         assert!(near(fitted.cpu_ns, TRUE.cpu_ns), "{fitted:?}");
         assert!(near(fitted.decade_ns, TRUE.decade_ns), "{fitted:?}");
         assert!(near(fitted.cache_bytes, TRUE.cache_bytes), "{fitted:?}");
-        // At 128 stripes the wait is a part of what a second thread adds.
         assert!(near(fitted.transfer_ns, TRUE.transfer_ns), "{fitted:?}");
         assert!(near(fitted.hold_ns, TRUE.hold_ns), "{fitted:?}");
         for point in points {
