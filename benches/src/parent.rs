@@ -55,12 +55,13 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     }
     let (drivers, mut lines, skipped) = prepare_drivers(options);
     let mut chosen = workloads::ALL.iter().filter(|w| is_chosen(options, w));
-    if options.mimalloc && chosen.any(|workload| has_other_build(options, workload)) {
-        if let Err(error) = other_build::prepare() {
-            let line = format!("tourbillon{}: skipped, {error}", other_build::SUFFIX);
-            eprintln!("         {line}");
-            lines.push(line);
-        }
+    if options.mimalloc
+        && chosen.any(|workload| has_other_build(options, workload))
+        && let Err(error) = other_build::prepare()
+    {
+        let line = format!("tourbillon{}: skipped, {error}", other_build::SUFFIX);
+        eprintln!("         {line}");
+        lines.push(line);
     }
     let mut run = Run {
         options,
