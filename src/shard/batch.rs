@@ -108,6 +108,17 @@ pub(crate) fn find_all<K, V, Q>(
     );
 }
 
+/// Looks a key up that is not in its candidate.
+#[cold]
+#[inline(never)]
+fn find_elsewhere<K, V, Q>(stripe: &Stripe<K, V>, located_key: &LocatedKey<'_, Q>) -> Option<u32>
+where
+    K: Borrow<Q>,
+    Q: Eq + ?Sized,
+{
+    stripe.find(located_key.hash, located_key.key)
+}
+
 /// Greatest number of stripes whose locks are held at a time.
 const STRIPES_PER_HOLD: usize = 16;
 
@@ -142,10 +153,23 @@ impl<K, V, Q: ?Sized> LockedStripes<'_, '_, '_, '_, K, V, Q> {
         black_box(seen);
         slots.clear();
         for held in &*self.0 {
-            let found = |located_key: &LocatedKey<'_, Q>| {
-                held.stripe.find(located_key.hash, located_key.key)
-            };
-            slots.extend(held.located.iter().map(found));
+            let stripe = &*held.stripe;
+            slots.extend(
+                held.located
+                    .iter()
+                    .map(|located_key| Some(stripe.candidate(located_key.hash))),
+            );
+        }
+        let mut all = &mut slots[..];
+        for held in &*self.0 {
+            let stripe = &*held.stripe;
+            let (own, others) = all.split_at_mut(held.located.len());
+            all = others;
+            for (located_key, slot) in held.located.iter().zip(own) {
+                if !stripe.is_at(slot.unwrap_or(0), located_key.key) {
+                    *slot = find_elsewhere(stripe, located_key);
+                }
+            }
         }
     }
 

@@ -38,6 +38,8 @@
 //! can be removed and the vacancy filled without a second search. Both are valid until the index
 //! changes.
 
+use crate::wheel::NO_ENTRY;
+
 mod shrinking;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -181,6 +183,19 @@ impl Index {
     pub(super) fn prefetch(&self, bits: u32) -> u32 {
         let at = home(bits, self.rows.len());
         self.rows.get(at).map_or(0, |row| row.used)
+    }
+
+    /// Returns the slot of the first line with these bits in its home row, or a slot that is none. Without
+    /// branches, so that the calls for several keys overlap.
+    #[inline(always)]
+    pub(super) fn candidate(&self, bits: u32) -> u32 {
+        let at = home(bits, self.rows.len());
+        let Some(row) = self.rows.get(at) else {
+            return NO_ENTRY;
+        };
+        let cells = row.cells_with(&row.bits, bits);
+        let cell = cells.trailing_zeros() as usize;
+        row.slots.get(cell).copied().unwrap_or(NO_ENTRY)
     }
 
     /// Adds a line where a search of its bits has ended in vain. `slot` must not be in another line

@@ -268,6 +268,24 @@ impl<K, V> Stripe<K, V> {
         self.index.prefetch(hash.bits())
     }
 
+    /// Returns a slot in which the key with this hash may be.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, hash: KeyHash) -> u32 {
+        self.index.candidate(hash.bits())
+    }
+
+    /// Returns whether `key` is in `slot`.
+    #[inline(always)]
+    pub(crate) fn is_at<Q>(&self, slot: u32, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.table
+            .key(slot)
+            .is_some_and(|stored| stored.borrow() == key)
+    }
+
     /// Returns the index of the run in `slot`, if the slot is Running.
     fn run_at(&self, slot: u32) -> Option<usize> {
         match self.table.slot(slot) {
