@@ -80,6 +80,19 @@ impl Row {
         found & self.used
     }
 
+    /// Returns the slot of the first cell with these bits, in use or not, or `NO_ENTRY`.
+    #[inline(always)]
+    fn candidate(&self, bits: u32) -> u32 {
+        let mut candidate = NO_ENTRY;
+        // From the end, so that the first cell wins: lines are put into the first free one.
+        for cell in (0..CELLS).rev() {
+            if self.bits[cell] == bits {
+                candidate = self.slots[cell];
+            }
+        }
+        candidate
+    }
+
     /// Puts a line into a free cell. Returns false if the row is full.
     fn put(&mut self, bits: u32, slot: u32) -> bool {
         let cell = (!self.used).trailing_zeros() as usize;
@@ -185,17 +198,30 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used)
     }
 
-    /// Returns the slot of the first line with these bits in its home row, or a slot that is none. Without
-    /// branches, so that the calls for several keys overlap.
+    /// Returns the slot of a line with these bits in its home row, or `NO_ENTRY`. The line may have been
+    /// removed, so the caller has to see whether the key is in the slot.
+    ///
+    /// A search compares bits, finds out which cells are in use, and goes on in a loop. This takes half
+    /// of the instructions, and no branch waits for the row. So more calls in a row overlap.
     #[inline(always)]
     pub(super) fn candidate(&self, bits: u32) -> u32 {
-        let at = home(bits, self.rows.len());
-        let Some(row) = self.rows.get(at) else {
-            return NO_ENTRY;
-        };
-        let cells = row.cells_with(&row.bits, bits);
-        let cell = cells.trailing_zeros() as usize;
-        row.slots.get(cell).copied().unwrap_or(NO_ENTRY)
+        let row = self.rows.get(home(bits, self.rows.len()));
+        row.map_or(NO_ENTRY, |row| row.candidate(bits))
+    }
+
+    /// Does the same for the rows behind the home row.
+    pub(super) fn candidate_behind(&self, bits: u32) -> u32 {
+        let mut at = home(bits, self.rows.len());
+        while let Some(row) = self.rows.get(at)
+            && row.passed > 0
+        {
+            at = self.next(at);
+            let candidate = self.rows[at].candidate(bits);
+            if candidate != NO_ENTRY {
+                return candidate;
+            }
+        }
+        NO_ENTRY
     }
 
     /// Adds a line where a search of its bits has ended in vain. `slot` must not be in another line

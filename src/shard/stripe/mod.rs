@@ -268,10 +268,17 @@ impl<K, V> Stripe<K, V> {
         self.index.prefetch(hash.bits())
     }
 
-    /// Returns a slot in which the key with this hash may be.
+    /// Returns the slot in which a key with this hash may be, by the row of the index that
+    /// [`find`](Self::find) reads first, or `NO_ENTRY`.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: KeyHash) -> u32 {
         self.index.candidate(hash.bits())
+    }
+
+    /// The same by the rows behind it.
+    #[inline]
+    pub(crate) fn candidate_behind(&self, hash: KeyHash) -> u32 {
+        self.index.candidate_behind(hash.bits())
     }
 
     /// Returns whether `key` is in `slot`.
