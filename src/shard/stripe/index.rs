@@ -32,17 +32,18 @@
 //! - **INDEX-4** No slot is in two lines.
 //!
 //! The caller's comparison is user code and may panic. Only [`Index::search`] calls it, and that
-//! changes nothing. All other functions compare slot numbers.
+//! changes nothing. All other functions compare slot numbers. A caller with many keys asks for
+//! candidates, and compares the keys itself.
 //!
 //! A search ends at a line or at a vacancy, and either of them is a place to go on from: the line
 //! can be removed and the vacancy filled without a second search. Both are valid until the index
 //! changes.
 
-use crate::wheel::NO_ENTRY;
-
 mod shrinking;
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+use crate::wheel::NO_ENTRY;
 
 /// Number of cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
 const CELLS: usize = 7;

@@ -254,11 +254,7 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.search(hash.bits(), |slot| {
-            self.table
-                .key(slot)
-                .is_some_and(|stored| stored.borrow() == key)
-        })
+        self.index.search(hash.bits(), |slot| self.is_at(slot, key))
     }
 
     /// Reads the row of the index that [`find`](Self::find) usually reads first, to bring it into
@@ -281,7 +277,8 @@ impl<K, V> Stripe<K, V> {
         self.index.candidate_behind(hash.bits())
     }
 
-    /// Returns whether `key` is in `slot`.
+    /// Returns whether `slot` is the slot of `key`. A key in use is in one slot only, so this is what
+    /// [`find`](Self::find) returns. The key's `Eq` may panic.
     #[inline(always)]
     pub(crate) fn is_at<Q>(&self, slot: u32, key: &Q) -> bool
     where
