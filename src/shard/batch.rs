@@ -194,7 +194,7 @@ impl<K, V, Q: ?Sized> LockedStripes<'_, '_, '_, '_, K, V, Q> {
         }
     }
 
-    /// Searches a key whose candidate is another key's slot.
+    /// Searches a key whose candidate is another key's slot: the bits are equal, or the line was removed.
     #[cold]
     #[inline(never)]
     fn search(stripe: &Stripe<K, V>, located_key: &LocatedKey<'_, Q>) -> u32
