@@ -10,7 +10,7 @@ use super::touch::touch_slot;
 use super::{ExpiryMap, MapHasher, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
-use crate::shard::batch::{KEYS_PER_HOLD, by_stripe};
+use crate::shard::batch::by_stripe;
 
 /// The number of entries that are visited under one hold of a lock.
 const PORTION: u32 = 256;
@@ -65,16 +65,10 @@ where
             self.hash_of(key)
         });
         let mut answers = vec![Touch::NotFound; located.len()];
-        let mut slots = Vec::with_capacity(KEYS_PER_HOLD.min(located.len()));
         self.engine.with_groups(&located, |group| {
-            // All keys are found before any entry is touched: an `Eq` that panics leaves the group
-            // of stripes unchanged.
-            group.find_all(&mut slots);
-            let mut slots = slots.iter();
-            group.each(|stripe, located_key| {
-                if let Some(Some(slot)) = slots.next() {
-                    answers[located_key.index as usize] = touch_slot(stripe, *slot, reading, clock);
-                }
+            let answers = &mut answers[..];
+            group.each_found(move |stripe, slot, located_key| {
+                answers[located_key.index as usize] = touch_slot(stripe, slot, reading, clock);
             });
         });
         answers

@@ -103,6 +103,34 @@ fn many_touches_of_many_threads_don_t_wait_for_each_other_for_ever() {
     }
 }
 
+/// The lines of removed keys are in the way of others.
+#[test]
+fn many_touches_find_the_keys_that_single_calls_find() {
+    let (stepped, _gone) = collecting(builder(), 1);
+    let map = stepped.map();
+    for round in 0..6 {
+        let absent = |key: &u32| key % 5 == round % 5 && !map.contains(key);
+        fill(&map, (0..6_000).filter(absent));
+        for key in (0..6_000).filter(|key| key % 7 == round) {
+            drop(map.remove(&key));
+        }
+        stepped.advance(S);
+        let present: Vec<bool> = (0..6_000).map(|key| map.contains(&key)).collect();
+        let all: Vec<u32> = (0..6_000).collect();
+        let answers = map.touch_many(&all);
+        let deadline = at(61 + u64::from(round));
+        for ((key, answer), present) in all.iter().zip(&answers).zip(&present) {
+            let expected = match present {
+                true => Touch::Touched { deadline },
+                false => Touch::NotFound,
+            };
+            assert_eq!(*answer, expected, "{key}");
+            assert_eq!(map.deadline(key), present.then_some(deadline), "{key}");
+        }
+        assert!(present.contains(&true) && present.contains(&false));
+    }
+}
+
 #[test]
 fn many_touches_answer_in_the_order_of_the_keys() {
     let (stepped, gone) = collecting(builder(), 1);

@@ -32,7 +32,8 @@
 //! - **INDEX-4** No slot is in two lines.
 //!
 //! The caller's comparison is user code and may panic. Only [`Index::search`] calls it, and that
-//! changes nothing. All other functions compare slot numbers.
+//! changes nothing. All other functions compare slot numbers. A caller with many keys asks for
+//! candidates, and compares the keys itself.
 //!
 //! A search ends at a line or at a vacancy, and either of them is a place to go on from: the line
 //! can be removed and the vacancy filled without a second search. Both are valid until the index
@@ -41,6 +42,8 @@
 mod shrinking;
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+use crate::wheel::NO_ENTRY;
 
 /// Number of cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
 const CELLS: usize = 7;
@@ -76,6 +79,19 @@ impl Row {
             found |= u32::from(*value == wanted) << cell;
         }
         found & self.used
+    }
+
+    /// Returns the slot of the first cell with these bits, in use or not, or `NO_ENTRY`.
+    #[inline(always)]
+    fn candidate(&self, bits: u32) -> u32 {
+        let mut candidate = NO_ENTRY;
+        // From the end, so that the first cell wins: lines are put into the first free one.
+        for cell in (0..CELLS).rev() {
+            if self.bits[cell] == bits {
+                candidate = self.slots[cell];
+            }
+        }
+        candidate
     }
 
     /// Puts a line into a free cell. Returns false if the row is full.
@@ -181,6 +197,32 @@ impl Index {
     pub(super) fn prefetch(&self, bits: u32) -> u32 {
         let at = home(bits, self.rows.len());
         self.rows.get(at).map_or(0, |row| row.used)
+    }
+
+    /// Returns the slot of a line with these bits in its home row, or `NO_ENTRY`. The line may have been
+    /// removed, so the caller has to see whether the key is in the slot.
+    ///
+    /// A search compares bits, finds out which cells are in use, and goes on in a loop. This takes half
+    /// of the instructions, and no branch waits for the row. So more calls in a row overlap.
+    #[inline(always)]
+    pub(super) fn candidate(&self, bits: u32) -> u32 {
+        let row = self.rows.get(home(bits, self.rows.len()));
+        row.map_or(NO_ENTRY, |row| row.candidate(bits))
+    }
+
+    /// Does the same for the rows behind the home row.
+    pub(super) fn candidate_behind(&self, bits: u32) -> u32 {
+        let mut at = home(bits, self.rows.len());
+        while let Some(row) = self.rows.get(at)
+            && row.passed > 0
+        {
+            at = self.next(at);
+            let candidate = self.rows[at].candidate(bits);
+            if candidate != NO_ENTRY {
+                return candidate;
+            }
+        }
+        NO_ENTRY
     }
 
     /// Adds a line where a search of its bits has ended in vain. `slot` must not be in another line

@@ -254,11 +254,7 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.search(hash.bits(), |slot| {
-            self.table
-                .key(slot)
-                .is_some_and(|stored| stored.borrow() == key)
-        })
+        self.index.search(hash.bits(), |slot| self.is_at(slot, key))
     }
 
     /// Reads the row of the index that [`find`](Self::find) usually reads first, to bring it into
@@ -266,6 +262,32 @@ impl<K, V> Stripe<K, V> {
     #[inline]
     pub(crate) fn prefetch(&self, hash: KeyHash) -> u32 {
         self.index.prefetch(hash.bits())
+    }
+
+    /// Returns the slot in which a key with this hash may be, by the row of the index that
+    /// [`find`](Self::find) reads first, or `NO_ENTRY`.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, hash: KeyHash) -> u32 {
+        self.index.candidate(hash.bits())
+    }
+
+    /// The same by the rows behind it.
+    #[inline]
+    pub(crate) fn candidate_behind(&self, hash: KeyHash) -> u32 {
+        self.index.candidate_behind(hash.bits())
+    }
+
+    /// Returns whether `slot` is the slot of `key`. A key in use is in one slot only, so this is what
+    /// [`find`](Self::find) returns. The key's `Eq` may panic.
+    #[inline(always)]
+    pub(crate) fn is_at<Q>(&self, slot: u32, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.table
+            .key(slot)
+            .is_some_and(|stored| stored.borrow() == key)
     }
 
     /// Returns the index of the run in `slot`, if the slot is Running.

@@ -191,6 +191,61 @@ fn it_does_what_a_map_does_when_hashes_collide() {
     }
 }
 
+/// Returns what a call for many keys compares first.
+fn first_candidate(index: &Index, bits: u32) -> u32 {
+    match index.candidate(bits) {
+        NO_ENTRY => index.candidate_behind(bits),
+        candidate => candidate,
+    }
+}
+
+#[test]
+fn candidates_are_the_slots_of_lines_while_none_is_removed() {
+    let mut index = Index::new();
+    assert_eq!(first_candidate(&index, 7), NO_ENTRY);
+    // Odd numbers times a constant: all bits differ, and few homes make many lines pass full rows.
+    let bits_of = |slot: u32| (slot * 2 + 1).wrapping_mul(0x9e37_79b9) >> 2;
+    for slot in 0..2_000 {
+        index.insert(bits_of(slot), slot);
+    }
+    let mut behind = 0;
+    for slot in 0..2_000 {
+        assert_eq!(first_candidate(&index, bits_of(slot)), slot);
+        behind += u32::from(index.candidate(bits_of(slot)) == NO_ENTRY);
+    }
+    assert!(behind > 20, "lines behind their home rows: {behind}");
+    for absent in 2_000..4_000 {
+        assert_eq!(first_candidate(&index, bits_of(absent)), NO_ENTRY);
+    }
+}
+
+#[test]
+fn every_line_has_a_candidate_however_often_lines_come_and_go() {
+    let mut rng = Rng(9);
+    let mut index = Index::new();
+    let mut lines = HashMap::new();
+    let mut others = 0;
+    for _ in 0..20_000 {
+        let slot = rng.below(600);
+        match lines.remove(&slot) {
+            Some(bits) => index.remove(bits, slot),
+            None => {
+                // Few values, so that removed lines with the same bits are in the way.
+                let bits = rng.below(300).wrapping_mul(0x0123_4567);
+                index.insert(bits, slot);
+                lines.insert(slot, bits);
+            }
+        }
+        let asked = rng.below(600);
+        if let Some(bits) = lines.get(&asked) {
+            let candidate = first_candidate(&index, *bits);
+            assert_ne!(candidate, NO_ENTRY);
+            others += u32::from(candidate != asked);
+        }
+    }
+    assert!(others > 100, "candidates of other keys: {others}");
+}
+
 #[test]
 fn it_grows_from_nothing_in_small_steps() {
     let mut index = Index::new();
