@@ -202,7 +202,9 @@ impl Pool {
 
     /// Returns whether a worker claims or completes just now.
     pub(super) fn one_is_at_lock(&self) -> bool {
-        self.progress.iter().any(|progress| progress.at_lock.is_set())
+        self.progress
+            .iter()
+            .any(|progress| progress.at_lock.is_set())
     }
 
     /// Notes the number of the thread of the worker in this slot.
