@@ -1,9 +1,10 @@
 //! One step of a ticker. A step never blocks. It returns until when the ticker may sleep.
 //!
 //! 1. Mark the ticker awake: the promise becomes 0, so nobody rings.
-//! 2. Collect a batch, from several stripes if they are small, and hand it over, unless the backlog is at its bound. After a batch, start
-//!    over. With a pace, the batch is limited to the rest of the reserved share. If this limit
-//!    holds entries back, reserve the next share; if that share has begun already, start over.
+//! 2. Collect a batch, from several stripes if they are small, and hand it over, unless the backlog
+//!    is at its bound. After a batch, start over. With a pace, the batch is limited to the rest of
+//!    the reserved share. If this limit holds entries back, reserve the next share; if that share
+//!    has begun already, start over.
 //! 3. If nothing is due, check whether tickets have grown old while workers are blocked, and let
 //!    the pool grow.
 //! 4. Promise to wake at the earlier of the least due moment and the next check of the pool.

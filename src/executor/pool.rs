@@ -27,7 +27,7 @@ pub(crate) struct PoolConfig {
 
 /// The words that a worker writes for every ticket.
 #[derive(Default)]
-struct Progress {
+struct WorkerProgress {
     /// Number of tickets handed to `Claim::serve`.
     claims: AtomicU64,
     /// Set while the worker claims or completes.
@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     pub(super) sleep: CachePadded<Sleepers>,
     /// The words that each worker writes for every ticket, by worker slot. Only the owner of the
     /// slot writes.
-    progress: Box<[CachePadded<Progress>]>,
+    progress: Box<[CachePadded<WorkerProgress>]>,
     /// Number by which the kernel knows each worker's thread; see `crew.rs`.
     pub(super) threads: Box<[AtomicU64]>,
     /// Held by the ticker that checks the workers and starts more.
