@@ -6,6 +6,7 @@ use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::slice::from_mut;
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::panicking;
 
 /// A slot of a stripe whose timer has expired. At most one ticket per slot is under way.
@@ -25,8 +26,9 @@ pub(crate) trait Claim: Send + Sync + 'static {
     /// never in advance.
     ///
     /// `more` is called before the preceding run is completed, so that completing one run and
-    /// claiming the next ticket in the same stripe take one lock.
-    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>);
+    /// claiming the next ticket in the same stripe take one lock. `at_lock` is set while the thread
+    /// waits for that lock, and may be set while it holds it.
+    fn serve(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>);
 
     /// Prefetches the entries of all `tickets` into the cache of this processor. It claims nothing.
     fn prefetch_claims(&self, tickets: &[Ticket]) {
@@ -35,6 +37,39 @@ pub(crate) trait Claim: Send + Sync + 'static {
 
     /// Takes back tickets that will not be claimed. Their timers become due again.
     fn give_back(&self, tickets: &[Ticket]);
+}
+
+/// Says that a worker's thread claims or completes, so that it can only wait for a lock of this
+/// crate. A thread that waits inside a task looks the same to the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct AtLock(AtomicBool);
+
+/// Ends the mark of [`AtLock::enter`] when it is dropped.
+pub(crate) struct AtLockScope<'a>(&'a AtLock);
+
+impl AtLock {
+    /// Sets the mark. Only the thread of the worker calls this.
+    #[inline]
+    pub(crate) fn enter(&self) -> AtLockScope<'_> {
+        // Relaxed: a ticker takes it for a hint. If it reads an old value, it takes a worker that
+        // waits for a moment as blocked, or the other way round, in one of its checks.
+        self.0.store(true, Ordering::Relaxed);
+        AtLockScope(self)
+    }
+
+    /// Returns whether the mark is set.
+    pub(crate) fn is_set(&self) -> bool {
+        // Relaxed: see `enter`.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for AtLockScope<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Relaxed: see `enter`.
+        self.0.0.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Greatest size of a value that [`prefetch`] reads: two cache lines.

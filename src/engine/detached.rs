@@ -6,6 +6,7 @@
 //! discards the future.
 
 use super::{Engine, Frontend, task_scope};
+use crate::job::AtLock;
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
 
@@ -46,7 +47,7 @@ impl<F: Frontend> Drop for Detached<F> {
         let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
         // The drop may happen under a lock of another engine, and completing a run takes a lock.
         let engine = Arc::clone(&self.engine);
-        when_unlocked(move || engine.complete(stripe, id, panicked));
+        when_unlocked(move || engine.complete(stripe, id, panicked, &AtLock::default()));
     }
 }
 

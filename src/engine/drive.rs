@@ -1,9 +1,10 @@
 //! One step of a ticker. A step never blocks. It returns until when the ticker may sleep.
 //!
 //! 1. Mark the ticker awake: the promise becomes 0, so nobody rings.
-//! 2. Collect one batch and hand it over, unless the backlog is at its bound. After a batch, start
-//!    over. With a pace, the batch is limited to the rest of the reserved share. If this limit
-//!    holds entries back, reserve the next share; if that share has begun already, start over.
+//! 2. Collect a batch, from several stripes if they are small, and hand it over, unless the backlog
+//!    is at its bound. After a batch, start over. With a pace, the batch is limited to the rest of
+//!    the reserved share. If this limit holds entries back, reserve the next share; if that share
+//!    has begun already, start over.
 //! 3. If nothing is due, check whether tickets have grown old while workers are blocked, and let
 //!    the pool grow.
 //! 4. Promise to wake at the earlier of the least due moment and the next check of the pool.
@@ -33,6 +34,10 @@ use std::time::Duration;
 /// The number of rounds, of up to 32 tasks each, that a ticker with inline execution runs before it
 /// checks the wheels again.
 const INLINE_STEPS: usize = 8;
+/// Number of tickets that are handed over at once, if that many are due: they may come from several
+/// stripes. With fewer, a worker's steal takes two or three and can't prefetch for them together,
+/// and the ticker pays for a fence and a look at the clock for each stripe.
+const HAND_OVER_FROM: usize = 64;
 /// The number of injected tickets that are handed to a foreign executor before the ticker checks
 /// the wheels again.
 const INJECTED_AT_ONCE: usize = 256;
@@ -177,14 +182,7 @@ impl<F: Frontend> Engine<F> {
     /// Collects one batch from one stripe, or returns what there is to wait for.
     fn collect(&self, ticker_state: &mut TickerState, now: Time, room: usize) -> Looked {
         let Some(pace) = &self.pace else {
-            let mut all = usize::MAX;
-            return match ticker_state
-                .ticker
-                .collect(self.shards(), now, room, &mut all)
-            {
-                Collected::Batch => Looked::Batch,
-                Collected::Held | Collected::Nothing => Looked::Nothing,
-            };
+            return self.collect_stripes(ticker_state, now, room);
         };
         let allowed = pace.allowed(&mut ticker_state.share, now);
         let mut left = allowed;
@@ -198,6 +196,30 @@ impl<F: Frontend> Engine<F> {
                 Looked::HeldUntil(pace.reserve(&mut ticker_state.share, || self.now()))
             }
             Collected::Nothing => Looked::Nothing,
+        }
+    }
+
+    /// Collects from one stripe after the other, until there are enough tickets. A batch without a
+    /// ticket ends it: other stripes may have become due while one cascaded.
+    fn collect_stripes(&self, ticker_state: &mut TickerState, now: Time, room: usize) -> Looked {
+        // A foreign executor may run each batch on another thread, so it gets small ones.
+        let enough = match &self.executor_kind {
+            ExecutorKind::Foreign(_) => 1,
+            ExecutorKind::Pool | ExecutorKind::Inline => HAND_OVER_FROM.min(room),
+        };
+        let ticker = &mut ticker_state.ticker;
+        let mut looked = Looked::Nothing;
+        loop {
+            let before = ticker.tickets.len();
+            let mut all = usize::MAX;
+            match ticker.collect(self.shards(), now, room - before, &mut all) {
+                Collected::Batch => looked = Looked::Batch,
+                Collected::Held | Collected::Nothing => return looked,
+            }
+            let collected = ticker.tickets.len();
+            if collected >= enough || collected == before {
+                return looked;
+            }
         }
     }
 

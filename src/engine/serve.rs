@@ -12,7 +12,7 @@
 
 use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, FrontendTypes, task_scope};
-use crate::job::{Claim, Ticket, catch_panic};
+use crate::job::{AtLock, Claim, Ticket, catch_panic};
 use crate::shard::{Claimed, Completed, EntryId, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -89,7 +89,7 @@ impl<F: Frontend> Server<F> {
     /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
     /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
     /// returned guard counts this thread.
-    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claiming<'_, F> {
+    fn claim(&self, ticket: Ticket, done: Option<Done>, at_lock: &AtLock) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
@@ -97,11 +97,12 @@ impl<F: Frontend> Server<F> {
         // can completing and claiming share a hold.
         let done = match done {
             Some(done) if done.stripe != ticket.stripe => {
-                engine.complete(done.stripe, done.id, done.panicked);
+                engine.complete(done.stripe, done.id, done.panicked, at_lock);
                 None
             }
             done => done,
         };
+        let waits = at_lock.enter();
         let (completed, claimed, user_code) = engine.with(number, |stripe| {
             let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
             let claimed = stripe.claim_as(ticket.slot, now, F::start);
@@ -118,6 +119,7 @@ impl<F: Frontend> Server<F> {
                 follows.then(|| engine.after_run(number)),
             )
         });
+        drop(waits);
         let shard = engine.shards().shard_of(number);
         shard.backlog.claimed(&shard.bell);
         if let Some(completed) = completed {
@@ -128,10 +130,19 @@ impl<F: Frontend> Server<F> {
 
     /// Makes the payload the successor of its run, or drops it.
     #[inline(never)]
-    fn go_on(&self, stripe: u32, id: EntryId, payload: F::Payload, next: Option<Time>) {
+    fn go_on(
+        &self,
+        stripe: u32,
+        id: EntryId,
+        payload: F::Payload,
+        next: Option<Time>,
+        at_lock: &AtLock,
+    ) {
+        let waits = at_lock.enter();
         let refused = self.engine.with(stripe as usize, |stripe| {
             stripe.arm_next_round(id, payload, next)
         });
+        drop(waits);
         if refused.is_some() {
             // The payload is user code, and so is its drop.
             let _ = catch_panic(|| drop(refused));
@@ -139,7 +150,12 @@ impl<F: Frontend> Server<F> {
     }
 
     /// Runs a claimed task. Returns the run to complete afterwards, if there is one.
-    fn run(&self, ticket: Ticket, claimed: Claimed<F::Key, F::Payload>) -> Option<Done> {
+    fn run(
+        &self,
+        ticket: Ticket,
+        claimed: Claimed<F::Key, F::Payload>,
+        at_lock: &AtLock,
+    ) -> Option<Done> {
         match claimed {
             Claimed::Nothing => None,
             Claimed::KeyPanicked {
@@ -189,7 +205,7 @@ impl<F: Frontend> Server<F> {
                     } => {
                         // Before the run is completed, so that no call finds the key free in
                         // between.
-                        self.go_on(ticket.stripe, id, payload, next);
+                        self.go_on(ticket.stripe, id, payload, next, at_lock);
                         Some(panicked)
                     }
                     // The runtime that the run continues on completes it.
@@ -210,7 +226,13 @@ impl<F: Frontend> Server<F> {
 /// All tickets of one stripe are claimed under one hold of the lock.
 impl<F: Frontend> Server<F> {
     /// Serves batches of at most `limit` tickets until `more` has none.
-    fn serve_batches(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>, limit: usize) {
+    fn serve_batches(
+        &self,
+        first: Ticket,
+        at_lock: &AtLock,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+        limit: usize,
+    ) {
         let mut next = Some(first);
         while let Some(first) = next {
             let mut tickets = vec![first];
@@ -220,14 +242,14 @@ impl<F: Frontend> Server<F> {
                 };
                 tickets.push(ticket);
             }
-            self.serve_batch(&tickets);
+            self.serve_batch(&tickets, at_lock);
             // Taken only now: while the batch runs, another worker may take this ticket.
             next = if tickets.len() == limit { more() } else { None };
         }
     }
 
     /// Claims the tickets, runs what they stand for as one batch, and completes the runs.
-    fn serve_batch(&self, tickets: &[Ticket]) {
+    fn serve_batch(&self, tickets: &[Ticket], at_lock: &AtLock) {
         let engine = &self.engine;
         let started = engine.now();
         let mut batch = Vec::with_capacity(tickets.len());
@@ -236,6 +258,7 @@ impl<F: Frontend> Server<F> {
         // One hold of the lock claims all tickets of a stripe.
         for same in of_one_stripe(tickets, |ticket| ticket.stripe) {
             let stripe = same[0].stripe;
+            let waits = at_lock.enter();
             let _user_code = engine.with(stripe as usize, |claiming| {
                 let claims = same
                     .iter()
@@ -247,6 +270,7 @@ impl<F: Frontend> Server<F> {
                 let follows = claimed.iter().any(panicked);
                 follows.then(|| engine.after_run(stripe as usize))
             });
+            drop(waits);
             let shard = engine.shards().shard_of(stripe as usize);
             for (ticket, claimed) in same.iter().zip(claimed.drain(..)) {
                 shard.backlog.claimed(&shard.bell);
@@ -273,7 +297,7 @@ impl<F: Frontend> Server<F> {
                     // Cancelled or moved meanwhile, or its key's `Clone` panicked: no part of the
                     // batch.
                     other => {
-                        self.run(*ticket, other);
+                        self.run(*ticket, other, at_lock);
                     }
                 }
             }
@@ -304,6 +328,7 @@ impl<F: Frontend> Server<F> {
         for same in of_one_stripe(&done, |done| done.stripe) {
             let now = engine.now();
             let number = same[0].stripe as usize;
+            let _waits = at_lock.enter();
             engine.with(number, |stripe| {
                 let ends = same.iter();
                 completed.extend(ends.map(|done| stripe.complete(done.id, panicked, now)));
@@ -326,14 +351,16 @@ impl<F: Frontend> Server<F> {
 
 impl<F: Frontend> Engine<F> {
     /// Completes a run that has ended.
-    pub(super) fn complete(&self, stripe: u32, id: EntryId, panicked: bool) {
+    pub(super) fn complete(&self, stripe: u32, id: EntryId, panicked: bool, at_lock: &AtLock) {
         let now = self.now();
         let number = stripe as usize;
+        let waits = at_lock.enter();
         let (completed, _user_code) = self.with(number, |stripe| {
             let completed = stripe.complete(id, panicked, now);
             let follows = completed.leaves_user_code();
             (completed, follows.then(|| self.after_run(number)))
         });
+        drop(waits);
         after_completion(completed);
     }
 }
@@ -356,21 +383,22 @@ fn of_one_stripe<T>(list: &[T], stripe: impl Fn(&T) -> u32) -> impl Iterator<Ite
 }
 
 impl<F: Frontend> Claim for Server<F> {
-    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+    fn serve(&self, first: Ticket, at_lock: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
         // Covers all user code of this call: tasks, panic handlers and drops.
         let _inside = task_scope::TaskScope::enter(self.engine.tag());
         if let Some(limit) = F::batch(&self.access) {
-            return self.serve_batches(first, more, limit.get());
+            return self.serve_batches(first, at_lock, more, limit.get());
         }
         let mut next = Some(first);
         let mut done = None;
         while let Some(ticket) = next {
-            let (claimed, _user_code) = self.claim(ticket, done.take());
-            done = self.run(ticket, claimed);
+            let (claimed, _user_code) = self.claim(ticket, done.take(), at_lock);
+            done = self.run(ticket, claimed, at_lock);
             next = more();
         }
         if let Some(done) = done {
-            self.engine.complete(done.stripe, done.id, done.panicked);
+            self.engine
+                .complete(done.stripe, done.id, done.panicked, at_lock);
         }
     }
 

@@ -4,6 +4,17 @@
 //! have grown old asks the kernel which of these threads wait. That costs the workers nothing, and
 //! it works while a task runs, however long that takes.
 //!
+//! A worker that waits for a stripe's lock looks like one that waits inside a task. It soon has the
+//! lock, and one more worker would only wait for that lock, too. So a worker marks itself while it
+//! claims or completes (`AtLock` in `job.rs`), and counts as able then. The mark is a hint, and
+//! nothing is ordered by it:
+//!
+//! - It is set, and the thread waits inside a task. That task began after one of the two reads, so
+//!   it is a moment old. The next check finds it.
+//! - It is not set, and the thread waits for a lock. It came there after the first read, or the
+//!   holder has just released the lock. Only if the next check finds the same, a worker is started
+//!   that was not needed.
+//!
 //! Tickers take turns: one checks the workers and starts new ones before the next one checks. A
 //! worker that was just started counts as able until its thread has noted its number. This has two
 //! effects:
@@ -61,6 +72,10 @@ impl<U: Fn() -> usize> Crew for PoolCrew<'_, U> {
         self.pool.permanent()
     }
 
+    fn one_claims(&self) -> bool {
+        self.pool.one_is_at_lock()
+    }
+
     fn look(&mut self) -> Look {
         let Some(turn) = self.pool.sightings.try_lock() else {
             return Look::Later;
@@ -93,22 +108,27 @@ fn able(pool: &Pool, begin: &mut usize) -> Option<usize> {
         // A sleeping worker gets the next ticket, so no further worker is needed.
         return Some(workers);
     }
-    let numbers: Vec<u64> = pool
+    let numbers: Vec<(usize, u64)> = pool
         .threads
         .iter()
         // Relaxed: see `Pool::note_thread`.
         .map(|number| number.load(Ordering::Relaxed))
-        .filter(|number| *number != NO_THREAD)
+        .enumerate()
+        .filter(|(_, number)| *number != NO_THREAD)
         .collect();
     let looked_at = numbers.len().min(MOST_THREADS);
     let first = begin.checked_rem(numbers.len()).unwrap_or(0);
     *begin = first + looked_at;
     let mut waiting = 0;
-    for number in numbers.iter().cycle().skip(first).take(looked_at) {
+    for (slot, number) in numbers.iter().cycle().skip(first).take(looked_at) {
         if *number == UNKNOWN_THREAD {
             return None;
         }
-        waiting += usize::from(waits(*number)?);
+        // Read on both sides of the question to the kernel. A worker that has entered or left a
+        // task meanwhile is not blocked either.
+        let at_lock = pool.at_lock(*slot);
+        let was_at_lock = at_lock.is_set();
+        waiting += usize::from(waits(*number)? && !was_at_lock && !at_lock.is_set());
     }
     // Exact if all threads were checked, else an estimate.
     let waiting_in_all = waiting * numbers.len() / looked_at.max(1);

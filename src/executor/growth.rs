@@ -11,13 +11,15 @@
 //! **The workers are blocked.** A worker is *able* if its thread runs, could run, is about to
 //! start, or sleeps because there are no tickets. The pool keeps as many able workers as were asked
 //! for (`workers`). If two checks, half a limit apart, find fewer, the other workers wait for
-//! something inside their tasks, and more workers are started. One check is not enough, because a
-//! worker also waits for a moment when it meets another one at a lock.
+//! something inside their tasks, and more workers are started. A worker that waits for a stripe's
+//! lock is able, see `crew.rs`. One check is not enough, because a worker also waits for a moment
+//! when it meets another one at another lock, such as one of the allocator's.
 //!
 //! Workers that only compute count as able, also while other processes use the cores. More workers
 //! would not be faster, so the pool does not grow. There is one exception: when nothing at all
-//! was claimed for a limit, all workers are in long tasks. Then one more able worker is worth its
-//! thread, because it takes the short tasks. That makes `workers` + 1 in all, and no more.
+//! was claimed for a limit and no worker is about to claim, all workers are in long tasks. Then one
+//! more able worker is worth its thread, because it takes the short tasks. That makes `workers` + 1
+//! in all, and no more.
 //!
 //! One worker is started, then two, then four, while the checks find the new ones blocked as well.
 //! So with a hundred blocking tasks the number of workers doubles instead of growing one by one.
@@ -52,6 +54,8 @@ pub(crate) trait Crew {
     fn free_slots(&self) -> usize;
     /// Returns how many workers should be able.
     fn wanted(&self) -> usize;
+    /// Returns whether a worker is between two tasks: it will claim as soon as it has a core.
+    fn one_claims(&self) -> bool;
     /// Checks the workers' threads. The answer remains valid until the ticker has started the
     /// workers that it wants to start: no other ticker starts any meanwhile.
     fn look(&mut self) -> Look;
@@ -178,7 +182,7 @@ impl GrowthWatch {
             }
             // All workers compute, and nothing was claimed for a limit: one more takes the short
             // tasks.
-            Look::Able(able) if able == wanted && still => 1,
+            Look::Able(able) if able == wanted && still && !crew.one_claims() => 1,
             Look::Blind if old && crew.may_start_blindly(now) => 1,
             Look::Able(_) => {
                 // Enough workers are able. Each check costs system calls, so the pauses grow.

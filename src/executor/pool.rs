@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::queue::Queues;
 use super::sleep::Sleepers;
 use super::slot::{NO_THREAD, Sightings, WorkerSlot};
-use crate::job::Ticket;
+use crate::job::{AtLock, Ticket};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::deque::Worker as Deque;
 use crate::sync::{Arc, CachePadded, Mutex, Parker};
@@ -25,6 +25,15 @@ pub(crate) struct PoolConfig {
     pub(crate) quiet: Duration,
 }
 
+/// The words that a worker writes for every ticket.
+#[derive(Default)]
+struct WorkerProgress {
+    /// Number of tickets handed to `Claim::serve`.
+    claims: AtomicU64,
+    /// Set while the worker claims or completes.
+    at_lock: AtLock,
+}
+
 /// State that workers and tickers share. The pool has no threads: a caller that takes a worker slot
 /// brings a thread, or steps the worker by hand.
 pub(crate) struct Pool {
@@ -34,9 +43,9 @@ pub(crate) struct Pool {
     taken: AtomicUsize,
     pub(super) queues: Queues,
     pub(super) sleep: CachePadded<Sleepers>,
-    /// Number of tickets handed to `Claim::serve`, by worker slot. Only the owner of the slot
-    /// writes.
-    claims: Box<[CachePadded<AtomicU64>]>,
+    /// The words that each worker writes for every ticket, by worker slot. Only the owner of the
+    /// slot writes.
+    progress: Box<[CachePadded<WorkerProgress>]>,
     /// Number by which the kernel knows each worker's thread; see `crew.rs`.
     pub(super) threads: Box<[AtomicU64]>,
     /// Held by the ticker that checks the workers and starts more.
@@ -80,11 +89,8 @@ impl Pool {
                     .map(|slot| slot.parker.unparker().clone())
                     .collect(),
             )),
-            // Padded, since each worker writes its own count for every ticket.
-            claims: slots
-                .iter()
-                .map(|_| CachePadded::new(AtomicU64::new(0)))
-                .collect(),
+            // Padded, since each worker writes its own for every ticket.
+            progress: slots.iter().map(|_| CachePadded::default()).collect(),
             threads: slots.iter().map(|_| AtomicU64::new(NO_THREAD)).collect(),
             sightings: Mutex::new(Sightings::default()),
             free: Mutex::new(slots.into_iter().map(Some).collect()),
@@ -164,28 +170,41 @@ impl Pool {
     #[inline]
     pub(crate) fn claims(&self) -> u64 {
         // Relaxed: each counter only grows, and readers only compare sums.
-        self.claims
+        self.progress
             .iter()
-            .map(|count| count.load(Ordering::Relaxed))
+            .map(|progress| progress.claims.load(Ordering::Relaxed))
             .fold(0, u64::wrapping_add)
     }
 
     /// Returns how many of them the worker in this slot has served.
     pub(super) fn claims_of(&self, slot: usize) -> u64 {
         // Relaxed: as above.
-        self.claims[slot].load(Ordering::Relaxed)
+        self.progress[slot].claims.load(Ordering::Relaxed)
     }
 
     /// Counts a claim. Only the owner of the worker slot calls this.
     #[inline]
     pub(super) fn count_claim(&self, slot: usize) {
-        let count = &self.claims[slot];
+        let count = &self.progress[slot].claims;
         // Relaxed, without a read-modify-write: the owner is the only writer, and the slot's next
         // owner sees the value through the lock of `free`.
         count.store(
             count.load(Ordering::Relaxed).wrapping_add(1),
             Ordering::Relaxed,
         );
+    }
+
+    /// Returns the mark of the worker in this slot. Only its owner sets it.
+    #[inline]
+    pub(super) fn at_lock(&self, slot: usize) -> &AtLock {
+        &self.progress[slot].at_lock
+    }
+
+    /// Returns whether a worker claims or completes just now.
+    pub(super) fn one_is_at_lock(&self) -> bool {
+        self.progress
+            .iter()
+            .any(|progress| progress.at_lock.is_set())
     }
 
     /// Notes the number of the thread of the worker in this slot.

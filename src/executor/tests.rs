@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::growth::{Crew, Look};
 use super::{Growth, GrowthWatch, Pool, PoolConfig, PoolCrew, TickerQueue, Worker};
 use crate::clock::{Clock, ManualClock};
-use crate::job::{Claim, Ticket};
+use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::{Arc, Mutex};
 use crate::tick::Time;
 
@@ -57,7 +57,7 @@ impl Notes {
 }
 
 impl Claim for Notes {
-    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+    fn serve(&self, first: Ticket, _: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
         let mut next = Some(first);
         while let Some(ticket) = next {
             assert!(!self.panics.load(Ordering::Relaxed), "on purpose");
@@ -88,7 +88,7 @@ impl Gate {
 }
 
 impl Claim for Gate {
-    fn serve(&self, _: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+    fn serve(&self, _: Ticket, _: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
         loop {
             if Some(self.started.fetch_add(1, Ordering::SeqCst) + 1) == self.opens_at {
                 self.open();
@@ -451,7 +451,7 @@ fn c114_every_ticket_of_several_producers_is_served_exactly_once() {
         left: AtomicUsize,
     }
     impl Claim for Marks {
-        fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+        fn serve(&self, first: Ticket, _: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
             let mut next = Some(first);
             while let Some(ticket) = next {
                 self.marks[ticket.slot as usize].fetch_add(1, Ordering::Relaxed);

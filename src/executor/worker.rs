@@ -113,7 +113,9 @@ impl Worker {
             return false;
         };
         if stolen {
+            let waits = pool.at_lock(slot.number).enter();
             prefetch_claims(claim, ticket, &slot.local);
+            drop(waits);
             // The steal may have made tickets visible in this worker's own deque, and the worker is
             // about to be busy with a task. So the next sleeper has to serve all waiting tickets.
             // SLEEP-7 in `sleep.rs` explains why checking the two deques of this steal is not
@@ -123,7 +125,7 @@ impl Worker {
         pool.count_claim(slot.number);
         let since = &mut self.since_injector;
         *since += 1;
-        claim.serve(ticket, &mut || {
+        claim.serve(ticket, pool.at_lock(slot.number), &mut || {
             // Back to the queues, since it is the injector's turn.
             if *since >= INJECTOR_EVERY {
                 return None;

@@ -26,6 +26,9 @@ const EXPIRED_PER_HOLD: usize = 256;
 /// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
+/// Room, in numbers, of the emptied buffers that a ticker keeps while stripes are due: 4 MB.
+const SPARE_ROOM: usize = 1 << 20;
+
 /// Number of batches after which a cascade has its turn. A stripe that is always due must not keep
 /// another one from cascading forever, because timers in the cascade come due, too.
 const CASCADE_AT_LEAST_EVERY: u32 = 16;
@@ -63,6 +66,14 @@ pub(crate) struct Ticker {
     since_cascade: u32,
     /// Slots of the batch, reused to avoid allocations.
     slots: Vec<u32>,
+    /// Emptied buffers of the wheels, and their room. They are freed when no stripe is due, or at
+    /// `SPARE_ROOM`.
+    ///
+    /// The thread that armed the timers has allocated them, so freeing one makes glibc merge all
+    /// that the workers have freed in that thread's arena meanwhile. In the middle of a mass of due
+    /// timers that delays them: half of the ticker's time went there.
+    spare: Vec<Vec<u32>>,
+    spare_room: usize,
     /// Tickets of the last batch, to be handed over.
     pub(crate) tickets: Vec<Ticket>,
 }
@@ -74,6 +85,8 @@ impl Ticker {
             cursors: [0; 2],
             left: vec![StripeBacklog::Anything; stripes_of_shard],
             since_cascade: 0,
+            spare: Vec::new(),
+            spare_room: 0,
             slots: Vec::with_capacity(EXPIRED_PER_HOLD),
             tickets: Vec::with_capacity(EXPIRED_PER_HOLD),
         }
@@ -94,7 +107,10 @@ impl Ticker {
     ) -> Collected {
         let (stripe, cascade) = match self.next_stripe(shards, now, *allowed > 0) {
             Ok(found) => found,
-            Err(why_not) => return why_not,
+            Err(why_not) => {
+                self.free_spare();
+                return why_not;
+            }
         };
         let mut budget = Budget {
             expired: EXPIRED_PER_HOLD.min(room),
@@ -103,7 +119,7 @@ impl Ticker {
         };
         let count = shards.shards();
         let number = stripe * count + self.shard;
-        let spare = {
+        let mut spare = {
             let mut locked = Locked::new(shards, number);
             let progress = locked.0.collect(now, &mut budget, &mut self.slots);
             // Remembered for `next_stripe`, which passes over a stripe that can't expire anything.
@@ -119,13 +135,24 @@ impl Ticker {
             shards.shards[self.shard].next_due[stripe].store(due.as_nanos(), Ordering::Relaxed);
             locked.0.take_spare()
         };
-        // Freed without the lock, since freeing many buffers takes long.
-        drop(spare);
+        if !spare.is_empty() {
+            self.spare_room += spare.iter().map(Vec::capacity).sum::<usize>();
+            self.spare.append(&mut spare);
+            if self.spare_room > SPARE_ROOM {
+                self.free_spare();
+            }
+        }
         *allowed = budget.allowed;
         let stripe = u32::try_from(number).unwrap_or(u32::MAX);
         self.tickets
             .extend(self.slots.drain(..).map(|slot| Ticket { stripe, slot }));
         Collected::Batch
+    }
+
+    /// Frees the buffers. Called without a lock, since freeing many of them takes long.
+    fn free_spare(&mut self) {
+        self.spare = Vec::new();
+        self.spare_room = 0;
     }
 
     /// Returns the next moment at which the shard has work, if held timers wait until `begin`.

@@ -26,7 +26,7 @@ use loom::thread::{self, JoinHandle};
 use super::check;
 use crate::clock::{Clock, ManualClock};
 use crate::executor::{Pool, PoolConfig, TickerQueue, Worker};
-use crate::job::{Claim, Ticket};
+use crate::job::{AtLock, Claim, Ticket};
 use crate::sync::Arc;
 
 const QUIET: Duration = Duration::from_nanos(5);
@@ -66,7 +66,7 @@ impl Ledger {
 }
 
 impl Claim for Ledger {
-    fn serve(&self, first: Ticket, more: &mut dyn FnMut() -> Option<Ticket>) {
+    fn serve(&self, first: Ticket, _: &AtLock, more: &mut dyn FnMut() -> Option<Ticket>) {
         let mut next = Some(first);
         while next.is_some() {
             if let Some((started, all_there)) = &self.together {

@@ -30,6 +30,7 @@ struct Shown {
     look: Look,
     looks: usize,
     turn: bool,
+    one_claims: bool,
 }
 
 /// 100 tickets wait, and both workers are blocked.
@@ -41,6 +42,7 @@ fn blocked() -> Shown {
         look: Look::Able(0),
         looks: 0,
         turn: true,
+        one_claims: false,
     }
 }
 
@@ -59,6 +61,10 @@ impl Crew for Shown {
 
     fn wanted(&self) -> usize {
         2
+    }
+
+    fn one_claims(&self) -> bool {
+        self.one_claims
     }
 
     fn look(&mut self) -> Look {
@@ -161,6 +167,21 @@ fn c106_long_tasks_that_compute_get_one_worker_more_and_no_second_one() {
         assert!(matches!(growth, Growth::LookAgain(_)), "{growth:?}");
     }
     assert!(crew.looks < 1_000, "looked {} times", crew.looks);
+}
+
+#[test]
+fn a_worker_that_waits_for_a_core_between_two_tasks_is_in_no_long_task() {
+    let (mut watch, mut crew) = (GrowthWatch::new(LIMIT), blocked());
+    crew.look = Look::Able(2);
+    crew.one_claims = true;
+    for now in 0..100 {
+        let growth = watch.look(at(now), true, &mut crew);
+        assert!(matches!(growth, Growth::LookAgain(_)), "{growth:?}");
+    }
+    crew.one_claims = false;
+    let started = (100..120).map(|now| watch.look(at(now), true, &mut crew));
+    let starts = started.filter(|growth| matches!(growth, Growth::Start { count: 1, .. }));
+    assert!(starts.count() > 0);
 }
 
 #[test]
@@ -365,6 +386,10 @@ impl Crew for Simulated {
 
     fn may_start_blindly(&mut self, _: Time) -> bool {
         unreachable!("it can be looked at");
+    }
+
+    fn one_claims(&self) -> bool {
+        false
     }
 
     fn look(&mut self) -> Look {
