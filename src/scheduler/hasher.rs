@@ -9,7 +9,7 @@ use crate::shard::{KeyHash, Shards};
 /// The default hasher: ahash, with keys that differ from process to process.
 ///
 /// The builder accepts any other `BuildHasher`. A hash that leaves small integers as they are is
-/// fine, since every hash is finalized before it is used.
+/// fine, since the hashes of any other hasher are finalized before they are used.
 ///
 /// # Examples
 ///
