@@ -9,7 +9,7 @@ use super::members::Member;
 use super::touch::touch_slot;
 use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
 use crate::engine::Lifecycle;
-use crate::scheduler::RandomState;
+use crate::scheduler::{RandomState, hash_of};
 use crate::shard::{Arming, EntryId, KeyHash, Refusal, Stripe, is_under_lock};
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
@@ -465,8 +465,11 @@ where
     where
         Q: Hash + ?Sized,
     {
-        let hash = self.engine.frontend.hasher.hasher.hash_one(group);
-        self.engine.shards().finalize_hash(hash)
+        hash_of(
+            self.engine.shards(),
+            &self.engine.frontend.hasher.hasher,
+            group,
+        )
     }
 }
 

@@ -46,11 +46,11 @@ pub use stream::Expirations;
 pub(crate) use frontend::MapFrontend;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 use crate::clock::{Clock, Reading};
 use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
-use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats};
+use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats, hash_of};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -408,7 +408,7 @@ where
         Q: Hash + ?Sized,
     {
         let shards = self.engine.shards();
-        let hash = shards.finalize_hash(self.engine.frontend.hasher.hasher().hash_one(key));
+        let hash = hash_of(shards, self.engine.frontend.hasher.hasher(), key);
         (shards.stripe_of(hash), hash)
     }
 }

@@ -41,6 +41,7 @@ pub use frontend::Fired;
 pub use frontend::TaskPanic;
 pub use guard::CancelGuard;
 pub use handle::Handle;
+pub(crate) use hasher::hash_of;
 pub use hasher::{KeyHasher, RandomState};
 #[cfg(feature = "tokio")]
 pub use on_tokio::{AsyncFiring, Cancelled, OnTokio};

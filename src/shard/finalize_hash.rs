@@ -34,22 +34,19 @@ impl HashFinalizer {
     }
 }
 
+/// How far hashes spread over stripes and the rows of their indexes.
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod spread {
     use super::super::Index;
     use super::*;
 
-    const SEEDS: u64 = 1_000;
     const STRIPES: usize = 16;
     const KEYS: u64 = 16_000;
-    /// Random home rows reach 31 rows in 130,000 tables of this size: where rows are full, probe
-    /// sequences join.
-    const LONGEST: usize = 32;
 
     type Pattern = fn(u64) -> u64;
 
-    /// Hashes that a hasher returns if it leaves the keys unchanged.
-    const PATTERNS: [(&str, Pattern); 5] = [
+    /// Keys as programs have them, and hashes that a hasher returns if it leaves them unchanged.
+    pub(crate) const PATTERNS: [(&str, Pattern); 5] = [
         ("a sequence", |n| n),
         ("steps of 1,000", |n| 1_000 * n),
         ("pages", |n| 4_096 * n),
@@ -62,22 +59,37 @@ mod tests {
         (hash.0 >> 48) as usize & (STRIPES - 1)
     }
 
-    #[test]
-    fn no_constant_makes_long_ways_of_usual_keys() {
+    /// Returns the greatest number of rows that the lookup of an absent key reads in any of the
+    /// stripes, after keys with the hashes of the first numbers were inserted.
+    pub(crate) fn longest_way(hash_of: impl Fn(u64) -> KeyHash) -> usize {
         let rows = Index::rows_for(KEYS as usize / STRIPES);
         let mut homes = vec![0; STRIPES * rows];
+        for number in 0..KEYS {
+            let hash = hash_of(number);
+            homes[stripe_of(hash) * rows + Index::home_in(rows, hash.bits())] += 1;
+        }
+        let ways = homes.chunks(rows).map(Index::longest_way);
+        ways.max().unwrap_or(0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::spread::{PATTERNS, longest_way};
+    use super::*;
+
+    const SEEDS: u64 = 1_000;
+    /// Random home rows reach 31 rows in 130,000 tables of this size: where rows are full, probe
+    /// sequences join.
+    const LONGEST: usize = 32;
+
+    #[test]
+    fn no_constant_makes_long_ways_of_usual_keys() {
         for (name, pattern) in PATTERNS {
             for seed in 0..SEEDS {
-                let fold = HashFinalizer::new(seed);
-                homes.fill(0);
-                for number in 0..KEYS {
-                    let hash = fold.of(pattern(number));
-                    homes[stripe_of(hash) * rows + Index::home_in(rows, hash.bits())] += 1;
-                }
-                for homes in homes.chunks(rows) {
-                    let longest = Index::longest_way(homes);
-                    assert!(longest <= LONGEST, "{name}, seed {seed}: {longest} rows");
-                }
+                let finalizer = HashFinalizer::new(seed);
+                let longest = longest_way(|number| finalizer.of(pattern(number)));
+                assert!(longest <= LONGEST, "{name}, seed {seed}: {longest} rows");
             }
         }
     }

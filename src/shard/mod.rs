@@ -42,6 +42,8 @@ use backlog::Backlog;
 use doorbell::Doorbell;
 pub(crate) use entry::End;
 use finalize_hash::HashFinalizer;
+#[cfg(all(test, not(loom)))]
+pub(crate) use finalize_hash::spread;
 pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
@@ -219,8 +221,8 @@ impl<K, V> Shards<K, V> {
         &self.shards[stripe % self.shards.len()]
     }
 
-    /// Finalizes a hash. Without this, a hasher that returns small integers unchanged would put all
-    /// keys into one stripe and into few rows of its index.
+    /// Finalizes a hash of any hasher. Without this, a hasher that returns small integers unchanged
+    /// would put all keys into one stripe and into few rows of its index.
     #[inline]
     pub(crate) fn finalize_hash(&self, hash: u64) -> KeyHash {
         self.finalizer.of(hash)

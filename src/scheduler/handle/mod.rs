@@ -18,7 +18,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::answers::{Cancel, TimerId};
 use super::frontend::SchedulerFrontend;
-use super::hasher::RandomState;
+use super::hasher::{RandomState, hash_of};
 use super::task::Task;
 use crate::engine::Engine;
 use crate::job::drop_catching;
@@ -140,9 +140,9 @@ where
     where
         Q: Hash + ?Sized,
     {
-        let hash = self.engine.frontend.hasher.hash_one(key);
-        let hash = self.engine.shards().finalize_hash(hash);
-        (self.engine.shards().stripe_of(hash), hash)
+        let shards = self.engine.shards();
+        let hash = hash_of(shards, &self.engine.frontend.hasher, key);
+        (shards.stripe_of(hash), hash)
     }
 }
 
