@@ -13,13 +13,13 @@
 mod number;
 mod thread_state;
 
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 pub(crate) use crossbeam_utils::CachePadded;
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
 pub(crate) use number::unique_number;
-pub(crate) use std::sync::{Arc, OnceLock, Weak};
-pub(crate) use parking_lot::MutexGuard;
+pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 pub(crate) use std::thread_local;
 
 pub(crate) mod atomic {
@@ -39,23 +39,27 @@ pub(crate) mod thread {
     pub(crate) use std::thread::{Builder, panicking};
 }
 
-/// A lock.
+/// A lock that ignores poison.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Mutex(parking_lot::Mutex::new(value))
+        Mutex(std::sync::Mutex::new(value))
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock()
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
