@@ -91,7 +91,7 @@ impl Reading {
 
     #[cold]
     #[inline(never)]
-    fn read_again(clock: &Clock) -> Self {
+    pub(super) fn read_again(clock: &Clock) -> Self {
         Reading::exact(clock.now())
     }
 

@@ -46,7 +46,7 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
-        self.engine.with(stripe, |stripe| {
+        self.engine.with(stripe, move |stripe| {
             let slot = stripe.find(hash, key);
             slot.map_or(Touch::NotFound, |slot| {
                 touch_slot(stripe, slot, reading, clock)

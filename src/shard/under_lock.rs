@@ -26,17 +26,19 @@ use crate::sync::thread::panicking;
 use crate::sync::thread_local;
 
 /// User code runs under a lock.
-const UNDER: u8 = 1;
+const UNDER: u32 = 1;
 /// A lock is held around locks that are taken and released.
-const BARRIER: u8 = 2;
+const BARRIER: u32 = 2;
 /// Work is deferred.
-const WAITING: u8 = 4;
+const WAITING: u32 = 4;
+/// The state counts the inert guards of the thread in steps of this.
+const INERT: u32 = 8;
 
 /// The deferred work of a drop.
 type DeferredDrop = Box<dyn FnOnce()>;
 
 thread_local! {
-    static STATE: Cell<u8> = const { Cell::new(0) };
+    static STATE: Cell<u32> = const { Cell::new(0) };
 }
 
 // The list is never dropped, so that it exists until the very end of the thread. It is empty then,
@@ -47,7 +49,7 @@ thread_local! {
 }
 
 #[inline]
-fn state() -> u8 {
+fn state() -> u32 {
     STATE.with(Cell::get)
 }
 
@@ -59,19 +61,20 @@ pub(crate) fn is_under_lock() -> bool {
 
 /// Marks the thread as holding a lock under which user code must not call the scheduler: a stripe's
 /// lock, or a lock of a front end. It must outlive the lock.
-pub(crate) struct ReentrancyGuard {
-    inert: bool,
-}
+///
+/// Whether it is inert is in the state of the thread and not in the guard, so that the guard takes no
+/// register in a call.
+pub(crate) struct ReentrancyGuard(());
 
 impl ReentrancyGuard {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin() -> Self {
         let state = state();
         if state & UNDER != 0 {
             return Self::begin_inside();
         }
         STATE.with(|cell| cell.set(state | UNDER));
-        ReentrancyGuard { inert: false }
+        ReentrancyGuard(())
     }
 
     /// Handles a call from under a lock. The flag stays set until the lock that set it is released.
@@ -79,14 +82,41 @@ impl ReentrancyGuard {
     #[inline(never)]
     fn begin_inside() -> Self {
         refuse();
-        ReentrancyGuard { inert: true }
+        STATE.with(|cell| cell.set(cell.get() + INERT));
+        ReentrancyGuard(())
     }
 
     /// Returns whether the thread holds a lock already and is panicking. Then it must take no other
-    /// lock.
-    #[inline]
+    /// lock. Only for the guard that began last: guards end in reverse order.
+    #[inline(always)]
     pub(crate) fn is_inert(&self) -> bool {
-        self.inert
+        state() >= INERT
+    }
+
+    /// Ends a guard that is inert, is inside of a [`Barrier`], or after which work waits.
+    #[inline(never)]
+    fn end_otherwise() {
+        let state = state();
+        if state >= INERT {
+            STATE.with(|cell| cell.set(state - INERT));
+            return;
+        }
+        let state = state & !UNDER;
+        STATE.with(|cell| cell.set(state));
+        if state == WAITING {
+            run_deferred_drops();
+        }
+    }
+}
+
+impl Drop for ReentrancyGuard {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if state() == UNDER {
+            STATE.with(|cell| cell.set(0));
+        } else {
+            Self::end_otherwise();
+        }
     }
 }
 
@@ -100,20 +130,6 @@ pub(crate) fn refuse() {
          a value in its place called the scheduler or the map. They run under a lock and must \
          not"
     );
-}
-
-impl Drop for ReentrancyGuard {
-    #[inline]
-    fn drop(&mut self) {
-        if self.inert {
-            return;
-        }
-        let state = state() & !UNDER;
-        STATE.with(|cell| cell.set(state));
-        if state == WAITING {
-            run_deferred_drops();
-        }
-    }
 }
 
 /// Keeps work deferred while stripes' locks are released and taken again. It must outlive the lock
@@ -172,7 +188,7 @@ mod tests {
 
     /// Work that ran, in order, with the state of the flags.
     #[derive(Clone, Default)]
-    struct Log(Rc<RefCell<Vec<(u32, u8)>>>);
+    struct Log(Rc<RefCell<Vec<(u32, u32)>>>);
 
     impl Log {
         fn note(&self, number: u32) {
@@ -184,7 +200,7 @@ mod tests {
             when_unlocked(move || log.note(number));
         }
 
-        fn done(&self) -> Vec<(u32, u8)> {
+        fn done(&self) -> Vec<(u32, u32)> {
             take(&mut *self.0.borrow_mut())
         }
     }

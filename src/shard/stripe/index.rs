@@ -48,37 +48,75 @@ use crate::wheel::NO_ENTRY;
 /// Number of cells of a row: with 8 bytes each, the bitmap and the counter they fill a cache line.
 const CELLS: usize = 7;
 
+/// Number of words that are compared at once: the cells, and the word behind them.
+const LANES: usize = CELLS + 1;
+
+/// The bit of the first cell in a bitmap of cells. The compiler compares all lanes with two
+/// instructions if each comparison is shifted; one that is shifted by zero is treated apart, and three
+/// others with it.
+const FIRST: u32 = 8;
+
+/// Returns the bit of a cell in a bitmap.
+const fn bit(cell: usize) -> u32 {
+    1 << (cell as u32 + FIRST)
+}
+
+/// Returns the first cell of a bitmap that is not empty.
+#[inline]
+fn first_cell(cells: u32) -> usize {
+    // The remainder is the difference, since the bits are FIRST to FIRST + CELLS - 1. The compiler
+    // sees that it is a lane.
+    (cells.trailing_zeros() % FIRST) as usize
+}
+
 /// One row, in the order in which a lookup reads it.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct Row {
-    bits: [u32; CELLS],
-    /// Bit *c* is set if cell *c* holds a line.
-    used: u32,
-    slots: [u32; CELLS],
-    /// Number of lines that passed this row (INDEX-1).
-    passed: u32,
+    /// The bits in each cell. Behind them is the bitmap of the cells that hold a line.
+    bits: [u32; LANES],
+    /// The slot in each cell. Behind them is the number of lines that passed this row (INDEX-1).
+    slots: [u32; LANES],
 }
 
 const _: () = assert!(size_of::<Row>() == 64);
 
 impl Row {
     const EMPTY: Row = Row {
-        bits: [0; CELLS],
-        used: 0,
-        slots: [0; CELLS],
-        passed: 0,
+        bits: [0; LANES],
+        slots: [0; LANES],
     };
 
-    /// Returns the used cells whose value in `values` (the bits or the slots of this row) is
-    /// `wanted`. Without branches, so that the compiler compares all of them at once.
     #[inline]
-    fn cells_with(&self, values: &[u32; CELLS], wanted: u32) -> u32 {
-        let mut found = 0;
-        for (cell, value) in values.iter().enumerate() {
-            found |= u32::from(*value == wanted) << cell;
-        }
-        found & self.used
+    fn used(&self) -> u32 {
+        self.bits[CELLS]
+    }
+
+    #[inline]
+    fn used_mut(&mut self) -> &mut u32 {
+        &mut self.bits[CELLS]
+    }
+
+    #[inline]
+    fn passed(&self) -> u32 {
+        self.slots[CELLS]
+    }
+
+    #[inline]
+    fn passed_mut(&mut self) -> &mut u32 {
+        &mut self.slots[CELLS]
+    }
+
+    /// Returns the used cells with these bits.
+    #[inline]
+    fn cells_with_bits(&self, bits: u32) -> u32 {
+        lanes_equal(&self.bits, bits) & self.used()
+    }
+
+    /// Returns the used cells with this slot.
+    #[inline]
+    fn cells_with_slot(&self, slot: u32) -> u32 {
+        lanes_equal(&self.slots, slot) & self.used()
     }
 
     /// Returns the slot of the first cell with these bits, in use or not, or `NO_ENTRY`.
@@ -95,27 +133,39 @@ impl Row {
     }
 
     /// Puts a line into a free cell. Returns false if the row is full.
+    #[inline]
     fn put(&mut self, bits: u32, slot: u32) -> bool {
-        let cell = (!self.used).trailing_zeros() as usize;
-        if cell >= CELLS {
+        let free = !self.used() & (bit(CELLS) - bit(0));
+        if free == 0 {
             return false;
         }
-        self.fill(cell, bits, slot);
+        self.fill(first_cell(free), bits, slot);
         true
     }
 
     fn fill(&mut self, cell: usize, bits: u32, slot: u32) {
         self.bits[cell] = bits;
         self.slots[cell] = slot;
-        self.used |= 1 << cell;
+        *self.used_mut() |= bit(cell);
     }
+}
+
+/// Returns the lanes that are `wanted`, as a bitmap. The last lane is no cell: its bit is in no bitmap
+/// of used cells.
+#[inline]
+fn lanes_equal(lanes: &[u32; LANES], wanted: u32) -> u32 {
+    let mut equal = 0;
+    for (lane, value) in lanes.iter().enumerate() {
+        equal |= u32::from(*value == wanted) << (lane as u32 + FIRST);
+    }
+    equal
 }
 
 /// A line that a search has found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
     row: usize,
-    cell: u32,
+    cell: usize,
     pub(crate) slot: u32,
 }
 
@@ -168,10 +218,10 @@ impl Index {
         // Without rows the loop does not begin. It ends before it has seen all of them: by INDEX-3
         // some row is not full, and nothing passed it.
         while let Some(row) = self.rows.get(at) {
-            let mut candidates = row.cells_with(&row.bits, bits);
+            let mut candidates = row.cells_with_bits(bits);
             while candidates != 0 {
-                let cell = candidates.trailing_zeros();
-                let slot = row.slots[cell as usize];
+                let cell = first_cell(candidates);
+                let slot = row.slots[cell];
                 if is_it(slot) {
                     return Ok(Line {
                         row: at,
@@ -181,7 +231,7 @@ impl Index {
                 }
                 candidates &= candidates - 1;
             }
-            if row.passed == 0 {
+            if row.passed() == 0 {
                 break;
             }
             at = self.next(at);
@@ -196,7 +246,7 @@ impl Index {
     #[inline]
     pub(super) fn prefetch(&self, bits: u32) -> u32 {
         let at = home(bits, self.rows.len());
-        self.rows.get(at).map_or(0, |row| row.used)
+        self.rows.get(at).map_or(0, |row| row.used())
     }
 
     /// Returns the slot of a line with these bits in its home row, or `NO_ENTRY`. The line may have been
@@ -272,9 +322,9 @@ impl Index {
     pub(crate) fn remove_line(&mut self, line: Line, bits: u32) {
         let home = home(bits, self.rows.len());
         let row = &mut self.rows[line.row];
-        row.used &= !(1 << line.cell);
+        *row.used_mut() &= !bit(line.cell);
         self.lines -= 1;
-        if row.passed > 0 || line.row != home {
+        if row.passed() > 0 || line.row != home {
             self.close_gap(line, home);
         }
     }
@@ -283,13 +333,13 @@ impl Index {
     /// cell moves up into it, and so on (INDEX-2).
     #[inline(never)]
     fn close_gap(&mut self, freed: Line, home: usize) {
-        let (mut row, mut cell) = (freed.row, freed.cell as usize);
+        let (mut row, mut cell) = (freed.row, freed.cell);
         self.count_back(home, row);
-        while self.rows[row].passed > 0 {
+        while self.rows[row].passed() > 0 {
             let (from, lies) = self.one_that_passed(row);
             let behind = &mut self.rows[from];
             let (bits, slot) = (behind.bits[lies], behind.slots[lies]);
-            behind.used &= !(1 << lies);
+            *behind.used_mut() &= !bit(lies);
             self.rows[row].fill(cell, bits, slot);
             self.count_back(row, from);
             (row, cell) = (from, lies);
@@ -300,7 +350,7 @@ impl Index {
     fn count_back(&mut self, first: usize, end: usize) {
         let mut at = first;
         while at != end {
-            self.rows[at].passed -= 1;
+            *self.rows[at].passed_mut() -= 1;
             at = self.next(at);
         }
     }
@@ -320,7 +370,7 @@ impl Index {
                 } else {
                     at + rows - home
                 };
-                row.used >> cell & 1 != 0 && way >= steps
+                row.used() & bit(*cell) != 0 && way >= steps
             };
             if let Some(cell) = (0..CELLS).find(went_by) {
                 return (at, cell);
@@ -332,7 +382,7 @@ impl Index {
     /// Changes the slot in a line from `from` to `to`.
     pub(super) fn renumber(&mut self, bits: u32, from: u32, to: u32) {
         if let Some(line) = self.line_of(bits, from) {
-            self.rows[line.row].slots[line.cell as usize] = to;
+            self.rows[line.row].slots[line.cell] = to;
         }
     }
 
@@ -341,16 +391,16 @@ impl Index {
     fn line_of(&self, bits: u32, slot: u32) -> Option<Line> {
         let mut at = home(bits, self.rows.len());
         while let Some(row) = self.rows.get(at) {
-            let found = row.cells_with(&row.slots, slot);
+            let found = row.cells_with_slot(slot);
             if found != 0 {
-                let cell = found.trailing_zeros();
+                let cell = first_cell(found);
                 return Some(Line {
                     row: at,
                     cell,
                     slot,
                 });
             }
-            if row.passed == 0 {
+            if row.passed() == 0 {
                 break;
             }
             at = self.next(at);
@@ -374,9 +424,9 @@ impl Index {
     fn rehash(&mut self, rows: usize) {
         let mut rehashed = vec![Row::EMPTY; rows].into_boxed_slice();
         for row in &self.rows {
-            let mut used = row.used;
+            let mut used = row.used();
             while used != 0 {
-                let cell = used.trailing_zeros() as usize;
+                let cell = first_cell(used);
                 put_line(&mut rehashed, row.bits[cell], row.slots[cell]);
                 used &= used - 1;
             }
@@ -403,7 +453,7 @@ fn put_line(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
     let mut at = home(bits, count);
     while !rows[at].put(bits, slot) {
-        rows[at].passed += 1;
+        *rows[at].passed_mut() += 1;
         at = after(at, count);
     }
 }

@@ -20,7 +20,7 @@ impl Index {
         let mut passed = vec![0; rows];
         let mut slots = Vec::new();
         for (lies, row) in self.rows.iter().enumerate() {
-            for cell in (0..CELLS).filter(|cell| row.used >> cell & 1 != 0) {
+            for cell in (0..CELLS).filter(|cell| row.used() & bit(*cell) != 0) {
                 slots.push(row.slots[cell]);
                 let mut at = home(row.bits[cell], rows);
                 while at != lies {
@@ -30,9 +30,9 @@ impl Index {
             }
         }
         for (row, passed) in self.rows.iter().zip(passed) {
-            assert_eq!(row.passed, passed, "INDEX-1");
+            assert_eq!(row.passed(), passed, "INDEX-1");
             assert!(
-                passed == 0 || row.used.count_ones() as usize == CELLS,
+                passed == 0 || row.used().count_ones() as usize == CELLS,
                 "INDEX-2"
             );
         }
@@ -167,7 +167,7 @@ fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> 
         index.check();
     }
     assert!(index.is_empty());
-    assert!(index.rows.iter().all(|row| row.passed == 0));
+    assert!(index.rows.iter().all(|row| row.passed() == 0));
 }
 
 #[test]
