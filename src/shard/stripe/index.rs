@@ -264,7 +264,7 @@ impl Index {
     pub(super) fn candidate_behind(&self, bits: u32) -> u32 {
         let mut at = home(bits, self.rows.len());
         while let Some(row) = self.rows.get(at)
-            && row.passed > 0
+            && row.passed() > 0
         {
             at = self.next(at);
             let candidate = self.rows[at].candidate(bits);

@@ -86,7 +86,7 @@ impl Index {
         let mut longest = 0;
         for mut at in 0..self.rows.len() {
             let mut read = 1;
-            while self.rows[at].passed > 0 {
+            while self.rows[at].passed() > 0 {
                 read += 1;
                 at = self.next(at);
             }
@@ -101,7 +101,7 @@ impl Index {
         let mut read = 0;
         for mut at in 0..rows {
             read += 1;
-            while self.rows[at].passed > 0 {
+            while self.rows[at].passed() > 0 {
                 read += 1;
                 at = self.next(at);
             }
