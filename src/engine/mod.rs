@@ -90,6 +90,20 @@ pub(crate) trait Frontend:
         Start::Once
     }
 
+    /// Returns whether the payload only wakes a task. Such a payload ends with its claim: its entry
+    /// is freed under the same hold of the lock, so no call ever finds it running.
+    #[inline]
+    fn is_wake_up(_: &Self::Payload) -> bool {
+        false
+    }
+
+    /// Wakes the task of a payload that ended with its claim. Called without a lock and under
+    /// `catch_unwind`.
+    fn wake_up(access: &Self::Access, payload: Self::Payload) {
+        let _ = (access, payload);
+        unreachable!("only a front end that says so has wake-ups");
+    }
+
     /// Reads what the payload points to, so that it is in the cache of this processor when the
     /// payload runs. Called under the stripe's lock, so it must not run user code.
     #[inline]

@@ -5,6 +5,11 @@
 //! waiting task can still be cancelled. Completing one run and claiming the next ticket of the same
 //! stripe take one hold of the lock.
 //!
+//! A payload that only wakes a task ends with its claim, since there is nothing about its run that a
+//! call could ask. So the wake-ups of one stripe that follow each other are claimed under one hold
+//! of the lock, and then the tasks are woken. A sleep that is reset or dropped in between has missed
+//! its entry, and its task is polled once more than needed.
+//!
 //! A payload that runs again becomes the successor of its own run. This happens before the run is
 //! completed, in a hold of the lock of its own. So a payload that does not run again is dropped
 //! while the key still runs, and a thread or task that waits for the run's end finds the payload
@@ -13,7 +18,7 @@
 use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, FrontendTypes, task_scope};
 use crate::job::{Claim, Ticket, catch_panic};
-use crate::shard::{Claimed, Completed, EntryId, when_unlocked};
+use crate::shard::{Claimed, Completed, EntryId, Stripe, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -66,11 +71,23 @@ struct Done {
     panicked: bool,
 }
 
-/// A claim, and a guard if user code follows that belongs to no run.
-type Claiming<'a, F> = (
-    Claimed<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>,
-    Option<UserCodeScope<'a, F>>,
-);
+/// What one hold of a stripe's lock has claimed.
+struct Claiming<'a, F: Frontend> {
+    claimed: Claimed<F::Key, F::Payload>,
+    /// Wake-ups, which are complete. If there are any, `claimed` is nothing.
+    wake_ups: Vec<(F::Key, F::Payload)>,
+    /// The ticket to go on with.
+    next: NextTicket,
+    /// A guard if user code follows that belongs to no run.
+    user_code: Option<UserCodeScope<'a, F>>,
+}
+
+/// The ticket that follows those of a claim.
+enum NextTicket {
+    /// It was not asked for. A ticket must stay where other workers find it while a task runs.
+    Unknown,
+    Known(Option<Ticket>),
+}
 
 impl<F: Frontend> Server<F> {
     pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
@@ -84,12 +101,18 @@ impl<F: Frontend> Server<F> {
         &self.engine
     }
 
-    /// Completes `done`, if there is one, and claims `ticket`.
+    /// Completes `done`, if there is one, and claims `ticket`. If that is a wake-up, the wake-ups of
+    /// the same stripe that `more` has next are claimed, too.
     ///
     /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
     /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
     /// returned guard counts this thread.
-    fn claim(&self, ticket: Ticket, done: Option<Done>) -> Claiming<'_, F> {
+    fn claim(
+        &self,
+        ticket: Ticket,
+        done: Option<Done>,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+    ) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
@@ -102,15 +125,33 @@ impl<F: Frontend> Server<F> {
             }
             done => done,
         };
+        let mut wake_ups = Vec::new();
+        let mut next = NextTicket::Unknown;
         let (completed, claimed, user_code) = engine.with(number, |stripe| {
             let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
-            let claimed = stripe.claim_as(ticket.slot, now, F::start);
+            let claimed = match stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
+                None => stripe.claim_as(ticket.slot, now, F::start),
+                Some(first) => {
+                    wake_ups.push(first);
+                    next = NextTicket::Known(Self::claim_wake_ups(
+                        stripe,
+                        ticket.stripe,
+                        now,
+                        &mut wake_ups,
+                        more,
+                    ));
+                    Claimed::Nothing
+                }
+            };
             // USER-1: entered in the hold that completes the run, so that a shutdown finds either
             // the run or this thread in user code.
             let follows = match &claimed {
                 Claimed::Run { .. } => false,
                 Claimed::KeyPanicked { .. } => true,
-                Claimed::Nothing => completed.as_ref().is_some_and(Completed::leaves_user_code),
+                Claimed::Nothing => {
+                    !wake_ups.is_empty()
+                        || completed.as_ref().is_some_and(Completed::leaves_user_code)
+                }
             };
             (
                 completed,
@@ -119,11 +160,53 @@ impl<F: Frontend> Server<F> {
             )
         });
         let shard = engine.shards().shard_of(number);
-        shard.backlog.claimed(&shard.bell);
+        for _ in 0..wake_ups.len().max(1) {
+            shard.backlog.claimed(&shard.bell);
+        }
         if let Some(completed) = completed {
             after_completion(completed);
         }
-        (claimed, user_code)
+        Claiming {
+            claimed,
+            wake_ups,
+            next,
+            user_code,
+        }
+    }
+
+    /// Claims the wake-ups of this stripe that `more` has next. Returns the first ticket that is
+    /// none. The executor bounds the number of tickets, so it bounds the hold of the lock.
+    #[inline(never)]
+    fn claim_wake_ups(
+        stripe: &mut Stripe<F::Key, F::Payload>,
+        number: u32,
+        now: Time,
+        wake_ups: &mut Vec<(F::Key, F::Payload)>,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+    ) -> Option<Ticket> {
+        loop {
+            let ticket = more()?;
+            if ticket.stripe != number {
+                return Some(ticket);
+            }
+            match stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
+                Some(wake_up) => wake_ups.push(wake_up),
+                None => return Some(ticket),
+            }
+        }
+    }
+
+    /// Wakes the tasks of claimed wake-ups, one by one: the waker of each is user code.
+    fn wake_all(&self, stripe: u32, wake_ups: Vec<(F::Key, F::Payload)>) {
+        let mut panics = 0;
+        for (key, payload) in wake_ups {
+            panics += u64::from(catch_panic(|| F::wake_up(&self.access, payload)).is_err());
+            let _ = catch_panic(|| drop(key));
+        }
+        if panics > 0 {
+            self.engine
+                .with(stripe as usize, |stripe| stripe.count_panics(panics));
+        }
     }
 
     /// Makes the payload the successor of its run, or drops it.
@@ -365,9 +448,16 @@ impl<F: Frontend> Claim for Server<F> {
         let mut next = Some(first);
         let mut done = None;
         while let Some(ticket) = next {
-            let (claimed, _user_code) = self.claim(ticket, done.take());
-            done = self.run(ticket, claimed);
-            next = more();
+            let claiming = self.claim(ticket, done.take(), more);
+            let _user_code = claiming.user_code;
+            if !claiming.wake_ups.is_empty() {
+                self.wake_all(ticket.stripe, claiming.wake_ups);
+            }
+            done = self.run(ticket, claiming.claimed);
+            next = match claiming.next {
+                NextTicket::Unknown => more(),
+                NextTicket::Known(next) => next,
+            };
         }
         if let Some(done) = done {
             self.engine.complete(done.stripe, done.id, done.panicked);

@@ -88,10 +88,21 @@ impl Frontend for TimerFrontend {
         }
     }
 
+    fn is_wake_up(due: &TimerAction) -> bool {
+        matches!(due, TimerAction::Wake(_))
+    }
+
+    fn wake_up((): &(), due: TimerAction) {
+        if let TimerAction::Wake(wake_up) = due {
+            wake_up.wake();
+        }
+    }
+
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
             TimerAction::Run(task) => task.run(),
-            TimerAction::Wake(wake_up) => wake_up.wake(),
+            // `is_wake_up` names these. A drop wakes the task as well.
+            TimerAction::Wake(wake_up) => drop(wake_up),
         }
     }
 
