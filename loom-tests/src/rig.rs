@@ -98,6 +98,8 @@ impl FrontendTypes for Ledger {
 }
 
 impl Frontend for Ledger {
+    const HAS_WAKE_UPS: bool = true;
+
     fn access(engine: &Arc<Engine<Ledger>>) -> Arc<Engine<Ledger>> {
         Arc::clone(engine)
     }

@@ -81,6 +81,9 @@ pub(crate) trait Frontend:
     /// Whether [`ended`](Self::ended) does anything.
     const ENDS: bool = false;
 
+    /// Whether there are wake-ups, see [`is_wake_up`](Self::is_wake_up).
+    const HAS_WAKE_UPS: bool = false;
+
     /// Makes the access that all runs share.
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
@@ -90,19 +93,13 @@ pub(crate) trait Frontend:
         Start::Once
     }
 
-    /// Returns whether the payload only wakes a task. Such a payload ends with its claim: its entry
-    /// is freed under the same hold of the lock, so no call ever finds it running.
-    #[inline]
+    /// Returns whether the payload only wakes a task. Its claim frees its entry, so it never runs.
     fn is_wake_up(_: &Self::Payload) -> bool {
         false
     }
 
-    /// Wakes the task of a payload that ended with its claim. Called without a lock and under
-    /// `catch_unwind`.
-    fn wake_up(access: &Self::Access, payload: Self::Payload) {
-        let _ = (access, payload);
-        unreachable!("only a front end that says so has wake-ups");
-    }
+    /// Wakes the task of such a payload. Called without a lock and under `catch_unwind`.
+    fn wake_up(_: &Self::Access, _: Self::Payload) {}
 
     /// Reads what the payload points to, so that it is in the cache of this processor when the
     /// payload runs. Called under the stripe's lock, so it must not run user code.

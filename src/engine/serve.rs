@@ -71,22 +71,17 @@ struct Done {
     panicked: bool,
 }
 
-/// What one hold of a stripe's lock has claimed.
-struct Claiming<'a, F: Frontend> {
-    claimed: Claimed<F::Key, F::Payload>,
-    /// Wake-ups, which are complete. If there are any, `claimed` is nothing.
-    wake_ups: Vec<(F::Key, F::Payload)>,
-    /// The ticket to go on with.
-    next: NextTicket,
-    /// A guard if user code follows that belongs to no run.
-    user_code: Option<UserCodeScope<'a, F>>,
-}
+/// A claim, and a guard if user code follows that belongs to no run.
+type Claiming<'a, F> = (
+    Claimed<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>,
+    Option<UserCodeScope<'a, F>>,
+);
 
-/// The ticket that follows those of a claim.
-enum NextTicket {
-    /// It was not asked for. A ticket must stay where other workers find it while a task runs.
-    Unknown,
-    Known(Option<Ticket>),
+/// The wake-ups that one hold of a stripe's lock has claimed, which are complete.
+struct WakeUps<F: Frontend> {
+    claimed: Vec<(F::Key, F::Payload)>,
+    /// The ticket that follows those of the wake-ups.
+    next: Option<Ticket>,
 }
 
 impl<F: Frontend> Server<F> {
@@ -111,6 +106,7 @@ impl<F: Frontend> Server<F> {
         &self,
         ticket: Ticket,
         done: Option<Done>,
+        wake_ups: &mut WakeUps<F>,
         more: &mut dyn FnMut() -> Option<Ticket>,
     ) -> Claiming<'_, F> {
         let engine = &self.engine;
@@ -125,23 +121,15 @@ impl<F: Frontend> Server<F> {
             }
             done => done,
         };
-        let mut wake_ups = Vec::new();
-        let mut next = NextTicket::Unknown;
         let (completed, claimed, user_code) = engine.with(number, |stripe| {
             let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
-            let claimed = match stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
-                None => stripe.claim_as(ticket.slot, now, F::start),
-                Some(first) => {
-                    wake_ups.push(first);
-                    next = NextTicket::Known(Self::claim_wake_ups(
-                        stripe,
-                        ticket.stripe,
-                        now,
-                        &mut wake_ups,
-                        more,
-                    ));
-                    Claimed::Nothing
-                }
+            if F::HAS_WAKE_UPS {
+                wake_ups.claim(stripe, ticket, now, more);
+            }
+            let claimed = if wake_ups.is_empty() {
+                stripe.claim_as(ticket.slot, now, F::start)
+            } else {
+                Claimed::Nothing
             };
             // USER-1: entered in the hold that completes the run, so that a shutdown finds either
             // the run or this thread in user code.
@@ -160,46 +148,21 @@ impl<F: Frontend> Server<F> {
             )
         });
         let shard = engine.shards().shard_of(number);
-        for _ in 0..wake_ups.len().max(1) {
+        shard.backlog.claimed(&shard.bell);
+        for _ in 1..wake_ups.len() {
             shard.backlog.claimed(&shard.bell);
         }
         if let Some(completed) = completed {
             after_completion(completed);
         }
-        Claiming {
-            claimed,
-            wake_ups,
-            next,
-            user_code,
-        }
-    }
-
-    /// Claims the wake-ups of this stripe that `more` has next. Returns the first ticket that is
-    /// none. The executor bounds the number of tickets, so it bounds the hold of the lock.
-    #[inline(never)]
-    fn claim_wake_ups(
-        stripe: &mut Stripe<F::Key, F::Payload>,
-        number: u32,
-        now: Time,
-        wake_ups: &mut Vec<(F::Key, F::Payload)>,
-        more: &mut dyn FnMut() -> Option<Ticket>,
-    ) -> Option<Ticket> {
-        loop {
-            let ticket = more()?;
-            if ticket.stripe != number {
-                return Some(ticket);
-            }
-            match stripe.claim_wake_up(ticket.slot, now, F::is_wake_up) {
-                Some(wake_up) => wake_ups.push(wake_up),
-                None => return Some(ticket),
-            }
-        }
+        (claimed, user_code)
     }
 
     /// Wakes the tasks of claimed wake-ups, one by one: the waker of each is user code.
-    fn wake_all(&self, stripe: u32, wake_ups: Vec<(F::Key, F::Payload)>) {
+    #[inline(never)]
+    fn wake_all(&self, stripe: u32, wake_ups: &mut WakeUps<F>) {
         let mut panics = 0;
-        for (key, payload) in wake_ups {
+        for (key, payload) in wake_ups.claimed.drain(..) {
             panics += u64::from(catch_panic(|| F::wake_up(&self.access, payload)).is_err());
             let _ = catch_panic(|| drop(key));
         }
@@ -286,6 +249,42 @@ impl<F: Frontend> Server<F> {
                 })
             }
         }
+    }
+}
+
+impl<F: Frontend> WakeUps<F> {
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of claimed wake-ups. For most front ends the compiler knows that it is 0.
+    #[inline]
+    fn len(&self) -> usize {
+        if F::HAS_WAKE_UPS {
+            self.claimed.len()
+        } else {
+            0
+        }
+    }
+
+    /// Claims `first` if it is a wake-up, and then the wake-ups of this stripe that `more` has next.
+    /// The executor bounds the number of tickets, so it bounds the hold of the lock.
+    #[inline(never)]
+    fn claim(
+        &mut self,
+        stripe: &mut Stripe<F::Key, F::Payload>,
+        first: Ticket,
+        now: Time,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+    ) {
+        let mut next = Some(first);
+        while let Some(ticket) = next.filter(|ticket| ticket.stripe == first.stripe)
+            && let Some(wake_up) = stripe.claim_wake_up(ticket.slot, now, F::is_wake_up)
+        {
+            self.claimed.push(wake_up);
+            next = more();
+        }
+        self.next = next;
     }
 }
 
@@ -447,16 +446,18 @@ impl<F: Frontend> Claim for Server<F> {
         }
         let mut next = Some(first);
         let mut done = None;
+        let mut wake_ups = WakeUps {
+            claimed: Vec::new(),
+            next: None,
+        };
         while let Some(ticket) = next {
-            let claiming = self.claim(ticket, done.take(), more);
-            let _user_code = claiming.user_code;
-            if !claiming.wake_ups.is_empty() {
-                self.wake_all(ticket.stripe, claiming.wake_ups);
-            }
-            done = self.run(ticket, claiming.claimed);
-            next = match claiming.next {
-                NextTicket::Unknown => more(),
-                NextTicket::Known(next) => next,
+            let (claimed, _user_code) = self.claim(ticket, done.take(), &mut wake_ups, more);
+            next = if wake_ups.is_empty() {
+                done = self.run(ticket, claimed);
+                more()
+            } else {
+                self.wake_all(ticket.stripe, &mut wake_ups);
+                wake_ups.next.take()
             };
         }
         if let Some(done) = done {
