@@ -33,7 +33,7 @@ const TASKS: usize = 5;
 /// The task that leaves its worker. The model that takes it from the ledger completes it.
 pub(crate) const LEAVING: usize = 3;
 
-/// The task that a shutdown wakes instead of handing it back.
+/// The task that only wakes another one. A shutdown wakes it instead of handing it back.
 pub(crate) const SLEEPING: usize = 2;
 
 /// The task that repeats, one [`PERIOD`] after each deadline.
@@ -98,6 +98,8 @@ impl FrontendTypes for Ledger {
 }
 
 impl Frontend for Ledger {
+    const HAS_WAKE_UPS: bool = true;
+
     fn access(engine: &Arc<Engine<Ledger>>) -> Arc<Engine<Ledger>> {
         Arc::clone(engine)
     }
@@ -112,6 +114,14 @@ impl Frontend for Ledger {
         if ledger.stop_after == Some(ledger.ran_in_all()) {
             engine.stop();
         }
+    }
+
+    fn is_wake_up(task: &usize) -> bool {
+        *task == SLEEPING
+    }
+
+    fn wake_up(engine: &Arc<Engine<Ledger>>, task: usize) {
+        engine.frontend.ran[task].fetch_add(1, Relaxed);
     }
 
     fn start(task: &mut usize, deadline: Time, _: Time) -> Start {

@@ -268,20 +268,21 @@ impl Clock {
     /// Returns the moment of a call, read in the cheapest way that this clock has.
     #[inline]
     pub(crate) fn reading(&self) -> Reading {
-        // The default clock comes first, and only what is short is inlined into all calls.
-        #[cfg(not(loom))]
-        if let ClockKind::Fast(clock) = &self.0 {
-            let (low, margin) = clock.low();
-            return Reading::new(low, margin);
+        // Only what is short is inlined into all calls.
+        match &self.0 {
+            #[cfg(not(loom))]
+            ClockKind::Fast(clock) => {
+                let (low, margin) = clock.low();
+                Reading::new(low, margin)
+            }
+            ClockKind::Manual(clock) => Reading::exact(clock.now()),
+            #[cfg(all(test, not(loom)))]
+            ClockKind::Behind(clock, behind) => {
+                Reading::new(clock.now() - *behind, reading::MARGIN)
+            }
+            #[cfg(not(loom))]
+            ClockKind::System { .. } | ClockKind::Boottime => Reading::read_again(self),
         }
-        if let ClockKind::Manual(clock) = &self.0 {
-            return Reading::exact(clock.now());
-        }
-        #[cfg(all(test, not(loom)))]
-        if let ClockKind::Behind(clock, behind) = &self.0 {
-            return Reading::new(clock.now() - *behind, reading::MARGIN);
-        }
-        Reading::read_again(self)
     }
 
     /// Returns the moment of a call that counts `delay` from it.

@@ -81,6 +81,9 @@ pub(crate) trait Frontend:
     /// Whether [`ended`](Self::ended) does anything.
     const ENDS: bool = false;
 
+    /// Whether there are wake-ups, see [`is_wake_up`](Self::is_wake_up).
+    const HAS_WAKE_UPS: bool = false;
+
     /// Makes the access that all runs share.
     fn access(engine: &Arc<Engine<Self>>) -> Self::Access;
 
@@ -89,6 +92,14 @@ pub(crate) trait Frontend:
     fn start(_: &mut Self::Payload, _deadline: Time, _now: Time) -> Start {
         Start::Once
     }
+
+    /// Returns whether the payload only wakes a task. Its claim frees its entry, so it never runs.
+    fn is_wake_up(_: &Self::Payload) -> bool {
+        false
+    }
+
+    /// Wakes the task of such a payload. Called without a lock and under `catch_unwind`.
+    fn wake_up(_: &Self::Access, _: Self::Payload) {}
 
     /// Reads what the payload points to, so that it is in the cache of this processor when the
     /// payload runs. Called under the stripe's lock, so it must not run user code.

@@ -5,6 +5,11 @@
 //! waiting task can still be cancelled. Completing one run and claiming the next ticket of the same
 //! stripe take one hold of the lock.
 //!
+//! A payload that only wakes a task ends with its claim, since there is nothing about its run that a
+//! call could ask. So the wake-ups of one stripe that follow each other are claimed under one hold
+//! of the lock, and then the tasks are woken. A sleep that is reset or dropped in between has missed
+//! its entry, and its task is polled once more than needed.
+//!
 //! A payload that runs again becomes the successor of its own run. This happens before the run is
 //! completed, in a hold of the lock of its own. So a payload that does not run again is dropped
 //! while the key still runs, and a thread or task that waits for the run's end finds the payload
@@ -13,7 +18,7 @@
 use super::user_code::UserCodeScope;
 use super::{Engine, Frontend, FrontendTypes, task_scope};
 use crate::job::{AtLock, Claim, Ticket, catch_panic};
-use crate::shard::{Claimed, Completed, EntryId, when_unlocked};
+use crate::shard::{Claimed, Completed, EntryId, Stripe, when_unlocked};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::tick::Time;
@@ -72,6 +77,13 @@ type Claiming<'a, F> = (
     Option<UserCodeScope<'a, F>>,
 );
 
+/// The wake-ups that one hold of a stripe's lock has claimed, which are complete.
+struct WakeUps<F: Frontend> {
+    claimed: Vec<(F::Key, F::Payload)>,
+    /// The ticket that follows those of the wake-ups.
+    next: Option<Ticket>,
+}
+
 impl<F: Frontend> Server<F> {
     pub(super) fn new(engine: &Arc<Engine<F>>) -> Arc<Self> {
         Arc::new(Server {
@@ -84,12 +96,20 @@ impl<F: Frontend> Server<F> {
         &self.engine
     }
 
-    /// Completes `done`, if there is one, and claims `ticket`.
+    /// Completes `done`, if there is one, and claims `ticket`. If that is a wake-up, the wake-ups of
+    /// the same stripe that `more` has next are claimed, too.
     ///
     /// A shutdown must not miss the user code that follows, such as the drop of the completed run's
     /// key. If the claim yields a run, that run is counted while the key is dropped. Otherwise the
     /// returned guard counts this thread.
-    fn claim(&self, ticket: Ticket, done: Option<Done>, at_lock: &AtLock) -> Claiming<'_, F> {
+    fn claim(
+        &self,
+        ticket: Ticket,
+        done: Option<Done>,
+        wake_ups: &mut WakeUps<F>,
+        at_lock: &AtLock,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+    ) -> Claiming<'_, F> {
         let engine = &self.engine;
         let now = engine.now();
         let number = ticket.stripe as usize;
@@ -105,13 +125,23 @@ impl<F: Frontend> Server<F> {
         let waits = at_lock.enter();
         let (completed, claimed, user_code) = engine.with(number, |stripe| {
             let completed = done.map(|done| stripe.complete(done.id, done.panicked, now));
-            let claimed = stripe.claim_as(ticket.slot, now, F::start);
+            if F::HAS_WAKE_UPS {
+                wake_ups.claim(stripe, ticket, now, more);
+            }
+            let claimed = if wake_ups.is_empty() {
+                stripe.claim_as(ticket.slot, now, F::start)
+            } else {
+                Claimed::Nothing
+            };
             // USER-1: entered in the hold that completes the run, so that a shutdown finds either
             // the run or this thread in user code.
             let follows = match &claimed {
                 Claimed::Run { .. } => false,
                 Claimed::KeyPanicked { .. } => true,
-                Claimed::Nothing => completed.as_ref().is_some_and(Completed::leaves_user_code),
+                Claimed::Nothing => {
+                    !wake_ups.is_empty()
+                        || completed.as_ref().is_some_and(Completed::leaves_user_code)
+                }
             };
             (
                 completed,
@@ -122,10 +152,27 @@ impl<F: Frontend> Server<F> {
         drop(waits);
         let shard = engine.shards().shard_of(number);
         shard.backlog.claimed(&shard.bell);
+        for _ in 1..wake_ups.len() {
+            shard.backlog.claimed(&shard.bell);
+        }
         if let Some(completed) = completed {
             after_completion(completed);
         }
         (claimed, user_code)
+    }
+
+    /// Wakes the tasks of claimed wake-ups, one by one: the waker of each is user code.
+    #[inline(never)]
+    fn wake_all(&self, stripe: u32, wake_ups: &mut WakeUps<F>) {
+        let mut panics = 0;
+        for (key, payload) in wake_ups.claimed.drain(..) {
+            panics += u64::from(catch_panic(|| F::wake_up(&self.access, payload)).is_err());
+            let _ = catch_panic(|| drop(key));
+        }
+        if panics > 0 {
+            self.engine
+                .with(stripe as usize, |stripe| stripe.count_panics(panics));
+        }
     }
 
     /// Makes the payload the successor of its run, or drops it.
@@ -219,6 +266,42 @@ impl<F: Frontend> Server<F> {
                 })
             }
         }
+    }
+}
+
+impl<F: Frontend> WakeUps<F> {
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of claimed wake-ups. For most front ends the compiler knows that it is 0.
+    #[inline]
+    fn len(&self) -> usize {
+        if F::HAS_WAKE_UPS {
+            self.claimed.len()
+        } else {
+            0
+        }
+    }
+
+    /// Claims `first` if it is a wake-up, and then the wake-ups of this stripe that `more` has next.
+    /// The executor bounds the number of tickets, so it bounds the hold of the lock.
+    #[inline(never)]
+    fn claim(
+        &mut self,
+        stripe: &mut Stripe<F::Key, F::Payload>,
+        first: Ticket,
+        now: Time,
+        more: &mut dyn FnMut() -> Option<Ticket>,
+    ) {
+        let mut next = Some(first);
+        while let Some(ticket) = next.filter(|ticket| ticket.stripe == first.stripe)
+            && let Some(wake_up) = stripe.claim_wake_up(ticket.slot, now, F::is_wake_up)
+        {
+            self.claimed.push(wake_up);
+            next = more();
+        }
+        self.next = next;
     }
 }
 
@@ -391,10 +474,20 @@ impl<F: Frontend> Claim for Server<F> {
         }
         let mut next = Some(first);
         let mut done = None;
+        let mut wake_ups = WakeUps {
+            claimed: Vec::new(),
+            next: None,
+        };
         while let Some(ticket) = next {
-            let (claimed, _user_code) = self.claim(ticket, done.take(), at_lock);
-            done = self.run(ticket, claimed, at_lock);
-            next = more();
+            let (claimed, _user_code) =
+                self.claim(ticket, done.take(), &mut wake_ups, at_lock, more);
+            next = if wake_ups.is_empty() {
+                done = self.run(ticket, claimed, at_lock);
+                more()
+            } else {
+                self.wake_all(ticket.stripe, &mut wake_ups);
+                wake_ups.next.take()
+            };
         }
         if let Some(done) = done {
             self.engine

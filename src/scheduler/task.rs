@@ -32,6 +32,8 @@ use crate::tick::Time;
 /// ```
 pub struct Task<K, S = RandomState>(Box<dyn RunTask<K, S>>);
 
+const _: () = assert!(size_of::<Task<u64>>() == 16);
+
 /// The content of the box. The two kinds of tasks are behind one pointer, since a tag next to it
 /// would make the entry of every timer larger.
 pub(crate) trait RunTask<K, S>: Send {

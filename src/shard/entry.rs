@@ -44,6 +44,10 @@ pub(super) enum Slot<K, V> {
 }
 
 const _: () = assert!(size_of::<Slot<u64, u64>>() == 40);
+// A boxed task, and a value of a map with its time to idle and the end of its lifetime. DESIGN has a
+// table of these bytes.
+const _: () = assert!(size_of::<Slot<u64, [u64; 2]>>() == 48);
+const _: () = assert!(size_of::<Slot<u64, [u64; 3]>>() == 56);
 
 /// An entry that is Pending or Queued.
 pub(super) struct Armed<K, V> {

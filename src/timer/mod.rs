@@ -80,6 +80,8 @@ impl FrontendTypes for TimerFrontend {
 }
 
 impl Frontend for TimerFrontend {
+    const HAS_WAKE_UPS: bool = true;
+
     fn access(_: &Arc<Engine<Self>>) {}
 
     fn prefetch(due: &mut TimerAction) {
@@ -88,10 +90,21 @@ impl Frontend for TimerFrontend {
         }
     }
 
+    fn is_wake_up(due: &TimerAction) -> bool {
+        matches!(due, TimerAction::Wake(_))
+    }
+
+    fn wake_up((): &(), due: TimerAction) {
+        if let TimerAction::Wake(wake_up) = due {
+            wake_up.wake();
+        }
+    }
+
     fn run((): &(), _: &RunInfo<'_, ()>, due: TimerAction) {
         match due {
             TimerAction::Run(task) => task.run(),
-            TimerAction::Wake(wake_up) => wake_up.wake(),
+            // `is_wake_up` names these. A drop wakes the task as well.
+            TimerAction::Wake(wake_up) => drop(wake_up),
         }
     }
 

@@ -15,12 +15,12 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::stripes::next_stripe_of_thread;
+use super::stripes::stripe_of_sleeps;
 use super::{Link, Timer, TimerAction};
 use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
-use crate::shard::{Cancelling, EntryId, Moving, Refusal, is_under_lock, when_unlocked};
+use crate::shard::{EntryId, Moving, Refusal, is_under_lock, when_unlocked};
 use crate::sync::Arc;
 use crate::tick::Time;
 use crate::waker::leave;
@@ -223,7 +223,7 @@ impl Timer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
-        let stripe = next_stripe_of_thread(self.server.engine());
+        let stripe = stripe_of_sleeps(self.server.engine());
         Sleep {
             link: Arc::clone(&self.links[stripe]),
             deadline,
@@ -352,7 +352,7 @@ impl Sleep {
     /// Arms the sleep with the waker of the current poll.
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
-        let stripe = next_stripe_of_thread(engine);
+        let stripe = stripe_of_sleeps(engine);
         let wake_up = WakeUp(Some(context.waker().clone()));
         let armed = engine.arm_keyless(stripe, wake_up, TimerAction::Wake, self.deadline, now);
         let (refusal, mut unused) = match armed {
@@ -387,13 +387,13 @@ impl Sleep {
 
 /// Takes the entry out and drops its waker without waking the task.
 fn take_back(link: &Link, stripe: usize, id: EntryId) {
-    let mut wake_up = None;
-    link.with(stripe, |stripe| {
-        if let Cancelling::Cancelled { dropped, .. } = stripe.cancel_id(id) {
-            wake_up = dropped.1;
-        }
-    });
-    if let Some(TimerAction::Wake(mut wake_up)) = wake_up {
+    let mut stripe = link.lock(stripe);
+    // A wake-up never runs: it ends with its claim. So the entry is armed, or gone.
+    let Some((_, (), action)) = stripe.cancel_armed_id(id) else {
+        return stripe.unlock();
+    };
+    stripe.unlock();
+    if let TimerAction::Wake(mut wake_up) = action {
         // If the thread panics already, a panic of the waker's drop would end the process; this
         // catches it.
         drop_catching(((), wake_up.0.take()));

@@ -13,8 +13,8 @@ use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tokio::sync::Notify;
 use tourbillon::{
-    Clock, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time, TimeoutError, Timer,
-    TimerBuilder,
+    Cancel, Clock, Executor, Job, Lifecycle, ManualClock, Shutdown, SleepError, Stats, Time,
+    Timeout, TimeoutError, Timer, TimerBuilder,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -324,6 +324,49 @@ fn a_waker_that_panics_harms_nobody_else() {
     assert_eq!(timer.stats().ran, 2);
     // At the end of the timer, too.
     timer.shutdown(Shutdown::HandBack).unwrap();
+}
+
+/// Sleeps of one stripe are claimed together, but a task behind them keeps its exact answer.
+#[test]
+fn a_task_behind_sleeps_can_be_cancelled_while_they_are_woken() {
+    struct Jobs(mpsc::Sender<Job>);
+    impl Executor for Jobs {
+        fn execute(&self, job: Job) -> Result<(), Job> {
+            self.0.send(job).map_err(|refused| refused.0)
+        }
+    }
+    #[derive(Default)]
+    struct Cancels(Mutex<(Option<Timeout>, Vec<Cancel>)>);
+    impl Wake for Cancels {
+        fn wake(self: Arc<Self>) {
+            let (timeout, answers) = &mut *self.0.lock().unwrap();
+            answers.push(timeout.as_ref().unwrap().cancel());
+        }
+    }
+    let (sender, jobs) = mpsc::channel();
+    let (hand, builder) = manual();
+    let timer = builder.shards(1).executor(Jobs(sender)).build().unwrap();
+    let cancels = Arc::new(Cancels::default());
+    let waker = Waker::from(Arc::clone(&cancels));
+    let mut sleeps = [(); 3].map(|()| timer.sleep(SECOND));
+    for sleep in &mut sleeps {
+        let polled = std::pin::Pin::new(sleep).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+    }
+    let task = timer.after(SECOND, || panic!("it was cancelled"));
+    cancels.0.lock().unwrap().0 = Some(task.unwrap());
+    hand.advance(SECOND);
+    let mut tickets = 0;
+    while tickets < 4 {
+        let job = jobs.recv().unwrap();
+        tickets += job.len();
+        job.run();
+    }
+    let answers = &cancels.0.lock().unwrap().1;
+    assert!(answers[0].is_cancelled());
+    assert_eq!(answers[1..], [Cancel::NotFound, Cancel::NotFound]);
+    assert_eq!(counts(&timer.stats()), (4, 0, 3, 1));
+    assert_eq!(timer.stats().panicked, 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! - `teeth/shutdown-counts-user-code-after-the-lock.patch`: USER-1, the shutdown checks in
 //!   between.
 //! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the shutdown sleeps on.
+//! - `teeth/shutdown-forgets-wake-ups.patch`: USER-1, the shutdown does not see claimed wake-ups.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -163,6 +164,28 @@ fn sleepers_do_not_wait_for_what_runs() {
         worker.join().unwrap();
         assert_eq!(ending.taken.len() + rig.ledger().ran(0), 1);
         assert_eq!(rig.balance().handed_back, ending.taken.len() as u64 + 1);
+    });
+}
+
+/// A worker claims two sleeps of one stripe under one hold, and their entries are gone before their
+/// tasks are woken. The shutdown waits for these wake-ups.
+#[test]
+fn claimed_wake_ups_are_waited_for() {
+    check(3, || {
+        let (rig, mut ticker_state) = Rig::new(&Size::default());
+        for key in 0..2 {
+            rig.arm(key, SLEEPING, at(DUE)).unwrap();
+        }
+        rig.hand.set(at(DUE));
+        rig.tick(&mut ticker_state, || rig.queued() == 2);
+        let worker = serve(&rig, rig.worker());
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        // Read before the worker is joined.
+        let woken = rig.ledger().ran(SLEEPING) + rig.ledger().woken();
+        assert_eq!((woken, ending.taken.len()), (2, 0));
+        worker.join().unwrap();
+        assert_eq!(rig.counters().pending, 0);
+        assert_eq!(rig.unclaimed(), 0);
     });
 }
 

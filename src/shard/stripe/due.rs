@@ -187,6 +187,35 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Claims a ticket whose payload only wakes a task, as `is_wake_up` decides, and completes that
+    /// run at once. The caller drops the key and wakes the task after unlocking. Returns `None`, and
+    /// changes nothing, if the ticket stands for something else.
+    pub(crate) fn claim_wake_up(
+        &mut self,
+        slot: u32,
+        now: Time,
+        is_wake_up: impl FnOnce(&V) -> bool,
+    ) -> Option<(K, V)> {
+        let armed = self.table.armed_mut(slot)?;
+        if armed.phase != Phase::Queued || !is_wake_up(&armed.value) {
+            return None;
+        }
+        debug_assert!(armed.ticket, "ENTRY-1: a ticket has its bit");
+        armed.ticket = false;
+        let tick_lag = armed.position;
+        let (deadline, key, value) = self.take_out(slot, End::Ran);
+        self.counters.ran += 1;
+        self.no_longer_pending();
+        // As for other runs, the start is never before the deadline.
+        self.record(now.max(deadline), deadline, tick_lag);
+        Some((key, value))
+    }
+
+    /// Counts wake-ups that panicked after their claim.
+    pub(crate) fn count_panics(&mut self, panics: u64) {
+        self.counters.panicked += panics;
+    }
+
     /// Records the lateness of a run, and its two parts: until the ticker collected it, and from
     /// then on.
     fn record(&mut self, now: Time, deadline: Time, tick_lag: u32) {

@@ -370,7 +370,8 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Cancels the arming `id`.
+    /// Cancels the arming `id`: both cases in one.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn cancel_id(&mut self, id: EntryId) -> Cancelling<K, V> {
         match self.cancel_armed_id(id) {
             Some(cancelled) => Cancelling::of_armed(cancelled),
@@ -420,8 +421,8 @@ impl<K, V> Stripe<K, V> {
         Some((armed.deadline, armed.key, armed.value))
     }
 
-    /// Cancels the arming `id` if it is Pending or Queued. This is the common case of
-    /// [`cancel_id`](Self::cancel_id).
+    /// Cancels the arming `id` if it is Pending or Queued. In all other cases the caller goes on with
+    /// [`cancel_run`](Self::cancel_run).
     #[inline(always)]
     pub(crate) fn cancel_armed_id(&mut self, id: EntryId) -> Option<(Time, K, V)> {
         if self.table.armed(id.slot)?.generation != id.generation {
