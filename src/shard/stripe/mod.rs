@@ -122,11 +122,6 @@ pub(crate) struct DeferredActions {
 /// instructions.
 #[repr(C)]
 pub(crate) struct Stripe<K, V> {
-    index: Index,
-    table: Table<K, V>,
-    /// The next due moment that the ticker sees for this stripe. It is never later than the real
-    /// one.
-    published: Time,
     /// Whether there may be deferred actions in `deferred`, or an emptied stripe to report.
     has_deferred: bool,
     gate: StripeGate,
@@ -134,6 +129,13 @@ pub(crate) struct Stripe<K, V> {
     emptied: bool,
     /// Entries that are due at once go through the ticker as well, which keeps the pace.
     paced: bool,
+    index: Index,
+    // Up to the first chunk of the table, which comes first in it, all is in the line of the lock. A
+    // touch reads no other line of a stripe with at most one chunk.
+    table: Table<K, V>,
+    /// The next due moment that the ticker sees for this stripe. It is never later than the real
+    /// one.
+    published: Time,
     /// The pool of permits, if `max_pending` is set.
     bound: Option<Arc<PermitPool>>,
     staging: Staging,
