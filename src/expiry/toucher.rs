@@ -21,7 +21,7 @@ where
 {
     /// Returns a buffer that collects the touches of one thread and applies up to 1,024 at a time.
     ///
-    /// With a million entries this takes about a third of the time of single touches, or less. With
+    /// With a million entries or more, this takes about a third of the time of single touches. With
     /// 10,000 there is no gain. A buffered touch promises less than [`touch`](Self::touch):
     /// [`Toucher`] has the rules.
     pub fn toucher(&self) -> Toucher<K, V, S> {
