@@ -187,7 +187,7 @@ pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
     GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher, Reason,
-    ReceiverLost, Removed, Touch,
+    ReceiverLost, Removed, Touch, Toucher,
 };
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,

@@ -27,7 +27,7 @@ where
     ///
     /// The keys are sorted by stripe, and the locks of several stripes are held at a time, so that
     /// cache misses overlap. For large maps this takes about half the time of single touches, or
-    /// less.
+    /// less. A [`toucher`](Self::toucher) collects keys for this call.
     ///
     /// The call is not atomic: each key is touched on its own, and other calls may act in between.
     /// If a key's `Eq` panics, some of the keys have been touched, and the others have not.

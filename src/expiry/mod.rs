@@ -7,6 +7,7 @@
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `touch.rs` | the calls that move a deadline |
 //! | `many.rs` | the calls for many keys or all |
+//! | `toucher.rs` | a buffer for the touches of one thread |
 //! | `grouping.rs` | the hasher, and whether entries may belong to groups |
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
@@ -30,6 +31,7 @@ mod span;
 #[cfg(feature = "stream")]
 mod stream;
 mod touch;
+mod toucher;
 
 pub use answers::{
     ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
@@ -42,6 +44,7 @@ pub use many::Entries;
 pub use span::Expiry;
 #[cfg(feature = "stream")]
 pub use stream::Expirations;
+pub use toucher::Toucher;
 
 pub(crate) use frontend::MapFrontend;
 

@@ -6,3 +6,4 @@ mod channel;
 mod deadlines;
 mod end;
 mod groups;
+mod toucher;

@@ -13,9 +13,9 @@ use std::time::Duration;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    Cancel, CancelGuard, ExpiryMap, GroupedExpiryMap, Handle, InsertRefusal, PullIn, Removed,
-    ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep, SleepError, Timer, Touch,
-    WaitError,
+    Cancel, CancelGuard, ExpiryMap, GroupedBy, GroupedExpiryMap, Handle, InsertRefusal, PullIn,
+    Removed, ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep, SleepError,
+    Timer, Touch, Toucher, WaitError,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -58,6 +58,7 @@ type Ticket = ReportTicket<tourbillon::Report<Key>>;
 /// What the hook works with. It has nothing that it could not call.
 struct Rig {
     map: Map,
+    toucher: Mutex<Toucher<Key, Key, GroupedBy<Key>>>,
     timers: Handle<Key>,
     timer: Timer,
     timeout: tourbillon::Timeout,
@@ -86,6 +87,7 @@ impl Rig {
         let mut asleep = timer.sleep(HOUR);
         assert!(poll(&mut asleep, &wakes).is_pending());
         Rig {
+            toucher: Mutex::new(map.toucher()),
             map,
             timeout: timer.after(HOUR, || ()).unwrap(),
             timers,
@@ -145,6 +147,9 @@ impl Rig {
         assert!(map.update(&Key(1), |_| ()).is_none());
         assert_eq!(map.touch(&Key(1)), Touch::NotFound);
         assert_eq!(map.touch_many(&[Key(1), Key(2)]), [Touch::NotFound; 2]);
+        let mut toucher = self.toucher.lock().unwrap();
+        toucher.touch(Key(1));
+        assert_eq!(toucher.flush(), 0, "the touch stays in the buffer");
         assert!(matches!(map.remove(&Key(1)), Removed::NotFound));
         assert_eq!((map.retain(|_, _| false), map.clear()), (0, 0));
         assert_eq!(map.iter().count(), 0);
@@ -208,6 +213,7 @@ impl Rig {
             assert_eq!(report.handed_back.len(), 1);
         }
         assert_eq!(self.map.len(), 1);
+        assert_eq!(self.toucher.lock().unwrap().flush(), 1);
         assert_eq!(self.map.group_len(&Key(5)), 1);
         assert_eq!(self.timers.len(), 1, "the guard's timer is cancelled");
         assert!(self.timers.contains(&Key(1)));
