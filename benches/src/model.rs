@@ -14,11 +14,11 @@
 use crate::report::{Report, digits, short};
 use crate::view::View;
 
-/// What is modelled: touches of the map.
+/// The system of the model, whose touches it describes.
 const SYSTEM: &str = "tourbillon-map";
 const TOUCHES: &str = "W2";
 const MEMORY: &str = "W7";
-/// The default of the crate: at least so many stripes, and so many for each core.
+/// The crate's defaults: the least number of stripes, and their number per core.
 const STRIPES: u32 = 128;
 const STRIPES_PER_CORE: u32 = 8;
 /// Lines that a touch reads: the stripe, its row of the index, the entry and what lies beside them.
@@ -158,7 +158,7 @@ impl Model {
         points.iter().map(of).sum()
     }
 
-    /// A touch on one of so many threads, each with a core of its own.
+    /// Returns the time of one touch while `threads` threads touch, each on a core of its own.
     fn ns(&self, keys: u64, threads: u32, stripes: u32) -> f64 {
         self.ns_with(
             decades(keys, self.bytes_per_key, self.cache_bytes),

@@ -193,7 +193,7 @@ fn part(options: &Options, workload: &Workload, keys: u64) -> Option<&'static Pa
     part.flatten()
 }
 
-/// What is measured on one fill.
+/// Returns the cases that are measured on one fill.
 fn cases(options: &Options, workload: &Workload, keys: u64) -> Vec<Cased> {
     let mut cases = workload.cases_with(&options.threads);
     if let Some(part) = part(options, workload, keys) {

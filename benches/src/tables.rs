@@ -195,7 +195,7 @@ mod tests {
         let behind = filled(&document, &with_heap(5.5)).expect("there is a place");
         assert!(behind.contains("| **11.0 Mops/s** | 5.50 Mops/s, heap | 2.00x |"));
         assert!(!behind.contains("ahead"), "{behind}");
-        // What was not measured has a row, too.
+        // A target that was not measured has a row, too.
         assert!(behind.contains("| not measured | | |"), "{behind}");
     }
 

@@ -297,6 +297,27 @@ fn crew(pool: &Pool) -> PoolCrew<'_, impl Fn() -> usize> {
 }
 
 #[test]
+fn a_worker_that_is_about_to_claim_is_able_although_its_thread_waits() {
+    let (pool, ticker_queues) = pool(1, 1, 1);
+    let clock = Clock::manual(&ManualClock::new());
+    let gate = Arc::new(Gate::default());
+    let thread = spawn(pool.take_slot().unwrap(), &gate, &clock);
+    ticker_queues[0].push(ticket(0));
+    ticker_queues[0].announce();
+    until(|| pool.claims() == 1 && crew(&pool).look() == Look::Able(0));
+    assert!(!crew(&pool).one_claims());
+    // Set for the worker, whose thread goes on waiting.
+    let mark = pool.at_lock(0).enter();
+    assert_eq!(crew(&pool).look(), Look::Able(1));
+    assert!(crew(&pool).one_claims());
+    drop(mark);
+    assert_eq!(crew(&pool).look(), Look::Able(0));
+    gate.open();
+    pool.stop();
+    thread.join().unwrap();
+}
+
+#[test]
 fn c106_a_pool_whose_workers_are_blocked_grows_and_shrinks_again() {
     let limit = Duration::from_millis(2);
     let (pool, ticker_queues) = pool(2, 16, 1);
