@@ -1,0 +1,402 @@
+//! What each call does to a timer: the protocol as functions without I/O.
+//!
+//! ```text
+//!              schedule                claim                         settle: Done
+//!  (no row) --------------> waiting --------------> held by a node ---------------> (no row)
+//!      ^                     |  ^  ^                 |   |      |
+//!      |       cancel        |  |  '-- Retry, Again, '   |      '-- Dead --> dead letter
+//!      '---------------------'  |      GiveBack          |
+//!                               '------------------------'
+//!                                the node is gone: counts as waiting
+//! ```
+//!
+//! While a node holds a timer, `schedule` writes a *successor* beside it, and `cancel` marks it. The
+//! end of the run then puts the successor in its place, or deletes it.
+//!
+//! - **ROW-1** Only a held row has a successor or the mark of a cancel, and never both.
+//! - **ROW-2** A new due time is never in the past, so that nobody has to look behind a mark.
+//! - **ROW-3** Every call decides first what a gone node has left behind: a successor takes its
+//!   place, and a cancelled timer is deleted. The claim counts the crash.
+
+use std::time::Duration;
+
+use crate::store::{Action, Answer, Epoch, Outcome, Settled};
+use crate::time::StoreTime;
+
+/// A timer as it lies in the table. Its queue and key are its place there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The shard.
+    pub shard: u16,
+    /// When it is due next.
+    pub due: StoreTime,
+    /// When it was due first, before retries.
+    pub planned: StoreTime,
+    /// A number that no other timer of this key has had.
+    pub generation: i64,
+    /// The number of claims so far.
+    pub attempt: u32,
+    /// The number of runs that returned an error.
+    pub fails: u32,
+    /// The number of runs whose node died.
+    pub crashes: u32,
+    /// The node that holds it, live or not.
+    pub claim: Option<Hold>,
+    /// Whether it was cancelled while it was held.
+    pub cancelled: bool,
+    /// The payload, as JSON.
+    pub payload: Box<str>,
+    /// The timer that takes its place at the end of the run.
+    pub successor: Option<Successor>,
+}
+
+/// A claim on a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// The node.
+    pub epoch: Epoch,
+    /// Since when.
+    pub since: StoreTime,
+}
+
+/// A timer that was scheduled while one of the same key was held.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Successor {
+    /// When it is due.
+    pub due: StoreTime,
+    /// Its generation.
+    pub generation: i64,
+    /// Its payload, as JSON.
+    pub payload: Box<str>,
+}
+
+/// What is to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing.
+    Keep,
+    /// This row, in the place of the one that may be there.
+    Put(Row),
+    /// The row is to be deleted.
+    Delete,
+    /// The row is to be deleted, and a dead letter with this error to be written.
+    Bury(Row, String),
+}
+
+/// What the store knows at the moment of a call.
+pub struct Moment<'a> {
+    /// The store's clock.
+    pub now: StoreTime,
+    /// Whether a claim of this epoch is live.
+    pub is_live: &'a dyn Fn(Epoch) -> bool,
+    /// Returns a generation that was never returned before.
+    pub generation: &'a mut dyn FnMut() -> i64,
+}
+
+impl std::fmt::Debug for Moment<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Moment")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The row as it stands after what a gone node has left behind was decided.
+enum Standing {
+    /// There is none.
+    Absent,
+    /// Nobody holds it. If the claim is still there, it is that of a gone node, whose crash was not
+    /// counted yet.
+    Free(Row),
+    /// A live node holds it.
+    Held(Row, Hold),
+}
+
+fn standing(row: Option<Row>, moment: &Moment<'_>) -> Standing {
+    let Some(row) = row else {
+        return Standing::Absent;
+    };
+    let Some(hold) = row.claim else {
+        return Standing::Free(row);
+    };
+    if (moment.is_live)(hold.epoch) {
+        return Standing::Held(row, hold);
+    }
+    if row.cancelled {
+        return Standing::Absent;
+    }
+    Standing::Free(match row.successor {
+        Some(successor) => promoted(row.shard, successor, moment.now),
+        None => row,
+    })
+}
+
+/// The successor as a timer of its own.
+fn promoted(shard: u16, successor: Successor, now: StoreTime) -> Row {
+    Row {
+        // The planned time stays, for whoever asks how late the run is.
+        due: successor.due.max(now),
+        planned: successor.due,
+        ..fresh(
+            shard,
+            successor.due,
+            successor.generation,
+            successor.payload,
+        )
+    }
+}
+
+fn fresh(shard: u16, due: StoreTime, generation: i64, payload: Box<str>) -> Row {
+    Row {
+        shard,
+        due,
+        planned: due,
+        generation,
+        attempt: 0,
+        fails: 0,
+        crashes: 0,
+        claim: None,
+        cancelled: false,
+        payload,
+        successor: None,
+    }
+}
+
+/// Carries out the call of a user on the row of its key. `shard` is the one that the key belongs to.
+pub fn apply(
+    row: Option<Row>,
+    shard: u16,
+    action: Action,
+    moment: &mut Moment<'_>,
+) -> (Change, Answer) {
+    let was_there = row.is_some();
+    let standing = standing(row, moment);
+    match action {
+        Action::Schedule { when, payload } => {
+            let due = when.due(moment.now);
+            schedule(standing, shard, due, payload, moment)
+        }
+        Action::ScheduleIfAbsent { when, payload } => match standing {
+            Standing::Absent => {
+                let due = when.due(moment.now);
+                schedule(Standing::Absent, shard, due, payload, moment)
+            }
+            Standing::Free(row) => {
+                let answer = Answer::Exists {
+                    due: row.due,
+                    running: false,
+                };
+                (left(row), answer)
+            }
+            Standing::Held(row, _) => {
+                let answer = Answer::Exists {
+                    due: row.due,
+                    running: true,
+                };
+                (Change::Keep, answer)
+            }
+        },
+        Action::Reschedule { when } => {
+            let to = when.due(moment.now);
+            reschedule(standing, was_there, to)
+        }
+        Action::Cancel => cancel(standing, was_there),
+    }
+}
+
+/// What is written for a row that a call does not change: a promoted successor must not be lost.
+fn left(row: Row) -> Change {
+    match row.claim {
+        // A gone node's claim is left for the next claim, which counts the crash.
+        Some(_) => Change::Keep,
+        None => Change::Put(row),
+    }
+}
+
+fn schedule(
+    standing: Standing,
+    shard: u16,
+    due: StoreTime,
+    payload: Box<str>,
+    moment: &mut Moment<'_>,
+) -> (Change, Answer) {
+    let generation = (moment.generation)();
+    let (row, replaced, running) = match standing {
+        Standing::Absent => (fresh(shard, due, generation, payload), None, false),
+        Standing::Free(old) => (
+            fresh(old.shard, due, generation, payload),
+            Some(old.due),
+            false,
+        ),
+        Standing::Held(mut row, _) => {
+            let replaced = row.successor.take().map(|old| old.due);
+            row.successor = Some(Successor {
+                due,
+                generation,
+                payload,
+            });
+            row.cancelled = false;
+            (row, replaced, true)
+        }
+    };
+    let answer = Answer::Scheduled {
+        due,
+        shard: row.shard,
+        replaced,
+        running,
+    };
+    (Change::Put(row), answer)
+}
+
+fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, Answer) {
+    match standing {
+        Standing::Absent => (absent(was_there), Answer::NotFound),
+        Standing::Free(mut row) => {
+            let answer = Answer::Moved {
+                from: row.due,
+                to,
+                shard: row.shard,
+                running: false,
+            };
+            row.due = to;
+            row.planned = to;
+            row.fails = 0;
+            row.crashes = 0;
+            row.claim = None;
+            (Change::Put(row), answer)
+        }
+        Standing::Held(mut row, hold) => match &mut row.successor {
+            Some(successor) => {
+                let answer = Answer::Moved {
+                    from: successor.due,
+                    to,
+                    shard: row.shard,
+                    running: true,
+                };
+                successor.due = to;
+                (Change::Put(row), answer)
+            }
+            None => (Change::Keep, runs(&row, hold)),
+        },
+    }
+}
+
+fn cancel(standing: Standing, was_there: bool) -> (Change, Answer) {
+    match standing {
+        Standing::Absent => (absent(was_there), Answer::NotFound),
+        Standing::Free(row) => (Change::Delete, Answer::Cancelled { due: row.due }),
+        Standing::Held(mut row, hold) => {
+            let answer = runs(&row, hold);
+            row.successor = None;
+            row.cancelled = true;
+            (Change::Put(row), answer)
+        }
+    }
+}
+
+/// What is written where nothing is left: a row that a gone node had cancelled is deleted.
+fn absent(was_there: bool) -> Change {
+    match was_there {
+        true => Change::Delete,
+        false => Change::Keep,
+    }
+}
+
+fn runs(row: &Row, hold: Hold) -> Answer {
+    Answer::Running {
+        attempt: row.attempt,
+        since: hold.since,
+    }
+}
+
+/// What a claim does to a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Claiming {
+    /// The node may run it. This row is to be written.
+    Run(Row),
+    /// It is not to be run. This is to be written.
+    Not(Change),
+}
+
+/// Claims a timer for a node. Its queue is not paused, and the node is not gone.
+pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> Claiming {
+    let mut row = match standing(Some(row), moment) {
+        Standing::Absent => return Claiming::Not(Change::Delete),
+        Standing::Held(..) => return Claiming::Not(Change::Keep),
+        Standing::Free(row) => row,
+    };
+    if row.claim.take().is_some() {
+        row.crashes += 1;
+        if row.crashes >= crash_limit {
+            let times = row.crashes;
+            let error = format!("the process that ran it ended {times} times during the run");
+            return Claiming::Not(Change::Bury(row, error));
+        }
+    }
+    if row.due > moment.now {
+        // Written all the same: a crash that was counted, or a successor that was promoted.
+        return Claiming::Not(Change::Put(row));
+    }
+    row.claim = Some(Hold {
+        epoch,
+        since: moment.now,
+    });
+    row.attempt += 1;
+    Claiming::Run(row)
+}
+
+/// Whether the fence holds: the row is held by this run of this node.
+#[must_use]
+pub fn is_held(row: &Row, epoch: Epoch, generation: i64, attempt: u32) -> bool {
+    row.claim.is_some_and(|hold| hold.epoch == epoch)
+        && row.generation == generation
+        && row.attempt == attempt
+}
+
+/// Ends a run that the fence has let through.
+pub fn settle(row: Row, outcome: &Outcome, moment: &mut Moment<'_>) -> (Change, Settled) {
+    if let Some(successor) = row.successor {
+        let row = promoted(row.shard, successor, moment.now);
+        return (Change::Put(row), Settled::Ended);
+    }
+    if row.cancelled {
+        return (Change::Delete, Settled::Ended);
+    }
+    match outcome {
+        Outcome::Done => (Change::Delete, Settled::Ended),
+        Outcome::Again(after) => {
+            let due = later(moment.now, *after);
+            let row = fresh(row.shard, due, (moment.generation)(), row.payload);
+            (Change::Put(row), Settled::Waits)
+        }
+        Outcome::Retry(after) => {
+            let row = Row {
+                due: later(moment.now, *after),
+                fails: row.fails + 1,
+                claim: None,
+                ..row
+            };
+            (Change::Put(row), Settled::Waits)
+        }
+        Outcome::GiveBack(after) => {
+            let row = Row {
+                due: row.due.max(later(moment.now, *after)),
+                claim: None,
+                ..row
+            };
+            (Change::Put(row), Settled::Waits)
+        }
+        Outcome::Dead(error) => {
+            let row = Row {
+                fails: row.fails + 1,
+                claim: None,
+                ..row
+            };
+            (Change::Bury(row, error.clone()), Settled::Buried)
+        }
+    }
+}
+
+fn later(now: StoreTime, span: Duration) -> StoreTime {
+    (now + span).min(StoreTime::LATEST)
+}

@@ -1,0 +1,664 @@
+//! What a node asks of a store, and what it is told.
+//!
+//! A [`Store`] opens connections. Each thread of a node has a [`Connection`] of its own, and makes
+//! one call at a time. Every call of [`Connection`] is one step for all others: it happens as a
+//! whole, or not at all. The module [`row`](crate::row) says what each call does to a timer; a store
+//! may use these functions, or say the same in its own language.
+//!
+//! - **STORE-1** The store's clock decides. A call reads it once, after it has every lock that it
+//!   needs, and never goes by the time of the caller.
+//! - **STORE-2** A claim is *live* if its epoch belongs to a node that is in the table of nodes and
+//!   not gone. All other claims count as none, in every call.
+//! - **STORE-3** `attempt` never falls within a generation, and a generation never comes back for
+//!   the same key. So queue, key, generation, epoch and attempt name one run.
+//! - **STORE-4** A node that is gone stays gone. Its row is deleted only when no timer has a claim of
+//!   it any more.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// The shards of each queue. A node asks for those that are its own; see [`Look`].
+pub const SHARDS: u16 = 64;
+
+/// Where timers are kept.
+pub trait Store: Send + Sync + fmt::Debug + 'static {
+    /// Opens a connection, and creates or checks the tables when it is the first one.
+    ///
+    /// It is called on threads of the crate, which are not part of any runtime. It may block.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError>;
+
+    /// How many connections carry the calls of users at one time. More are of use if the store
+    /// commits several transactions together.
+    fn writers(&self) -> usize {
+        1
+    }
+}
+
+/// One connection to a store.
+///
+/// After [`StoreError::Unavailable`] or [`StoreError::Unknown`] the connection is dropped, and the
+/// next call opens another one.
+pub trait Connection: Send {
+    /// Carries out calls of users, in one commit. The answers have the order of the calls.
+    ///
+    /// No two of the calls concern the same queue and key. A call that the store can't take fails
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// None of the calls was carried out, or, with [`StoreError::Unknown`], perhaps all of them.
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError>;
+
+    /// Reads one timer.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError>;
+
+    /// Reads the timers of a queue in the order of their due times and keys.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError>;
+
+    /// Counts the timers of all queues. It reads them all.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError>;
+
+    /// Reads dead letters of a queue in the order of their numbers, at most `limit` of those whose
+    /// number is greater than `after`.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// Turns a dead letter into a timer that is due now, with a new generation.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError>;
+
+    /// Stores whether a queue is paused: its timers are not claimed.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
+
+    /// Adds a node. A second call with the same epoch changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError>;
+
+    /// Increments the node's beat. `None` if the node is gone, or unknown.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError>;
+
+    /// Reads what is due soon, all nodes that are not gone, and the paused queues. It writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError>;
+
+    /// Claims timers that are due: [`row::claim`](crate::row::claim).
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError>;
+
+    /// Ends or frees timers that the node has claimed: [`row::settle`](crate::row::settle). The
+    /// answers have the order of the settlements.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError>;
+
+    /// Declares another node gone, if its beat is still `beat` and the node that asks is not gone
+    /// itself. It also removes gone nodes that nothing refers to any more, after a day.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError>;
+
+    /// Ends the node: its claims count as none from now on.
+    ///
+    /// # Errors
+    ///
+    /// The store can't be reached, or refuses.
+    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError>;
+}
+
+// === why a call failed ===
+
+/// The reason why a call to a store failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store can't be reached, or is busy, and the call was not carried out. It may pass.
+    Unavailable(String),
+    /// The answer was lost: the call may have been carried out.
+    Unknown(String),
+    /// The store refused the call and did not carry it out. The same call will be refused again.
+    Refused(String),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        !matches!(self, StoreError::Refused(_))
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
+            StoreError::Unknown(why) => write!(
+                f,
+                "the store's answer was lost, and the call may have been carried out: {why}"
+            ),
+            StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// The reason why one call of a batch was refused. The others were carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub String);
+
+// === calls of users ===
+
+/// One call of a user, on the timer of a queue and key. Queue, key and payload were checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The key within the queue.
+    pub key: Box<str>,
+    /// What is to be done.
+    pub action: Action,
+}
+
+/// What a call does to a timer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Schedules the timer, and replaces one that is there.
+    Schedule {
+        /// When it is due.
+        when: When,
+        /// The payload, as JSON.
+        payload: Box<str>,
+    },
+    /// Schedules the timer, unless one is there or runs.
+    ScheduleIfAbsent {
+        /// When it is due.
+        when: When,
+        /// The payload, as JSON.
+        payload: Box<str>,
+    },
+    /// Moves the timer.
+    Reschedule {
+        /// When it is due.
+        when: When,
+    },
+    /// Cancels the timer.
+    Cancel,
+}
+
+/// A due time, as the caller gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// After this span, from the moment at which the store reads its clock.
+    In(Duration),
+    /// At this time. One that has passed is due at once.
+    At(StoreTime),
+}
+
+impl When {
+    /// Returns the due time of a call that reads the store's clock at `now`. It is never in the past.
+    #[must_use]
+    pub fn due(self, now: StoreTime) -> StoreTime {
+        match self {
+            When::In(span) => (now + span).min(StoreTime::LATEST),
+            When::At(time) => time.max(now).min(StoreTime::LATEST),
+        }
+    }
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// The timer was scheduled.
+    Scheduled {
+        /// When it is due.
+        due: StoreTime,
+        /// The shard that it lies in.
+        shard: u16,
+        /// The due time of the timer that it replaced.
+        replaced: Option<StoreTime>,
+        /// Whether a run of the key is under way. The new timer starts after it.
+        running: bool,
+    },
+    /// There is a timer already, and nothing was changed.
+    Exists {
+        /// When it is due, or was due if it runs.
+        due: StoreTime,
+        /// Whether it runs.
+        running: bool,
+    },
+    /// The timer was moved.
+    Moved {
+        /// When it was due.
+        from: StoreTime,
+        /// When it is due now.
+        to: StoreTime,
+        /// The shard that it lies in.
+        shard: u16,
+        /// Whether it waits for the end of a run of the same key.
+        running: bool,
+    },
+    /// The timer was cancelled. It has not started, and never will.
+    Cancelled {
+        /// When it was due.
+        due: StoreTime,
+    },
+    /// The timer runs. After [`Action::Cancel`] no other run will follow.
+    Running {
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// Since when it has been claimed.
+        since: StoreTime,
+    },
+    /// There is no such timer.
+    NotFound,
+}
+
+// === what users read ===
+
+/// A timer as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Timer {
+    /// The queue.
+    pub queue: String,
+    /// The key within the queue.
+    pub key: String,
+    /// When it is due next.
+    pub due: StoreTime,
+    /// When it was due first, before retries.
+    pub planned: StoreTime,
+    /// The number of runs so far.
+    pub attempt: u32,
+    /// The number of runs that returned an error.
+    pub fails: u32,
+    /// The number of runs whose node died.
+    pub crashes: u32,
+    /// Since when a node has been running it.
+    pub running: Option<StoreTime>,
+    /// Whether it was cancelled during its run.
+    pub cancelled: bool,
+    /// When the timer that waits for the end of this run is due.
+    pub next_due: Option<StoreTime>,
+    /// The payload, as JSON.
+    pub payload: String,
+}
+
+/// The part of a queue that [`Connection::list`] reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Page {
+    /// The queue.
+    pub queue: String,
+    /// The least due time.
+    pub from: StoreTime,
+    /// Timers that are due at this time or later are not read.
+    pub until: StoreTime,
+    /// The due time and key of the last timer of the page before.
+    pub after: Option<(StoreTime, String)>,
+    /// The greatest number of timers.
+    pub limit: u32,
+}
+
+/// The numbers of timers of one queue.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct QueueCounts {
+    /// The queue.
+    pub queue: String,
+    /// Timers that wait for their due time.
+    pub waiting: u64,
+    /// Timers that are due and not claimed.
+    pub overdue: u64,
+    /// Timers that a node runs.
+    pub running: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Whether the queue is paused.
+    pub paused: bool,
+}
+
+/// A timer that has been given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// Its number, by which [`Connection::revive`] finds it.
+    pub id: i64,
+    /// The queue.
+    pub queue: String,
+    /// The key within the queue.
+    pub key: String,
+    /// When it was due first.
+    pub planned: StoreTime,
+    /// When it was given up.
+    pub at: StoreTime,
+    /// The number of runs.
+    pub attempt: u32,
+    /// The number of runs that returned an error.
+    pub fails: u32,
+    /// The number of runs whose node died.
+    pub crashes: u32,
+    /// Why it was given up.
+    pub error: String,
+    /// The payload, as JSON.
+    pub payload: String,
+}
+
+/// What became of a dead letter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Revived {
+    /// It is a timer again, due now.
+    Revived {
+        /// Its queue.
+        queue: String,
+        /// Its key.
+        key: String,
+    },
+    /// There is a timer with its key, so it was left as it is.
+    Exists,
+    /// There is no such dead letter.
+    NotFound,
+}
+
+// === nodes ===
+
+/// The life of a node, from its join to its end: a random number that never comes back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Epoch(pub i64);
+
+/// A node that joins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewNode {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// A name for people, such as the machine and the process.
+    pub name: String,
+    /// The queues that it handles.
+    pub queues: Vec<Arc<str>>,
+}
+
+/// A good beat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// The store's clock.
+    pub now: StoreTime,
+    /// Where marks may be set. See [`Horizon`].
+    pub horizon: Option<Horizon>,
+}
+
+/// A moment after which all writes have a later number: the write that returned it took its number
+/// after it had read the clock. A store without it never has marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Horizon {
+    /// The number of the write that returned the horizon.
+    pub number: u64,
+    /// The clock, read before the number was taken.
+    pub at: StoreTime,
+}
+
+/// What a node wants to see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// The node.
+    pub epoch: Epoch,
+    /// The parts of queues, each with its own limit.
+    pub ranges: Vec<Range>,
+}
+
+/// Timers of one shard of one queue, in the order of their due times: those that no live claim
+/// holds, and those that the node itself has claimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The shard.
+    pub shard: u16,
+    /// Timers that are due earlier need not be read: there are none.
+    pub mark: Option<StoreTime>,
+    /// Only timers that are due before the store's clock and this are wanted.
+    pub until: Offset,
+    /// The greatest number of timers.
+    pub limit: u32,
+}
+
+/// A distance from the store's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offset {
+    /// Later than the clock.
+    Ahead(Duration),
+    /// Earlier than the clock.
+    Overdue(Duration),
+}
+
+impl Offset {
+    /// Returns the time at this distance from `now`.
+    #[must_use]
+    pub fn from(self, now: StoreTime) -> StoreTime {
+        match self {
+            Offset::Ahead(span) => now + span,
+            Offset::Overdue(span) => now.back_by(span),
+        }
+    }
+}
+
+/// What a node sees.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sight {
+    /// The store's clock.
+    pub now: StoreTime,
+    /// The timers of all ranges.
+    pub rows: Vec<Seen>,
+    /// The indices of the ranges that their limits cut.
+    pub cut: Vec<usize>,
+    /// All nodes that are not gone, with the one that asks.
+    pub nodes: Vec<SeenNode>,
+    /// The queues that are paused.
+    pub paused: Vec<String>,
+    /// Every write with a smaller number is in this sight, or was undone. See [`Horizon`].
+    pub complete_below: Option<u64>,
+}
+
+/// A timer that is due soon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The key within the queue.
+    pub key: Box<str>,
+    /// The shard.
+    pub shard: u16,
+    /// When it is due.
+    pub due: StoreTime,
+    /// The generation.
+    pub generation: i64,
+    /// The number of runs so far.
+    pub attempt: u32,
+    /// The number of runs whose node died.
+    pub crashes: u32,
+    /// Whether the node that asks has claimed it.
+    pub mine: bool,
+}
+
+/// A node that is not gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SeenNode {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its beat.
+    pub beat: i64,
+    /// The queues that it handles.
+    pub queues: Vec<String>,
+}
+
+// === claims ===
+
+/// Timers that a node wants to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// The node.
+    pub epoch: Epoch,
+    /// By the store's clock: from this moment on the claim does nothing.
+    pub deadline: StoreTime,
+    /// Timers that are due, with the crash limit of their queue.
+    pub timers: Vec<Wanted>,
+    /// Runs that the node has claimed, by an answer that was lost. They are returned unchanged.
+    pub adopt: Vec<Run>,
+}
+
+/// A timer to claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The key within the queue.
+    pub key: Box<str>,
+    /// A timer whose nodes have died this often becomes a dead letter.
+    pub crash_limit: u32,
+}
+
+/// One run of a node. With the node's epoch it is the *fence*: what holds it no longer may not
+/// settle.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Run {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The key within the queue.
+    pub key: Box<str>,
+    /// The generation.
+    pub generation: i64,
+    /// The number of the run, from 1.
+    pub attempt: u32,
+}
+
+/// The answer to a [`Claim`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claimed {
+    /// Whether the node is gone, or unknown. Then nothing was claimed.
+    pub gone: bool,
+    /// The store's clock.
+    pub now: StoreTime,
+    /// What the node runs now. Timers that are not here are locked, paused, claimed by others, not
+    /// due yet, or not there any more.
+    pub runs: Vec<ClaimedRun>,
+    /// The number of timers that became dead letters since their nodes died too often.
+    pub dead: u32,
+    /// Where marks may be set. See [`Horizon`].
+    pub horizon: Option<Horizon>,
+}
+
+/// A claimed timer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClaimedRun {
+    /// The run.
+    pub run: Run,
+    /// When it was due.
+    pub due: StoreTime,
+    /// When it was due first, before retries.
+    pub planned: StoreTime,
+    /// The number of runs that returned an error.
+    pub fails: u32,
+    /// The number of runs whose node died.
+    pub crashes: u32,
+    /// The payload, as JSON.
+    pub payload: Box<str>,
+}
+
+// === ends ===
+
+/// What became of runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settle {
+    /// The node.
+    pub epoch: Epoch,
+    /// The runs, no two of which concern the same queue and key.
+    pub settlements: Vec<Settlement>,
+}
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settlement {
+    /// The run.
+    pub run: Run,
+    /// Its end.
+    pub outcome: Outcome,
+}
+
+/// The end of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It succeeded: the timer is deleted.
+    Done,
+    /// It succeeded, and wants to run again after this span, as a new generation.
+    Again(Duration),
+    /// It failed, and is to be tried again after this span.
+    Retry(Duration),
+    /// It failed, and becomes a dead letter with this error.
+    Dead(String),
+    /// It has not started. Others may have it after this span.
+    GiveBack(Duration),
+}
+
+/// The answer to a [`Settlement`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The timer is deleted, or its successor waits in its place.
+    Ended,
+    /// The timer waits for another run.
+    Waits,
+    /// The timer is a dead letter.
+    Buried,
+    /// The run is no longer the node's: nothing was changed.
+    Fenced,
+    /// Somebody else holds the row's lock: nothing was changed, ask again.
+    Locked,
+}
