@@ -285,7 +285,8 @@ pub enum Answer {
         /// Whether it waits for the end of a run of the same key.
         running: bool,
     },
-    /// The timer was cancelled. It has not started, and never will.
+    /// The timer was cancelled, and no run of it will start. None has started, except those that
+    /// failed before, and those of nodes that are gone.
     Cancelled {
         /// When it was due.
         due: StoreTime,
