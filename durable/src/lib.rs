@@ -6,9 +6,10 @@ mod memory;
 #[allow(dead_code, reason = "its state machine follows")]
 mod node;
 pub mod row;
+mod shard;
 pub mod store;
 mod sync;
 mod time;
 
-pub use memory::Memory;
+pub use memory::{Fault, Memory, MemoryCall};
 pub use time::{StoreTime, WallClock};
