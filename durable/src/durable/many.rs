@@ -40,8 +40,8 @@ impl Durable {
     /// # use tourbillon_durable::{Durable, Memory};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let timers = Durable::builder(Memory::new()).start()?;
-    /// let trials = [("anna", 14), ("ben", 30)];
-    /// let days = |days| Duration::from_secs(86_400 * days);
+    /// let trials = [("anna", 14_u64), ("ben", 30)];
+    /// let days = |days: u64| Duration::from_secs(86_400 * days);
     /// let results = timers.schedule_many("trial-end", trials.map(|(key, d)| (key, days(d), d)))?;
     /// assert!(results.iter().all(Result::is_ok));
     /// # Ok(())
