@@ -48,7 +48,9 @@ impl Coming {
     }
 
     pub(super) fn in_shard(&self, shard: u16) -> usize {
-        self.in_shard.get(usize::from(shard)).map_or(0, |n| *n as usize)
+        self.in_shard
+            .get(usize::from(shard))
+            .map_or(0, |n| *n as usize)
     }
 
     pub(super) fn unread(&self) -> &BTreeSet<u16> {
@@ -88,7 +90,8 @@ impl Coming {
             }
         }
         self.by_key.insert(key.into(), expected);
-        self.order(expected.suspect).insert((expected.due, key.into()));
+        self.order(expected.suspect)
+            .insert((expected.due, key.into()));
         if let Some(count) = self.in_shard.get_mut(usize::from(expected.shard)) {
             *count += 1;
         }
@@ -120,7 +123,11 @@ impl Coming {
     }
 
     /// Takes the earliest timer, if it is due at `now`.
-    pub(super) fn take_due(&mut self, now: StoreTime, suspect: bool) -> Option<(Box<str>, Expected)> {
+    pub(super) fn take_due(
+        &mut self,
+        now: StoreTime,
+        suspect: bool,
+    ) -> Option<(Box<str>, Expected)> {
         let (_, key) = self.order(suspect).first().filter(|(due, _)| *due <= now)?;
         let key = key.clone();
         let expected = self.remove(&key)?;

@@ -6,9 +6,7 @@ use std::time::Duration;
 use crate::node::claims::Claims;
 use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
-use crate::node::interface::{
-    Command, Input, Lane, Mono, Near, NodeConfig, Reply, StoreCall,
-};
+use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, Reply, StoreCall};
 use crate::node::lane::{LaneState, UnderWay};
 use crate::node::looks::{Looks, SUSPECT};
 use crate::node::membership::Membership;
@@ -69,7 +67,11 @@ impl Node {
     pub(crate) fn new(config: NodeConfig) -> Self {
         let mut numbers = Numbers::new(config.seed);
         let epoch = new_epoch(&mut numbers);
-        let names: Vec<Arc<str>> = config.queues.iter().map(|queue| queue.name.clone()).collect();
+        let names: Vec<Arc<str>> = config
+            .queues
+            .iter()
+            .map(|queue| queue.name.clone())
+            .collect();
         let turn = numbers.next();
         Node {
             name: config.name,
@@ -385,8 +387,9 @@ impl Node {
                 self.looks.marks.learn(answer.horizon);
                 let shards: BTreeMap<Place, Expected> = requested.wanted.into_iter().collect();
                 let adopted = requested.adopt.into_iter();
-                let adopted: BTreeMap<Place, u16> =
-                    adopted.map(|(place, orphan)| (place, orphan.shard)).collect();
+                let adopted: BTreeMap<Place, u16> = adopted
+                    .map(|(place, orphan)| (place, orphan.shard))
+                    .collect();
                 self.claimed(now, answer, &shards, &adopted, &mut claimed);
             }
             Some(result) => {

@@ -68,7 +68,10 @@ impl Runs {
     /// The number of runs of a queue that are held, by shards.
     pub(super) fn in_shards(&self, queue: usize) -> BTreeMap<u16, usize> {
         let mut counts = BTreeMap::new();
-        for (_, held) in self.held.range((queue, Box::from(""))..(queue + 1, "".into())) {
+        for (_, held) in self
+            .held
+            .range((queue, Box::from(""))..(queue + 1, "".into()))
+        {
             *counts.entry(held.shard).or_default() += 1;
         }
         counts
@@ -186,7 +189,11 @@ impl Runs {
     ) -> Vec<Settlement> {
         let mut settlements = Vec::new();
         while settlements.len() < limit {
-            let Some(entry) = self.ended.first_entry().filter(|entry| entry.key().0 <= now) else {
+            let Some(entry) = self
+                .ended
+                .first_entry()
+                .filter(|entry| entry.key().0 <= now)
+            else {
                 break;
             };
             let place = entry.remove();
@@ -233,7 +240,8 @@ impl Runs {
             match held.state {
                 State::Waits(_) => freed.push(queue),
                 State::Runs => {
-                    self.dropped.insert((queue, key, held.generation, held.attempt));
+                    self.dropped
+                        .insert((queue, key, held.generation, held.attempt));
                 }
                 State::Ended(_) => {}
             }
@@ -249,7 +257,8 @@ impl Runs {
     /// Stops waiting for the runs that go on. Returns their number.
     pub(super) fn abandon(&mut self) -> usize {
         let abandoned = self.going_on;
-        self.held.retain(|_, held| !matches!(held.state, State::Runs));
+        self.held
+            .retain(|_, held| !matches!(held.state, State::Runs));
         self.going_on = 0;
         abandoned
     }
