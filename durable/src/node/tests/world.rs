@@ -77,8 +77,11 @@ pub(super) struct SimNode {
     running: BTreeMap<Run, Epoch>,
 }
 
-/// How the handler of a timer behaves: by its key and the number of its run.
-pub(super) type Handler = fn(key: &str, run: &ClaimedRun) -> (Duration, Outcome);
+/// How long a run lasts and how it ends. `starts` counts the starts of the timer with this one.
+pub(super) type Handler = fn(run: &ClaimedRun, starts: u32) -> (Duration, Outcome);
+
+/// What happens to a call: by its number and its node.
+type Fates = Box<dyn FnMut(usize, usize, &StoreCall) -> Fate>;
 
 pub(super) struct World {
     pub(super) time: Duration,
@@ -91,7 +94,7 @@ pub(super) struct World {
     handler: Handler,
     /// The number of calls that nodes have sent so far.
     pub(super) calls: usize,
-    fate: Box<dyn FnMut(usize, usize, &StoreCall) -> Fate>,
+    fate: Fates,
     random: Numbers,
     pub(super) ledger: Ledger,
 }
@@ -168,18 +171,18 @@ impl World {
         self.at(time, Event::Birth(node));
     }
 
-    /// Runs until this time, or until `done`.
-    pub(super) fn run(&mut self, until: Duration, mut done: impl FnMut(&World) -> bool) {
-        while let Some(((time, _), _)) = self.events.first_key_value() {
-            if *time > until || done(self) {
-                return;
+    /// Runs until this time.
+    pub(super) fn run(&mut self, until: Duration) {
+        while let Some(entry) = self.events.first_entry() {
+            let time = entry.key().0;
+            if time > until {
+                break;
             }
-            let Some(((time, _), event)) = self.events.pop_first() else {
-                return;
-            };
+            let event = entry.remove();
             self.set_time(time);
             self.happen(event);
         }
+        self.set_time(until);
     }
 
     fn set_time(&mut self, time: Duration) {
@@ -222,6 +225,9 @@ impl World {
     fn birth(&mut self, number: usize) {
         let seed = mix(hash("node") ^ mix(number as u64) ^ self.random.next());
         let node = &mut self.nodes[number];
+        if node.machine.is_some() {
+            return;
+        }
         node.life += 1;
         node.born = self.time;
         node.wake = None;
@@ -347,8 +353,7 @@ impl World {
             .make(&mut store)
             .expect("no fault is injected into the store itself");
         let live = self.live();
-        self.ledger
-            .executed(self.clock.now(), call, &reply, fate, &live);
+        self.ledger.executed(self.clock.now(), call, &reply, &live);
         if self.nodes[node].life != life {
             return;
         }
@@ -357,6 +362,9 @@ impl World {
             Fate::Late(_) => return,
             Fate::LoseAnswer => Err(StoreError::Unknown("lost".into())),
             Fate::Pause(span) => {
+                let now = self.clock.now();
+                let epoch = self.nodes[node].machine.as_ref().map(Node::epoch);
+                self.ledger.died.extend(epoch.map(|epoch| (epoch, now)));
                 self.nodes[node].still_until = self.time + span;
                 Ok(reply)
             }
@@ -394,8 +402,8 @@ impl World {
                 );
             }
         }
-        self.ledger.started(self.clock.now(), epoch, &run);
-        let (lasts, outcome) = (self.handler)(&run.run.key, &run);
+        let starts = self.ledger.started(self.clock.now(), epoch, &run);
+        let (lasts, outcome) = (self.handler)(&run, starts);
         self.nodes[number].running.insert(run.run.clone(), epoch);
         let input = Input::Finished {
             run: run.run,
@@ -477,12 +485,17 @@ impl World {
 
     /// The number of timers in the store.
     pub(super) fn timers(&self) -> usize {
+        self.left().len()
+    }
+
+    /// The keys of the timers in the store.
+    pub(super) fn left(&self) -> Vec<String> {
         let queues = self.config.queues.iter();
-        let count = |queue: &QueueConfig| {
+        let keys = queues.flat_map(|queue| {
             let page = Page::first(&queue.name, 1_000_000);
-            self.store.clone().list(&page).expect("no fault").len()
-        };
-        queues.map(count).sum()
+            self.store.clone().list(&page).expect("no fault")
+        });
+        keys.map(|timer| timer.key).collect()
     }
 }
 
@@ -499,7 +512,6 @@ pub(super) struct Op {
     /// From then on it may not start.
     pub(super) never: Option<StoreTime>,
     pub(super) starts: u32,
-    pub(super) done: bool,
 }
 
 /// All that happened, and the promises that it is held against.
@@ -535,7 +547,6 @@ impl Ledger {
         now: StoreTime,
         call: &StoreCall,
         reply: &Reply,
-        _fate: Fate,
         live: &BTreeSet<Epoch>,
     ) {
         match (call, reply) {
@@ -595,7 +606,7 @@ impl Ledger {
         self.last_claim.insert(name, (epoch, run.run.clone(), now));
     }
 
-    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun) {
+    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun) -> u32 {
         self.starts += 1;
         let name = (run.run.queue.clone(), run.run.key.clone());
         assert!(run.due <= now, "{run:?} starts early at {now:?}");
@@ -608,27 +619,28 @@ impl Ledger {
         let (claimed, number) = (*claimed, op_of(run));
         let op = &mut self.ops[number];
         op.starts += 1;
+        let starts = op.starts;
         assert!(
             op.never.is_none_or(|never| now < never),
             "{run:?} starts after {:?}",
             op.never
         );
-        let ready = run.due.max(
-            self.resumed
-                .get(&*run.run.queue)
-                .copied()
-                .unwrap_or(run.due),
-        );
-        let _ = claimed;
-        let late = now.since(ready);
-        // Of two nodes that die one after the other, the last one counts.
-        let last_death = self.died.values().filter(|died| **died <= now).max();
-        if run.crashes == 0 {
-            self.latest_unclaimed = self.latest_unclaimed.max(late);
-        } else if let Some(died) = last_death {
-            let takeover = now.since((*died).max(ready));
-            self.latest_takeover = self.latest_takeover.max(takeover);
+        // A claim that is already there when the timer is cancelled or replaced may still start.
+        assert!(op.closed.is_none_or(|closed| claimed <= closed));
+        assert!(op.due <= now, "{run:?} was moved to {:?}", op.due);
+        let resumed = self.resumed.get(&*run.run.queue).copied();
+        let ready = resumed.map_or(run.due, |resumed| run.due.max(resumed));
+        if !run.run.key.starts_with("paced") {
+            // Of two nodes that die one after the other, the last one counts.
+            let last_death = self.died.values().filter(|died| **died <= now).max();
+            if run.crashes == 0 {
+                self.latest_unclaimed = self.latest_unclaimed.max(now.since(ready));
+            } else if let Some(died) = last_death {
+                let takeover = now.since((*died).max(ready));
+                self.latest_takeover = self.latest_takeover.max(takeover);
+            }
         }
+        starts
     }
 
     fn paused(&mut self, queue: &str, paused: bool, now: StoreTime) {
@@ -648,7 +660,6 @@ impl Ledger {
                     closed: None,
                     never: None,
                     starts: 0,
-                    done: false,
                 });
             }
             Answer::Cancelled { .. } => self.close(&name, now, false),
