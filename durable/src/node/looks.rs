@@ -268,11 +268,16 @@ impl Looks {
                     **epoch != me && handled.iter().any(|handled| handled == name)
                 });
                 let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
-                *parts = shards::parts(name, me, &all);
+                let moved = shards::parts(name, me, &all);
+                // What a node has left lying is looked at without waiting for the next look.
+                self.soon |= moved.iter().any(|part| {
+                    let before = parts.iter().find(|before| before.shard == part.shard);
+                    before.is_none_or(|before| before.rank > part.rank)
+                });
+                *parts = moved;
             }
             self.nodes = nodes;
         }
-        self.soon |= first;
         vanished
     }
 

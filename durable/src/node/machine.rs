@@ -56,6 +56,8 @@ pub(crate) struct Node {
 enum Watching {
     Nothing,
     Join,
+    /// A join without queues.
+    Resign,
     Beat,
     Look,
     DeclareGone(Epoch),
@@ -201,18 +203,23 @@ impl Node {
             if self.stopping.is_none() {
                 self.membership.join_sent = true;
                 self.watching = Watching::Join;
-                let node = NewNode {
-                    epoch,
-                    name: self.name.clone(),
-                    queues: self.names.clone(),
-                };
-                self.send(now, StoreCall::Join(node), out);
+                let call = self.join(self.names.clone());
+                self.send(now, call, out);
             }
             return;
         }
         if now >= self.membership.next_beat {
             self.watching = Watching::Beat;
             return self.send(now, StoreCall::Beat(epoch), out);
+        }
+        if self
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| !stopping.resigned)
+        {
+            self.watching = Watching::Resign;
+            let call = self.join(Vec::new());
+            return self.send(now, call, out);
         }
         if self.stopping.is_none() {
             if let Some((silent, beat)) = self.membership.take_silent(now) {
@@ -234,6 +241,14 @@ impl Node {
             self.wake_at(Some(self.looks.next));
         }
         self.wake_at(Some(self.membership.next_beat));
+    }
+
+    fn join(&self, queues: Vec<Arc<str>>) -> StoreCall {
+        StoreCall::Join(NewNode {
+            epoch: self.membership.epoch,
+            name: self.name.clone(),
+            queues,
+        })
     }
 
     fn use_claims(&mut self, now: Mono, out: &mut Vec<Command>) {
@@ -320,6 +335,11 @@ impl Node {
                 self.membership.joined = true;
                 self.membership.next_beat = now;
                 self.looks.soon = true;
+            }
+            (Watching::Resign, Some(Ok(_))) => {
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.resigned = true;
+                }
             }
             (Watching::Beat, Some(Ok(Reply::Beat(Some(beat))))) => self.beat(now, call, beat),
             (Watching::Beat, Some(Ok(Reply::Beat(None)))) => self.gone(),

@@ -26,6 +26,7 @@ mod stopping;
 #[cfg(test)]
 mod tests;
 
+#[allow(unused_imports, reason = "the shell uses them")]
 pub(crate) use interface::{
     Command, Input, Lane, Mono, Near, NodeConfig, QueueConfig, Reply, Stopped, StoreCall,
 };

@@ -13,6 +13,8 @@ pub(super) struct Stopping {
     /// When the store is no longer waited for.
     pub(super) last: Mono,
     pub(super) stopped: Stopped,
+    /// Whether the others know that the node handles no queue any more.
+    pub(super) resigned: bool,
     pub(super) left: bool,
 }
 
@@ -23,6 +25,7 @@ impl Stopping {
             grace_end,
             last: grace_end.saturating_add(extra),
             stopped: Stopped::default(),
+            resigned: false,
             left: false,
         }
     }
