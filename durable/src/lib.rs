@@ -11,6 +11,7 @@ mod names;
 #[allow(dead_code, reason = "its state machine follows")]
 mod node;
 pub mod row;
+mod shard;
 pub mod store;
 mod sync;
 mod time;
@@ -18,6 +19,6 @@ mod time;
 pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
 pub use complete::{CompleteError, CompletesRun};
 pub use errors::{CallError, StartError};
-pub use memory::Memory;
+pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
 pub use time::{StoreTime, WallClock};
