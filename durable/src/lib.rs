@@ -12,6 +12,8 @@ mod names;
 mod node;
 pub mod row;
 mod shard;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod store;
 mod sync;
 mod time;
@@ -21,4 +23,10 @@ pub use complete::{CompleteError, CompletesRun};
 pub use errors::{CallError, StartError};
 pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use rusqlite;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use sqlite::Sqlite;
 pub use time::{StoreTime, WallClock};
