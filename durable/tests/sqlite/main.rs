@@ -2,3 +2,4 @@
 
 mod folder;
 mod same;
+mod within;
