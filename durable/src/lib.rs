@@ -13,7 +13,6 @@ mod event_sink;
 mod events;
 mod handler;
 mod late;
-mod link;
 mod memory;
 mod names;
 mod node;
@@ -21,11 +20,14 @@ mod panics;
 mod pending;
 mod plan;
 mod queue_options;
+mod reach;
 mod reader;
 mod retry;
 pub mod row;
 mod shard;
 mod shell;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod stats;
 mod stop_state;
 pub mod store;
@@ -49,6 +51,12 @@ pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
 pub use pending::Pending;
 pub use retry::Retry;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use rusqlite;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use sqlite::Sqlite;
 pub use stats::Stats;
 pub use stop_state::StopReport;
 pub use time::{StoreTime, WallClock};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 
 use crate::errors::CallError;
-use crate::link::{Link, Reach};
+use crate::reach::{Link, Reach};
 use crate::pending::{self, Pending, Reply};
 use crate::store::{Connection, StoreError};
 use crate::sync::Arc;

@@ -10,7 +10,7 @@ use tourbillon::{BuildError, Scheduler, Timer};
 
 use crate::events::Event;
 use crate::handler::Handler;
-use crate::link::{Link, Reach};
+use crate::reach::{Link, Reach};
 use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;

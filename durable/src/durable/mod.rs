@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::builder::{Builder, QueueBuilder};
 use crate::errors::StartError;
 use crate::event_sink::EventSink;
-use crate::link::Reach;
+use crate::reach::Reach;
 use crate::names::{self, Invalid};
 use crate::node::{Near, NodeConfig, QueueConfig};
 use crate::plan::Plan;

@@ -11,6 +11,11 @@ pub(crate) mod channel {
     };
 }
 
+#[cfg(feature = "sqlite")]
+pub(crate) mod thread {
+    pub(crate) use std::thread::sleep;
+}
+
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use super::batch::{self, WINDOW};
 use super::reply::Answering;
 use crate::errors::CallError;
-use crate::link::{Link, Reach};
+use crate::reach::{Link, Reach};
 use crate::stats::Counters;
 use crate::store::{Action, Answer, Call, StoreError, When};
 use crate::sync::Arc;
