@@ -99,7 +99,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
 
-    /// Adds a node. A second call with the same epoch changes nothing.
+    /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a node
+    /// that stops handles none, so that the others take its part at once.
     ///
     /// # Errors
     ///
@@ -285,7 +286,8 @@ pub enum Answer {
         /// Whether it waits for the end of a run of the same key.
         running: bool,
     },
-    /// The timer was cancelled. It has not started, and never will.
+    /// The timer was cancelled, and no run of it will start. None has started, except those that
+    /// failed before, and those of nodes that are gone.
     Cancelled {
         /// When it was due.
         due: StoreTime,
@@ -345,6 +347,20 @@ pub struct Page {
     pub after: Option<(StoreTime, String)>,
     /// The greatest number of timers.
     pub limit: u32,
+}
+
+impl Page {
+    /// The first timers of a queue, at most `limit`, whenever they are due.
+    #[must_use]
+    pub fn first(queue: &str, limit: u32) -> Self {
+        Page {
+            queue: queue.to_owned(),
+            from: StoreTime::from_micros(i64::MIN),
+            until: StoreTime::from_micros(i64::MAX),
+            after: None,
+            limit,
+        }
+    }
 }
 
 /// The numbers of timers of one queue.
