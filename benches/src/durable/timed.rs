@@ -1,0 +1,123 @@
+//! A store that counts the calls of a node, and how long its looks take.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tourbillon_durable::store::{
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
+    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Timed {
+    store: Arc<dyn Store>,
+    pub(crate) calls: Arc<Calls>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) beats: AtomicU64,
+    pub(crate) claims: AtomicU64,
+    pub(crate) settles: AtomicU64,
+    looks: Mutex<Vec<Duration>>,
+}
+
+impl Calls {
+    /// The durations of the looks since the last call.
+    pub(crate) fn take_looks(&self) -> Vec<Duration> {
+        std::mem::take(&mut *self.looks.lock().expect("no panic under the lock"))
+    }
+}
+
+impl Timed {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        let calls = Arc::new(Calls::default());
+        Timed { store, calls }
+    }
+}
+
+impl Store for Timed {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        Ok(Box::new(TimedConnection {
+            connection: self.store.connect()?,
+            calls: Arc::clone(&self.calls),
+        }))
+    }
+
+    fn writers(&self) -> usize {
+        self.store.writers()
+    }
+}
+
+struct TimedConnection {
+    connection: Box<dyn Connection>,
+    calls: Arc<Calls>,
+}
+
+impl Connection for TimedConnection {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+        self.connection.write(calls)
+    }
+
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.connection.get(queue, key)
+    }
+
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.connection.list(page)
+    }
+
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.connection.counts()
+    }
+
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        self.connection.dead(queue, after, limit)
+    }
+
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.connection.revive(letter)
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        self.connection.set_paused(queue, paused)
+    }
+
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
+        self.connection.join(node)
+    }
+
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        self.calls.beats.fetch_add(1, Ordering::Relaxed);
+        self.connection.beat(epoch)
+    }
+
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+        let start = Instant::now();
+        let sight = self.connection.look(look);
+        let took = start.elapsed();
+        let mut looks = self.calls.looks.lock().expect("no panic under the lock");
+        looks.push(took);
+        drop(looks);
+        sight
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.calls.claims.fetch_add(1, Ordering::Relaxed);
+        self.connection.claim(claim)
+    }
+
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+        self.calls.settles.fetch_add(1, Ordering::Relaxed);
+        self.connection.settle(settle)
+    }
+
+    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        self.connection.declare_gone(asking, epoch, beat)
+    }
+
+    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        self.connection.leave(epoch)
+    }
+}
