@@ -8,6 +8,11 @@ pub(crate) mod channel {
     pub(crate) use crossbeam_channel::{Receiver, Sender, unbounded};
 }
 
+#[cfg(feature = "sqlite")]
+pub(crate) mod thread {
+    pub(crate) use std::thread::sleep;
+}
+
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicI64, Ordering};
 }
