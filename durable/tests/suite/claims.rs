@@ -299,7 +299,7 @@ pub(crate) fn adoption_returns_a_run_whose_answer_was_lost(bench: &Bench) {
     adopting.adopt.push(lost.run.clone());
     for _ in 0..2 {
         let adopted = client.claim_of(&adopting);
-        assert_eq!(adopted.runs, [lost.clone()]);
+        assert_eq!(adopted.runs, std::slice::from_ref(&lost));
         assert_eq!(client.timer("k"), before);
     }
     // Beside a claim.

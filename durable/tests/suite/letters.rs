@@ -108,7 +108,7 @@ pub(crate) fn revive_leaves_a_timer_that_is_there(bench: &Bench) {
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
     client.leave(node);
     assert_eq!(revive(&mut client, letter.id), Revived::Exists);
-    assert_eq!(client.dead(), [letter.clone()]);
+    assert_eq!(client.dead(), std::slice::from_ref(&letter));
     client.call("k", Action::Cancel);
     assert!(matches!(
         revive(&mut client, letter.id),

@@ -233,7 +233,7 @@ pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Benc
         .map(|index| (names[index].clone(), index == 2))
         .collect();
     assert_eq!((seen, sight.cut), (expected, Vec::new()));
-    assert_eq!(keys(&mut client, other, four).1, true);
+    assert!(keys(&mut client, other, four).1);
     // A node that the store doesn't know runs nothing.
     let sight = client.look(Epoch(99), vec![range(QUEUE, shard)]);
     assert_eq!(sight.rows.len(), 3);
