@@ -190,3 +190,12 @@ mod memory {
         cases_of_the_clock! { crate::stores::memory }
     }
 }
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    cases! { crate::stores::sqlite }
+
+    mod clock {
+        cases_of_the_clock! { crate::stores::sqlite }
+    }
+}
