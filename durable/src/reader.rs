@@ -5,8 +5,8 @@ use std::fmt;
 use std::io;
 
 use crate::errors::CallError;
-use crate::reach::{Link, Reach};
 use crate::pending::{self, Pending, Reply};
+use crate::reach::{Link, Reach};
 use crate::store::{Connection, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -10,10 +10,10 @@ use tourbillon::{BuildError, Scheduler, Timer};
 
 use crate::events::Event;
 use crate::handler::Handler;
-use crate::reach::{Link, Reach};
 use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
+use crate::reach::{Link, Reach};
 use crate::store::{ClaimedRun, Outcome, Run, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -287,6 +287,8 @@ impl Shell {
                     next = receiver.try_recv().ok();
                 }
             }
+            let coming = self.node.coming();
+            self.runs.counters.coming.set(coming as u64);
             self.arm();
             next = Some(receiver.recv().ok()?);
         }

@@ -118,6 +118,11 @@ impl Node {
         self.membership.is_held(now)
     }
 
+    /// The number of timers that are due soon and are held in memory.
+    pub(crate) fn coming(&self) -> usize {
+        self.queues.iter().map(|queue| queue.coming.len()).sum()
+    }
+
     /// When the next step is due at the latest, even without an input. `None`: only with an input.
     pub(crate) fn next_wake(&self) -> Option<Mono> {
         self.wake

@@ -11,16 +11,13 @@ pub(crate) mod channel {
     };
 }
 
-#[cfg(feature = "sqlite")]
-pub(crate) mod thread {
-    pub(crate) use std::thread::sleep;
-}
-
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 }
 
 pub(crate) mod thread {
+    #[cfg(feature = "sqlite")]
+    pub(crate) use std::thread::sleep;
     pub(crate) use std::thread::{JoinHandle, Thread, current, park};
 
     /// Starts a thread with a name, for those who look at the threads of a process.
