@@ -256,14 +256,7 @@ pub(crate) fn a_node_that_was_declared_gone_claims_nothing_more(bench: &Bench) {
         // From here on everything may be claimed, and nothing that was claimed may settle.
         let taken: Vec<Run> = keys
             .iter()
-            .map(|key| {
-                loop {
-                    // A store may leave out what another call has locked.
-                    if let Some(claimed) = client.claim(other, &[key]).runs.pop() {
-                        break claimed.run;
-                    }
-                }
-            })
+            .map(|key| client.run_soon(bench, other, key).run)
             .collect();
         let lost = claimer.join().expect("no panic");
         for claimed in &lost {

@@ -81,6 +81,7 @@ pub(crate) fn pages_show_each_timer_once(bench: &Bench) {
             let Some(last) = timers.last() else { break };
             page.after = Some((last.due, last.key.clone()));
             paged.extend(timers);
+            assert!(paged.len() <= whole.len(), "a timer came twice");
         }
         assert_eq!(paged, whole, "pages of {limit}");
     }
