@@ -10,6 +10,8 @@ mod memory;
 mod names;
 #[allow(dead_code, reason = "its state machine follows")]
 mod node;
+#[cfg(feature = "postgres")]
+mod postgres;
 pub mod row;
 mod shard;
 pub mod store;
@@ -21,4 +23,6 @@ pub use complete::{CompleteError, CompletesRun};
 pub use errors::{CallError, StartError};
 pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, PostgresBuilder};
 pub use time::{StoreTime, WallClock};

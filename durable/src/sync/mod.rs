@@ -12,6 +12,21 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicI64, Ordering};
 }
 
+#[cfg(feature = "postgres")]
+pub(crate) mod thread {
+    pub(crate) use std::thread::JoinHandle;
+
+    /// Starts a thread with a name, for those who look at the threads of a process.
+    pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        std::thread::Builder::new()
+            .name(format!("durable-{name}"))
+            .spawn(run)
+    }
+}
+
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code
 /// that panics under it has not changed anything yet.
 #[derive(Debug, Default)]
