@@ -14,6 +14,8 @@ mod node;
 mod postgres;
 pub mod row;
 mod shard;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 pub mod store;
 mod sync;
 mod time;
@@ -24,5 +26,12 @@ pub use errors::{CallError, StartError};
 pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
 #[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use rusqlite;
+#[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
+pub use sqlite::Sqlite;
 pub use time::{StoreTime, WallClock};

@@ -45,7 +45,7 @@ const LIST: &str = timer!(
      t.cancelled, t.next_due, t.payload, l.live from tourbillon.timer t \
      cross join lateral (select t.claim is not null and exists ( \
      select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
-     where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2, $4) and t.due < $3 \
+     where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
      and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
      order by t.due, t.key limit $6) t cross join lateral (select t.live) l \
      order by t.due, t.key limit $6"
@@ -87,14 +87,14 @@ const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
      me as materialized (select exists ( \
      select from tourbillon.node where epoch = $1 and gone is null) as live) \
-     select 0::smallint, 0::bigint, null::text, (select now from clock), \
-     pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0::int, 0::int, false, null::text[], 0::smallint \
+     select 0, 0::bigint, null::text, (select now from clock), \
+     pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0, 0, false, null::text[] \
      union all \
-     select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues, 0 from tourbillon.node d where d.gone is null \
+     select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues from tourbillon.node d where d.gone is null \
      union all \
-     select 2, 0, q.name, null, 0, 0, 0, false, null, 0 from tourbillon.queue q where q.paused \
+     select 2, 0, q.name, null, 0, 0, 0, false, null from tourbillon.queue q where q.paused \
      union all \
-     select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null, r.shard \
+     select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null \
      from unnest($2::text[], $3::smallint[], $4::timestamptz[], $5::interval[], $6::interval[], $7::bigint[]) \
      with ordinality r(queue, shard, mark, ahead, overdue, seen, n) cross join lateral ( \
      select t.key, t.due, t.gen, t.attempt, t.crashes, \
@@ -123,6 +123,9 @@ const FORGET: &str = "delete from tourbillon.node d where d.gone < clock_timesta
 
 const LEAVE: &str =
     "update tourbillon.node set gone = clock_timestamp() where epoch = $1 and gone is null";
+
+/// A span that leads from now to a time that the server can show. No timer is that old.
+const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
 
 /// The least time of the server.
 const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
@@ -378,7 +381,7 @@ impl Connection for PostgresConnection {
             .iter()
             .map(|range| match range.until {
                 Offset::Ahead(span) => (Span(span), Span(Duration::ZERO)),
-                Offset::Overdue(span) => (Span(Duration::ZERO), Span(span)),
+                Offset::Overdue(span) => (Span(Duration::ZERO), Span(span.min(LONGEST_BACK))),
             })
             .unzip();
         // One more, which shows that the limit has cut the range.
@@ -671,7 +674,7 @@ fn sight(look: &Look, rows: &[Row]) -> Sight {
     let mut sight = Sight::default();
     let mut read = vec![0_u32; look.ranges.len()];
     for row in rows {
-        match row.get::<_, i16>(0) {
+        match row.get::<_, i32>(0) {
             0 => {
                 sight.now = time(row, 3);
                 sight.complete_below = Some(unsigned(row.get(4)));

@@ -8,15 +8,15 @@ pub(crate) mod channel {
     pub(crate) use crossbeam_channel::{Receiver, Sender, unbounded};
 }
 
-pub(crate) mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicI64, Ordering};
-}
-
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) mod thread {
+    #[cfg(feature = "postgres")]
     pub(crate) use std::thread::JoinHandle;
+    #[cfg(feature = "sqlite")]
+    pub(crate) use std::thread::sleep;
 
     /// Starts a thread with a name, for those who look at the threads of a process.
+    #[cfg(feature = "postgres")]
     pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>
     where
         F: FnOnce() + Send + 'static,
@@ -25,6 +25,10 @@ pub(crate) mod thread {
             .name(format!("durable-{name}"))
             .spawn(run)
     }
+}
+
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicI64, Ordering};
 }
 
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code

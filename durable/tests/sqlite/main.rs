@@ -1,0 +1,5 @@
+//! The store in a file of SQLite.
+
+mod folder;
+mod same;
+mod within;
