@@ -1,5 +1,6 @@
 //! What the calls of users do to a timer, in every state of it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tourbillon_durable::StoreTime;
@@ -802,22 +803,29 @@ pub(crate) fn numbers_of_any_length_keep_their_digits(bench: &Bench) {
 pub(crate) fn a_timer_keeps_its_shard(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
-    let mut used = std::collections::BTreeSet::new();
-    for number in 0..200 {
-        let key = format!("order:{number}");
-        let shard = client.due(&key);
-        used.insert(shard);
-        let answer = client.call(&key, reschedule(NOW));
-        assert!(matches!(answer, Answer::Moved { shard: s, .. } if s == shard));
-        assert_eq!(client.due(&key), shard);
-        assert_eq!(client.seen(node, &key).expect("it is due").shard, shard);
-    }
+    let keys: Vec<String> = (0..200).map(|number| format!("order:{number}")).collect();
+    let mut shards_of = |action: Action| -> Vec<u16> {
+        let calls = keys.iter().map(|key| call(QUEUE, key, action.clone()));
+        let answers = client.write(&calls.collect::<Vec<_>>());
+        let shard_of = |answer| match answer {
+            Answer::Scheduled { shard, .. } | Answer::Moved { shard, .. } => shard,
+            answer => panic!("{answer:?}"),
+        };
+        answers.into_iter().map(shard_of).collect()
+    };
+    let shards = shards_of(schedule(NOW));
+    assert_eq!(shards_of(reschedule(NOW)), shards);
+    assert_eq!(shards_of(schedule(NOW)), shards);
+    let used: BTreeSet<u16> = shards.iter().copied().collect();
     assert!(
         used.len() > 50,
         "200 keys lie in {} of {SHARDS} shards",
         used.len()
     );
     assert!(used.iter().all(|shard| *shard < SHARDS));
+    for (key, shard) in keys.iter().zip(shards).take(10) {
+        assert_eq!(client.seen(node, key).expect("it is due").shard, shard);
+    }
 }
 
 pub(crate) fn crashes_are_forgotten_by_a_new_timer(bench: &Bench) {

@@ -4,32 +4,41 @@ use std::time::Duration;
 
 use tourbillon_durable::StoreTime;
 use tourbillon_durable::store::{
-    Action, Epoch, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
+    Action, Answer, Epoch, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
 };
 
-use crate::client::{Bench, Client, NOW, QUEUE, ms, range, schedule};
+use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Schedules timers that lie in one shard, due at `from`, a microsecond later, and so on.
 fn in_one_shard(client: &mut Client, from: StoreTime, count: usize) -> (u16, Vec<String>) {
-    let mut keys = Vec::new();
-    let mut wanted = None;
-    for number in 0.. {
-        let key = format!("order:{number}");
-        let due = from + Duration::from_micros(keys.len() as u64);
-        let shard = client.due_at(&key, due);
-        match *wanted.get_or_insert(shard) == shard {
-            true => keys.push(key),
-            false => {
-                client.call(&key, Action::Cancel);
-            }
-        }
-        if keys.len() == count {
-            return (shard, keys);
-        }
+    // So many keys that some shard has enough of them.
+    let keys: Vec<String> = (0..=usize::from(SHARDS) * count)
+        .map(|number| format!("order:{number}"))
+        .collect();
+    let all = |action: Action| {
+        let calls = keys.iter().map(|key| call(QUEUE, key, action.clone()));
+        calls.collect::<Vec<_>>()
+    };
+    let mut shards: Vec<Vec<String>> = vec![Vec::new(); usize::from(SHARDS)];
+    let scheduled = client.write(&all(schedule(NOW)));
+    for (key, answer) in keys.iter().zip(scheduled) {
+        let Answer::Scheduled { shard, .. } = answer else {
+            panic!("{answer:?}");
+        };
+        shards[usize::from(shard)].push(key.clone());
     }
-    unreachable!()
+    client.write(&all(Action::Cancel));
+    let enough = shards.iter().position(|keys| keys.len() >= count);
+    let shard = enough.expect("the keys are more than the shards can have without");
+    let mut keys = shards.swap_remove(shard);
+    keys.truncate(count);
+    for (number, key) in keys.iter().enumerate() {
+        let due = from + Duration::from_micros(number as u64);
+        assert_eq!(usize::from(client.due_at(key, due)), shard);
+    }
+    (u16::try_from(shard).expect("there are few shards"), keys)
 }
 
 /// The keys that a node sees in a range, and whether its limit cut it.
@@ -212,9 +221,13 @@ pub(crate) fn a_range_begins_at_its_mark(bench: &Bench) {
 pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Bench) {
     let mut client = bench.client();
     let (node, other) = (client.join(1), client.join(2));
-    let base = client.now();
+    let base = client.now() + HOUR;
     let (shard, names) = in_one_shard(&mut client, base, 6);
-    bench.pass(ms(1));
+    // Due now, each a little later than the one before.
+    for key in &names {
+        client.call(key, Action::Reschedule { when: NOW });
+        bench.pass(ms(1));
+    }
     client.run(other, &names[0]);
     client.run(other, &names[1]);
     client.run(node, &names[2]);

@@ -195,6 +195,15 @@ mod memory {
     }
 }
 
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    cases! { crate::stores::sqlite }
+
+    mod clock {
+        cases_of_the_clock! { crate::stores::sqlite }
+    }
+}
+
 #[cfg(feature = "postgres")]
 mod postgres {
     cases! {

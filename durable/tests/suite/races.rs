@@ -63,7 +63,7 @@ pub(crate) fn each_timer_is_claimed_by_one_node(bench: &Bench) {
 }
 
 pub(crate) fn a_cancel_and_a_claim_agree(bench: &Bench) {
-    let keys = keys(300);
+    let keys = keys(120);
     schedule_all(&mut bench.client(), &keys);
     let start = Barrier::new(2);
     let (runs, answers) = thread::scope(|scope| {
@@ -121,7 +121,7 @@ pub(crate) fn a_cancel_and_a_claim_agree(bench: &Bench) {
 }
 
 pub(crate) fn a_schedule_and_a_settlement_lose_no_timer(bench: &Bench) {
-    let keys = keys(200);
+    let keys = keys(80);
     let mut client = bench.client();
     schedule_all(&mut client, &keys);
     let node = client.join(1);
@@ -160,7 +160,7 @@ pub(crate) fn a_schedule_and_a_settlement_lose_no_timer(bench: &Bench) {
 
 pub(crate) fn eight_writers_get_the_truth(bench: &Bench) {
     const WRITERS: usize = 8;
-    const ROUNDS: usize = 25;
+    const ROUNDS: usize = 10;
     let start = Barrier::new(WRITERS);
     thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -232,7 +232,7 @@ pub(crate) fn replacements_of_one_key_form_a_chain(bench: &Bench) {
 }
 
 pub(crate) fn a_node_that_was_declared_gone_claims_nothing_more(bench: &Bench) {
-    let keys = keys(100);
+    let keys = keys(60);
     let mut client = bench.client();
     schedule_all(&mut client, &keys);
     let (node, other) = (client.join(1), client.join(2));
