@@ -99,7 +99,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
 
-    /// Adds a node. A second call with the same epoch changes nothing.
+    /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a node
+    /// that stops handles none, so that the others take its part at once.
     ///
     /// # Errors
     ///
