@@ -1,0 +1,6 @@
+//! What the store in PostgreSQL has beyond the suite of all stores.
+
+#[path = "../kit/postgres.rs"]
+mod cluster;
+
+mod stress;
