@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Action, Answer, Epoch, Outcome, Settled};
+use crate::store::{Action, Answer, Epoch, Outcome, Settled, Timer};
 use crate::time::StoreTime;
 
 /// A timer as it lies in the table. Its queue and key are its place there.
@@ -399,4 +399,47 @@ pub fn settle(row: Row, outcome: &Outcome, moment: &mut Moment<'_>) -> (Change, 
 
 fn later(now: StoreTime, span: Duration) -> StoreTime {
     (now + span).min(StoreTime::LATEST)
+}
+
+/// Turns a dead letter into the timer of its key, due now. `None` if there is a timer already, which
+/// is left as it is.
+pub fn revive(
+    row: Option<Row>,
+    shard: u16,
+    payload: Box<str>,
+    moment: &mut Moment<'_>,
+) -> Option<Row> {
+    match standing(row, moment) {
+        Standing::Absent => {
+            let generation = (moment.generation)();
+            Some(fresh(shard, moment.now, generation, payload))
+        }
+        Standing::Free(_) | Standing::Held(..) => None,
+    }
+}
+
+/// Returns the timer that users read. `None` if a gone node has left it behind cancelled.
+///
+/// A row that a gone node holds is shown as one that nobody runs, at the place where it lies: it is
+/// promoted, and its crash counted, by the next call that writes. So a list can go through the table
+/// in the order of the column `due`.
+#[must_use]
+pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool) -> Option<Timer> {
+    let hold = row.claim.filter(|hold| is_live(hold.epoch));
+    if row.cancelled && hold.is_none() {
+        return None;
+    }
+    Some(Timer {
+        queue: queue.to_owned(),
+        key: key.to_owned(),
+        due: row.due,
+        planned: row.planned,
+        attempt: row.attempt,
+        fails: row.fails,
+        crashes: row.crashes,
+        running: hold.map(|hold| hold.since),
+        cancelled: row.cancelled,
+        next_due: row.successor.as_ref().map(|successor| successor.due),
+        payload: row.payload.clone().into(),
+    })
 }

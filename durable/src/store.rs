@@ -347,6 +347,20 @@ pub struct Page {
     pub limit: u32,
 }
 
+impl Page {
+    /// The first timers of a queue, at most `limit`, whenever they are due.
+    #[must_use]
+    pub fn first(queue: &str, limit: u32) -> Self {
+        Page {
+            queue: queue.to_owned(),
+            from: StoreTime::from_micros(i64::MIN),
+            until: StoreTime::from_micros(i64::MAX),
+            after: None,
+            limit,
+        }
+    }
+}
+
 /// The numbers of timers of one queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]

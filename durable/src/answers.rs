@@ -1,0 +1,185 @@
+//! What calls answer, in the time of the system.
+
+use std::time::SystemTime;
+
+use crate::errors::CallError;
+use crate::store::Answer;
+
+/// The answer to a [`schedule`](crate::Durable::schedule).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Scheduled {
+    /// When the timer is due, by the store's clock.
+    pub due: SystemTime,
+    /// When the timer that it replaced was due. That one will not run.
+    pub replaced: Option<SystemTime>,
+    /// Whether a run of the same key is under way. The new timer starts after it.
+    pub running: bool,
+}
+
+/// The answer to a [`schedule_if_absent`](crate::Durable::schedule_if_absent).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum IfAbsent {
+    /// There was no timer with the key, and now there is.
+    Scheduled(Scheduled),
+    /// There is one, which was left as it is.
+    #[non_exhaustive]
+    Exists {
+        /// When it is due, or was due if it runs.
+        due: SystemTime,
+        /// Whether it runs.
+        running: bool,
+    },
+}
+
+impl IfAbsent {
+    /// Whether this call has scheduled the timer.
+    #[must_use]
+    pub fn is_scheduled(&self) -> bool {
+        matches!(self, IfAbsent::Scheduled(_))
+    }
+}
+
+/// The answer to a [`reschedule`](crate::Durable::reschedule).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Moved {
+    /// The timer runs at the new time only.
+    #[non_exhaustive]
+    Moved {
+        /// When it was due.
+        from: SystemTime,
+        /// When it is due now.
+        to: SystemTime,
+        /// Whether it waits for the end of a run of the same key.
+        running: bool,
+    },
+    /// The timer runs, and nothing was changed.
+    #[non_exhaustive]
+    Running {
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// Since when a node has been running it, by the store's clock.
+        since: SystemTime,
+    },
+    /// There is no such timer.
+    NotFound,
+}
+
+impl Moved {
+    /// Whether the timer was moved.
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        matches!(self, Moved::Moved { .. })
+    }
+}
+
+/// The answer to a [`cancel`](crate::Durable::cancel).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The timer has not started with this due time, and never will.
+    #[non_exhaustive]
+    Cancelled {
+        /// When it was due.
+        due: SystemTime,
+    },
+    /// The timer runs. No other run follows, whatever becomes of this one.
+    #[non_exhaustive]
+    Running {
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// Since when a node has been running it, by the store's clock.
+        since: SystemTime,
+    },
+    /// There is no such timer.
+    NotFound,
+}
+
+impl Cancelled {
+    /// Whether the timer was cancelled before it started.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Cancelled::Cancelled { .. })
+    }
+}
+
+/// An answer of a store in the form of the call that it belongs to.
+#[allow(dead_code, reason = "the calls that need it follow")]
+pub(crate) trait FromAnswer: Sized {
+    fn from_answer(answer: Answer) -> Option<Self>;
+
+    /// Takes an answer of a store. One that does not belong to the call is an error of the store.
+    fn take(answer: Answer) -> Result<Self, CallError> {
+        Self::from_answer(answer).ok_or_else(|| {
+            CallError::Unknown(format!(
+                "the store gave the answer of another call: {answer:?}"
+            ))
+        })
+    }
+}
+
+impl FromAnswer for Scheduled {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Scheduled {
+                due,
+                replaced,
+                running,
+                ..
+            } => Some(Scheduled {
+                due: due.into(),
+                replaced: replaced.map(Into::into),
+                running,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl FromAnswer for IfAbsent {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Exists { due, running } => Some(IfAbsent::Exists {
+                due: due.into(),
+                running,
+            }),
+            answer => Scheduled::from_answer(answer).map(IfAbsent::Scheduled),
+        }
+    }
+}
+
+impl FromAnswer for Moved {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Moved {
+                from, to, running, ..
+            } => Some(Moved::Moved {
+                from: from.into(),
+                to: to.into(),
+                running,
+            }),
+            Answer::Running { attempt, since } => Some(Moved::Running {
+                attempt,
+                since: since.into(),
+            }),
+            Answer::NotFound => Some(Moved::NotFound),
+            _ => None,
+        }
+    }
+}
+
+impl FromAnswer for Cancelled {
+    fn from_answer(answer: Answer) -> Option<Self> {
+        match answer {
+            Answer::Cancelled { due } => Some(Cancelled::Cancelled { due: due.into() }),
+            Answer::Running { attempt, since } => Some(Cancelled::Running {
+                attempt,
+                since: since.into(),
+            }),
+            Answer::NotFound => Some(Cancelled::NotFound),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Why calls fail.
+
+use std::fmt;
+
+use crate::names::Invalid;
+use crate::store::{Refusal, StoreError};
+
+/// The reason why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The arguments are refused. Nothing was sent to the store.
+    Invalid(Invalid),
+    /// The store can't be reached, or is busy, and the call was not carried out. It may be repeated.
+    Unavailable(String),
+    /// The store's answer was lost: the call may have been carried out. To repeat a schedule re-arms
+    /// the key; that is harmless unless the timer has run meanwhile, and
+    /// [`schedule_if_absent`](crate::Durable::schedule_if_absent) or
+    /// [`get`](crate::Durable::get) tell.
+    Unknown(String),
+    /// The store refused the call and did not carry it out. The same call will be refused again.
+    Refused(String),
+    /// The timers have been [stopped](crate::Durable::stop), and the call was not carried out.
+    Stopped,
+}
+
+impl CallError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, CallError::Unavailable(_) | CallError::Unknown(_))
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::Invalid(invalid) => invalid.fmt(f),
+            CallError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
+            CallError::Unknown(why) => write!(
+                f,
+                "the store's answer was lost, and the call may have been carried out: {why}"
+            ),
+            CallError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+            CallError::Stopped => f.write_str("the timers have been stopped"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CallError::Invalid(invalid) => Some(invalid),
+            _ => None,
+        }
+    }
+}
+
+impl From<Invalid> for CallError {
+    fn from(invalid: Invalid) -> Self {
+        CallError::Invalid(invalid)
+    }
+}
+
+impl From<StoreError> for CallError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(why) => CallError::Unavailable(why),
+            StoreError::Unknown(why) => CallError::Unknown(why),
+            StoreError::Refused(why) => CallError::Refused(why),
+        }
+    }
+}
+
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> Self {
+        CallError::Refused(refusal.0)
+    }
+}
+
+/// The reason why timers can't be started.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The name of a queue is refused.
+    Queue(Invalid),
+    /// Two handlers have this queue.
+    SameQueue(String),
+    /// An option has a value that is not allowed. The text has the value and the valid range.
+    Option(String),
+    /// The store can't be reached, or refuses.
+    Store(StoreError),
+    /// A thread could not be started.
+    Spawn(std::io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Queue(invalid) => invalid.fmt(f),
+            StartError::SameQueue(queue) => {
+                write!(f, "two handlers for the queue {queue:?}: keep one")
+            }
+            StartError::Option(what) => f.write_str(what),
+            StartError::Store(error) => error.fmt(f),
+            StartError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StartError::Queue(invalid) => Some(invalid),
+            StartError::Store(error) => Some(error),
+            StartError::Spawn(error) => Some(error),
+            StartError::SameQueue(_) | StartError::Option(_) => None,
+        }
+    }
+}

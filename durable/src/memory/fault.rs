@@ -1,0 +1,166 @@
+//! Faults that tests inject into the store in memory.
+
+use std::fmt;
+
+use crate::store::{Call, Claim, Epoch, Look, NewNode, Page, Settle, StoreError};
+use crate::sync::{Arc, Condvar, Mutex};
+
+/// A call to a [`Memory`](crate::Memory) that has not been carried out yet.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum MemoryCall<'a> {
+    /// [`Store::connect`](crate::store::Store::connect).
+    Connect,
+    /// [`Connection::write`](crate::store::Connection::write).
+    Write(&'a [Call]),
+    /// [`Connection::get`](crate::store::Connection::get).
+    Get {
+        /// The queue.
+        queue: &'a str,
+        /// The key.
+        key: &'a str,
+    },
+    /// [`Connection::list`](crate::store::Connection::list).
+    List(&'a Page),
+    /// [`Connection::counts`](crate::store::Connection::counts).
+    Counts,
+    /// [`Connection::dead`](crate::store::Connection::dead).
+    Dead {
+        /// The queue.
+        queue: &'a str,
+        /// Dead letters with a greater number are read.
+        after: i64,
+        /// The greatest number of dead letters.
+        limit: u32,
+    },
+    /// [`Connection::revive`](crate::store::Connection::revive), of this dead letter.
+    Revive(i64),
+    /// [`Connection::set_paused`](crate::store::Connection::set_paused).
+    SetPaused {
+        /// The queue.
+        queue: &'a str,
+        /// Whether it is to be paused.
+        paused: bool,
+    },
+    /// [`Connection::join`](crate::store::Connection::join).
+    Join(&'a NewNode),
+    /// [`Connection::beat`](crate::store::Connection::beat).
+    Beat(Epoch),
+    /// [`Connection::look`](crate::store::Connection::look).
+    Look(&'a Look),
+    /// [`Connection::claim`](crate::store::Connection::claim).
+    Claim(&'a Claim),
+    /// [`Connection::settle`](crate::store::Connection::settle).
+    Settle(&'a Settle),
+    /// [`Connection::declare_gone`](crate::store::Connection::declare_gone).
+    DeclareGone {
+        /// The node that asks.
+        asking: Epoch,
+        /// The node that was silent.
+        epoch: Epoch,
+        /// Its last beat.
+        beat: i64,
+    },
+    /// [`Connection::leave`](crate::store::Connection::leave).
+    Leave(Epoch),
+}
+
+/// What happens to a call.
+#[non_exhaustive]
+pub enum Fault {
+    /// The call is carried out.
+    None,
+    /// The call is not carried out, and fails.
+    Fail(StoreError),
+    /// The call is carried out, and its answer is lost: the caller gets this error.
+    LoseAnswer(StoreError),
+    /// The call hangs until [`Memory::heal`](crate::Memory::heal), and is carried out then.
+    Hang,
+    /// The call is carried out, and hangs until [`Memory::heal`](crate::Memory::heal) before it
+    /// returns its answer.
+    HangAfter,
+    /// The call is carried out. Then this function runs, on the caller's thread and without a lock,
+    /// before the call returns.
+    Then(Box<dyn FnOnce() + Send>),
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::None => f.write_str("None"),
+            Fault::Fail(error) => f.debug_tuple("Fail").field(error).finish(),
+            Fault::LoseAnswer(error) => f.debug_tuple("LoseAnswer").field(error).finish(),
+            Fault::Hang => f.write_str("Hang"),
+            Fault::HangAfter => f.write_str("HangAfter"),
+            Fault::Then(_) => f.debug_tuple("Then").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// A function that decides the fault of each call.
+type Injected = dyn Fn(&MemoryCall<'_>) -> Fault + Send + Sync;
+
+/// The faults of one store.
+#[derive(Default)]
+pub(super) struct Faults {
+    injected: Mutex<Option<Arc<Injected>>>,
+    /// The number of times that the store was healed.
+    heals: Mutex<u64>,
+    healed: Condvar,
+}
+
+impl Faults {
+    pub(super) fn inject(&self, fault: Arc<Injected>) {
+        // The old function is dropped after the lock was released: it is user code.
+        let old = self.injected.lock().replace(fault);
+        drop(old);
+    }
+
+    pub(super) fn heal(&self) {
+        let old = self.injected.lock().take();
+        *self.heals.lock() += 1;
+        self.healed.notify_all();
+        drop(old);
+    }
+
+    /// Makes a call, as the injected function says.
+    pub(super) fn apply<T>(
+        &self,
+        call: &MemoryCall<'_>,
+        execute: impl FnOnce() -> T,
+    ) -> Result<T, StoreError> {
+        // Read before the function is asked: a later heal ends what it orders.
+        let heals = *self.heals.lock();
+        let injected = self.injected.lock().clone();
+        let fault = injected.map_or(Fault::None, |injected| injected(call));
+        match fault {
+            Fault::None => Ok(execute()),
+            Fault::Fail(error) => Err(error),
+            Fault::LoseAnswer(error) => {
+                execute();
+                Err(error)
+            }
+            Fault::Hang => {
+                self.wait_for_heal(heals);
+                Ok(execute())
+            }
+            Fault::HangAfter => {
+                let answer = execute();
+                self.wait_for_heal(heals);
+                Ok(answer)
+            }
+            Fault::Then(then) => {
+                let answer = execute();
+                then();
+                Ok(answer)
+            }
+        }
+    }
+
+    fn wait_for_heal(&self, heals: u64) {
+        let mut now = self.heals.lock();
+        while *now == heals {
+            now = self.healed.wait(now);
+        }
+    }
+}

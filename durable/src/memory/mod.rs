@@ -1,0 +1,231 @@
+//! A store in the memory of one process.
+
+mod fault;
+mod state;
+
+use std::fmt;
+
+use self::state::State;
+use crate::store::{
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
+    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+};
+use crate::sync::{Arc, Mutex};
+use crate::time::{StoreTime, WallClock};
+
+pub use self::fault::{Fault, MemoryCall};
+
+/// A store in the memory of one process, for tests and simulations.
+///
+/// Its timers end with the process. Apart from that it keeps every rule of the other stores. Clones
+/// share one store, so several nodes of one process may use it, and a node that is dropped without a
+/// stop is a crash. Tests can move its [clock](Memory::with_clock) and
+/// [inject](Memory::inject) faults.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::store::{Action, Answer, Call, Store, When};
+/// use tourbillon_durable::{Memory, StoreTime, WallClock};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let clock = WallClock::manual(StoreTime::from_micros(0));
+/// let store = Memory::with_clock(clock.clone());
+/// let mut connection = store.connect()?;
+/// let action = Action::Schedule {
+///     when: When::In(Duration::from_secs(60)),
+///     payload: "{}".into(),
+/// };
+/// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };
+/// let answers = connection.write(&[call])?;
+/// assert!(matches!(answers[0], Ok(Answer::Scheduled { replaced: None, .. })));
+///
+/// clock.advance(Duration::from_secs(60));
+/// assert_eq!(store.connect()?.counts()?[0].overdue, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Memory(Arc<Shared>);
+
+/// What the clones of a store share.
+struct Shared {
+    clock: WallClock,
+    state: Mutex<State>,
+    faults: fault::Faults,
+}
+
+impl Memory {
+    /// Creates an empty store on the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Memory::with_clock(WallClock::system())
+    }
+
+    /// Creates an empty store on this clock, which may be a manual one.
+    #[must_use]
+    pub fn with_clock(clock: WallClock) -> Self {
+        Memory(Arc::new(Shared {
+            clock,
+            state: Mutex::new(State::default()),
+            faults: fault::Faults::default(),
+        }))
+    }
+
+    /// Calls `fault` before each call from now on. Its result decides what happens to the call.
+    ///
+    /// `fault` runs on the caller's thread without a lock. So it may block, call this store, and
+    /// replace itself. It takes the place of the function that was injected before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::store::{Store, StoreError};
+    /// use tourbillon_durable::{Fault, Memory, MemoryCall};
+    ///
+    /// # fn main() -> Result<(), StoreError> {
+    /// let store = Memory::new();
+    /// let mut connection = store.connect()?;
+    /// store.inject(|call| match call {
+    ///     MemoryCall::SetPaused { .. } => Fault::LoseAnswer(StoreError::Unknown("cut".into())),
+    ///     _ => Fault::None,
+    /// });
+    /// assert!(connection.set_paused("pay-by", true).is_err());
+    /// assert!(connection.counts()?[0].paused);
+    ///
+    /// store.heal();
+    /// connection.set_paused("pay-by", false)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn inject(&self, fault: impl Fn(&MemoryCall<'_>) -> Fault + Send + Sync + 'static) {
+        self.0.faults.inject(Arc::new(fault));
+    }
+
+    /// Ends the injection of faults. Calls that [hang](Fault::Hang) go on.
+    pub fn heal(&self) {
+        self.0.faults.heal();
+    }
+
+    /// Makes a call, as the injected fault says. The clock is read once, under the lock.
+    fn call<T>(
+        &self,
+        call: &MemoryCall<'_>,
+        execute: impl FnOnce(&mut State, StoreTime) -> T,
+    ) -> Result<T, StoreError> {
+        self.0.faults.apply(call, || {
+            let mut state = self.0.state.lock();
+            let now = self.0.clock.now();
+            execute(&mut state, now)
+        })
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory::new()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("clock", &self.0.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for Memory {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        let connection: Box<dyn Connection> = Box::new(self.clone());
+        self.0.faults.apply(&MemoryCall::Connect, || connection)
+    }
+}
+
+impl Connection for Memory {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+        let answers = self.call(&MemoryCall::Write(calls), |state, now| {
+            state.write(calls, now)
+        })?;
+        Ok(answers.into_iter().map(Ok).collect())
+    }
+
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.call(&MemoryCall::Get { queue, key }, |state, _| {
+            state.get(queue, key)
+        })
+    }
+
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.call(&MemoryCall::List(page), |state, _| state.list(page))
+    }
+
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.call(&MemoryCall::Counts, |state, now| state.counts(now))
+    }
+
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        let call = MemoryCall::Dead {
+            queue,
+            after,
+            limit,
+        };
+        self.call(&call, |state, _| state.dead(queue, after, limit))
+    }
+
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.call(&MemoryCall::Revive(letter), |state, now| {
+            state.revive(letter, now)
+        })
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        self.call(&MemoryCall::SetPaused { queue, paused }, |state, _| {
+            state.set_paused(queue, paused);
+        })
+    }
+
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
+        self.call(&MemoryCall::Join(node), |state, _| state.join(node))
+    }
+
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        self.call(&MemoryCall::Beat(epoch), |state, now| {
+            state.beat(epoch, now)
+        })
+    }
+
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+        self.call(&MemoryCall::Look(look), |state, now| state.look(look, now))
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.call(&MemoryCall::Claim(claim), |state, now| {
+            state.claim(claim, now)
+        })
+    }
+
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+        self.call(&MemoryCall::Settle(settle), |state, now| {
+            state.settle(settle, now)
+        })
+    }
+
+    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        let call = MemoryCall::DeclareGone {
+            asking,
+            epoch,
+            beat,
+        };
+        self.call(&call, |state, now| {
+            state.declare_gone(asking, epoch, beat, now)
+        })
+    }
+
+    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        self.call(&MemoryCall::Leave(epoch), |state, now| {
+            state.leave(epoch, now);
+        })
+    }
+}

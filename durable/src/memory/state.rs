@@ -1,0 +1,493 @@
+//! The tables of the store in memory. All calls happen under one lock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Duration;
+
+use crate::row::{self, Change, Claiming, Moment, Row};
+use crate::shard;
+use crate::store::{
+    Answer, Beat, Call, Claim, Claimed, ClaimedRun, DeadLetter, Epoch, Horizon, Look, NewNode,
+    Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle, Settled, Settlement,
+    Sight, Timer,
+};
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// The time for which a gone node is kept.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Everything that is stored.
+#[derive(Default)]
+pub(super) struct State {
+    queues: BTreeMap<Arc<str>, Queue>,
+    nodes: BTreeMap<Epoch, Node>,
+    /// The dead letters, by their numbers.
+    letters: BTreeMap<i64, DeadLetter>,
+    paused: BTreeSet<String>,
+    /// The last generation. All keys share one sequence.
+    generation: i64,
+    /// The number of the last dead letter.
+    letter: i64,
+    /// The number of the last write: what a [`Horizon`] counts.
+    writes: u64,
+}
+
+/// The timers of one queue.
+#[derive(Default)]
+struct Queue {
+    rows: BTreeMap<Arc<str>, Row>,
+    /// The order in which nodes look at them. It has exactly one entry for each row.
+    order: BTreeSet<(u16, StoreTime, Arc<str>)>,
+}
+
+/// A node, gone or not.
+struct Node {
+    beat: i64,
+    queues: Vec<Arc<str>>,
+    gone: Option<StoreTime>,
+}
+
+type Nodes = BTreeMap<Epoch, Node>;
+
+fn is_live(nodes: &Nodes, epoch: Epoch) -> bool {
+    nodes.get(&epoch).is_some_and(|node| node.gone.is_none())
+}
+
+impl Queue {
+    fn put(&mut self, key: &str, row: Row) {
+        let key = match self.rows.get_key_value(key) {
+            Some((key, old)) => {
+                let key = Arc::clone(key);
+                self.order.remove(&(old.shard, old.due, Arc::clone(&key)));
+                key
+            }
+            None => Arc::from(key),
+        };
+        self.order.insert((row.shard, row.due, Arc::clone(&key)));
+        self.rows.insert(key, row);
+    }
+
+    fn delete(&mut self, key: &str) {
+        if let Some((key, row)) = self.rows.remove_entry(key) {
+            self.order.remove(&(row.shard, row.due, key));
+        }
+    }
+
+    /// The timers of a shard that are due at `from` or later and before `until`, in order.
+    fn due(
+        &self,
+        shard: u16,
+        from: StoreTime,
+        until: StoreTime,
+    ) -> impl Iterator<Item = (&Arc<str>, &Row)> {
+        // The empty key is less than all others. A range that ends before it begins would panic.
+        let entry = |due| (shard, due, Arc::from(""));
+        let bounds = (
+            Bound::Included(entry(from)),
+            Bound::Excluded(entry(until.max(from))),
+        );
+        let bounds = (from < until).then_some(bounds);
+        bounds
+            .into_iter()
+            .flat_map(|bounds| self.order.range(bounds))
+            .filter_map(|(_, _, key)| self.rows.get_key_value(key))
+    }
+}
+
+impl State {
+    // === users ===
+
+    pub(super) fn write(&mut self, calls: &[Call], now: StoreTime) -> Vec<Answer> {
+        self.writes += 1;
+        calls.iter().map(|call| self.apply(call, now)).collect()
+    }
+
+    fn apply(&mut self, call: &Call, now: StoreTime) -> Answer {
+        let row = self.row(&call.queue, &call.key).cloned();
+        let (nodes, last) = (&self.nodes, &mut self.generation);
+        let mut moment = Moment {
+            now,
+            is_live: &|epoch| is_live(nodes, epoch),
+            generation: &mut || {
+                *last += 1;
+                *last
+            },
+        };
+        let shard = shard::of_key(&call.key);
+        let (change, answer) = row::apply(row, shard, call.action.clone(), &mut moment);
+        self.change(&call.queue, &call.key, change, now);
+        answer
+    }
+
+    pub(super) fn get(&self, queue: &str, key: &str) -> Option<Timer> {
+        let row = self.row(queue, key)?;
+        row::timer(queue, key, row, &|epoch| is_live(&self.nodes, epoch))
+    }
+
+    pub(super) fn list(&self, page: &Page) -> Vec<Timer> {
+        let Some(queue) = self.queues.get(page.queue.as_str()) else {
+            return Vec::new();
+        };
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let is_live = |epoch| is_live(&self.nodes, epoch);
+        let mut timers = Vec::new();
+        // The page has no more of a shard than the page's limit.
+        for shard in 0..SHARDS {
+            let after = page.after.as_ref();
+            let from = after.map_or(page.from, |(due, _)| page.from.max(*due));
+            let rows = queue
+                .due(shard, from, page.until)
+                .filter(|(key, row)| {
+                    after.is_none_or(|(due, last)| (row.due, &***key) > (*due, last.as_str()))
+                })
+                .filter_map(|(key, row)| row::timer(&page.queue, key, row, &is_live));
+            timers.extend(rows.take(limit));
+        }
+        timers.sort_unstable_by(|a, b| (a.due, &a.key).cmp(&(b.due, &b.key)));
+        timers.truncate(limit);
+        timers
+    }
+
+    pub(super) fn counts(&self, now: StoreTime) -> Vec<QueueCounts> {
+        let mut counts: BTreeMap<&str, QueueCounts> = BTreeMap::new();
+        for (name, queue) in &self.queues {
+            for row in queue.rows.values() {
+                let held = row
+                    .claim
+                    .is_some_and(|hold| is_live(&self.nodes, hold.epoch));
+                if row.cancelled && !held {
+                    continue;
+                }
+                let counts = counts.entry(name).or_default();
+                match (held, row.due <= now) {
+                    (true, _) => counts.running += 1,
+                    (false, true) => counts.overdue += 1,
+                    (false, false) => counts.waiting += 1,
+                }
+            }
+        }
+        for letter in self.letters.values() {
+            counts.entry(&letter.queue).or_default().dead += 1;
+        }
+        for queue in &self.paused {
+            counts.entry(queue).or_default().paused = true;
+        }
+        let named = counts.into_iter().map(|(queue, counts)| QueueCounts {
+            queue: queue.to_owned(),
+            ..counts
+        });
+        named.collect()
+    }
+
+    pub(super) fn dead(&self, queue: &str, after: i64, limit: u32) -> Vec<DeadLetter> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.letters
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .map(|(_, letter)| letter)
+            .filter(|letter| letter.queue == queue)
+            .take(limit)
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn revive(&mut self, letter: i64, now: StoreTime) -> Revived {
+        let Some(found) = self.letters.get(&letter) else {
+            return Revived::NotFound;
+        };
+        let (queue, key) = (found.queue.clone(), found.key.clone());
+        let payload = found.payload.clone().into_boxed_str();
+        let row = self.row(&queue, &key).cloned();
+        let (nodes, last) = (&self.nodes, &mut self.generation);
+        let mut moment = Moment {
+            now,
+            is_live: &|epoch| is_live(nodes, epoch),
+            generation: &mut || {
+                *last += 1;
+                *last
+            },
+        };
+        let Some(row) = row::revive(row, shard::of_key(&key), payload, &mut moment) else {
+            return Revived::Exists;
+        };
+        self.writes += 1;
+        self.letters.remove(&letter);
+        self.change(&queue, &key, Change::Put(row), now);
+        Revived::Revived { queue, key }
+    }
+
+    pub(super) fn set_paused(&mut self, queue: &str, paused: bool) {
+        self.writes += 1;
+        match paused {
+            true => self.paused.insert(queue.to_owned()),
+            false => self.paused.remove(queue),
+        };
+    }
+
+    // === nodes ===
+
+    pub(super) fn join(&mut self, node: &NewNode) {
+        self.writes += 1;
+        self.nodes.entry(node.epoch).or_insert_with(|| Node {
+            beat: 0,
+            queues: node.queues.clone(),
+            gone: None,
+        });
+    }
+
+    pub(super) fn beat(&mut self, epoch: Epoch, now: StoreTime) -> Option<Beat> {
+        let horizon = self.horizon(now);
+        let node = self.nodes.get_mut(&epoch)?;
+        if node.gone.is_some() {
+            return None;
+        }
+        node.beat += 1;
+        Some(Beat { now, horizon })
+    }
+
+    /// Takes the number of a write. The clock was read before, and the lock keeps others away.
+    fn horizon(&mut self, now: StoreTime) -> Option<Horizon> {
+        self.writes += 1;
+        Some(Horizon {
+            number: self.writes,
+            at: now,
+        })
+    }
+
+    pub(super) fn look(&self, look: &Look, now: StoreTime) -> Sight {
+        let mut sight = Sight {
+            now,
+            // All writes so far are in this sight.
+            complete_below: Some(self.writes + 1),
+            paused: self.paused.iter().cloned().collect(),
+            ..Sight::default()
+        };
+        for (index, range) in look.ranges.iter().enumerate() {
+            if self.look_at(range, look.epoch, now, &mut sight.rows) {
+                sight.cut.push(index);
+            }
+        }
+        let live = self.nodes.iter().filter(|(_, node)| node.gone.is_none());
+        let seen = live.map(|(epoch, node)| SeenNode {
+            epoch: *epoch,
+            beat: node.beat,
+            queues: node
+                .queues
+                .iter()
+                .map(|queue| (**queue).to_owned())
+                .collect(),
+        });
+        sight.nodes = seen.collect();
+        sight
+    }
+
+    /// Adds the timers of a range, and returns whether its limit has cut it.
+    fn look_at(&self, range: &Range, epoch: Epoch, now: StoreTime, rows: &mut Vec<Seen>) -> bool {
+        let Some(queue) = self.queues.get(&range.queue) else {
+            return false;
+        };
+        let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
+        let mut left = range.limit;
+        for (key, row) in queue.due(range.shard, from, range.until.from(now)) {
+            let holder = row.claim.map(|hold| hold.epoch);
+            let holder = holder.filter(|holder| is_live(&self.nodes, *holder));
+            if holder.is_some_and(|holder| holder != epoch) {
+                continue;
+            }
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            rows.push(Seen {
+                queue: Arc::clone(&range.queue),
+                key: Box::from(&**key),
+                shard: row.shard,
+                due: row.due,
+                generation: row.generation,
+                attempt: row.attempt,
+                crashes: row.crashes,
+                mine: holder.is_some(),
+            });
+        }
+        false
+    }
+
+    pub(super) fn claim(&mut self, claim: &Claim, now: StoreTime) -> Claimed {
+        let mut claimed = Claimed {
+            now,
+            ..Claimed::default()
+        };
+        if !is_live(&self.nodes, claim.epoch) {
+            claimed.gone = true;
+            return claimed;
+        }
+        claimed.horizon = self.horizon(now);
+        if now >= claim.deadline {
+            return claimed;
+        }
+        for wanted in &claim.timers {
+            if self.paused.contains(&*wanted.queue) {
+                continue;
+            }
+            let Some(row) = self.row(&wanted.queue, &wanted.key).cloned() else {
+                continue;
+            };
+            let nodes = &self.nodes;
+            let moment = Moment {
+                now,
+                is_live: &|epoch| is_live(nodes, epoch),
+                generation: &mut || unreachable!("a claim makes no generation"),
+            };
+            let change = match row::claim(row, claim.epoch, wanted.crash_limit, &moment) {
+                Claiming::Run(row) => {
+                    claimed.runs.push(run(&wanted.queue, &wanted.key, &row));
+                    Change::Put(row)
+                }
+                Claiming::Not(change) => change,
+            };
+            claimed.dead += u32::from(matches!(change, Change::Bury(..)));
+            self.change(&wanted.queue, &wanted.key, change, now);
+        }
+        for adopted in &claim.adopt {
+            if let Some(row) = self.held(adopted, claim.epoch) {
+                claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+            }
+        }
+        claimed
+    }
+
+    pub(super) fn settle(&mut self, settle: &Settle, now: StoreTime) -> Vec<Settled> {
+        self.writes += 1;
+        let live = is_live(&self.nodes, settle.epoch);
+        let settle_one = |settlement: &Settlement| match live {
+            true => self.settle_one(settlement, settle.epoch, now),
+            false => Settled::Fenced,
+        };
+        settle.settlements.iter().map(settle_one).collect()
+    }
+
+    fn settle_one(&mut self, settlement: &Settlement, epoch: Epoch, now: StoreTime) -> Settled {
+        let run = &settlement.run;
+        let Some(row) = self.held(run, epoch).cloned() else {
+            return Settled::Fenced;
+        };
+        let (nodes, last) = (&self.nodes, &mut self.generation);
+        let mut moment = Moment {
+            now,
+            is_live: &|epoch| is_live(nodes, epoch),
+            generation: &mut || {
+                *last += 1;
+                *last
+            },
+        };
+        let (change, settled) = row::settle(row, &settlement.outcome, &mut moment);
+        self.change(&run.queue, &run.key, change, now);
+        settled
+    }
+
+    /// The row of a run, if the node still holds it. The node is live.
+    fn held(&self, run: &Run, epoch: Epoch) -> Option<&Row> {
+        let row = self.row(&run.queue, &run.key)?;
+        row::is_held(row, epoch, run.generation, run.attempt).then_some(row)
+    }
+
+    pub(super) fn declare_gone(
+        &mut self,
+        asking: Epoch,
+        epoch: Epoch,
+        beat: i64,
+        now: StoreTime,
+    ) -> bool {
+        self.writes += 1;
+        if asking == epoch || !is_live(&self.nodes, asking) {
+            return false;
+        }
+        let silent = self.nodes.get_mut(&epoch);
+        let silent = silent.filter(|node| node.gone.is_none() && node.beat == beat);
+        let declared = silent.is_some();
+        if let Some(node) = silent {
+            node.gone = Some(now);
+        }
+        self.forget_nodes(now);
+        declared
+    }
+
+    /// Removes nodes that have been gone for a day, and that no timer refers to.
+    fn forget_nodes(&mut self, now: StoreTime) {
+        let is_old = |node: &Node| node.gone.is_some_and(|gone| gone + KEPT <= now);
+        if !self.nodes.values().any(is_old) {
+            return;
+        }
+        let rows = self.queues.values().flat_map(|queue| queue.rows.values());
+        let claims = rows.filter_map(|row| row.claim);
+        let holders: BTreeSet<Epoch> = claims.map(|hold| hold.epoch).collect();
+        self.nodes
+            .retain(|epoch, node| !is_old(node) || holders.contains(epoch));
+    }
+
+    pub(super) fn leave(&mut self, epoch: Epoch, now: StoreTime) {
+        self.writes += 1;
+        if let Some(node) = self.nodes.get_mut(&epoch) {
+            node.gone.get_or_insert(now);
+        }
+    }
+
+    // === rows ===
+
+    fn row(&self, queue: &str, key: &str) -> Option<&Row> {
+        self.queues.get(queue)?.rows.get(key)
+    }
+
+    fn change(&mut self, queue: &str, key: &str, change: Change, now: StoreTime) {
+        let of_queue = match self.queues.get_mut(queue) {
+            Some(of_queue) => of_queue,
+            None => self.queues.entry(Arc::from(queue)).or_default(),
+        };
+        match change {
+            Change::Keep => {}
+            Change::Put(row) => of_queue.put(key, row),
+            Change::Delete => of_queue.delete(key),
+            Change::Bury(row, error) => {
+                of_queue.delete(key);
+                self.letter += 1;
+                let letter = DeadLetter {
+                    id: self.letter,
+                    queue: queue.to_owned(),
+                    key: key.to_owned(),
+                    planned: row.planned,
+                    at: now,
+                    attempt: row.attempt,
+                    fails: row.fails,
+                    crashes: row.crashes,
+                    error,
+                    payload: row.payload.into(),
+                };
+                self.letters.insert(letter.id, letter);
+            }
+        }
+        // A queue without timers takes no memory.
+        if self
+            .queues
+            .get(queue)
+            .is_some_and(|queue| queue.rows.is_empty())
+        {
+            self.queues.remove(queue);
+        }
+    }
+}
+
+fn run(queue: &Arc<str>, key: &str, row: &Row) -> ClaimedRun {
+    ClaimedRun {
+        run: Run {
+            queue: Arc::clone(queue),
+            key: Box::from(key),
+            generation: row.generation,
+            attempt: row.attempt,
+        },
+        due: row.due,
+        planned: row.planned,
+        fails: row.fails,
+        crashes: row.crashes,
+        payload: row.payload.clone(),
+    }
+}

@@ -1,0 +1,277 @@
+//! What a call is checked for before it goes to a store: queue, key, payload and due time.
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::store::When;
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// The greatest length of the name of a queue, in bytes.
+pub(crate) const LONGEST_QUEUE: usize = 64;
+
+/// The greatest length of a key, in bytes.
+pub(crate) const LONGEST_KEY: usize = 512;
+
+/// The greatest length of a payload as JSON, in bytes, unless an option says another one.
+pub(crate) const PAYLOAD_LIMIT: usize = 64 * 1024;
+
+/// The greatest number of arrays and objects within each other. It is what `serde_json` reads.
+const DEEPEST: usize = 127;
+
+/// The reason why the arguments of a call are refused. Nothing was sent to the store.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{CallError, Durable, Invalid, Memory};
+///
+/// let timers = Durable::builder(Memory::new()).start()?;
+/// let refused = timers.schedule("pay-by", "", Duration::from_secs(60), &());
+/// assert!(matches!(refused, Err(CallError::Invalid(Invalid::KeyLength(0)))));
+/// # Ok::<(), tourbillon_durable::StartError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// The name of the queue has this number of bytes, and not 1 to 64.
+    QueueLength(usize),
+    /// The name of the queue has a NUL character, which some stores can't keep.
+    QueueNul,
+    /// The key has this number of bytes, and not 1 to 512.
+    KeyLength(usize),
+    /// The key has a NUL character, which some stores can't keep.
+    KeyNul,
+    /// The payload is longer than this number of bytes as JSON.
+    PayloadSize(usize),
+    /// The payload has more than 127 arrays and objects within each other.
+    PayloadDepth,
+    /// The payload has a NUL character or half of a surrogate pair in a string. JSON allows them,
+    /// and some stores can't keep them.
+    PayloadText,
+    /// The payload can't be written as JSON, for this reason.
+    PayloadJson(String),
+    /// The due time is later than the year 9999.
+    TooFar,
+    /// Two calls of one batch have this key.
+    SameKey(String),
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Invalid::QueueLength(bytes) => write!(
+                f,
+                "a queue name of {bytes} bytes: choose one of 1 to {LONGEST_QUEUE}"
+            ),
+            Invalid::QueueNul => f.write_str("the queue name has a NUL character"),
+            Invalid::KeyLength(bytes) => {
+                write!(
+                    f,
+                    "a key of {bytes} bytes: choose one of 1 to {LONGEST_KEY}"
+                )
+            }
+            Invalid::KeyNul => f.write_str("the key has a NUL character"),
+            Invalid::PayloadSize(limit) => write!(
+                f,
+                "the payload is longer than {limit} bytes as JSON: keep it elsewhere and schedule \
+                 its name"
+            ),
+            Invalid::PayloadDepth => write!(
+                f,
+                "the payload has more than {DEEPEST} arrays and objects within each other"
+            ),
+            Invalid::PayloadText => f.write_str(
+                "a string of the payload has a NUL character or half of a surrogate pair",
+            ),
+            Invalid::PayloadJson(why) => {
+                write!(f, "the payload can't be written as JSON: {why}")
+            }
+            Invalid::TooFar => f.write_str("the due time is later than the year 9999"),
+            Invalid::SameKey(key) => {
+                write!(f, "two calls of the batch have the key {key:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// Checks the name of a queue.
+pub(crate) fn queue(name: &str) -> Result<Arc<str>, Invalid> {
+    if name.is_empty() || name.len() > LONGEST_QUEUE {
+        return Err(Invalid::QueueLength(name.len()));
+    }
+    if name.contains('\0') {
+        return Err(Invalid::QueueNul);
+    }
+    Ok(Arc::from(name))
+}
+
+/// Checks a key.
+pub(crate) fn key(key: &str) -> Result<Box<str>, Invalid> {
+    if key.is_empty() || key.len() > LONGEST_KEY {
+        return Err(Invalid::KeyLength(key.len()));
+    }
+    if key.contains('\0') {
+        return Err(Invalid::KeyNul);
+    }
+    Ok(Box::from(key))
+}
+
+/// Writes a payload as JSON of at most `limit` bytes that all stores can keep.
+pub(crate) fn payload<T: Serialize + ?Sized>(
+    payload: &T,
+    limit: usize,
+) -> Result<Box<str>, Invalid> {
+    let mut written = Limited {
+        bytes: Vec::new(),
+        limit,
+        full: false,
+    };
+    let result = serde_json::to_writer(&mut written, payload);
+    if written.full {
+        return Err(Invalid::PayloadSize(limit));
+    }
+    result.map_err(|error| Invalid::PayloadJson(error.to_string()))?;
+    let text = String::from_utf8(written.bytes)
+        .map_err(|error| Invalid::PayloadJson(error.to_string()))?;
+    check_json(text.as_bytes())?;
+    Ok(text.into_boxed_str())
+}
+
+/// A due time after a delay. One beyond the year 9999 is refused by the clock of this machine.
+pub(crate) fn delay(delay: Duration) -> Result<When, Invalid> {
+    match StoreTime::from(SystemTime::now()) + delay > StoreTime::LATEST {
+        true => Err(Invalid::TooFar),
+        false => Ok(When::In(delay)),
+    }
+}
+
+/// A due time. One that has passed is due at once.
+pub(crate) fn at(time: SystemTime) -> Result<When, Invalid> {
+    let time = StoreTime::from(time);
+    match time > StoreTime::LATEST {
+        true => Err(Invalid::TooFar),
+        false => Ok(When::At(time)),
+    }
+}
+
+/// Refuses to grow beyond its limit, so that a huge payload does not take memory first.
+struct Limited {
+    bytes: Vec<u8>,
+    limit: usize,
+    full: bool,
+}
+
+impl io::Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit - self.bytes.len() {
+            self.full = true;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Checks JSON that is known to be well-formed for its depth, and its strings for what not all
+/// stores can keep.
+fn check_json(text: &[u8]) -> Result<(), Invalid> {
+    let mut depth = 0_usize;
+    let mut in_string = false;
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        match (in_string, byte) {
+            (_, b'"') => in_string = !in_string,
+            (true, b'\\') => at = check_escape(text, at)?,
+            (false, b'[' | b'{') => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return Err(Invalid::PayloadDepth);
+                }
+            }
+            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks the escape whose backslash is before `at`, and returns where it ends.
+fn check_escape(text: &[u8], at: usize) -> Result<usize, Invalid> {
+    let Some(unit) = unit_at(text, at) else {
+        return Ok(at + 1);
+    };
+    match unit {
+        0 => Err(Invalid::PayloadText),
+        0xD800..=0xDBFF => match (text.get(at + 5), unit_at(text, at + 6)) {
+            (Some(b'\\'), Some(0xDC00..=0xDFFF)) => Ok(at + 11),
+            _ => Err(Invalid::PayloadText),
+        },
+        0xDC00..=0xDFFF => Err(Invalid::PayloadText),
+        _ => Ok(at + 5),
+    }
+}
+
+/// Reads `uXXXX` at `at`.
+fn unit_at(text: &[u8], at: usize) -> Option<u32> {
+    let escape = text.get(at..at + 5)?;
+    if escape[0] != b'u' {
+        return None;
+    }
+    let digits = std::str::from_utf8(&escape[1..]).ok()?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_that_stores_cannot_keep_are_refused() {
+        for good in [
+            r#""\ud83d\ude00""#,
+            r#""\\u0000""#,
+            r#""\"[[[""#,
+            r#"{"a":["\u0001"]}"#,
+            r#""\\\\""#,
+        ] {
+            assert_eq!(check_json(good.as_bytes()), Ok(()), "{good}");
+        }
+        for bad in [
+            r#""\u0000""#,
+            r#""\\\u0000""#,
+            r#""\ud800""#,
+            r#""\ud800\n""#,
+            r#""\ud800x\udc00""#,
+            r#""\udc00""#,
+            r#""\uDBFF\uDBFF""#,
+        ] {
+            assert_eq!(
+                check_json(bad.as_bytes()),
+                Err(Invalid::PayloadText),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_greatest_depth_can_be_read_back() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let deepest = nested(DEEPEST);
+        assert_eq!(check_json(deepest.as_bytes()), Ok(()));
+        assert!(serde_json::from_str::<serde_json::Value>(&deepest).is_ok());
+        let deeper = nested(DEEPEST + 1);
+        assert_eq!(check_json(deeper.as_bytes()), Err(Invalid::PayloadDepth));
+    }
+}

@@ -1,0 +1,274 @@
+//! The calls of a store on the file.
+
+use std::time::Duration;
+
+use rusqlite::OptionalExtension;
+
+use super::failure::{self, Failure};
+use super::link::Link;
+use super::reading;
+use super::tables::{self, Before, Tables};
+use crate::row::{self, Change, Claiming, Row};
+use crate::shard;
+use crate::store::{
+    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
+    Page, QueueCounts, Refusal, Revived, Run, Settle, Settled, Settlement, Sight, StoreError,
+    Timer,
+};
+use crate::sync::Arc;
+
+/// How long the row of a node that is gone is kept at least.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A connection to the file.
+pub(super) struct SqliteConnection(pub(super) Link);
+
+impl Connection for SqliteConnection {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+        self.0.write(|tables| {
+            let mut answers = Vec::with_capacity(calls.len());
+            for call in calls {
+                answers.push(apply(tables, call)?);
+            }
+            Ok(answers)
+        })
+    }
+
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.0.read(|tables| reading::timer(tables, queue, key))
+    }
+
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.0.read(|tables| reading::list(tables, page))
+    }
+
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.0.read(|tables| reading::counts(tables))
+    }
+
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        self.0
+            .read(|tables| reading::dead(tables, queue, after, limit))
+    }
+
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.0.write(|tables| revive(tables, letter))
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        let sql = match paused {
+            true => {
+                "insert into tourbillon_queue(name, paused) values (?1, 1)
+                 on conflict (name) do update set paused = 1"
+            }
+            false => "delete from tourbillon_queue where name = ?1",
+        };
+        self.0.write(|tables| {
+            tables.connection.prepare_cached(sql)?.execute([queue])?;
+            Ok(())
+        })
+    }
+
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
+        let queues = tables::names_to_json(&node.queues);
+        self.0.write(|tables| {
+            let sql = "insert or ignore into tourbillon_node(epoch, name, queues, joined)
+                       values (?1, ?2, ?3, ?4)";
+            tables.connection.prepare_cached(sql)?.execute((
+                node.epoch.0,
+                &node.name,
+                &queues,
+                tables.now.as_micros(),
+            ))?;
+            Ok(())
+        })
+    }
+
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        self.0.write(|tables| {
+            let sql = "update tourbillon_node set beat = beat + 1
+                       where epoch = ?1 and gone is null";
+            let changed = tables.connection.prepare_cached(sql)?.execute([epoch.0])?;
+            Ok((changed == 1).then_some(Beat {
+                now: tables.now,
+                // A tree of SQLite has no dead entries that a mark would spare.
+                horizon: None,
+            }))
+        })
+    }
+
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+        self.0.read(|tables| reading::look(tables, look))
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.0.write(|tables| claim_timers(tables, claim))
+    }
+
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+        self.0.write(|tables| {
+            let live = tables.is_live(settle.epoch)?;
+            let mut settled = Vec::with_capacity(settle.settlements.len());
+            for settlement in &settle.settlements {
+                settled.push(match live {
+                    true => settle_one(tables, settlement, settle.epoch)?,
+                    false => Settled::Fenced,
+                });
+            }
+            Ok(settled)
+        })
+    }
+
+    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        self.0.write(|tables| {
+            if asking == epoch || !tables.is_live(asking)? {
+                return Ok(false);
+            }
+            let now = tables.now;
+            let sql = "update tourbillon_node set gone = ?3
+                       where epoch = ?1 and beat = ?2 and gone is null";
+            let mut statement = tables.connection.prepare_cached(sql)?;
+            let declared = statement.execute((epoch.0, beat, now.as_micros()))?;
+            let sql = "delete from tourbillon_node where gone <= ?1
+                       and not exists (select 1 from tourbillon_timer where claim = epoch)";
+            let mut statement = tables.connection.prepare_cached(sql)?;
+            statement.execute([now.back_by(KEPT).as_micros()])?;
+            Ok(declared == 1)
+        })
+    }
+
+    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        self.0.write(|tables| {
+            let sql = "update tourbillon_node set gone = ?2 where epoch = ?1 and gone is null";
+            let mut statement = tables.connection.prepare_cached(sql)?;
+            statement.execute((epoch.0, tables.now.as_micros()))?;
+            Ok(())
+        })
+    }
+}
+
+/// Carries out a call of a user.
+pub(super) fn apply(
+    tables: &mut Tables<'_>,
+    call: &Call,
+) -> Result<Result<Answer, Refusal>, Failure> {
+    let row = tables.row(&call.queue, &call.key)?;
+    let before = row.as_ref().map(Before::of);
+    let shard = shard::of_key(&call.key);
+    let action = call.action.clone();
+    let (change, answer) = tables.decide(|moment| row::apply(row, shard, action, moment));
+    match tables.change(&call.queue, &call.key, before, &change) {
+        Ok(()) => Ok(Ok(answer)),
+        Err(error) if failure::is_of_statement(&error) => Ok(Err(Refusal(error.to_string()))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failure> {
+    let mut claimed = Claimed {
+        now: tables.now,
+        ..Claimed::default()
+    };
+    if !tables.is_live(claim.epoch)? {
+        claimed.gone = true;
+        return Ok(claimed);
+    }
+    if tables.now >= claim.deadline {
+        return Ok(claimed);
+    }
+    let paused = tables.paused()?;
+    for wanted in &claim.timers {
+        let (queue, key) = (&wanted.queue, &wanted.key);
+        if paused.iter().any(|paused| **paused == **queue) {
+            continue;
+        }
+        let Some(row) = tables.row(queue, key)? else {
+            continue;
+        };
+        let before = Before::of(&row);
+        let decided =
+            tables.decide(|moment| row::claim(row, claim.epoch, wanted.crash_limit, moment));
+        let change = match decided {
+            Claiming::Run(row) => Change::Put(row),
+            Claiming::Not(change) => {
+                claimed.dead += u32::from(matches!(change, Change::Bury(..)));
+                tables.change(queue, key, Some(before), &change)?;
+                continue;
+            }
+        };
+        tables.change(queue, key, Some(before), &change)?;
+        if let Change::Put(row) = change {
+            claimed.runs.push(run(queue, key, row));
+        }
+    }
+    for adopted in &claim.adopt {
+        if let Some(row) = held(tables, adopted, claim.epoch)? {
+            claimed.runs.push(run(&adopted.queue, &adopted.key, row));
+        }
+    }
+    Ok(claimed)
+}
+
+fn run(queue: &Arc<str>, key: &str, row: Row) -> ClaimedRun {
+    ClaimedRun {
+        run: Run {
+            queue: Arc::clone(queue),
+            key: Box::from(key),
+            generation: row.generation,
+            attempt: row.attempt,
+        },
+        due: row.due,
+        planned: row.planned,
+        fails: row.fails,
+        crashes: row.crashes,
+        payload: row.payload,
+    }
+}
+
+/// The row of a run, if the node still holds it. The node is live.
+fn held(tables: &mut Tables<'_>, run: &Run, epoch: Epoch) -> Result<Option<Row>, Failure> {
+    let row = tables.row(&run.queue, &run.key)?;
+    Ok(row.filter(|row| row::is_held(row, epoch, run.generation, run.attempt)))
+}
+
+/// Ends a run of a live node.
+pub(super) fn settle_one(
+    tables: &mut Tables<'_>,
+    settlement: &Settlement,
+    epoch: Epoch,
+) -> Result<Settled, Failure> {
+    let run = &settlement.run;
+    let Some(row) = held(tables, run, epoch)? else {
+        return Ok(Settled::Fenced);
+    };
+    let before = Before::of(&row);
+    let (change, settled) = tables.decide(|moment| row::settle(row, &settlement.outcome, moment));
+    tables.change(&run.queue, &run.key, Some(before), &change)?;
+    Ok(settled)
+}
+
+fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
+    let sql = "select queue, key, payload from tourbillon_dead where id = ?1";
+    let mut statement = tables.connection.prepare_cached(sql)?;
+    let found = statement.query_row([letter], |row| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, Box<str>>(2)?,
+        ))
+    });
+    let Some((queue, key, payload)) = found.optional()? else {
+        return Ok(Revived::NotFound);
+    };
+    let row = tables.row(&queue, &key)?;
+    let before = row.as_ref().map(Before::of);
+    let shard = shard::of_key(&key);
+    let revived = tables.decide(|moment| row::revive(row, shard, payload, moment));
+    let Some(row) = revived else {
+        return Ok(Revived::Exists);
+    };
+    tables.change(&queue, &key, before, &Change::Put(row))?;
+    let sql = "delete from tourbillon_dead where id = ?1";
+    tables.connection.prepare_cached(sql)?.execute([letter])?;
+    Ok(Revived::Revived { queue, key })
+}

@@ -1,0 +1,127 @@
+//! What went wrong in SQLite, as an error of a store.
+
+use rusqlite::ErrorCode;
+use rusqlite::ffi;
+
+use crate::store::StoreError;
+
+/// Why a transaction ended early.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// SQLite has failed.
+    Sql(rusqlite::Error),
+    /// This module has found a reason.
+    Store(StoreError),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sql(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Store(error)
+    }
+}
+
+impl Failure {
+    /// The failure of a call of which nothing was carried out.
+    pub(super) fn before_commit(self) -> StoreError {
+        match self {
+            Failure::Sql(error) => before_commit(&error),
+            Failure::Store(error) => error,
+        }
+    }
+
+    /// Whether another connection was in the way.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Failure::Sql(error) if is_busy(error))
+    }
+}
+
+/// Whether another connection was in the way, so that the same transaction may succeed later.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::FileLockingProtocolFailed
+                | ErrorCode::SchemaChanged
+        )
+    )
+}
+
+/// Whether one statement can't be carried out, while the transaction goes on.
+pub(super) fn is_of_statement(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch)
+    )
+}
+
+/// The error of a statement that was not a commit: the transaction is rolled back.
+pub(super) fn before_commit(error: &rusqlite::Error) -> StoreError {
+    let why = text(error);
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StoreError::Unavailable(format!("the disk is full: {why}")),
+        Some(
+            ErrorCode::SystemIoFailure
+            | ErrorCode::OutOfMemory
+            | ErrorCode::OperationInterrupted
+            | ErrorCode::OperationAborted,
+        ) => StoreError::Unavailable(why),
+        _ if is_busy(error) => StoreError::Unavailable(format!(
+            "another connection to the file holds its lock: {why}"
+        )),
+        // The file was moved or replaced: another connection may find it.
+        Some(ErrorCode::ReadOnly) if extended(error) == Some(ffi::SQLITE_READONLY_DBMOVED) => {
+            StoreError::Unavailable(format!("the file was moved or replaced: {why}"))
+        }
+        Some(ErrorCode::ReadOnly) => {
+            StoreError::Refused(format!("the file and its folder must be writable: {why}"))
+        }
+        Some(ErrorCode::CannotOpen) => StoreError::Unavailable(format!(
+            "the file, or one of the two that SQLite keeps beside it, can't be opened: {why}"
+        )),
+        Some(ErrorCode::NotADatabase) => {
+            StoreError::Refused(format!("the file is no database of SQLite: {why}"))
+        }
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::Refused(format!(
+            "the file is corrupt; restore it, or rescue what it has with `sqlite3 FILE .recover`: \
+             {why}"
+        )),
+        _ => StoreError::Refused(why),
+    }
+}
+
+/// The error of a commit.
+///
+/// SQLite writes the frame that marks the commit last, and then asks the system to flush the file.
+/// If a write fails, the mark is not there, so nothing was carried out. If the flush fails, the mark
+/// may or may not reach the disk: this process sees the transaction as rolled back, but after a
+/// crash of the machine it may be there.
+pub(super) fn of_commit(error: &rusqlite::Error) -> StoreError {
+    let written = match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => extended(error) != Some(ffi::SQLITE_IOERR_WRITE),
+        _ => false,
+    };
+    match written {
+        true => StoreError::Unknown(text(error)),
+        false => before_commit(error),
+    }
+}
+
+fn extended(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
+}
+
+/// The text of SQLite with the number of its error, since the text alone is often the same.
+fn text(error: &rusqlite::Error) -> String {
+    match extended(error) {
+        Some(code) => format!("{error} (SQLite's error {code})"),
+        None => error.to_string(),
+    }
+}

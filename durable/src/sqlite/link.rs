@@ -1,0 +1,272 @@
+//! A connection to the file, and its transactions.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
+
+use super::failure::{self, Failure};
+use super::schema::{self, Step};
+use super::tables::Tables;
+use super::turn::Turn;
+use crate::store::StoreError;
+use crate::sync::{Arc, thread};
+use crate::time::WallClock;
+
+/// What the connections of one store share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) clock: WallClock,
+    /// How long a call waits for the lock of the file.
+    pub(super) busy_limit: Duration,
+    /// The line of the writers.
+    pub(super) turn: Arc<Turn>,
+}
+
+/// A connection to the file.
+pub(super) struct Link {
+    connection: Connection,
+    shared: Shared,
+}
+
+/// The pause between two attempts to get the lock that another process holds, at first.
+const POLL: Duration = Duration::from_micros(500);
+
+/// The greatest pause between two attempts.
+const LONGEST_POLL: Duration = Duration::from_millis(5);
+
+/// After this number of short pauses they become longer.
+const SHORT_POLLS: u32 = 40;
+
+/// How long the lock is left to other processes between two transactions of this one, if they want
+/// it. It is longer than the pause between their attempts.
+const LEAVE: Duration = Duration::from_micros(700);
+
+/// The number of prepared statements that a connection keeps. There are fewer.
+const STATEMENTS: usize = 64;
+
+/// - A commit returns after the file was flushed: WAL with `synchronous = FULL`.
+/// - The cache holds the upper pages of the trees of 10 million timers.
+/// - The log is copied to the file every 16 MB: with random keys each timer changes a page of its
+///   own, and fewer copies write each page less often. The log shrinks to 64 MB when somebody's long
+///   read has made it grow.
+/// - Sorting never writes files.
+const SETTINGS: &str = "
+pragma synchronous = full;
+pragma cache_size = -16384;
+pragma wal_autocheckpoint = 4096;
+pragma journal_size_limit = 67108864;
+pragma temp_store = memory;
+";
+
+impl Link {
+    /// Opens the file. With `create` it is created if it is not there.
+    pub(super) fn open(path: &Path, create: bool, shared: Shared) -> Result<Self, StoreError> {
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        if create {
+            flags |= OpenFlags::SQLITE_OPEN_CREATE;
+        } else if !path.exists() {
+            return Err(StoreError::Unavailable(format!(
+                "the file {path:?} is not there any more"
+            )));
+        }
+        let opened = Connection::open_with_flags(path, flags);
+        let connection = opened.map_err(|error| of_file(path, failure::before_commit(&error)))?;
+        let mut link = Link { connection, shared };
+        link.set_up().map_err(|error| of_file(path, error))?;
+        Ok(link)
+    }
+
+    fn set_up(&mut self) -> Result<(), StoreError> {
+        let connection = &self.connection;
+        // The attempts are made here, so that their pauses are short and the line is kept.
+        connection
+            .busy_timeout(Duration::ZERO)
+            .map_err(|error| failure::before_commit(&error))?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        let mode: String = self.retry(|connection| {
+            connection.execute_batch(SETTINGS)?;
+            if connection.is_readonly(MAIN_DB)? {
+                return Err(StoreError::Refused(
+                    "this process may not write to the file".to_owned(),
+                )
+                .into());
+            }
+            let mode = connection.query_row("pragma journal_mode = wal", (), |row| row.get(0));
+            Ok(mode?)
+        })?;
+        if mode != "wal" {
+            return Err(StoreError::Refused(format!(
+                "the file system does not let SQLite keep a write-ahead log: it uses {mode:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Creates or migrates the tables.
+    pub(super) fn migrate(&mut self, steps: &[Step]) -> Result<(), StoreError> {
+        self.write_with(
+            |connection, _| schema::migrate(connection, steps),
+            &Turn::default(),
+        )
+    }
+
+    /// Whether the tables are there, and need no migration.
+    pub(super) fn is_current(&mut self) -> Result<bool, StoreError> {
+        self.retry(schema::is_current)
+    }
+
+    /// Carries out a transaction that writes. It has the lock of the file before it reads anything,
+    /// and is repeated if another connection is in the way all the same.
+    pub(super) fn write<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let turn = Arc::clone(&self.shared.turn);
+        self.write_with(
+            |connection, clock| {
+                let meta = schema::read(connection)?;
+                let mut tables = Tables::new(connection, &meta, clock.now());
+                let answer = work(&mut tables)?;
+                tables.finish()?;
+                Ok(answer)
+            },
+            &turn,
+        )
+    }
+
+    fn write_with<T>(
+        &mut self,
+        mut work: impl FnMut(&Connection, &WallClock) -> Result<T, Failure>,
+        turn: &Turn,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let limit = self.shared.busy_limit;
+        let Some(taken) = turn.take(limit) else {
+            return Err(StoreError::Unavailable(format!(
+                "other connections of this process have held the file for {limit:?}"
+            )));
+        };
+        sleep(taken.pause());
+        let mut attempt = 0;
+        loop {
+            match self.write_once(&mut work) {
+                Ok(Ok(answer)) => {
+                    taken.released(LEAVE);
+                    return Ok(answer);
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(busy) if begun.elapsed() >= limit => {
+                    return Err(Failure::Sql(busy).before_commit());
+                }
+                Err(_) => {
+                    taken.met_another();
+                    sleep(poll(attempt));
+                    attempt += 1;
+                }
+            }
+        }
+    }
+
+    /// One attempt. The outer error is that another connection is in the way.
+    fn write_once<T>(
+        &mut self,
+        work: &mut impl FnMut(&Connection, &WallClock) -> Result<T, Failure>,
+    ) -> Result<Result<T, StoreError>, rusqlite::Error> {
+        let connection = &self.connection;
+        let done = statement(connection, "begin immediate")
+            .map_err(Failure::from)
+            .and_then(|()| work(connection, &self.shared.clock));
+        let failure = match done {
+            Ok(answer) => match statement(connection, "commit") {
+                Ok(()) => return Ok(Ok(answer)),
+                Err(error) if failure::is_busy(&error) => Failure::Sql(error),
+                Err(error) => Failure::Store(failure::of_commit(&error)),
+            },
+            Err(failure) => failure,
+        };
+        if let Err(error) = self.roll_back() {
+            return Ok(Err(error));
+        }
+        match failure {
+            Failure::Sql(error) if failure::is_busy(&error) => Err(error),
+            failure => Ok(Err(failure.before_commit())),
+        }
+    }
+
+    /// Ends the transaction, if SQLite has not ended it already, as it does when the disk is full.
+    fn roll_back(&self) -> Result<(), StoreError> {
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        statement(&self.connection, "rollback").map_err(|error| {
+            // The caller drops the connection, which ends the transaction.
+            StoreError::Unavailable(format!("the transaction can't be rolled back: {error}"))
+        })
+    }
+
+    /// Reads within one transaction: all that `work` reads is of one moment.
+    pub(super) fn read<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Tables<'_>) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let clock = self.shared.clock.clone();
+        let answer = self.retry(|connection| {
+            statement(connection, "begin")?;
+            // The first read takes the snapshot, and the clock comes after it.
+            let meta = schema::read(connection)?;
+            work(&mut Tables::new(connection, &meta, clock.now()))
+        });
+        let ended = self.roll_back();
+        let answer = answer?;
+        ended?;
+        Ok(answer)
+    }
+
+    /// Repeats what another connection is in the way of.
+    fn retry<T>(
+        &self,
+        mut work: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let mut attempt = 0;
+        loop {
+            match work(&self.connection) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) if failure.is_busy() && begun.elapsed() < self.shared.busy_limit => {
+                    self.roll_back()?;
+                    sleep(poll(attempt));
+                    attempt += 1;
+                }
+                Err(failure) => return Err(failure.before_commit()),
+            }
+        }
+    }
+}
+
+/// Carries out a statement without parameters.
+fn statement(connection: &Connection, sql: &str) -> Result<(), rusqlite::Error> {
+    connection.prepare_cached(sql)?.execute(())?;
+    Ok(())
+}
+
+/// The pause after an attempt.
+fn poll(attempt: u32) -> Duration {
+    POLL.saturating_mul(1 + attempt / SHORT_POLLS)
+        .min(LONGEST_POLL)
+}
+
+fn sleep(span: Duration) {
+    if !span.is_zero() {
+        thread::sleep(span);
+    }
+}
+
+/// Names the file in an error of its opening.
+fn of_file(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(why) => StoreError::Unavailable(format!("{path:?}: {why}")),
+        StoreError::Unknown(why) => StoreError::Unknown(format!("{path:?}: {why}")),
+        StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
+    }
+}

@@ -1,0 +1,213 @@
+//! The calls that only read.
+
+use std::collections::BTreeMap;
+
+use super::failure::Failure;
+use super::tables::Tables;
+use crate::row;
+use crate::store::{
+    DeadLetter, Epoch, Look, Page, QueueCounts, Range, SHARDS, Seen, SeenNode, Sight, StoreError,
+    Timer,
+};
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// Timers of a range that no live claim holds, and those of the node itself.
+const LOOK: &str = "
+select key, due, generation, attempt, crashes, claim
+from tourbillon_timer
+where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4
+  and (claim is null or claim = ?5
+       or claim not in (select epoch from tourbillon_node where gone is null))
+order by due, key limit ?6";
+
+const NODES: &str =
+    "select epoch, beat, queues from tourbillon_node where gone is null order by epoch";
+
+/// Keys of one shard in the order of their due times, after the last one of the page before.
+const LIST: &str = "
+select due, key
+from tourbillon_timer
+where queue = ?1 and shard = ?2 and due >= ?3 and due < ?4 and (due, key) > (?5, ?6)
+  and not (cancelled and claim not in (select epoch from tourbillon_node where gone is null))
+order by due, key limit ?7";
+
+const COUNTS: &str = "
+select queue, sum(held), sum(not held and due <= ?1), sum(not held and due > ?1)
+from (select queue, due, cancelled,
+             claim is not null
+                 and claim in (select epoch from tourbillon_node where gone is null) as held
+      from tourbillon_timer)
+where held or not cancelled
+group by queue";
+
+const DEAD: &str = "
+select id, queue, key, planned, at, attempt, fails, crashes, error, payload
+from tourbillon_dead where queue = ?1 and id > ?2 order by id limit ?3";
+
+pub(super) fn timer(
+    tables: &mut Tables<'_>,
+    queue: &str,
+    key: &str,
+) -> Result<Option<Timer>, Failure> {
+    let row = tables.row(queue, key)?;
+    Ok(row.and_then(|row| row::timer(queue, key, &row, &|epoch| tables.is_known_live(epoch))))
+}
+
+pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, Failure> {
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    let first = (StoreTime::from_micros(i64::MIN), String::new());
+    let (last_due, last_key) = page.after.as_ref().unwrap_or(&first);
+    let from = page.from.max(*last_due);
+    let mut found: Vec<(i64, String)> = Vec::new();
+    {
+        let mut statement = tables.connection.prepare_cached(LIST)?;
+        for shard in 0..SHARDS {
+            let mut rows = statement.query((
+                &page.queue,
+                shard,
+                from.as_micros(),
+                page.until.as_micros(),
+                last_due.as_micros(),
+                last_key,
+                page.limit,
+            ))?;
+            while let Some(row) = rows.next()? {
+                found.push((row.get(0)?, row.get(1)?));
+            }
+            // The page has no more of all shards than its limit.
+            found.sort_unstable();
+            found.truncate(limit);
+        }
+    }
+    let mut timers = Vec::with_capacity(found.len());
+    for (_, key) in found {
+        timers.extend(timer(tables, &page.queue, &key)?);
+    }
+    Ok(timers)
+}
+
+pub(super) fn counts(tables: &mut Tables<'_>) -> Result<Vec<QueueCounts>, Failure> {
+    let mut counts: BTreeMap<String, QueueCounts> = BTreeMap::new();
+    let mut statement = tables.connection.prepare_cached(COUNTS)?;
+    let mut rows = statement.query([tables.now.as_micros()])?;
+    while let Some(row) = rows.next()? {
+        let counts = counts.entry(row.get(0)?).or_default();
+        counts.running = count(row, 1)?;
+        counts.overdue = count(row, 2)?;
+        counts.waiting = count(row, 3)?;
+    }
+    let sql = "select queue, count(*) from tourbillon_dead group by queue";
+    let mut statement = tables.connection.prepare_cached(sql)?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        counts.entry(row.get(0)?).or_default().dead = count(row, 1)?;
+    }
+    for queue in tables.paused()? {
+        counts.entry(queue).or_default().paused = true;
+    }
+    let named = counts
+        .into_iter()
+        .map(|(queue, counts)| QueueCounts { queue, ..counts });
+    Ok(named.collect())
+}
+
+fn count(row: &rusqlite::Row<'_>, index: usize) -> Result<u64, rusqlite::Error> {
+    Ok(row.get::<_, i64>(index)?.unsigned_abs())
+}
+
+pub(super) fn dead(
+    tables: &mut Tables<'_>,
+    queue: &str,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<DeadLetter>, Failure> {
+    let mut statement = tables.connection.prepare_cached(DEAD)?;
+    let letters = statement.query_map((queue, after, limit), |row| {
+        Ok(DeadLetter {
+            id: row.get(0)?,
+            queue: row.get(1)?,
+            key: row.get(2)?,
+            planned: StoreTime::from_micros(row.get(3)?),
+            at: StoreTime::from_micros(row.get(4)?),
+            attempt: row.get(5)?,
+            fails: row.get(6)?,
+            crashes: row.get(7)?,
+            error: row.get(8)?,
+            payload: row.get(9)?,
+        })
+    })?;
+    Ok(letters.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failure> {
+    let mut sight = Sight {
+        now: tables.now,
+        nodes: nodes(tables)?,
+        paused: tables.paused()?,
+        // A tree of SQLite has no dead entries that a mark would spare.
+        complete_below: None,
+        ..Sight::default()
+    };
+    // The claims of a node that is gone count as none, its own ones too.
+    let live = tables.is_live(look.epoch)?;
+    let mut statement = tables.connection.prepare_cached(LOOK)?;
+    for (index, range) in look.ranges.iter().enumerate() {
+        let mut rows = statement.query((
+            &*range.queue,
+            range.shard,
+            range.mark.map_or(i64::MIN, StoreTime::as_micros),
+            range.until.from(tables.now).as_micros(),
+            look.epoch.0,
+            // One more than wanted, to see whether the limit cuts.
+            i64::from(range.limit) + 1,
+        ))?;
+        let mut left = range.limit;
+        while let Some(row) = rows.next()? {
+            if left == 0 {
+                sight.cut.push(index);
+                break;
+            }
+            left -= 1;
+            sight.rows.push(seen(range, row, look.epoch, live)?);
+        }
+    }
+    Ok(sight)
+}
+
+fn seen(
+    range: &Range,
+    row: &rusqlite::Row<'_>,
+    epoch: Epoch,
+    live: bool,
+) -> Result<Seen, rusqlite::Error> {
+    let claim: Option<i64> = row.get(5)?;
+    Ok(Seen {
+        queue: Arc::clone(&range.queue),
+        key: row.get(0)?,
+        shard: range.shard,
+        due: StoreTime::from_micros(row.get(1)?),
+        generation: row.get(2)?,
+        attempt: row.get(3)?,
+        crashes: row.get(4)?,
+        mine: live && claim == Some(epoch.0),
+    })
+}
+
+fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
+    let mut statement = tables.connection.prepare_cached(NODES)?;
+    let mut rows = statement.query(())?;
+    let mut nodes = Vec::new();
+    while let Some(row) = rows.next()? {
+        let queues: String = row.get(2)?;
+        let queues = serde_json::from_str(&queues).map_err(|error| {
+            StoreError::Refused(format!("the queues of a node can't be read: {error}"))
+        })?;
+        nodes.push(SeenNode {
+            epoch: Epoch(row.get(0)?),
+            beat: row.get(1)?,
+            queues,
+        });
+    }
+    Ok(nodes)
+}

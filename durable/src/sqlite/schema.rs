@@ -1,0 +1,231 @@
+//! The tables in the file, and how an older form of them becomes the present one.
+//!
+//! All names begin with `tourbillon_`, since the file is the user's. Times are whole microseconds
+//! since 1970 (UTC), and payloads are JSON as text.
+//!
+//! The table `tourbillon_meta` has the version of the tables, and the oldest version of programs
+//! that can still use them. A migration adds what the version before does not need to know, so that
+//! its processes go on during a deploy. One that can't do that raises `oldest_ok`.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::failure::Failure;
+use crate::store::StoreError;
+
+/// One version of the tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// The version that this step leads to.
+    pub(super) version: i64,
+    /// The oldest version of programs that can use the tables after it.
+    pub(super) oldest_ok: i64,
+    /// The statements.
+    pub(super) sql: &'static str,
+}
+
+/// All versions, in their order. A step that was published is never changed.
+pub(super) const STEPS: &[Step] = &[Step {
+    version: 1,
+    oldest_ok: 1,
+    sql: FIRST,
+}];
+
+/// The version that this program uses.
+pub(super) const VERSION: i64 = STEPS[STEPS.len() - 1].version;
+
+/// - A timer lies in the order of its queue and key, and nowhere else: the table has no rowid. The
+///   index of due times leads to it by queue and key, which are the end of each of its entries.
+/// - The index of claims has only what is held now. By it a node that is gone is known to have
+///   left nothing behind.
+const FIRST: &str = "
+create table tourbillon_meta(
+    id integer primary key check (id = 1),
+    version integer not null,
+    oldest_ok integer not null,
+    counter integer not null default 0
+) strict;
+insert into tourbillon_meta(id, version, oldest_ok) values (1, 1, 1);
+
+create table tourbillon_timer(
+    queue text not null,
+    key text not null,
+    shard integer not null check (shard between 0 and 63),
+    due integer not null,
+    planned integer not null,
+    generation integer not null,
+    attempt integer not null default 0 check (attempt between 0 and 4294967295),
+    fails integer not null default 0 check (fails between 0 and 4294967295),
+    crashes integer not null default 0 check (crashes between 0 and 4294967295),
+    claim integer,
+    since integer,
+    cancelled integer not null default 0,
+    payload text not null,
+    next_due integer,
+    next_generation integer,
+    next_payload text,
+    primary key (queue, key),
+    check ((claim is null) = (since is null)),
+    check ((next_due is null) = (next_payload is null)
+       and (next_due is null) = (next_generation is null)),
+    check (claim is not null or (next_due is null and not cancelled)),
+    check (not (cancelled and next_due is not null))
+) strict, without rowid;
+create index tourbillon_timer_due on tourbillon_timer(queue, shard, due);
+create index tourbillon_timer_claim on tourbillon_timer(claim) where claim is not null;
+
+create table tourbillon_node(
+    epoch integer primary key,
+    name text not null,
+    queues text not null,
+    beat integer not null default 0,
+    joined integer not null,
+    gone integer
+) strict;
+
+create table tourbillon_dead(
+    id integer primary key autoincrement,
+    queue text not null,
+    key text not null,
+    planned integer not null,
+    at integer not null,
+    attempt integer not null,
+    fails integer not null,
+    crashes integer not null,
+    error text not null,
+    payload text not null
+) strict;
+create index tourbillon_dead_queue on tourbillon_dead(queue);
+
+create table tourbillon_queue(
+    name text primary key,
+    paused integer not null default 0
+) strict, without rowid;
+
+create view tourbillon_timers as select
+    t.queue,
+    t.key,
+    strftime('%Y-%m-%d %H:%M:%S', t.due / 1000000, 'unixepoch')
+        || printf('.%06d', t.due % 1000000) as due_utc,
+    case
+        when t.claim is null then 'waiting'
+        when n.epoch is null or n.gone is not null then
+            case when t.cancelled then 'cancelled' else 'left by a node that is gone' end
+        when t.cancelled then 'running, cancelled'
+        when t.next_due is not null then 'running, another one follows'
+        else 'running'
+    end as state,
+    n.name as node,
+    t.attempt,
+    t.fails,
+    t.crashes,
+    t.payload
+from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim;
+";
+
+/// What a transaction reads first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meta {
+    pub(super) version: i64,
+    pub(super) oldest_ok: i64,
+    /// The counter of generations.
+    pub(super) counter: i64,
+    /// 16 random bits.
+    pub(super) salt: i64,
+}
+
+/// Reads the row of `tourbillon_meta`, and checks whether this program may use the tables.
+pub(super) fn read(connection: &Connection) -> Result<Meta, Failure> {
+    let meta = read_any(connection)?.ok_or_else(missing)?;
+    admits(&meta, VERSION)?;
+    Ok(meta)
+}
+
+fn read_any(connection: &Connection) -> Result<Option<Meta>, Failure> {
+    let mut statement = match connection.prepare_cached(
+        "select version, oldest_ok, counter, random() & 65535 from tourbillon_meta where id = 1",
+    ) {
+        Ok(statement) => statement,
+        Err(error) => {
+            return match has_tables(connection)? {
+                true => Err(error.into()),
+                false => Ok(None),
+            };
+        }
+    };
+    let meta = statement.query_row((), |row| {
+        Ok(Meta {
+            version: row.get(0)?,
+            oldest_ok: row.get(1)?,
+            counter: row.get(2)?,
+            salt: row.get(3)?,
+        })
+    });
+    meta.optional()?
+        .map_or_else(|| Err(without_version().into()), |meta| Ok(Some(meta)))
+}
+
+fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    let sql = "select 1 from sqlite_schema where type = 'table' and name = 'tourbillon_meta'";
+    connection.prepare_cached(sql)?.exists(())
+}
+
+fn missing() -> StoreError {
+    StoreError::Refused(
+        "the file has no tables for timers: open it once with `Sqlite::open`, which creates them"
+            .to_owned(),
+    )
+}
+
+fn without_version() -> StoreError {
+    StoreError::Refused("the table `tourbillon_meta` has lost its row with the version".to_owned())
+}
+
+/// Whether a program of this version may use the tables.
+fn admits(meta: &Meta, mine: i64) -> Result<(), StoreError> {
+    let theirs = meta.version;
+    if theirs < mine {
+        return Err(StoreError::Refused(format!(
+            "the tables have version {theirs}, older than the {mine} of this program, although they \
+             were migrated: was an older file put in their place? Open it with `Sqlite::open`"
+        )));
+    }
+    admits_newer(meta, mine)
+}
+
+fn admits_newer(meta: &Meta, mine: i64) -> Result<(), StoreError> {
+    let (theirs, oldest_ok) = (meta.version, meta.oldest_ok);
+    if oldest_ok > mine {
+        return Err(StoreError::Refused(format!(
+            "the tables have version {theirs}, which programs from version {oldest_ok} on can use, \
+             and this program has version {mine}: update it"
+        )));
+    }
+    Ok(())
+}
+
+/// Creates the tables, or brings them to the last of `steps`. It runs within a write transaction.
+pub(super) fn migrate(connection: &Connection, steps: &[Step]) -> Result<(), Failure> {
+    let meta = read_any(connection)?;
+    let mine = steps.last().map_or(0, |step| step.version);
+    if let Some(meta) = &meta {
+        admits_newer(meta, mine)?;
+    }
+    let theirs = meta.map_or(0, |meta| meta.version);
+    for step in steps.iter().filter(|step| step.version > theirs) {
+        connection.execute_batch(step.sql)?;
+        connection.execute(
+            "update tourbillon_meta set version = ?1, oldest_ok = ?2 where id = 1",
+            (step.version, step.oldest_ok),
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether the tables are there, and need no migration.
+pub(super) fn is_current(connection: &Connection) -> Result<bool, Failure> {
+    let Some(meta) = read_any(connection)? else {
+        return Ok(false);
+    };
+    admits_newer(&meta, VERSION)?;
+    Ok(meta.version >= VERSION)
+}

@@ -1,0 +1,115 @@
+//! The order in which the connections of one process write.
+//!
+//! SQLite has one writer, and a connection that finds the lock taken can only sleep and try again.
+//! Between connections of one process that is neither fair nor fast: whoever has just committed wins,
+//! and the sleeper wakes too late. So they stand in a line of their own, and only its head asks for
+//! the lock of the file.
+//!
+//! Between processes the head of the line sleeps and tries again. A process that has met another one
+//! pauses for one such sleep between its own transactions, so that the other one gets in.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::sync::Mutex;
+use crate::sync::channel::{Sender, unbounded};
+
+/// The line of the writers of one file.
+#[derive(Debug, Default)]
+pub(super) struct Turn(Mutex<Line>);
+
+#[derive(Debug, Default)]
+struct Line {
+    /// Whether a turn is under way.
+    taken: bool,
+    /// Those who wait, and how to wake them.
+    waiting: VecDeque<(u64, Sender<()>)>,
+    /// The number of the next one who waits.
+    next: u64,
+    /// Until when the others of the machine are let in first.
+    pause_until: Option<Instant>,
+    /// After this moment nobody else is expected any more.
+    shared_until: Option<Instant>,
+}
+
+/// How long another process is expected to come back after it was met.
+const SHARED: Duration = Duration::from_millis(500);
+
+impl Turn {
+    /// Waits for the turn, at most for this long.
+    pub(super) fn take(&self, limit: Duration) -> Option<Taken<'_>> {
+        let (number, called) = {
+            let mut line = self.0.lock();
+            if !line.taken {
+                line.taken = true;
+                return Some(Taken { turn: self });
+            }
+            let (call, called) = unbounded();
+            let number = line.next;
+            line.next += 1;
+            line.waiting.push_back((number, call));
+            (number, called)
+        };
+        let came = called.recv_timeout(limit).is_ok() || !self.give_up(number);
+        came.then(|| Taken { turn: self })
+    }
+
+    /// Leaves the line. False if the turn came at the last moment.
+    fn give_up(&self, number: u64) -> bool {
+        let mut line = self.0.lock();
+        let place = line.waiting.iter().position(|(other, _)| *other == number);
+        place.is_some_and(|place| line.waiting.remove(place).is_some())
+    }
+}
+
+/// A turn. Dropped, it goes to the next in the line.
+#[derive(Debug)]
+pub(super) struct Taken<'a> {
+    turn: &'a Turn,
+}
+
+impl Taken<'_> {
+    /// Another process holds the lock of the file.
+    pub(super) fn met_another(&self) {
+        self.turn.0.lock().shared_until = Some(Instant::now() + SHARED);
+    }
+
+    /// How long to leave the lock to other processes before this turn.
+    pub(super) fn pause(&self) -> Duration {
+        let pause_until = self.turn.0.lock().pause_until;
+        pause_until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// The lock of the file was released. If another process may want it, the next turn comes after
+    /// this pause.
+    pub(super) fn released(&self, pause: Duration) {
+        let mut line = self.turn.0.lock();
+        if line.shared_until.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        if line.shared_until.is_some_and(|until| now < until) {
+            line.pause_until = Some(now + pause);
+        } else {
+            line.pause_until = None;
+            line.shared_until = None;
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let next = {
+            let mut line = self.turn.0.lock();
+            let next = line.waiting.pop_front();
+            line.taken = next.is_some();
+            next
+        };
+        if let Some((_, call)) = next {
+            // The receiver is there: one that gives up leaves the line first.
+            let _ = call.send(());
+        }
+    }
+}
