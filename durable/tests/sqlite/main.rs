@@ -1,0 +1,4 @@
+//! The store in a file of SQLite.
+
+mod folder;
+mod same;
