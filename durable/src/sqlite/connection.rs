@@ -43,7 +43,7 @@ impl Connection for SqliteConnection {
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.0.read(|tables| reading::counts(tables))
+        self.0.read(reading::counts)
     }
 
     fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {

@@ -8,6 +8,7 @@ mod reading;
 mod schema;
 mod tables;
 mod turn;
+mod within;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

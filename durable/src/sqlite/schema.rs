@@ -164,12 +164,13 @@ fn read_any(connection: &Connection) -> Result<Option<Meta>, Failure> {
         .map_or_else(|| Err(without_version().into()), |meta| Ok(Some(meta)))
 }
 
-fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {
+/// Whether the file has tables of timers.
+pub(super) fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {
     let sql = "select 1 from sqlite_schema where type = 'table' and name = 'tourbillon_meta'";
     connection.prepare_cached(sql)?.exists(())
 }
 
-fn missing() -> StoreError {
+pub(super) fn missing() -> StoreError {
     StoreError::Refused(
         "the file has no tables for timers: open it once with `Sqlite::open`, which creates them"
             .to_owned(),

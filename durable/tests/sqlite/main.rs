@@ -1,4 +1,6 @@
 //! The store in a file of SQLite.
 
+mod files;
 mod folder;
 mod same;
+mod within;

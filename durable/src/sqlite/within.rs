@@ -1,0 +1,279 @@
+//! Calls within a transaction of the user's: they are committed together with the user's own changes.
+
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, MAIN_DB, Transaction, TransactionState};
+use serde::Serialize;
+
+use super::Sqlite;
+use super::connection;
+use super::failure::{self, Failure};
+use super::schema;
+use super::tables::Tables;
+use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
+use crate::complete::{CompleteError, CompletesRun};
+use crate::errors::CallError;
+use crate::names;
+use crate::store::{Action, Call, Epoch, Outcome, Run, Settled, Settlement, StoreError, When};
+use crate::time::WallClock;
+
+/// # Calls within a transaction of the user's
+///
+/// An order and its timer are stored together, or not at all. The file is the same for both: one that
+/// [`Sqlite::open`] has opened once, so that it has the tables of the timers.
+///
+/// These calls take what the same calls of `Durable` take, and answer the same. In addition:
+///
+/// - The transaction should begin with [`Immediate`](rusqlite::TransactionBehavior::Immediate). One
+///   that has begun as a deferred one and has read is refused, since SQLite would let it fail
+///   whenever another connection writes.
+/// - The timer is there once the transaction commits. It is as durable as the commit of the user's
+///   connection, whose `pragma synchronous` should be `full`, the default.
+/// - No node is told about the commit. Nodes find the timer at their next look, so a timer that is due
+///   at once may be late by the time between two looks: a second by default.
+/// - While the transaction is open no other connection can write, neither those of nodes. It should
+///   be short. One that lasts longer than the term of a node stops its renewals.
+/// - The time is that of the system's clock, as the transaction sees it when it has the lock of the
+///   file.
+/// - The payload has at most 64 KiB as JSON.
+/// - After an error nothing of the call was carried out, and the user decides whether the transaction
+///   goes on. If SQLite itself has rolled it back, which it does when the disk is full, the next call
+///   says so.
+impl Sqlite {
+    /// Schedules a timer after a delay, and replaces one with the same key.
+    ///
+    /// # Errors
+    ///
+    /// The arguments are [invalid](CallError::Invalid). The transaction is a deferred one that has
+    /// read, was rolled back, or belongs to a file without timers: [`CallError::Refused`]. The file is
+    /// locked, or the disk is full: [`CallError::Unavailable`].
+    ///
+    /// # Blocking
+    ///
+    /// Within an immediate transaction for the time of some reads and writes of pages. In a deferred one
+    /// that has not read, until the lock is there, as long as the connection's
+    /// [`busy_timeout`](rusqlite::Connection::busy_timeout) says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use rusqlite::{Connection, TransactionBehavior};
+    /// use tourbillon_durable::{Sqlite, rusqlite};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("schedule-in-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let path = folder.join("shop.db");
+    /// let timers = Sqlite::open(&path)?;
+    /// let mut shop = Connection::open(&path)?;
+    /// shop.execute_batch("create table orders(id integer primary key, state text)")?;
+    ///
+    /// let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    /// tx.execute("insert into orders values (7, 'open')", ())?;
+    /// Sqlite::schedule_in(&tx, "pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// tx.commit()?;
+    /// # drop((timers, shop));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule_in<T: Serialize + ?Sized>(
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        schedule(tx, queue, key, names::delay(delay)?, payload)
+    }
+
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_in`](Sqlite::schedule_in).
+    pub fn schedule_at_in<T: Serialize + ?Sized>(
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+        due: SystemTime,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        schedule(tx, queue, key, names::at(due)?, payload)
+    }
+
+    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_in`](Sqlite::schedule_in).
+    pub fn schedule_if_absent_in<T: Serialize + ?Sized>(
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<IfAbsent, CallError> {
+        let when = names::delay(delay)?;
+        let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
+        call(tx, queue, key, Action::ScheduleIfAbsent { when, payload })
+    }
+
+    /// Moves a timer, so that it is due after a delay.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_in`](Sqlite::schedule_in).
+    pub fn reschedule_in(
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+    ) -> Result<Moved, CallError> {
+        let when = names::delay(delay)?;
+        call(tx, queue, key, Action::Reschedule { when })
+    }
+
+    /// Moves a timer to a time. One that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_in`](Sqlite::schedule_in).
+    pub fn reschedule_at_in(
+        tx: &Transaction<'_>,
+        queue: &str,
+        key: &str,
+        due: SystemTime,
+    ) -> Result<Moved, CallError> {
+        let when = names::at(due)?;
+        call(tx, queue, key, Action::Reschedule { when })
+    }
+
+    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
+    /// never starts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule_in`](Sqlite::schedule_in).
+    pub fn cancel_in(tx: &Transaction<'_>, queue: &str, key: &str) -> Result<Cancelled, CallError> {
+        call(tx, queue, key, Action::Cancel)
+    }
+}
+
+fn schedule<T: Serialize + ?Sized>(
+    tx: &Transaction<'_>,
+    queue: &str,
+    key: &str,
+    when: When,
+    payload: &T,
+) -> Result<Scheduled, CallError> {
+    let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
+    call(tx, queue, key, Action::Schedule { when, payload })
+}
+
+fn call<A: FromAnswer>(
+    tx: &Transaction<'_>,
+    queue: &str,
+    key: &str,
+    action: Action,
+) -> Result<A, CallError> {
+    let call = Call {
+        queue: names::queue(queue)?,
+        key: names::key(key)?,
+        action,
+    };
+    let answer =
+        within(tx, |tables| connection::apply(tables, &call)).map_err(|refused| match refused {
+            Refused::Deferred => StoreError::Refused(CompleteError::Deferred.to_string()),
+            Refused::Failed(failure) => failure.before_commit(),
+        })?;
+    match answer {
+        Ok(answer) => A::take(answer),
+        Err(refusal) => Err(CallError::Refused(refusal.0)),
+    }
+}
+
+/// A run is ended by the transaction that also has its effect. The file is the one of the timers.
+///
+/// [`CompleteError::Deferred`] is the answer to a transaction that has begun as a deferred one and
+/// has read.
+impl CompletesRun for &Transaction<'_> {
+    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let settlement = Settlement {
+            run: run.clone(),
+            outcome: Outcome::Done,
+        };
+        let settled = within(self, |tables| match tables.is_live(epoch)? {
+            true => connection::settle_one(tables, &settlement, epoch),
+            false => Ok(Settled::Fenced),
+        });
+        match settled {
+            Ok(Settled::Fenced) => Err(CompleteError::Fenced),
+            Ok(_) => Ok(()),
+            Err(Refused::Deferred) => Err(CompleteError::Deferred),
+            Err(Refused::Failed(failure)) if failure.is_busy() => {
+                let why = failure.before_commit().to_string();
+                Err(CompleteError::Retry(why))
+            }
+            Err(Refused::Failed(failure)) => Err(CompleteError::Store(failure.before_commit())),
+        }
+    }
+}
+
+/// Why nothing was done in a transaction of the user's.
+enum Refused {
+    /// It has begun as a deferred one, and has read.
+    Deferred,
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Refused::Failed(error.into())
+    }
+}
+
+/// Works on the tables of the transaction, which has the lock of the file then.
+fn within<T>(
+    tx: &Transaction<'_>,
+    work: impl FnOnce(&mut Tables<'_>) -> Result<T, Failure>,
+) -> Result<T, Refused> {
+    let connection: &Connection = tx;
+    if connection.is_autocommit() {
+        // Without this each statement would be a transaction of its own.
+        return Err(StoreError::Refused(
+            "the transaction has ended: SQLite has rolled it back after an error, or a statement \
+             has committed it"
+                .to_owned(),
+        )
+        .into());
+    }
+    match connection.transaction_state(Some(MAIN_DB))? {
+        TransactionState::Write => {}
+        TransactionState::None => take_lock(connection)?,
+        _ => return Err(Refused::Deferred),
+    }
+    let meta = schema::read(connection)?;
+    let mut tables = Tables::new(connection, &meta, WallClock::system().now());
+    let done = work(&mut tables)?;
+    tables.finish()?;
+    Ok(done)
+}
+
+/// Takes the lock of the file for a transaction that has done nothing yet.
+fn take_lock(connection: &Connection) -> Result<(), Refused> {
+    // It changes no row, but SQLite takes the lock before it looks for one.
+    let sql = "update tourbillon_meta set counter = counter where id = 0";
+    let locked = connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.execute(()));
+    match locked {
+        Ok(_) => Ok(()),
+        Err(error) if failure::is_busy(&error) || schema::has_tables(connection)? => {
+            Err(error.into())
+        }
+        Err(_) => Err(schema::missing().into()),
+    }
+}

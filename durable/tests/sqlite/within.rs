@@ -1,0 +1,355 @@
+//! Calls within a transaction of the user's.
+
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tourbillon_durable::store::{
+    Claim, Connection as _, Epoch, NewNode, Run, Store, StoreError, Wanted,
+};
+use tourbillon_durable::{
+    CallError, Cancelled, CompleteError, CompletesRun, IfAbsent, Invalid, Moved, Sqlite, StoreTime,
+    rusqlite,
+};
+
+use crate::folder::{Folder, call, schedule_in};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NODE: Epoch = Epoch(7);
+
+/// A user's file that also has the tables of the timers.
+fn shop() -> (Folder, Sqlite, Connection) {
+    let folder = Folder::new();
+    let store = folder.store();
+    let shop = Connection::open(folder.file()).expect("a connection");
+    shop.execute_batch("create table orders(id integer primary key, state text)")
+        .expect("a table");
+    (folder, store, shop)
+}
+
+fn immediate(shop: &mut Connection) -> Transaction<'_> {
+    shop.transaction_with_behavior(TransactionBehavior::Immediate)
+        .expect("a transaction")
+}
+
+fn order(tx: &Transaction<'_>, id: i64) {
+    tx.execute("insert into orders values (?1, 'open')", [id])
+        .expect("an order");
+}
+
+fn orders(shop: &Connection) -> i64 {
+    shop.query_row("select count(*) from orders", (), |row| row.get(0))
+        .expect("a number")
+}
+
+/// Schedules a timer that is due at once, and lets a node claim it.
+fn claimed(store: &Sqlite) -> Run {
+    let mut connection = store.connect().expect("a connection");
+    let node = NewNode {
+        epoch: NODE,
+        name: "a node".into(),
+        queues: vec!["pay".into()],
+    };
+    connection.join(&node).expect("joined");
+    let answers = connection.write(&[schedule_in("pay", "7", Duration::ZERO)]);
+    assert!(answers.expect("answers")[0].is_ok());
+    claim(store)
+}
+
+fn claim(store: &Sqlite) -> Run {
+    let mut connection = store.connect().expect("a connection");
+    let claim = Claim {
+        epoch: NODE,
+        deadline: StoreTime::LATEST,
+        timers: vec![Wanted {
+            queue: "pay".into(),
+            key: "7".into(),
+            crash_limit: 10,
+        }],
+        adopt: Vec::new(),
+    };
+    let claimed = connection.claim(&claim).expect("a claim");
+    claimed.runs[0].run.clone()
+}
+
+fn get(store: &Sqlite, key: &str) -> Option<tourbillon_durable::store::Timer> {
+    let mut connection = store.connect().expect("a connection");
+    connection.get("pay", key).expect("an answer")
+}
+
+#[test]
+fn an_order_and_its_timer_are_committed_together() {
+    let (_folder, store, mut shop) = shop();
+    let tx = immediate(&mut shop);
+    order(&tx, 7);
+    let before = SystemTime::now();
+    let scheduled = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &7).expect("scheduled");
+    assert!(scheduled.due >= before + MINUTE && !scheduled.running);
+    assert_eq!(scheduled.replaced, None);
+    assert_eq!(get(&store, "7"), None);
+    tx.commit().expect("a commit");
+    let timer = get(&store, "7").expect("a timer");
+    assert_eq!(SystemTime::from(timer.due), scheduled.due);
+    assert_eq!(timer.payload, "7");
+    assert_eq!(orders(&shop), 1);
+}
+
+#[test]
+fn a_rollback_undoes_the_order_and_its_timer() {
+    let (_folder, store, mut shop) = shop();
+    let tx = immediate(&mut shop);
+    order(&tx, 7);
+    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &7).expect("scheduled");
+    tx.rollback().expect("a rollback");
+    assert_eq!(get(&store, "7"), None);
+    assert_eq!(orders(&shop), 0);
+}
+
+#[test]
+fn all_calls_answer_within_a_transaction_as_outside() {
+    let (_folder, store, mut shop) = shop();
+    let tx = immediate(&mut shop);
+    let at = SystemTime::now() + 2 * MINUTE;
+    let first = Sqlite::schedule_at_in(&tx, "pay", "7", at, "x").expect("scheduled");
+    let second = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "y").expect("scheduled");
+    assert_eq!(second.replaced, Some(first.due));
+    let absent = Sqlite::schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z").expect("an answer");
+    assert!(matches!(absent, IfAbsent::Exists { due, .. } if due == second.due));
+    let moved = Sqlite::reschedule_in(&tx, "pay", "7", 3 * MINUTE).expect("moved");
+    assert!(matches!(moved, Moved::Moved { from, .. } if from == second.due));
+    let moved = Sqlite::reschedule_at_in(&tx, "pay", "7", at).expect("moved");
+    assert!(matches!(moved, Moved::Moved { to, .. } if to == first.due));
+    let cancelled = Sqlite::cancel_in(&tx, "pay", "7").expect("cancelled");
+    assert!(matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due));
+    assert_eq!(Sqlite::cancel_in(&tx, "pay", "7"), Ok(Cancelled::NotFound));
+    assert_eq!(
+        Sqlite::reschedule_in(&tx, "pay", "7", MINUTE),
+        Ok(Moved::NotFound)
+    );
+    let absent = Sqlite::schedule_if_absent_in(&tx, "pay", "7", MINUTE, "z").expect("an answer");
+    assert!(absent.is_scheduled());
+    tx.commit().expect("a commit");
+    assert_eq!(get(&store, "7").expect("a timer").payload, "\"z\"");
+}
+
+#[test]
+fn a_running_timer_is_seen_within_a_transaction() {
+    let (_folder, store, mut shop) = shop();
+    claimed(&store);
+    let tx = immediate(&mut shop);
+    let moved = Sqlite::reschedule_in(&tx, "pay", "7", MINUTE).expect("an answer");
+    assert!(matches!(moved, Moved::Running { attempt: 1, .. }));
+    let scheduled = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "next").expect("scheduled");
+    assert!(scheduled.running);
+    let cancelled = Sqlite::cancel_in(&tx, "pay", "7").expect("an answer");
+    assert!(matches!(cancelled, Cancelled::Running { attempt: 1, .. }));
+    tx.commit().expect("a commit");
+    assert!(get(&store, "7").expect("a timer").cancelled);
+}
+
+#[test]
+fn generations_within_transactions_and_outside_differ() {
+    let (_folder, store, mut shop) = shop();
+    for _ in 0..3 {
+        let tx = immediate(&mut shop);
+        Sqlite::schedule_in(&tx, "pay", "a", MINUTE, "x").expect("scheduled");
+        Sqlite::schedule_in(&tx, "pay", "b", MINUTE, "x").expect("scheduled");
+        tx.commit().expect("a commit");
+        let mut connection = store.connect().expect("a connection");
+        let calls = ["c", "d"].map(|key| schedule_in("pay", key, MINUTE));
+        connection.write(&calls).expect("answers");
+    }
+    let sql = "select count(distinct generation >> 16), max(generation >> 16)
+               from tourbillon_timer";
+    let found = shop.query_row(sql, (), |row| Ok((row.get(0)?, row.get(1)?)));
+    assert_eq!(found, Ok((4_i64, 12_i64)));
+}
+
+#[test]
+fn invalid_arguments_are_refused_and_the_transaction_goes_on() {
+    let (_folder, store, mut shop) = shop();
+    let tx = immediate(&mut shop);
+    let refused = Sqlite::schedule_in(&tx, "", "7", MINUTE, "x");
+    assert_eq!(refused, Err(CallError::Invalid(Invalid::QueueLength(0))));
+    let refused = Sqlite::schedule_in(&tx, "pay", "7\0", MINUTE, "x");
+    assert_eq!(refused, Err(CallError::Invalid(Invalid::KeyNul)));
+    let refused = Sqlite::schedule_in(&tx, "pay", "7", Duration::MAX, "x");
+    assert_eq!(refused, Err(CallError::Invalid(Invalid::TooFar)));
+    let long = "x".repeat(70_000);
+    let refused = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, &long);
+    assert!(matches!(
+        refused,
+        Err(CallError::Invalid(Invalid::PayloadSize(_)))
+    ));
+    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "good").expect("scheduled");
+    tx.commit().expect("a commit");
+    assert_eq!(get(&store, "7").expect("a timer").payload, "\"good\"");
+}
+
+#[test]
+fn a_run_is_ended_together_with_its_effect() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let tx = immediate(&mut shop);
+    order(&tx, 7);
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    // It is ended once.
+    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Fenced));
+    tx.rollback().expect("a rollback");
+    assert!(get(&store, "7").expect("a timer").running.is_some());
+
+    let tx = immediate(&mut shop);
+    order(&tx, 7);
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    tx.commit().expect("a commit");
+    assert_eq!(get(&store, "7"), None);
+    assert_eq!(orders(&shop), 1);
+}
+
+#[test]
+fn the_end_of_a_run_promotes_its_successor() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let tx = immediate(&mut shop);
+    Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "next").expect("scheduled");
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    tx.commit().expect("a commit");
+    let timer = get(&store, "7").expect("a timer");
+    assert_eq!((timer.attempt, timer.running), (0, None));
+    assert_eq!(timer.payload, "\"next\"");
+}
+
+#[test]
+fn a_run_of_a_node_that_is_gone_is_fenced() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let mut connection = store.connect().expect("a connection");
+    connection.leave(NODE).expect("left");
+    let tx = immediate(&mut shop);
+    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Fenced));
+}
+
+#[test]
+fn a_run_that_another_one_has_replaced_is_fenced() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let other = Run {
+        attempt: 2,
+        ..run.clone()
+    };
+    let tx = immediate(&mut shop);
+    assert_eq!(tx.complete(NODE, &other), Err(CompleteError::Fenced));
+    let other = Run {
+        generation: run.generation + 1,
+        ..run.clone()
+    };
+    assert_eq!(tx.complete(NODE, &other), Err(CompleteError::Fenced));
+    assert_eq!(tx.complete(Epoch(8), &run), Err(CompleteError::Fenced));
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+}
+
+#[test]
+fn a_deferred_transaction_that_has_read_is_refused_with_a_hint() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let tx = shop.transaction().expect("a transaction");
+    assert_eq!(orders(&tx), 0);
+    assert_eq!(tx.complete(NODE, &run), Err(CompleteError::Deferred));
+    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    let Err(CallError::Refused(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("TransactionBehavior::Immediate"), "{why}");
+}
+
+#[test]
+fn a_deferred_transaction_that_has_not_read_takes_the_lock() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let tx = shop.transaction().expect("a transaction");
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    order(&tx, 7);
+    tx.commit().expect("a commit");
+    assert_eq!(get(&store, "7"), None);
+}
+
+#[test]
+fn a_locked_file_is_an_error_that_passes() {
+    let (folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let mut other = Connection::open(folder.file()).expect("a connection");
+    let locking = immediate(&mut other);
+    shop.busy_timeout(Duration::from_millis(1)).expect("set");
+    let tx = shop.transaction().expect("a transaction");
+    let refused = tx.complete(NODE, &run);
+    assert!(
+        matches!(refused, Err(CompleteError::Retry(_))),
+        "{refused:?}"
+    );
+    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    assert!(
+        matches!(refused, Err(CallError::Unavailable(_))),
+        "{refused:?}"
+    );
+    drop(locking);
+    assert_eq!(tx.complete(NODE, &run), Ok(()));
+    tx.commit().expect("a commit");
+}
+
+#[test]
+fn a_transaction_that_was_rolled_back_is_refused() {
+    let (_folder, store, mut shop) = shop();
+    let run = claimed(&store);
+    let tx = immediate(&mut shop);
+    order(&tx, 7);
+    // What SQLite does by itself when the disk is full.
+    let failed = tx.execute("insert or rollback into orders values (7, 'twice')", ());
+    assert!(failed.is_err());
+    let refused = tx.complete(NODE, &run);
+    let Err(CompleteError::Store(StoreError::Refused(why))) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("rolled it back"), "{why}");
+    let refused = Sqlite::schedule_in(&tx, "pay", "8", MINUTE, "x");
+    assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+    drop(tx);
+    assert_eq!(get(&store, "8"), None);
+    assert!(get(&store, "7").expect("a timer").running.is_some());
+}
+
+#[test]
+fn a_file_without_timers_is_refused_with_a_hint() {
+    let folder = Folder::new();
+    let mut shop = Connection::open(folder.file()).expect("a connection");
+    shop.execute_batch("create table orders(id integer primary key, state text)")
+        .expect("a table");
+    for behavior in [
+        TransactionBehavior::Deferred,
+        TransactionBehavior::Immediate,
+    ] {
+        let tx = shop.transaction_with_behavior(behavior).expect("begun");
+        let refused = Sqlite::schedule_in(&tx, "pay", "7", MINUTE, "x");
+        let Err(CallError::Refused(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("Sqlite::open"), "{why}");
+        order(&tx, 7);
+        tx.rollback().expect("a rollback");
+    }
+}
+
+#[test]
+fn a_savepoint_undoes_a_timer_alone() {
+    let (_folder, store, mut shop) = shop();
+    let tx = immediate(&mut shop);
+    Sqlite::schedule_in(&tx, "pay", "a", MINUTE, "x").expect("scheduled");
+    tx.execute_batch("savepoint s").expect("a savepoint");
+    Sqlite::schedule_in(&tx, "pay", "b", MINUTE, "x").expect("scheduled");
+    tx.execute_batch("rollback to s").expect("undone");
+    Sqlite::schedule_in(&tx, "pay", "c", MINUTE, "x").expect("scheduled");
+    tx.commit().expect("a commit");
+    assert!(get(&store, "a").is_some() && get(&store, "c").is_some());
+    assert_eq!(get(&store, "b"), None);
+    let cancel = call("pay", "a", tourbillon_durable::store::Action::Cancel);
+    let mut connection = store.connect().expect("a connection");
+    assert!(connection.write(&[cancel]).expect("answers")[0].is_ok());
+}
