@@ -174,7 +174,7 @@ pub(crate) fn orderings(source: &Source) -> Vec<String> {
 // === leftovers ===
 
 /// No code that waits to be written, no prints for debugging, no test that is switched off, but
-/// for those of Redis where there is no server to start, no dead code without a reason.
+/// for those of Redis and PostgreSQL where there is no server to start, no dead code without a reason.
 pub(crate) fn leftovers(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for pair in source.tokens.windows(2) {
@@ -551,6 +551,10 @@ mod tests {
             ),
             (
                 "#[test]\n#[cfg_attr(not(has_redis_server), ignore = \"none\")]\nfn f() {}",
+                0,
+            ),
+            (
+                "#[test]\n#[cfg_attr(not(has_postgres), ignore = \"none\")]\nfn f() {}",
                 0,
             ),
             ("#[allow(dead_code)]\nfn f() {}", 1),
