@@ -8,8 +8,8 @@ use crate::memory::Memory;
 use crate::node::numbers::{Numbers, hash, mix};
 use crate::node::{Command, Input, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall};
 use crate::store::{
-    Action, Answer, Call, ClaimedRun, Connection, Epoch, Look, Outcome, Page, Run, Settled,
-    StoreError, When,
+    Action, Answer, Call, ClaimedRun, Connection, Epoch, Outcome, Page, Run, Settled, StoreError,
+    When,
 };
 use crate::sync::Arc;
 use crate::time::{StoreTime, WallClock};
@@ -74,7 +74,6 @@ pub(super) struct SimNode {
     still_until: Duration,
     wake: Option<Duration>,
     pub(super) stopped: Option<Stopped>,
-    running: BTreeMap<Run, Epoch>,
 }
 
 /// How long a run lasts and how it ends. `starts` counts the starts of the timer with this one.
@@ -96,6 +95,11 @@ pub(super) struct World {
     pub(super) calls: usize,
     fate: Fates,
     random: Numbers,
+    /// The epochs that are in the table and not gone.
+    live: BTreeSet<Epoch>,
+    ended: BTreeSet<Epoch>,
+    /// The runs that go on, by their timers: the node, its life and its epoch.
+    running: BTreeMap<TimerName, Vec<(usize, u32, Epoch)>>,
     pub(super) ledger: Ledger,
 }
 
@@ -140,6 +144,9 @@ impl World {
             calls: 0,
             fate: Box::new(fate),
             random: Numbers::new(seed),
+            live: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            running: BTreeMap::new(),
             ledger: Ledger::default(),
         };
         for node in 0..nodes {
@@ -150,7 +157,6 @@ impl World {
                 still_until: Duration::ZERO,
                 wake: None,
                 stopped: None,
-                running: BTreeMap::new(),
             });
             // They do not start at the same moment.
             world.at(Duration::from_millis(7 * node as u64), Event::Birth(node));
@@ -232,7 +238,6 @@ impl World {
         node.born = self.time;
         node.wake = None;
         node.stopped = None;
-        node.running.clear();
         node.machine = Some(Node::new(NodeConfig {
             seed,
             ..self.config.clone()
@@ -249,7 +254,6 @@ impl World {
         if let Some(machine) = node.machine.take() {
             self.ledger.died.insert(machine.epoch(), now);
         }
-        node.running.clear();
     }
 
     fn step(&mut self, number: usize, life: u32, input: Input) {
@@ -269,7 +273,17 @@ impl World {
             );
         }
         if let Input::Finished { run, .. } = &input {
-            node.running.remove(run);
+            let name = (run.queue.clone(), run.key.clone());
+            if let Some(running) = self.running.get_mut(&name) {
+                let of_node =
+                    |(other, of, _): &(usize, u32, Epoch)| (*other, *of) == (number, life);
+                if let Some(index) = running.iter().position(of_node) {
+                    running.remove(index);
+                }
+                if running.is_empty() {
+                    self.running.remove(&name);
+                }
+            }
         }
         let now = self.time - node.born;
         let Some(machine) = &mut node.machine else {
@@ -352,8 +366,9 @@ impl World {
         let reply = call
             .make(&mut store)
             .expect("no fault is injected into the store itself");
-        let live = self.live();
-        self.ledger.executed(self.clock.now(), call, &reply, &live);
+        self.note_members(call, &reply);
+        self.ledger
+            .executed(self.clock.now(), call, &reply, &self.live);
         if self.nodes[node].life != life {
             return;
         }
@@ -381,30 +396,43 @@ impl World {
         );
     }
 
-    pub(super) fn live(&self) -> BTreeSet<Epoch> {
-        let look = Look {
-            epoch: Epoch(0),
-            ranges: Vec::new(),
-        };
-        let sight = self.store.clone().look(&look).expect("no fault");
-        sight.nodes.iter().map(|node| node.epoch).collect()
+    /// Notes which epochs are live after a call, and that nobody was declared gone within its term.
+    fn note_members(&mut self, call: &StoreCall, reply: &Reply) {
+        match (call, reply) {
+            (StoreCall::Join(node), _) if !self.ended.contains(&node.epoch) => {
+                self.live.insert(node.epoch);
+            }
+            (StoreCall::Leave(epoch), _) => self.end_epoch(*epoch),
+            (StoreCall::DeclareGone { epoch, .. }, Reply::DeclaredGone(true)) => {
+                self.end_epoch(*epoch);
+                for node in &self.nodes {
+                    let machine = node.machine.as_ref();
+                    let same = machine.filter(|machine| machine.epoch() == *epoch);
+                    let holds = same.is_some_and(|same| same.is_held(self.time - node.born));
+                    assert!(!holds, "{epoch:?} was declared gone within its term");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end_epoch(&mut self, epoch: Epoch) {
+        self.live.remove(&epoch);
+        self.ended.insert(epoch);
     }
 
     fn start(&mut self, number: usize, life: u32, epoch: Epoch, run: ClaimedRun) {
-        let live = self.live();
-        for other in &self.nodes {
-            for (same, held_by) in &other.running {
-                let is_key = same.queue == run.run.queue && same.key == run.run.key;
-                assert!(
-                    !is_key || !live.contains(held_by),
-                    "one key, two runs: {same:?} and {:?}",
-                    run.run
-                );
-            }
+        let name = (run.run.queue.clone(), run.run.key.clone());
+        let others = self.running.entry(name).or_default();
+        let nodes = &self.nodes;
+        others.retain(|(node, life, _)| nodes[*node].life == *life);
+        for (_, _, held_by) in others.iter() {
+            let live = self.live.contains(held_by);
+            assert!(!live, "one key, two runs: {:?}", run.run);
         }
+        others.push((number, life, epoch));
         let starts = self.ledger.started(self.clock.now(), epoch, &run);
         let (lasts, outcome) = (self.handler)(&run, starts);
-        self.nodes[number].running.insert(run.run.clone(), epoch);
         let input = Input::Finished {
             run: run.run,
             outcome,
@@ -523,6 +551,8 @@ pub(super) struct Op {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) ops: Vec<Op>,
+    /// The last schedules of each key that were not closed.
+    open: BTreeMap<TimerName, Vec<usize>>,
     /// When nodes died.
     pub(super) died: BTreeMap<Epoch, StoreTime>,
     /// The last claim of each key: who, which run, when, and whether the answer was lost.
@@ -662,6 +692,8 @@ impl Ledger {
         match answer {
             Answer::Scheduled { due, running, .. } => {
                 self.close(&name, now, running);
+                let number = self.ops.len();
+                self.open.entry(name.clone()).or_default().push(number);
                 self.ops.push(Op {
                     name,
                     due,
@@ -675,8 +707,9 @@ impl Ledger {
                 self.close(&name, now, true);
             }
             Answer::Moved { to, running, .. } => {
-                if let Some(op) = self.ops.iter_mut().rfind(|op| op.name == name) {
-                    op.due = to;
+                let open = self.open.get(&name);
+                if let Some(number) = open.and_then(|open| open.last()) {
+                    self.ops[*number].due = to;
                 }
                 if let Some((_, run, _)) = self.last_claim.get(&name).filter(|_| !running) {
                     let generation = (name.clone(), run.generation);
@@ -688,13 +721,21 @@ impl Ledger {
         }
     }
 
-    /// Nothing that was scheduled for this key so far is claimed any more.
+    /// Nothing that was scheduled for this key so far is claimed any more. If nothing of it runs,
+    /// then nothing of it starts either.
     fn close(&mut self, name: &TimerName, now: StoreTime, running: bool) {
-        for op in self.ops.iter_mut().filter(|op| op.name == *name) {
+        let Some(open) = self.open.get_mut(name) else {
+            return;
+        };
+        for number in open.iter() {
+            let op = &mut self.ops[*number];
             op.closed.get_or_insert(now);
             if !running {
                 op.never.get_or_insert(now);
             }
+        }
+        if !running {
+            open.clear();
         }
     }
 
