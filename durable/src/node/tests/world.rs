@@ -40,7 +40,10 @@ pub(super) enum UserCall {
     Reschedule(&'static str, String, Duration),
     SetPaused(&'static str, bool),
     Stop(usize, Duration),
-    Crash(usize),
+    /// The store's clock is set by this, in microseconds.
+    SetClock(i64),
+    /// No call reaches the store for this time.
+    Outage(Duration),
 }
 
 #[derive(Debug)]
@@ -79,8 +82,8 @@ pub(super) struct SimNode {
 /// How long a run lasts and how it ends. `starts` counts the starts of the timer with this one.
 pub(super) type Handler = fn(run: &ClaimedRun, starts: u32) -> (Duration, Outcome);
 
-/// What happens to a call: by its number and its node.
-type Fates = Box<dyn FnMut(usize, usize, &StoreCall) -> Fate>;
+/// What happens to a call: by its number and its time.
+type Fates = Box<dyn FnMut(usize, Duration, &StoreCall) -> Fate>;
 
 pub(super) struct World {
     pub(super) time: Duration,
@@ -101,6 +104,9 @@ pub(super) struct World {
     /// The runs that go on, by their timers: the node, its life and its epoch.
     running: BTreeMap<TimerName, Vec<(usize, u32, Epoch)>>,
     pub(super) ledger: Ledger,
+    outage_until: Duration,
+    /// Whether lateness is measured. Not if the clock is set.
+    pub(super) bounds: bool,
 }
 
 pub(super) const START: StoreTime = StoreTime::from_micros(1_000_000_000_000_000);
@@ -129,7 +135,7 @@ impl World {
         nodes: usize,
         seed: u64,
         handler: Handler,
-        fate: impl FnMut(usize, usize, &StoreCall) -> Fate + 'static,
+        fate: impl FnMut(usize, Duration, &StoreCall) -> Fate + 'static,
     ) -> Self {
         let clock = WallClock::manual(START);
         let mut world = World {
@@ -148,6 +154,8 @@ impl World {
             ended: BTreeSet::new(),
             running: BTreeMap::new(),
             ledger: Ledger::default(),
+            outage_until: Duration::ZERO,
+            bounds: true,
         };
         for node in 0..nodes {
             world.nodes.push(SimNode {
@@ -196,6 +204,7 @@ impl World {
         // The store's clock may have been set; it goes on by the same span.
         self.clock.advance(time - self.time);
         self.time = time;
+        self.ledger.time = time;
     }
 
     pub(super) fn store_now(&self) -> StoreTime {
@@ -324,7 +333,10 @@ impl World {
     fn ask(&mut self, node: usize, life: u32, id: u64, call: StoreCall) {
         let number = self.calls;
         self.calls += 1;
-        let fate = (self.fate)(number, node, &call);
+        let fate = match self.time < self.outage_until {
+            true => Fate::Fail,
+            false => (self.fate)(number, self.time, &call),
+        };
         let (go, back) = (self.travel(), self.travel());
         match fate {
             Fate::CrashBefore => self.crash(node),
@@ -431,7 +443,9 @@ impl World {
             assert!(!live, "one key, two runs: {:?}", run.run);
         }
         others.push((number, life, epoch));
-        let starts = self.ledger.started(self.clock.now(), epoch, &run);
+        let starts = self
+            .ledger
+            .started(self.clock.now(), epoch, &run, self.bounds);
         let (lasts, outcome) = (self.handler)(&run, starts);
         let input = Input::Finished {
             run: run.run,
@@ -488,7 +502,14 @@ impl World {
                 let life = self.nodes[node].life;
                 return self.step(node, life, Input::Stop { grace });
             }
-            UserCall::Crash(node) => return self.crash(node),
+            UserCall::SetClock(micros) => {
+                let now = self.clock.now().as_micros();
+                return self.clock.set(StoreTime::from_micros(now + micros));
+            }
+            UserCall::Outage(span) => {
+                self.outage_until = self.outage_until.max(self.time + span);
+                return;
+            }
         };
         let call = Call {
             queue: queue.into(),
@@ -497,7 +518,7 @@ impl World {
         };
         let answers = self.store.clone().write(std::slice::from_ref(&call));
         let answer = answers.expect("no fault").remove(0).expect("a good call");
-        self.ledger.answered(self.clock.now(), &call, answer);
+        self.ledger.answered(&call, answer);
         // The user's process has the node 0.
         let near = match answer {
             Answer::Scheduled { due, shard, .. } => Some((due, shard)),
@@ -541,22 +562,24 @@ pub(super) struct Op {
     pub(super) name: TimerName,
     pub(super) due: StoreTime,
     /// From then on it may not be claimed: it was cancelled or replaced.
-    pub(super) closed: Option<StoreTime>,
+    pub(super) closed: Option<Duration>,
     /// From then on it may not start.
-    pub(super) never: Option<StoreTime>,
+    pub(super) never: Option<Duration>,
     pub(super) starts: u32,
 }
 
 /// All that happened, and the promises that it is held against.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// The time that nobody sets.
+    time: Duration,
     pub(super) ops: Vec<Op>,
     /// The last schedules of each key that were not closed.
     open: BTreeMap<TimerName, Vec<usize>>,
     /// When nodes died.
     pub(super) died: BTreeMap<Epoch, StoreTime>,
     /// The last claim of each key: who, which run, when, and whether the answer was lost.
-    last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime)>,
+    last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime, Duration)>,
     /// Runs that ended without a crash, by generation: those counted for the crashes.
     ended_well: BTreeMap<(TimerName, i64), u32>,
     /// Attempts before the counts were set back.
@@ -598,7 +621,7 @@ impl Ledger {
                         continue;
                     }
                     let last = self.last_claim.get(&name);
-                    let (epoch, run, _) = last.expect("only claimed runs are settled");
+                    let (epoch, run, ..) = last.expect("only claimed runs are settled");
                     assert_eq!(
                         *epoch, settle.epoch,
                         "a run that was taken over has settled"
@@ -616,7 +639,7 @@ impl Ledger {
         let name = (run.run.queue.clone(), run.run.key.clone());
         let op = &self.ops[op_of(run)];
         assert!(run.due <= now, "{run:?} claimed early at {now:?}");
-        if let Some((before, last, _)) = self.last_claim.get(&name)
+        if let Some((before, last, ..)) = self.last_claim.get(&name)
             && *last == run.run
         {
             assert_eq!(*before, epoch, "adopted from another node");
@@ -625,7 +648,7 @@ impl Ledger {
         }
         assert!(live.contains(&epoch), "claimed by a node that is gone");
         assert!(
-            op.closed.is_none_or(|closed| now <= closed),
+            op.closed.is_none_or(|closed| self.time <= closed),
             "{run:?} claimed at {now:?}, closed at {:?}",
             op.closed
         );
@@ -638,34 +661,36 @@ impl Ledger {
             "{run:?}: {well} ended well, {forgiven} forgiven"
         );
         self.crashes += run.crashes;
-        self.last_claim.insert(name, (epoch, run.run.clone(), now));
+        self.last_claim
+            .insert(name, (epoch, run.run.clone(), now, self.time));
     }
 
-    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun) -> u32 {
+    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun, bounds: bool) -> u32 {
         self.starts += 1;
         let name = (run.run.queue.clone(), run.run.key.clone());
-        assert!(run.due <= now, "{run:?} starts early at {now:?}");
-        let (holder, last, claimed) = self.last_claim.get(&name).expect("it was claimed");
+        let (holder, last, claimed, claimed_at) =
+            self.last_claim.get(&name).expect("it was claimed");
         assert_eq!(
             (*holder, last),
             (epoch, &run.run),
             "a run that was taken over starts"
         );
-        let (claimed, number) = (*claimed, op_of(run));
+        let (claimed, claimed_at, number) = (*claimed, *claimed_at, op_of(run));
         let op = &mut self.ops[number];
         op.starts += 1;
         let starts = op.starts;
         assert!(
-            op.never.is_none_or(|never| now < never),
+            op.never.is_none_or(|never| self.time < never),
             "{run:?} starts after {:?}",
             op.never
         );
         // A claim that is already there when the timer is cancelled or replaced may still start.
-        assert!(op.closed.is_none_or(|closed| claimed <= closed));
-        assert!(op.due <= now, "{run:?} was moved to {:?}", op.due);
+        assert!(op.closed.is_none_or(|closed| claimed_at <= closed));
+        // By the clock of the claim, since the store's clock may have been set back after it.
+        assert!(op.due <= claimed, "{run:?} was moved to {:?}", op.due);
         let resumed = self.resumed.get(&*run.run.queue).copied();
         let ready = resumed.map_or(run.due, |resumed| run.due.max(resumed));
-        if !run.run.key.starts_with("paced") {
+        if bounds && !run.run.key.starts_with("paced") {
             // Of two nodes that end one after the other, the last one counts.
             let deaths = self.died.values().filter(|died| **died <= now);
             let last_death = deaths.clone().max().copied();
@@ -687,11 +712,11 @@ impl Ledger {
         }
     }
 
-    fn answered(&mut self, now: StoreTime, call: &Call, answer: Answer) {
+    fn answered(&mut self, call: &Call, answer: Answer) {
         let name = (call.queue.clone(), call.key.clone());
         match answer {
             Answer::Scheduled { due, running, .. } => {
-                self.close(&name, now, running);
+                self.close(&name, running);
                 let number = self.ops.len();
                 self.open.entry(name.clone()).or_default().push(number);
                 self.ops.push(Op {
@@ -702,16 +727,16 @@ impl Ledger {
                     starts: 0,
                 });
             }
-            Answer::Cancelled { .. } => self.close(&name, now, false),
+            Answer::Cancelled { .. } => self.close(&name, false),
             Answer::Running { .. } if call.action == Action::Cancel => {
-                self.close(&name, now, true);
+                self.close(&name, true);
             }
             Answer::Moved { to, running, .. } => {
                 let open = self.open.get(&name);
                 if let Some(number) = open.and_then(|open| open.last()) {
                     self.ops[*number].due = to;
                 }
-                if let Some((_, run, _)) = self.last_claim.get(&name).filter(|_| !running) {
+                if let Some((_, run, ..)) = self.last_claim.get(&name).filter(|_| !running) {
                     let generation = (name.clone(), run.generation);
                     let well = self.ended_well.get(&generation).copied().unwrap_or(0);
                     self.forgiven.insert(generation, run.attempt - well);
@@ -723,7 +748,8 @@ impl Ledger {
 
     /// Nothing that was scheduled for this key so far is claimed any more. If nothing of it runs,
     /// then nothing of it starts either.
-    fn close(&mut self, name: &TimerName, now: StoreTime, running: bool) {
+    fn close(&mut self, name: &TimerName, running: bool) {
+        let now = self.time;
         let Some(open) = self.open.get_mut(name) else {
             return;
         };
