@@ -51,7 +51,7 @@ pub(super) fn timer(
     key: &str,
 ) -> Result<Option<Timer>, Failure> {
     let row = tables.row(queue, key)?;
-    Ok(row.and_then(|row| row::timer(queue, key, &row, &|epoch| tables.is_known_live(epoch))))
+    Ok(row.and_then(|(_, row)| row::timer(queue, key, &row, &|epoch| tables.is_known_live(epoch))))
 }
 
 pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, Failure> {

@@ -33,8 +33,11 @@ pub(super) const STEPS: &[Step] = &[Step {
 /// The version that this program uses.
 pub(super) const VERSION: i64 = STEPS[STEPS.len() - 1].version;
 
-/// - A timer lies in the order of its queue and key, and nowhere else: the table has no rowid. The
-///   index of due times leads to it by queue and key, which are the end of each of its entries.
+/// - Timers lie in the order in which they were scheduled. With random keys a table in the order of
+///   its keys (`without rowid`) takes 1.7 times as long to insert and 1.4 times as long to claim and
+///   settle, since each timer then changes a page of its own in both.
+/// - The index of due times ends with the key, so that a page of a list that ends within timers due
+///   at one instant goes on without sorting them.
 /// - The index of claims has only what is held now. By it a node that is gone is known to have
 ///   left nothing behind.
 const FIRST: &str = "
@@ -69,8 +72,8 @@ create table tourbillon_timer(
        and (next_due is null) = (next_generation is null)),
     check (claim is not null or (next_due is null and not cancelled)),
     check (not (cancelled and next_due is not null))
-) strict, without rowid;
-create index tourbillon_timer_due on tourbillon_timer(queue, shard, due);
+) strict;
+create index tourbillon_timer_due on tourbillon_timer(queue, shard, due, key);
 create index tourbillon_timer_claim on tourbillon_timer(claim) where claim is not null;
 
 create table tourbillon_node(
