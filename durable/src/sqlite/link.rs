@@ -1,5 +1,7 @@
 //! A connection to the file, and its transactions.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -72,7 +74,7 @@ impl Link {
             )));
         }
         let opened = Connection::open_with_flags(path, flags);
-        let connection = opened.map_err(|error| of_file(path, failure::before_commit(&error)))?;
+        let connection = opened.map_err(|error| of_file(path, not_opened(path, &error)))?;
         let mut link = Link { connection, shared };
         link.set_up().map_err(|error| of_file(path, error))?;
         Ok(link)
@@ -265,6 +267,16 @@ fn poll(attempt: u32) -> Duration {
 fn sleep(span: Duration) {
     if !span.is_zero() {
         thread::sleep(span);
+    }
+}
+
+/// The reason why a file was not opened. SQLite does not say it, so the system is asked again.
+fn not_opened(path: &Path, error: &rusqlite::Error) -> StoreError {
+    match File::options().read(true).write(true).open(path) {
+        Err(reason) if reason.kind() == ErrorKind::PermissionDenied => StoreError::Refused(
+            format!("this process may not read and write the file: {reason}"),
+        ),
+        _ => failure::before_commit(error),
     }
 }
 
