@@ -288,3 +288,65 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
         StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+    use crate::sqlite::connection::SqliteConnection;
+    use crate::store::{Action, Call, Connection as _, When};
+
+    #[test]
+    fn a_file_that_may_not_grow_accepts_all_or_nothing_of_a_batch() {
+        let name = format!("tourbillon-pages-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("timers.db");
+        let shared = Sqlite::open(&path).expect("a store").shared;
+        let link = Link::open(&path, false, shared).expect("a link");
+        link.connection
+            .execute_batch("pragma max_page_count = 100")
+            .expect("set");
+        let mut connection = SqliteConnection(link);
+        let batch = |number: u32| -> Vec<Call> {
+            let call = |part| Call {
+                queue: "q".into(),
+                key: format!("{number} {part}").into(),
+                action: Action::Schedule {
+                    when: When::In(Duration::from_secs(60)),
+                    payload: format!("{:?}", "x".repeat(1_000)).into(),
+                },
+            };
+            (0..20).map(call).collect()
+        };
+        let mut accepted = 0;
+        let error = loop {
+            match connection.write(&batch(accepted)) {
+                Ok(answers) => assert!(answers.iter().all(Result::is_ok)),
+                Err(error) => break error,
+            }
+            accepted += 1;
+        };
+        let full = StoreError::Unavailable(String::new());
+        assert_eq!(
+            std::mem::discriminant(&error),
+            std::mem::discriminant(&full)
+        );
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert!(accepted > 0);
+        for number in 0..=accepted {
+            for call in batch(number) {
+                let found = connection.get("q", &call.key).expect("an answer");
+                assert_eq!(found.is_some(), number < accepted);
+            }
+        }
+        // Timers that end make room.
+        for call in batch(0) {
+            let action = Action::Cancel;
+            assert!(connection.write(&[Call { action, ..call }]).is_ok());
+        }
+        assert!(connection.write(&batch(0)[..5]).is_ok());
+        drop(connection);
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+}

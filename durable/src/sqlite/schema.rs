@@ -233,3 +233,90 @@ pub(super) fn is_current(connection: &Connection) -> Result<bool, Failure> {
     admits_newer(&meta, VERSION)?;
     Ok(meta.version >= VERSION)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened() -> Connection {
+        Connection::open_in_memory().expect("a connection")
+    }
+
+    fn version(connection: &Connection) -> (i64, i64) {
+        let meta = read_any(connection).expect("an answer").expect("a row");
+        (meta.version, meta.oldest_ok)
+    }
+
+    const NEXT: Step = Step {
+        version: 2,
+        oldest_ok: 1,
+        sql: "alter table tourbillon_timer add column note text",
+    };
+
+    const BREAK: Step = Step {
+        version: 3,
+        oldest_ok: 3,
+        sql: "alter table tourbillon_timer rename column note to remark",
+    };
+
+    #[test]
+    fn tables_go_through_all_versions_in_their_order() {
+        let all = [STEPS[0], NEXT, BREAK];
+        let connection = opened();
+        for known in 1..=all.len() {
+            migrate(&connection, &all[..known]).expect("migrated");
+            // Once more is harmless.
+            migrate(&connection, &all[..known]).expect("migrated");
+            let last = all[known - 1];
+            assert_eq!(version(&connection), (last.version, last.oldest_ok));
+        }
+        connection
+            .prepare("select remark from tourbillon_timer")
+            .expect("the last form");
+        let at_once = opened();
+        migrate(&at_once, &all).expect("migrated");
+        assert_eq!(version(&at_once), (3, 3));
+    }
+
+    #[test]
+    fn a_program_uses_newer_tables_that_admit_it_and_leaves_them_alone() {
+        let connection = opened();
+        migrate(&connection, &[STEPS[0], NEXT]).expect("migrated");
+        migrate(&connection, STEPS).expect("admitted");
+        assert!(is_current(&connection).expect("admitted"));
+        assert!(read(&connection).is_ok());
+        assert_eq!(version(&connection), (2, 1));
+    }
+
+    #[test]
+    fn a_program_that_newer_tables_do_not_admit_is_refused() {
+        let connection = opened();
+        migrate(&connection, &[STEPS[0], NEXT, BREAK]).expect("migrated");
+        let refusals = [
+            migrate(&connection, STEPS).err(),
+            is_current(&connection).err(),
+            read(&connection).err(),
+        ];
+        for refusal in refusals {
+            let Some(Failure::Store(StoreError::Refused(why))) = refusal else {
+                panic!("{refusal:?}");
+            };
+            assert!(why.contains("version 3") && why.contains("update"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_migration_that_fails_changes_nothing() {
+        let connection = opened();
+        migrate(&connection, STEPS).expect("migrated");
+        let wrong = Step {
+            sql: "alter table tourbillon_timer add column note text; select no_such_function()",
+            ..NEXT
+        };
+        connection.execute_batch("begin immediate").expect("begun");
+        assert!(migrate(&connection, &[STEPS[0], wrong]).is_err());
+        connection.execute_batch("rollback").expect("undone");
+        assert_eq!(version(&connection), (1, 1));
+        migrate(&connection, &[STEPS[0], NEXT]).expect("migrated");
+    }
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kit::wait;
 use rusqlite::{Connection, TransactionBehavior};
-use tourbillon_durable::store::{Connection as _, Page, Store};
+use tourbillon_durable::store::{Page, Store};
 use tourbillon_durable::{Sqlite, rusqlite};
 
 use crate::folder::{Folder, schedule_in};
