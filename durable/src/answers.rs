@@ -106,7 +106,6 @@ impl Cancelled {
 }
 
 /// An answer of a store in the form of the call that it belongs to.
-#[allow(dead_code, reason = "the calls that need it follow")]
 pub(crate) trait FromAnswer: Sized {
     fn from_answer(answer: Answer) -> Option<Self>;
 

@@ -19,6 +19,9 @@ pub(crate) const LONGEST_KEY: usize = 512;
 /// The greatest length of a payload as JSON, in bytes, unless an option says another one.
 pub(crate) const PAYLOAD_LIMIT: usize = 64 * 1024;
 
+/// The greatest number of entries of a page.
+const LARGEST_PAGE: u32 = 10_000;
+
 /// The greatest number of arrays and objects within each other. It is what `serde_json` reads.
 const DEEPEST: usize = 127;
 
@@ -59,6 +62,8 @@ pub enum Invalid {
     TooFar,
     /// Two calls of one batch have this key.
     SameKey(String),
+    /// A page has this number of entries, and not 1 to 10,000.
+    PageLimit(u32),
 }
 
 impl fmt::Display for Invalid {
@@ -94,6 +99,12 @@ impl fmt::Display for Invalid {
             Invalid::TooFar => f.write_str("the due time is later than the year 9999"),
             Invalid::SameKey(key) => {
                 write!(f, "two calls of the batch have the key {key:?}")
+            }
+            Invalid::PageLimit(limit) => {
+                write!(
+                    f,
+                    "a page of {limit} entries: choose between 1 and {LARGEST_PAGE}"
+                )
             }
         }
     }
@@ -158,6 +169,14 @@ pub(crate) fn at(time: SystemTime) -> Result<When, Invalid> {
     match time > StoreTime::LATEST {
         true => Err(Invalid::TooFar),
         false => Ok(When::At(time)),
+    }
+}
+
+/// Checks the number of entries of a page.
+pub(crate) fn page_limit(limit: u32) -> Result<u32, Invalid> {
+    match (1..=LARGEST_PAGE).contains(&limit) {
+        true => Ok(limit),
+        false => Err(Invalid::PageLimit(limit)),
     }
 }
 

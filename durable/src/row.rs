@@ -105,9 +105,11 @@ impl std::fmt::Debug for Moment<'_> {
 enum Standing {
     /// There is none.
     Absent,
-    /// Nobody holds it. If the claim is still there, it is that of a gone node, whose crash was not
-    /// counted yet.
+    /// Nobody holds it, and it lies in the table like this. If the claim is still there, it is that
+    /// of a gone node, whose crash was not counted yet.
     Free(Row),
+    /// Nobody holds it. It was the successor of a gone node's run, and is not written yet.
+    Promoted(Row),
     /// A live node holds it.
     Held(Row, Hold),
 }
@@ -125,10 +127,10 @@ fn standing(row: Option<Row>, moment: &Moment<'_>) -> Standing {
     if row.cancelled {
         return Standing::Absent;
     }
-    Standing::Free(match row.successor {
-        Some(successor) => promoted(row.shard, successor, moment.now),
-        None => row,
-    })
+    match row.successor {
+        Some(successor) => Standing::Promoted(promoted(row.shard, successor, moment.now)),
+        None => Standing::Free(row),
+    }
 }
 
 /// The successor as a timer of its own.
@@ -181,20 +183,13 @@ pub fn apply(
                 let due = when.due(moment.now);
                 schedule(Standing::Absent, shard, due, payload, moment)
             }
-            Standing::Free(row) => {
-                let answer = Answer::Exists {
-                    due: row.due,
-                    running: false,
-                };
-                (left(row), answer)
+            // A gone node's claim is left for the next claim, which counts the crash.
+            Standing::Free(row) => (Change::Keep, exists(&row, false)),
+            Standing::Promoted(row) => {
+                let answer = exists(&row, false);
+                (Change::Put(row), answer)
             }
-            Standing::Held(row, _) => {
-                let answer = Answer::Exists {
-                    due: row.due,
-                    running: true,
-                };
-                (Change::Keep, answer)
-            }
+            Standing::Held(row, _) => (Change::Keep, exists(&row, true)),
         },
         Action::Reschedule { when } => {
             let to = when.due(moment.now);
@@ -204,13 +199,9 @@ pub fn apply(
     }
 }
 
-/// What is written for a row that a call does not change: a promoted successor must not be lost.
-fn left(row: Row) -> Change {
-    match row.claim {
-        // A gone node's claim is left for the next claim, which counts the crash.
-        Some(_) => Change::Keep,
-        None => Change::Put(row),
-    }
+fn exists(row: &Row, running: bool) -> Answer {
+    let due = row.due;
+    Answer::Exists { due, running }
 }
 
 fn schedule(
@@ -223,7 +214,7 @@ fn schedule(
     let generation = (moment.generation)();
     let (row, replaced, running) = match standing {
         Standing::Absent => (fresh(shard, due, generation, payload), None, false),
-        Standing::Free(old) => (
+        Standing::Free(old) | Standing::Promoted(old) => (
             fresh(old.shard, due, generation, payload),
             Some(old.due),
             false,
@@ -251,7 +242,7 @@ fn schedule(
 fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, Answer) {
     match standing {
         Standing::Absent => (absent(was_there), Answer::NotFound),
-        Standing::Free(mut row) => {
+        Standing::Free(mut row) | Standing::Promoted(mut row) => {
             let answer = Answer::Moved {
                 from: row.due,
                 to,
@@ -284,7 +275,10 @@ fn reschedule(standing: Standing, was_there: bool, to: StoreTime) -> (Change, An
 fn cancel(standing: Standing, was_there: bool) -> (Change, Answer) {
     match standing {
         Standing::Absent => (absent(was_there), Answer::NotFound),
-        Standing::Free(row) => (Change::Delete, Answer::Cancelled { due: row.due }),
+        Standing::Free(row) | Standing::Promoted(row) => {
+            (Change::Delete, Answer::Cancelled { due: row.due })
+        }
+        Standing::Held(row, hold) if row.cancelled => (Change::Keep, runs(&row, hold)),
         Standing::Held(mut row, hold) => {
             let answer = runs(&row, hold);
             row.successor = None;
@@ -320,12 +314,14 @@ pub enum Claiming {
 
 /// Claims a timer for a node. Its queue is not paused, and the node is not gone.
 pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> Claiming {
-    let mut row = match standing(Some(row), moment) {
+    let (mut row, mut changed) = match standing(Some(row), moment) {
         Standing::Absent => return Claiming::Not(Change::Delete),
         Standing::Held(..) => return Claiming::Not(Change::Keep),
-        Standing::Free(row) => row,
+        Standing::Free(row) => (row, false),
+        Standing::Promoted(row) => (row, true),
     };
     if row.claim.take().is_some() {
+        changed = true;
         row.crashes += 1;
         if row.crashes >= crash_limit {
             let times = row.crashes;
@@ -334,8 +330,12 @@ pub fn claim(row: Row, epoch: Epoch, crash_limit: u32, moment: &Moment<'_>) -> C
         }
     }
     if row.due > moment.now {
-        // Written all the same: a crash that was counted, or a successor that was promoted.
-        return Claiming::Not(Change::Put(row));
+        // A crash that was counted and a successor that was promoted are written all the same.
+        let change = match changed {
+            true => Change::Put(row),
+            false => Change::Keep,
+        };
+        return Claiming::Not(change);
     }
     row.claim = Some(Hold {
         epoch,
@@ -414,7 +414,7 @@ pub fn revive(
             let generation = (moment.generation)();
             Some(fresh(shard, moment.now, generation, payload))
         }
-        Standing::Free(_) | Standing::Held(..) => None,
+        Standing::Free(_) | Standing::Promoted(_) | Standing::Held(..) => None,
     }
 }
 
@@ -443,3 +443,6 @@ pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool)
         payload: row.payload.clone().into(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -99,7 +99,8 @@ pub trait Connection: Send {
     /// The store can't be reached, or refuses.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError>;
 
-    /// Adds a node. A second call with the same epoch changes nothing.
+    /// Adds a node. Another call with the same epoch sets its queues, and changes nothing else: a node
+    /// that stops handles none, so that the others take its part at once.
     ///
     /// # Errors
     ///
@@ -285,7 +286,8 @@ pub enum Answer {
         /// Whether it waits for the end of a run of the same key.
         running: bool,
     },
-    /// The timer was cancelled. It has not started, and never will.
+    /// The timer was cancelled, and no run of it will start. None has started, except those that
+    /// failed before, and those of nodes that are gone.
     Cancelled {
         /// When it was due.
         due: StoreTime,

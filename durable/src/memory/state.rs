@@ -228,11 +228,14 @@ impl State {
 
     pub(super) fn join(&mut self, node: &NewNode) {
         self.writes += 1;
-        self.nodes.entry(node.epoch).or_insert_with(|| Node {
-            beat: 0,
-            queues: node.queues.clone(),
-            gone: None,
-        });
+        let queues = &node.queues;
+        let row = self.nodes.entry(node.epoch);
+        row.and_modify(|row| row.queues.clone_from(queues))
+            .or_insert_with(|| Node {
+                beat: 0,
+                queues: queues.clone(),
+                gone: None,
+            });
     }
 
     pub(super) fn beat(&mut self, epoch: Epoch, now: StoreTime) -> Option<Beat> {

@@ -3,18 +3,32 @@
 use std::sync::PoisonError;
 
 pub(crate) use std::sync::{Arc, MutexGuard};
+pub(crate) use std::thread_local;
 
 pub(crate) mod channel {
-    pub(crate) use crossbeam_channel::{Receiver, Sender, unbounded};
-}
-
-#[cfg(feature = "sqlite")]
-pub(crate) mod thread {
-    pub(crate) use std::thread::sleep;
+    pub(crate) use crossbeam_channel::{
+        Receiver, RecvTimeoutError, Sender, TrySendError, bounded, unbounded,
+    };
 }
 
 pub(crate) mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicI64, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+}
+
+pub(crate) mod thread {
+    #[cfg(feature = "sqlite")]
+    pub(crate) use std::thread::sleep;
+    pub(crate) use std::thread::{JoinHandle, Thread, current, park};
+
+    /// Starts a thread with a name, for those who look at the threads of a process.
+    pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        std::thread::Builder::new()
+            .name(format!("durable-{name}"))
+            .spawn(run)
+    }
 }
 
 /// A mutex that ignores poison. That is sound because no user code runs under the lock, and code

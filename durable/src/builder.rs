@@ -1,0 +1,356 @@
+//! Options, handlers, and the start.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::due::Due;
+use crate::ending::IntoEnding;
+use crate::errors::StartError;
+use crate::event_sink::Listener;
+use crate::events::Event;
+use crate::handler::Handler;
+use crate::late::Late;
+use crate::names::{self, PAYLOAD_LIMIT};
+use crate::plan::{Plan, QueuePlan};
+use crate::queue_options::QueueOptions;
+use crate::retry::Retry;
+use crate::store::Store;
+use crate::sync::Arc;
+
+/// Options of timers. [`Durable::builder`](crate::Durable::builder) makes it.
+#[must_use = "a builder does nothing until `start`"]
+pub struct Builder {
+    store: Arc<dyn Store>,
+    name: Option<String>,
+    term: Duration,
+    look: Duration,
+    payload_limit: usize,
+    listener: Option<Listener>,
+    queues: Vec<(String, QueueOptions, Handler)>,
+}
+
+/// Options of the queue that was named last, and all methods of [`Builder`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Late, Memory, Retry};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .handle("mail", |due: &Due<String>| println!("to {}", due.payload()))
+///     .retry(Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(60)).attempts(5))
+///     .pace(100)
+///     .handle("offer", |_: &Due<u64>| ())
+///     .late(Late::ExpireAfter(Duration::from_secs(3_600)))
+///     .start()?;
+/// # drop(timers);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing until `start`"]
+pub struct QueueBuilder(Builder);
+
+impl Builder {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Builder {
+            store,
+            name: None,
+            term: Duration::from_secs(15),
+            look: Duration::from_secs(1),
+            payload_limit: PAYLOAD_LIMIT,
+            listener: None,
+            queues: Vec::new(),
+        }
+    }
+
+    /// Sets the name of this node, for those who look at the table of nodes. The default is the
+    /// number of the process.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Sets how long this node may be silent, by its own clock, before others take over what it runs.
+    /// The default is 15 s, the least is 100 ms and the greatest an hour. It must be at least four
+    /// times [`look`](Self::look). All nodes on one store should have the same term.
+    pub fn term(mut self, term: Duration) -> Self {
+        self.term = term;
+        self
+    }
+
+    /// Sets the time between two looks at the store, from 10 ms to a minute. The default is 1 s.
+    ///
+    /// A timer that was scheduled by another process less than two looks before it is due may be up
+    /// to one look late, if the store has no way to report it. All others start on time.
+    pub fn look(mut self, look: Duration) -> Self {
+        self.look = look;
+        self
+    }
+
+    /// Sets the greatest length of a payload as JSON, in bytes, up to 16 MiB. The default is 64 KiB.
+    pub fn payload_limit(mut self, bytes: usize) -> Self {
+        self.payload_limit = bytes;
+        self
+    }
+
+    /// Sets what is called with each [`Event`]. A second listener replaces the first.
+    ///
+    /// It is called on a thread of its own, so it may be slow, and may call the timers. If 1,024
+    /// events wait for it, further ones are dropped, and [`Event::Dropped`] says how many. Its panics
+    /// are caught.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Durable, Event, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new())
+    ///     .on_event(|event: &Event| eprintln!("{event:?}"))
+    ///     .start()?;
+    /// # drop(timers);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
+    /// Runs the due timers of a queue by a closure, on a pool of threads that grows while handlers
+    /// block. The setters that follow are this queue's.
+    ///
+    /// The payload is read from JSON as `T`. One that does not have this type is left in the store
+    /// for a minute, [counted](crate::Stats::unreadable) and reported, and then tried again: it may
+    /// be for a newer version of the program.
+    ///
+    /// A timer runs at least once. An error or a panic is retried by the [`Retry`] of the queue.
+    pub fn handle<T, F, R>(mut self, queue: impl Into<String>, handler: F) -> QueueBuilder
+    where
+        T: DeserializeOwned + 'static,
+        F: Fn(&Due<T>) -> R + Send + Sync + 'static,
+        R: IntoEnding,
+    {
+        let handler = Handler::closure(handler);
+        self.queues
+            .push((queue.into(), QueueOptions::default(), handler));
+        QueueBuilder(self)
+    }
+
+    /// Runs the due timers of a queue by futures, which are spawned on a tokio runtime. The setters
+    /// that follow are this queue's. All else is as for [`handle`](Self::handle).
+    ///
+    /// If the runtime is shut down during a run, the run counts as failed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let timers = Durable::builder(Memory::new())
+    ///     .handle_tokio("greet", runtime.handle().clone(), move |due: Due<String>| {
+    ///         let sender = sender.clone();
+    ///         async move { drop(sender.send(due.payload().clone())) }
+    ///     })
+    ///     .start()?;
+    /// timers.schedule("greet", "world", Duration::ZERO, "hello")?;
+    /// assert_eq!(receiver.recv()?, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+    pub fn handle_tokio<T, F, U, R>(
+        mut self,
+        queue: impl Into<String>,
+        runtime: tokio::runtime::Handle,
+        handler: F,
+    ) -> QueueBuilder
+    where
+        T: DeserializeOwned + Send + 'static,
+        F: Fn(Due<T>) -> U + Send + Sync + 'static,
+        U: Future<Output = R> + Send + 'static,
+        R: IntoEnding + 'static,
+    {
+        let handler = Handler::future(runtime, handler);
+        self.queues
+            .push((queue.into(), QueueOptions::default(), handler));
+        QueueBuilder(self)
+    }
+
+    /// Checks all options.
+    pub(crate) fn plan(self) -> Result<Plan, StartError> {
+        let refuse = |what: String| Err(StartError::Option(what));
+        let (term, look) = (self.term, self.look);
+        if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&look) {
+            return refuse(format!(
+                "a look each {look:?}: choose between 10 ms and 1 min"
+            ));
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&term)
+            || term < look * 4
+        {
+            return refuse(format!(
+                "a term of {term:?} with a look each {look:?}: choose between 100 ms and 1 h, and at \
+                 least four looks"
+            ));
+        }
+        if !(1..=16 * 1024 * 1024).contains(&self.payload_limit) {
+            let bytes = self.payload_limit;
+            return refuse(format!(
+                "payloads of up to {bytes} bytes: choose between 1 and 16 MiB"
+            ));
+        }
+        let mut queues: Vec<QueuePlan> = Vec::new();
+        for (name, options, handler) in self.queues {
+            let checked = names::queue(&name).map_err(StartError::Queue)?;
+            if queues.iter().any(|other| other.name == checked) {
+                return Err(StartError::SameQueue(name));
+            }
+            if let Err(what) = options.check() {
+                return refuse(format!("the queue {name:?}: {what}"));
+            }
+            queues.push(QueuePlan {
+                name: checked,
+                options,
+                handler,
+            });
+        }
+        let name = self
+            .name
+            .unwrap_or_else(|| format!("process {}", std::process::id()));
+        Ok(Plan {
+            store: self.store,
+            // Some stores can't keep NUL characters.
+            name: name.replace('\0', " "),
+            term,
+            look,
+            payload_limit: self.payload_limit,
+            listener: self.listener,
+            queues,
+        })
+    }
+}
+
+impl QueueBuilder {
+    fn options(mut self, set: impl FnOnce(&mut QueueOptions)) -> Self {
+        // Each `QueueBuilder` comes from a call that has added a queue.
+        if let Some((_, options, _)) = self.0.queues.last_mut() {
+            set(options);
+        }
+        self
+    }
+
+    /// Sets when a run that failed is tried again. The default is [`Retry::default`].
+    pub fn retry(self, retry: Retry) -> Self {
+        self.options(|options| options.retry = retry)
+    }
+
+    /// Sets what becomes of timers that are far too late. The default is [`Late::Run`].
+    pub fn late(self, late: Late) -> Self {
+        self.options(|options| options.late = late)
+    }
+
+    /// Sets how many timers of this queue may run at one time on this node, from 1 to 10,000. The
+    /// default is 64.
+    pub fn running(self, running: usize) -> Self {
+        self.options(|options| options.running = running)
+    }
+
+    /// Sets how many timers of this queue may start within a second on this node. The default is no
+    /// bound. Those beyond it wait in the store, where other nodes may take them.
+    pub fn pace(self, per_second: u32) -> Self {
+        self.options(|options| options.pace = Some(per_second))
+    }
+
+    /// Sets after how many crashes a timer becomes a dead letter: the process that ran it ended
+    /// during the run. The default is 10.
+    pub fn crash_limit(self, crashes: u32) -> Self {
+        self.options(|options| options.crash_limit = crashes)
+    }
+
+    /// Sets the [name](Builder::name) of this node.
+    pub fn name(self, name: impl Into<String>) -> Self {
+        QueueBuilder(self.0.name(name))
+    }
+
+    /// Sets the [term](Builder::term) of this node.
+    pub fn term(self, term: Duration) -> Self {
+        QueueBuilder(self.0.term(term))
+    }
+
+    /// Sets the [time between two looks](Builder::look).
+    pub fn look(self, look: Duration) -> Self {
+        QueueBuilder(self.0.look(look))
+    }
+
+    /// Sets the greatest [length of a payload](Builder::payload_limit).
+    pub fn payload_limit(self, bytes: usize) -> Self {
+        QueueBuilder(self.0.payload_limit(bytes))
+    }
+
+    /// Sets what is called with each [`Event`]: see [`Builder::on_event`].
+    pub fn on_event(self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        QueueBuilder(self.0.on_event(listener))
+    }
+
+    /// Adds another queue: see [`Builder::handle`].
+    pub fn handle<T, F, R>(self, queue: impl Into<String>, handler: F) -> QueueBuilder
+    where
+        T: DeserializeOwned + 'static,
+        F: Fn(&Due<T>) -> R + Send + Sync + 'static,
+        R: IntoEnding,
+    {
+        self.0.handle(queue, handler)
+    }
+
+    /// Adds another queue: see [`Builder::handle_tokio`].
+    #[cfg(feature = "tokio")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+    pub fn handle_tokio<T, F, U, R>(
+        self,
+        queue: impl Into<String>,
+        runtime: tokio::runtime::Handle,
+        handler: F,
+    ) -> QueueBuilder
+    where
+        T: DeserializeOwned + Send + 'static,
+        F: Fn(Due<T>) -> U + Send + Sync + 'static,
+        U: Future<Output = R> + Send + 'static,
+        R: IntoEnding + 'static,
+    {
+        self.0.handle_tokio(queue, runtime, handler)
+    }
+
+    /// Ends the options of the queue.
+    pub(crate) fn into_builder(self) -> Builder {
+        self.0
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queues: Vec<_> = self.queues.iter().map(|(name, ..)| name).collect();
+        f.debug_struct("Builder")
+            .field("store", &self.store)
+            .field("name", &self.name)
+            .field("term", &self.term)
+            .field("look", &self.look)
+            .field("queues", &queues)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for QueueBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

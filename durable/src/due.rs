@@ -1,0 +1,237 @@
+//! What a handler gets: a timer that is due.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::complete::{CompleteError, CompletesRun};
+use crate::store::{ClaimedRun, Run};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::term::Term;
+use crate::time::StoreTime;
+
+/// One run of a timer, with its payload.
+///
+/// A timer runs *at least once*: if the process dies during a run, the timer runs again elsewhere.
+/// Make the effect idempotent by its [`token`](Self::token), or commit it together with the end of
+/// the run by [`complete_in`](Self::complete_in).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::{Due, Durable, Memory};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (sender, receiver) = std::sync::mpsc::channel();
+/// let timers = Durable::builder(Memory::new())
+///     .handle("greet", move |due: &Due<String>| {
+///         let _ = sender.send(format!("{}: {}", due.key(), due.payload()));
+///     })
+///     .start()?;
+/// timers.schedule("greet", "world", Duration::from_millis(5), "hello")?;
+/// assert_eq!(receiver.recv()?, "world: hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Due<T> {
+    info: Arc<RunInfo>,
+    payload: T,
+}
+
+/// What is known of a run.
+#[derive(Debug)]
+pub(crate) struct RunInfo {
+    pub(crate) claimed: ClaimedRun,
+    /// The term of the node that has claimed it.
+    pub(crate) term: Arc<Term>,
+    /// The store's clock when the run was about to start, as far as it is known here.
+    pub(crate) started: StoreTime,
+    /// Whether `complete_in` was called.
+    completing: AtomicBool,
+}
+
+impl RunInfo {
+    pub(crate) fn new(claimed: ClaimedRun, term: Arc<Term>, started: StoreTime) -> Arc<Self> {
+        Arc::new(RunInfo {
+            claimed,
+            term,
+            started,
+            completing: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        &self.claimed.run
+    }
+
+    /// Whether `complete_in` was called.
+    pub(crate) fn is_completing(&self) -> bool {
+        // Relaxed: the handler's end, which comes before, orders it after the store in `complete_in`.
+        self.completing.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Due<T> {
+    pub(crate) fn new(info: Arc<RunInfo>, payload: T) -> Self {
+        Due { info, payload }
+    }
+
+    /// Returns the queue.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.info.run().queue
+    }
+
+    /// Returns the key within the queue.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.info.run().key
+    }
+
+    /// Returns the payload.
+    #[must_use]
+    pub fn payload(&self) -> &T {
+        &self.payload
+    }
+
+    /// Returns when this run was due, by the store's clock. For a retry it is the end of the backoff.
+    #[must_use]
+    pub fn due(&self) -> SystemTime {
+        self.info.claimed.due.into()
+    }
+
+    /// Returns when the timer was due first, before retries.
+    #[must_use]
+    pub fn planned(&self) -> SystemTime {
+        self.info.claimed.planned.into()
+    }
+
+    /// Returns how long after [`due`](Self::due) the run was started, by an estimate of the store's
+    /// clock. It may be too small by the time that an answer of the store takes.
+    #[must_use]
+    pub fn lateness(&self) -> Duration {
+        self.info.started.since(self.info.claimed.due)
+    }
+
+    /// Returns the number of the run, from 1. It counts failed runs, and those whose process died.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.info.run().attempt
+    }
+
+    /// Returns how many runs have returned an error before this one.
+    #[must_use]
+    pub fn fails(&self) -> u32 {
+        self.info.claimed.fails
+    }
+
+    /// Returns how many runs before this one were lost because their process died.
+    #[must_use]
+    pub fn crashes(&self) -> u32 {
+        self.info.claimed.crashes
+    }
+
+    /// Whether the timer is certainly still this node's, by the local clock. It asks nobody.
+    ///
+    /// After `false`, another node may have started the same timer already, and the end of this run
+    /// will be refused if it has. A handler with effects outside the database should ask before each
+    /// of them. The answer is `true` again after a pause of the store that was longer than the term,
+    /// unless this node was declared gone meanwhile.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.info.term.is_held()
+    }
+
+    /// Returns the idempotency token: it is the same in all runs of this timer, and no other timer
+    /// has it, also if it has the same key.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        let run = self.info.run();
+        Token {
+            queue: Arc::clone(&run.queue),
+            key: run.key.clone(),
+            generation: run.generation,
+        }
+    }
+
+    /// Ends the run within a transaction, so that its effect happens exactly once: the effect and the
+    /// end are one commit.
+    ///
+    /// Call it last, commit if it returned `Ok`, and roll back if it did not. A handler that called
+    /// it and returns `Ok` without having committed is tried again like one that failed. What it
+    /// asks for by [`Ending::Again`](crate::Ending::Again) is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`CompleteError`] says why the transaction must be rolled back.
+    ///
+    /// # Blocking
+    ///
+    /// Executes a statement on the transaction.
+    pub fn complete_in<X: CompletesRun>(&self, transaction: X) -> Result<(), CompleteError> {
+        // Relaxed: see `is_completing`. Set before the call, which may panic.
+        self.info.completing.store(true, Ordering::Relaxed);
+        transaction.complete(self.info.term.epoch, self.info.run())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Due<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Due")
+            .field("queue", &self.queue())
+            .field("key", &self.key())
+            .field("attempt", &self.attempt())
+            .field("payload", &self.payload)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What names one timer for good: its queue, key and generation.
+///
+/// Its text is what to send as an idempotency key.
+///
+/// # Examples
+///
+/// ```
+/// # use tourbillon_durable::Due;
+/// fn charge(due: &Due<u64>) {
+///     let idempotency_key = due.token().to_string();
+///     // .. send it with the request to the payment service ..
+/// #   let _ = idempotency_key;
+/// }
+/// # let _ = charge;
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Token {
+    queue: Arc<str>,
+    key: Box<str>,
+    generation: i64,
+}
+
+impl Token {
+    /// Returns the queue.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Returns the key within the queue.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the number that no other timer with this queue and key ever has.
+    #[must_use]
+    pub fn generation(&self) -> i64 {
+        self.generation
+    }
+}
+
+/// Writes `queue/key/generation`, with the generation as 16 hexadecimal digits.
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{:016x}", self.queue, self.key, self.generation)
+    }
+}

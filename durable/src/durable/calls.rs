@@ -1,0 +1,260 @@
+//! Calls on one timer.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::Durable;
+use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
+use crate::errors::CallError;
+use crate::names::{self, Invalid};
+use crate::pending::Pending;
+use crate::store::{Action, Call, When};
+use crate::writer::Answering;
+
+/// # Schedule, move and cancel
+///
+/// Calls of many threads travel to the store together, and each returns after its own commit. A
+/// single call is not delayed for that. Calls on one key are carried out in the order in which they
+/// were made.
+///
+/// Up to 65,536 calls may wait for each connection that writes. Further ones fail at once with
+/// [`CallError::Unavailable`]. So the `_async` forms never block, neither for the store nor for the
+/// other calls.
+impl Durable {
+    /// Schedules a timer, and replaces one with the same queue and key.
+    ///
+    /// If a run of the key is under way, the new timer starts after it, and a retry of that run does
+    /// not take place. A delay of zero is due at once.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether the timer may have been scheduled all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let first = timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// assert_eq!(first.replaced, None);
+    /// let second = timers.schedule("pay-by", "order:7", Duration::from_secs(60), &7)?;
+    /// assert_eq!(second.replaced, Some(first.due));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        self.schedule_async(queue, key, delay, payload).wait()
+    }
+
+    /// Schedules like [`schedule`](Self::schedule), as a future.
+    pub fn schedule_async<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Pending<Scheduled> {
+        self.call(queue, key, |limit| {
+            let when = names::delay(delay)?;
+            let payload = names::payload(payload, limit)?;
+            Ok(Action::Schedule { when, payload })
+        })
+    }
+
+    /// Schedules a timer at a point in time, like [`schedule`](Self::schedule). One that has passed
+    /// by the store's clock is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    pub fn schedule_at<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        self.schedule_at_async(queue, key, at, payload).wait()
+    }
+
+    /// Schedules like [`schedule_at`](Self::schedule_at), as a future.
+    pub fn schedule_at_async<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+        payload: &T,
+    ) -> Pending<Scheduled> {
+        self.call(queue, key, |limit| {
+            let when = names::at(at)?;
+            let payload = names::payload(payload, limit)?;
+            Ok(Action::Schedule { when, payload })
+        })
+    }
+
+    /// Schedules a timer, unless there is one with the same queue and key, or one runs.
+    ///
+    /// It is safe to repeat after an answer was lost, while the timer has not run.
+    ///
+    /// # Errors
+    ///
+    /// As for [`schedule`](Self::schedule).
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let day = Duration::from_secs(86_400);
+    /// assert!(timers.schedule_if_absent("digest", "anna", day, &())?.is_scheduled());
+    /// assert!(!timers.schedule_if_absent("digest", "anna", day, &())?.is_scheduled());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule_if_absent<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<IfAbsent, CallError> {
+        self.schedule_if_absent_async(queue, key, delay, payload)
+            .wait()
+    }
+
+    /// Schedules like [`schedule_if_absent`](Self::schedule_if_absent), as a future.
+    pub fn schedule_if_absent_async<T: Serialize + ?Sized>(
+        &self,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Pending<IfAbsent> {
+        self.call(queue, key, |limit| {
+            let when = names::delay(delay)?;
+            let payload = names::payload(payload, limit)?;
+            Ok(Action::ScheduleIfAbsent { when, payload })
+        })
+    }
+
+    /// Moves a timer. It is due after this delay from now, keeps its payload and its token, and its
+    /// counts of errors and crashes start anew.
+    ///
+    /// While a run of the key is under way, the timer that waits for its end is moved, if there is
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether the timer may have been moved all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    pub fn reschedule(&self, queue: &str, key: &str, delay: Duration) -> Result<Moved, CallError> {
+        self.reschedule_async(queue, key, delay).wait()
+    }
+
+    /// Moves like [`reschedule`](Self::reschedule), as a future.
+    pub fn reschedule_async(&self, queue: &str, key: &str, delay: Duration) -> Pending<Moved> {
+        self.call(queue, key, |_| {
+            let when = names::delay(delay)?;
+            Ok(Action::Reschedule { when })
+        })
+    }
+
+    /// Moves a timer to a point in time, like [`reschedule`](Self::reschedule). One that has passed
+    /// by the store's clock is due at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reschedule`](Self::reschedule).
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    pub fn reschedule_at(
+        &self,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+    ) -> Result<Moved, CallError> {
+        self.reschedule_at_async(queue, key, at).wait()
+    }
+
+    /// Moves like [`reschedule_at`](Self::reschedule_at), as a future.
+    pub fn reschedule_at_async(&self, queue: &str, key: &str, at: SystemTime) -> Pending<Moved> {
+        self.call(queue, key, |_| {
+            let when: When = names::at(at)?;
+            Ok(Action::Reschedule { when })
+        })
+    }
+
+    /// Cancels a timer. If it runs, the run goes on, and no other one follows.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether the timer may have been cancelled all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed the call.
+    pub fn cancel(&self, queue: &str, key: &str) -> Result<Cancelled, CallError> {
+        self.cancel_async(queue, key).wait()
+    }
+
+    /// Cancels like [`cancel`](Self::cancel), as a future.
+    pub fn cancel_async(&self, queue: &str, key: &str) -> Pending<Cancelled> {
+        self.call(queue, key, |_| Ok(Action::Cancel))
+    }
+
+    /// Checks a call and sends it.
+    fn call<A: FromAnswer>(
+        &self,
+        queue: &str,
+        key: &str,
+        action: impl FnOnce(usize) -> Result<Action, Invalid>,
+    ) -> Pending<A> {
+        let inner = self.inner();
+        if inner.is_closed() {
+            return Pending::known(Err(CallError::Stopped));
+        }
+        let call = || {
+            Ok(Call {
+                queue: inner.queue(queue)?,
+                key: names::key(key)?,
+                action: action(inner.payload_limit)?,
+            })
+        };
+        match call() {
+            Ok(call) => {
+                let (reply, pending) = Pending::answer(A::take);
+                inner.writers.send(call, Answering::one(reply));
+                pending
+            }
+            Err(invalid) => Pending::known(Err(CallError::Invalid(invalid))),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Calls on many timers.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Durable;
+use crate::answers::{Cancelled, FromAnswer, Scheduled};
+use crate::errors::CallError;
+use crate::names::{self, Invalid};
+use crate::pending::{Answers, Pending};
+use crate::store::{Action, Call};
+use crate::writer::{Answering, Collector};
+
+/// The results of several calls, in their order.
+type Results<A> = Vec<Result<A, CallError>>;
+
+/// # Many at once
+impl Durable {
+    /// Schedules several timers of a queue, each as by [`schedule`](Self::schedule). The results have
+    /// the order of the timers.
+    ///
+    /// Each is a call of its own: one that is refused fails alone. They travel in commits of up to
+    /// 1,000.
+    ///
+    /// # Errors
+    ///
+    /// The name of the queue is refused, two of the timers have the same key, or the timers have been
+    /// stopped. Then none was scheduled.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed all of them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// let trials = [("anna", 14_u64), ("ben", 30)];
+    /// let days = |days: u64| Duration::from_secs(86_400 * days);
+    /// let results = timers.schedule_many("trial-end", trials.map(|(key, d)| (key, days(d), d)))?;
+    /// assert!(results.iter().all(Result::is_ok));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule_many<K: AsRef<str>, T: Serialize>(
+        &self,
+        queue: &str,
+        timers: impl IntoIterator<Item = (K, Duration, T)>,
+    ) -> Result<Vec<Result<Scheduled, CallError>>, CallError> {
+        self.schedule_many_async(queue, timers).wait()
+    }
+
+    /// Schedules like [`schedule_many`](Self::schedule_many), as a future.
+    pub fn schedule_many_async<K: AsRef<str>, T: Serialize>(
+        &self,
+        queue: &str,
+        timers: impl IntoIterator<Item = (K, Duration, T)>,
+    ) -> Pending<Vec<Result<Scheduled, CallError>>> {
+        let limit = self.inner().payload_limit;
+        let actions = timers.into_iter().map(|(key, delay, payload)| {
+            let action = || {
+                let when = names::delay(delay)?;
+                let payload = names::payload(&payload, limit)?;
+                Ok(Action::Schedule { when, payload })
+            };
+            let action = action();
+            (key, action)
+        });
+        self.call_many(queue, actions)
+    }
+
+    /// Cancels several timers of a queue, each as by [`cancel`](Self::cancel). The results have the
+    /// order of the keys.
+    ///
+    /// # Errors
+    ///
+    /// The name of the queue is refused, two of the keys are the same, or the timers have been
+    /// stopped. Then none was cancelled.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed all of them.
+    pub fn cancel_many<K: AsRef<str>>(
+        &self,
+        queue: &str,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Result<Cancelled, CallError>>, CallError> {
+        self.cancel_many_async(queue, keys).wait()
+    }
+
+    /// Cancels like [`cancel_many`](Self::cancel_many), as a future.
+    pub fn cancel_many_async<K: AsRef<str>>(
+        &self,
+        queue: &str,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Pending<Vec<Result<Cancelled, CallError>>> {
+        let actions = keys.into_iter().map(|key| (key, Ok(Action::Cancel)));
+        self.call_many(queue, actions)
+    }
+
+    fn call_many<K: AsRef<str>, A: FromAnswer>(
+        &self,
+        queue: &str,
+        actions: impl Iterator<Item = (K, Result<Action, Invalid>)>,
+    ) -> Pending<Results<A>> {
+        let inner = self.inner();
+        if inner.is_closed() {
+            return Pending::known(Err(CallError::Stopped));
+        }
+        let queue = match inner.queue(queue) {
+            Ok(queue) => queue,
+            Err(invalid) => return Pending::known(Err(invalid.into())),
+        };
+        // All are checked before the first one is sent.
+        let calls: Vec<Result<Call, Invalid>> = actions
+            .map(|(key, action)| {
+                Ok(Call {
+                    queue: queue.clone(),
+                    key: names::key(key.as_ref())?,
+                    action: action?,
+                })
+            })
+            .collect();
+        let mut keys = HashSet::new();
+        for call in calls.iter().flatten() {
+            if !keys.insert(&call.key) {
+                let invalid = Invalid::SameKey(call.key.to_string());
+                return Pending::known(Err(invalid.into()));
+            }
+        }
+        if calls.is_empty() {
+            return Pending::known(Ok(Vec::new()));
+        }
+        let (reply, pending) = Pending::answers(take_all);
+        let collector = Collector::new(calls.len(), reply);
+        let calls = calls.into_iter().enumerate().filter_map(|(index, call)| {
+            let answering = Answering::part(&collector, index);
+            match call {
+                Ok(call) => Some((call, answering)),
+                Err(invalid) => {
+                    answering.send(Err(invalid.into()));
+                    None
+                }
+            }
+        });
+        inner.writers.send_many(calls);
+        pending
+    }
+}
+
+fn take_all<A: FromAnswer>(answers: Answers) -> Results<A> {
+    let answers = answers.into_iter();
+    answers.map(|answer| answer.and_then(A::take)).collect()
+}

@@ -1,0 +1,307 @@
+//! Timers that survive their process: the start, the calls, and the stop.
+
+mod calls;
+mod many;
+mod reads;
+mod stop;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::builder::{Builder, QueueBuilder};
+use crate::errors::StartError;
+use crate::event_sink::EventSink;
+use crate::names::{self, Invalid};
+use crate::node::{Near, NodeConfig, QueueConfig};
+use crate::plan::Plan;
+use crate::reach::Reach;
+use crate::reader::Reader;
+use crate::shell::{self, NodeEnd, NodeParts, NodeWay};
+use crate::stats::{Counters, Stats};
+use crate::stop_state::StopState;
+use crate::store::{Store, StoreError};
+use crate::sync::Arc;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::channel::{Receiver, Sender, bounded};
+use crate::task::Runs;
+use crate::term::{LocalClock, StoreClock};
+use crate::writer::{Hints, NearTimer, Writers};
+
+/// Timers that survive restarts and dead machines. Clones share them.
+///
+/// A timer has a *queue*, which says what handles it, and a *key* within the queue, by which it is
+/// moved and cancelled. At its due time, by the store's clock, one node that handles the queue runs
+/// it. It is deleted when the handler has succeeded.
+///
+/// **Dropping the last clone** stops without a grace: see [`stop`](Self::stop). It waits for a
+/// quarter of a second at most until the store knows, and not at all within a handler or, with the
+/// feature `tokio`, within a runtime. A program that is about to exit should call `stop`.
+///
+/// A handler that has captured a clone keeps the timers alive until `stop` is called.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use serde::{Deserialize, Serialize};
+/// use tourbillon_durable::{Due, Durable, Memory};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct PayBy {
+///     order: u64,
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let timers = Durable::builder(Memory::new())
+///     .handle("pay-by", |due: &Due<PayBy>| println!("order {} is cancelled", due.payload().order))
+///     .start()?;
+/// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &PayBy { order: 7 })?;
+/// // The customer gets five minutes more ..
+/// assert!(timers.reschedule("pay-by", "order:7", Duration::from_secs(1_200))?.is_moved());
+/// // .. and pays.
+/// assert!(timers.cancel("pay-by", "order:7")?.is_cancelled());
+/// timers.stop(Duration::from_secs(5));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Durable(Arc<Owner>);
+
+/// Stops when the last `Durable` is dropped.
+struct Owner(Arc<Inner>);
+
+/// What all clones share, with the thread that stops them.
+struct Inner {
+    writers: Writers,
+    reader: Reader,
+    node: Option<NodeLink>,
+    counters: Arc<Counters>,
+    payload_limit: usize,
+    term: Duration,
+    /// The queues with handlers, so that their names need not be copied for each call.
+    queues: Arc<HashSet<Arc<str>>>,
+    stop: StopState,
+    /// Set when calls are refused.
+    is_closed: AtomicBool,
+    /// Disconnected when the threads that carry calls have ended.
+    threads: Receiver<()>,
+}
+
+struct NodeLink {
+    way: NodeWay,
+    runs: Arc<Runs>,
+    /// Gets one message when the node has ended.
+    end: Receiver<NodeEnd>,
+}
+
+impl Durable {
+    /// Returns a builder for timers in this store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::{Durable, Memory};
+    ///
+    /// // Without handlers: a client, which schedules what other processes run.
+    /// let timers = Durable::builder(Memory::new()).start()?;
+    /// # drop(timers);
+    /// # Ok::<(), tourbillon_durable::StartError>(())
+    /// ```
+    pub fn builder(store: impl Store) -> Builder {
+        Builder::new(Arc::new(store))
+    }
+
+    /// Returns counters since the start, and gauges, of this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// assert_eq!(timers.stats().scheduled, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.0.counters.stats()
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.0.0
+    }
+
+    fn start(plan: Plan) -> Result<Self, StartError> {
+        let counters = Arc::new(Counters::default());
+        let events = EventSink::start(plan.listener).map_err(StartError::Spawn)?;
+        let reach = Reach::new(Arc::clone(&plan.store), events.clone());
+        let names = plan.queues.iter().map(|queue| Arc::clone(&queue.name));
+        let queues: Arc<HashSet<Arc<str>>> = Arc::new(names.collect());
+        let node = (!plan.queues.is_empty()).then(NodeWay::new);
+
+        // The threads that carry calls. The first one opens its connection.
+        let hints = node.as_ref().map(|(way, _)| Hints {
+            queues: Arc::clone(&queues),
+            within: plan.look * 2,
+            tell: {
+                let way = way.clone();
+                Arc::new(move |near| way.near(near.into_iter().map(Near::from).collect()))
+            },
+        });
+        let (alive, threads) = bounded(0);
+        let number = plan.store.writers();
+        let (writers, is_open) = Writers::start(number, &reach, &counters, hints.as_ref(), &alive)
+            .map_err(StartError::Spawn)?;
+        let is_open = is_open.recv();
+        is_open
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("the thread has ended".to_owned())))
+            .map_err(StartError::Store)?;
+        let reader = Reader::start(&reach, alive).map_err(StartError::Spawn)?;
+
+        // The node, if there is something to run.
+        let node = match node {
+            None => None,
+            Some((way, receiver)) => {
+                let clock = LocalClock::start();
+                let finish = {
+                    let way = way.clone();
+                    Box::new(move |run, outcome| way.finished(run, outcome))
+                };
+                let runs = Runs::new(
+                    Arc::clone(&counters),
+                    events,
+                    StoreClock::new(clock.clone()),
+                    finish,
+                );
+                let config = NodeConfig {
+                    name: plan.name,
+                    term: plan.term,
+                    look: plan.look,
+                    queues: plan
+                        .queues
+                        .iter()
+                        .map(|queue| QueueConfig {
+                            name: Arc::clone(&queue.name),
+                            running: queue.options.running,
+                            pace: queue.options.pace,
+                            crash_limit: queue.options.crash_limit,
+                        })
+                        .collect(),
+                    seed: RandomState::new().hash_one(std::process::id()),
+                };
+                let handlers = plan.queues.into_iter();
+                let handlers: HashMap<_, _> = handlers
+                    .map(|queue| (queue.name, (Arc::new(queue.options), queue.handler)))
+                    .collect();
+                let (ended, end): (Sender<NodeEnd>, _) = bounded(1);
+                shell::start(NodeParts {
+                    config,
+                    queues: handlers,
+                    way: way.clone(),
+                    receiver,
+                    reach,
+                    runs: Arc::clone(&runs),
+                    clock,
+                    on_end: Box::new(move |end| {
+                        // Nobody waits for it if the timers were dropped.
+                        let _ = ended.send(end);
+                    }),
+                })
+                .map_err(StartError::Spawn)?;
+                Some(NodeLink { way, runs, end })
+            }
+        };
+        Ok(Durable(Arc::new(Owner(Arc::new(Inner {
+            writers,
+            reader,
+            node,
+            counters,
+            payload_limit: plan.payload_limit,
+            term: plan.term,
+            queues,
+            stop: StopState::default(),
+            is_closed: AtomicBool::new(false),
+            threads,
+        })))))
+    }
+}
+
+impl Inner {
+    /// Checks the name of a queue.
+    fn queue(&self, name: &str) -> Result<Arc<str>, Invalid> {
+        match self.queues.get(name) {
+            Some(known) => Ok(Arc::clone(known)),
+            None => names::queue(name),
+        }
+    }
+}
+
+impl From<NearTimer> for Near {
+    fn from(near: NearTimer) -> Self {
+        Near {
+            queue: near.queue,
+            key: near.key,
+            shard: near.shard,
+            due: near.due,
+        }
+    }
+}
+
+impl Builder {
+    /// Opens the store and starts. Without handlers there is no node, only a client: it schedules and
+    /// cancels, and other processes run the timers.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] names the option that is not allowed, or says why the store could not be
+    /// opened or a thread not be started.
+    ///
+    /// # Blocking
+    ///
+    /// Waits until a connection is open.
+    pub fn start(self) -> Result<Durable, StartError> {
+        Durable::start(self.plan()?)
+    }
+}
+
+impl QueueBuilder {
+    /// Opens the store and starts: see [`Builder::start`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Builder::start`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Builder::start`].
+    pub fn start(self) -> Result<Durable, StartError> {
+        self.into_builder().start()
+    }
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.inner();
+        f.debug_struct("Durable")
+            .field("queues", &inner.queues)
+            .field("writers", &inner.writers)
+            .field("reader", &inner.reader)
+            .field("is_stopping", &inner.stop.is_begun())
+            .finish_non_exhaustive()
+    }
+}
+
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    const fn is_sent<T: Send>() {}
+    is_shared::<Durable>();
+    is_sent::<crate::pending::Pending<crate::answers::Scheduled>>();
+    is_sent::<crate::due::Due<()>>();
+    is_shared::<crate::due::Due<()>>();
+    is_sent::<Builder>();
+};

@@ -1,0 +1,251 @@
+//! What is read, and the calls for operators.
+
+use std::ops::{Bound, RangeBounds};
+use std::time::{Duration, SystemTime};
+
+use super::Durable;
+use crate::errors::CallError;
+use crate::names::{self, Invalid};
+use crate::node::Input;
+use crate::pending::Pending;
+use crate::shell::NodeWay;
+use crate::store::{Connection, Page, QueueCounts, Revived, StoreError};
+use crate::time::StoreTime;
+use crate::timer_info::{DeadTimer, Paging, TimerInfo};
+
+/// # Read and operate
+///
+/// These calls have a connection of their own, so that a long list delays no call that schedules.
+/// They are carried out one after the other. Up to 4,096 of them may wait; further ones fail at once
+/// with [`CallError::Unavailable`].
+impl Durable {
+    /// Reads one timer.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why it can't be read.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has answered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_durable::{Durable, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let timers = Durable::builder(Memory::new()).start()?;
+    /// timers.schedule("pay-by", "order:7", Duration::from_secs(900), &7)?;
+    /// let timer = timers.get("pay-by", "order:7")?.expect("it was scheduled");
+    /// assert_eq!(timer.payload_as::<u64>()?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn get(&self, queue: &str, key: &str) -> Result<Option<TimerInfo>, CallError> {
+        self.get_async(queue, key).wait()
+    }
+
+    /// Reads like [`get`](Self::get), as a future.
+    pub fn get_async(&self, queue: &str, key: &str) -> Pending<Option<TimerInfo>> {
+        let checked = || Ok((names::queue(queue)?, names::key(key)?));
+        self.read(checked(), |(queue, key), connection| {
+            Ok(connection.get(&queue, &key)?.map(TimerInfo::from))
+        })
+    }
+
+    /// Reads the timers of a queue that are due within a range of time, in the order of their due
+    /// times and keys. See [`Paging`].
+    ///
+    /// A timer that is moved between two pages may be in both of them, or in none.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why they can't be read.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has answered.
+    pub fn list(
+        &self,
+        queue: &str,
+        range: impl RangeBounds<SystemTime>,
+        paging: &Paging,
+    ) -> Result<Vec<TimerInfo>, CallError> {
+        self.list_async(queue, range, paging).wait()
+    }
+
+    /// Reads like [`list`](Self::list), as a future.
+    pub fn list_async(
+        &self,
+        queue: &str,
+        range: impl RangeBounds<SystemTime>,
+        paging: &Paging,
+    ) -> Pending<Vec<TimerInfo>> {
+        // The store's times are whole microseconds.
+        let behind = |time: &SystemTime| StoreTime::from(*time) + Duration::from_micros(1);
+        let page = || {
+            Ok(Page {
+                queue: names::queue(queue)?.to_string(),
+                from: match range.start_bound() {
+                    Bound::Included(time) => StoreTime::from(*time),
+                    Bound::Excluded(time) => behind(time),
+                    Bound::Unbounded => StoreTime::from_micros(i64::MIN),
+                },
+                until: match range.end_bound() {
+                    Bound::Included(time) => behind(time),
+                    Bound::Excluded(time) => StoreTime::from(*time),
+                    Bound::Unbounded => StoreTime::from_micros(i64::MAX),
+                },
+                after: paging
+                    .after
+                    .as_ref()
+                    .map(|(due, key)| (StoreTime::from(*due), key.clone())),
+                limit: names::page_limit(paging.limit)?,
+            })
+        };
+        self.read(page(), |page, connection| {
+            let timers = connection.list(&page)?.into_iter();
+            Ok(timers.map(TimerInfo::from).collect())
+        })
+    }
+
+    /// Counts the timers of all queues. It reads them all, so it takes long if there are many.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why they can't be read.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has answered.
+    pub fn counts(&self) -> Result<Vec<QueueCounts>, CallError> {
+        self.counts_async().wait()
+    }
+
+    /// Counts like [`counts`](Self::counts), as a future.
+    pub fn counts_async(&self) -> Pending<Vec<QueueCounts>> {
+        self.read(Ok(()), |(), connection| connection.counts())
+    }
+
+    /// Pauses a queue for all nodes, and for good: also those that start later do not run its timers
+    /// until it is [resumed](Self::resume). Runs that go on are not affected.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether the queue may have been paused all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed it.
+    pub fn pause(&self, queue: &str) -> Result<(), CallError> {
+        self.pause_async(queue).wait()
+    }
+
+    /// Pauses like [`pause`](Self::pause), as a future.
+    pub fn pause_async(&self, queue: &str) -> Pending<()> {
+        self.set_paused(queue, true)
+    }
+
+    /// Resumes a queue that was [paused](Self::pause). Timers that are overdue start at once, by the
+    /// bounds of the queue, except for those that are [too late](crate::Late::ExpireAfter).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether the queue may have been resumed all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed it.
+    pub fn resume(&self, queue: &str) -> Result<(), CallError> {
+        self.resume_async(queue).wait()
+    }
+
+    /// Resumes like [`resume`](Self::resume), as a future.
+    pub fn resume_async(&self, queue: &str) -> Pending<()> {
+        self.set_paused(queue, false)
+    }
+
+    fn set_paused(&self, queue: &str, paused: bool) -> Pending<()> {
+        let node = self.node_way();
+        self.read(names::queue(queue), move |queue, connection| {
+            connection.set_paused(&queue, paused)?;
+            look_now(node);
+            Ok(())
+        })
+    }
+
+    /// Reads the dead letters of a queue in the order of their [numbers](DeadTimer::id): those with a
+    /// greater number than `after`, at most `limit`, from 1 to 10,000. The first page is after 0.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says why they can't be read.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has answered.
+    pub fn dead(&self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadTimer>, CallError> {
+        self.dead_async(queue, after, limit).wait()
+    }
+
+    /// Reads like [`dead`](Self::dead), as a future.
+    pub fn dead_async(&self, queue: &str, after: i64, limit: u32) -> Pending<Vec<DeadTimer>> {
+        let checked = || Ok((names::queue(queue)?, names::page_limit(limit)?));
+        self.read(checked(), move |(queue, limit), connection| {
+            let letters = connection.dead(&queue, after, limit)?.into_iter();
+            Ok(letters.map(DeadTimer::from).collect())
+        })
+    }
+
+    /// Turns a dead letter into a timer that is due now, with no errors or crashes counted and with
+    /// another token.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] says whether it may have been revived all the same.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the store has committed it.
+    pub fn revive(&self, id: i64) -> Result<Revived, CallError> {
+        self.revive_async(id).wait()
+    }
+
+    /// Revives like [`revive`](Self::revive), as a future.
+    pub fn revive_async(&self, id: i64) -> Pending<Revived> {
+        let node = self.node_way();
+        self.read(Ok(id), move |id, connection| {
+            let revived = connection.revive(id)?;
+            look_now(node);
+            Ok(revived)
+        })
+    }
+
+    fn node_way(&self) -> Option<NodeWay> {
+        self.inner().node.as_ref().map(|node| node.way.clone())
+    }
+
+    /// Sends a read whose arguments were checked.
+    fn read<C: Send + 'static, T: Send + 'static>(
+        &self,
+        checked: Result<C, Invalid>,
+        read: impl FnOnce(C, &mut dyn Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Pending<T> {
+        let inner = self.inner();
+        match checked {
+            _ if inner.is_closed() => Pending::known(Err(CallError::Stopped)),
+            Ok(checked) => inner
+                .reader
+                .send(move |connection| read(checked, connection)),
+            Err(invalid) => Pending::known(Err(CallError::Invalid(invalid))),
+        }
+    }
+}
+
+/// Timers of this process may be due now.
+fn look_now(node: Option<NodeWay>) {
+    if let Some(node) = node {
+        node.send(Input::LookNow);
+    }
+}

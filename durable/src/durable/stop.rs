@@ -1,0 +1,184 @@
+//! The stop: the node leaves, the calls that wait are carried out, and the threads end.
+
+use std::time::Duration;
+
+use super::{Durable, Inner, Owner};
+use crate::node::Input;
+use crate::pending::Pending;
+use crate::stop_state::StopReport;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::sync::channel::RecvTimeoutError;
+use crate::sync::thread;
+use crate::task::is_within;
+
+/// For how long the stop waits until the calls that were sent before are carried out, or for the term
+/// if that is shorter.
+const CALLS_LIMIT: Duration = Duration::from_secs(5);
+
+/// For how long a drop waits until the store knows that the node has left.
+const DROP_LIMIT: Duration = Duration::from_millis(250);
+
+/// A grace that is longer is as good as endless.
+const LONGEST_GRACE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+impl Durable {
+    /// Stops: no further timer starts, and runs get the time of `grace` to end. Then the node leaves,
+    /// so that others go on at once, with the timers of unfinished runs too. Timers stay in the
+    /// store.
+    ///
+    /// When it has returned, all calls fail with [`CallError::Stopped`](crate::CallError::Stopped).
+    /// Until then they go on, since the handlers that run may need them. A second stop waits for the
+    /// end of the first, and may shorten its grace.
+    ///
+    /// Within a handler it can't wait for the end. There it begins the stop and returns at once, with
+    /// the number of runs that go on.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks until the stop has ended: for the grace, if runs don't end, and longer if the store
+    /// doesn't answer, at most by the [term](crate::Builder::term) and 5 s.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Due, Durable, Memory};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let timers = Durable::builder(Memory::new()).handle("greet", |_: &Due<()>| ()).start()?;
+    /// let report = timers.stop(Duration::from_secs(10));
+    /// assert_eq!(report.unfinished, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop(&self, grace: Duration) -> StopReport {
+        let inner = &self.0.0;
+        begin(inner, grace);
+        if inner.is_within_handler() {
+            return inner.present_report();
+        }
+        // The end of a stop is never an error.
+        inner.stop.wait().wait().unwrap_or_default()
+    }
+
+    /// Stops like [`stop`](Self::stop). The stop has begun when this returns, and goes on if the
+    /// result is dropped.
+    ///
+    /// A handler that awaits it waits for itself until the grace is over.
+    pub fn stop_async(&self, grace: Duration) -> Pending<StopReport> {
+        let inner = &self.0.0;
+        begin(inner, grace);
+        inner.stop.wait()
+    }
+
+    /// Ends the node as if its process had died: it does not leave, and its runs can't settle. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn crash(&self) {
+        let inner = &self.0.0;
+        inner.stop.begin();
+        if let Some(node) = &inner.node {
+            node.way.crash();
+        }
+        inner.refuse_calls();
+        inner.writers.give_up();
+        inner.reader.give_up();
+        inner.stop.end(inner.present_report());
+    }
+}
+
+/// Begins the stop on a thread of its own, unless it was begun before.
+fn begin(inner: &Arc<Inner>, grace: Duration) {
+    let grace = grace.min(LONGEST_GRACE);
+    if !inner.stop.begin() {
+        // It may shorten the grace.
+        inner.stop_node(grace);
+        return;
+    }
+    let own = Arc::clone(inner);
+    if thread::spawn("stop", move || own.stop_all(grace)).is_err() {
+        // Without a thread nobody waits for the runs.
+        inner.stop_all(Duration::ZERO);
+    }
+}
+
+impl Inner {
+    fn stop_node(&self, grace: Duration) {
+        if let Some(node) = &self.node {
+            node.runs.stop();
+            node.way.send(Input::Stop { grace });
+        }
+    }
+
+    fn stop_all(&self, grace: Duration) {
+        let mut report = StopReport::default();
+        if let Some(node) = &self.node {
+            self.stop_node(grace);
+            // A store that does not answer must not hold up the stop for longer than it would hold
+            // up the other nodes.
+            match node.end.recv_timeout(grace + self.term) {
+                Ok(end) => {
+                    report.unfinished = end.stopped.unfinished;
+                    report.has_left = end.has_left;
+                }
+                Err(_) => {
+                    node.way.crash();
+                    report = self.present_report();
+                }
+            }
+        }
+        self.refuse_calls();
+        self.writers.close();
+        self.reader.close();
+        let limit = self.term.min(CALLS_LIMIT);
+        if let Err(RecvTimeoutError::Timeout) = self.threads.recv_timeout(limit) {
+            self.writers.give_up();
+            self.reader.give_up();
+        }
+        self.stop.end(report);
+    }
+
+    fn refuse_calls(&self) {
+        // Release: pairs with the Acquire in `is_closed`.
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether calls are refused.
+    pub(super) fn is_closed(&self) -> bool {
+        // Acquire: pairs with the Release in `refuse_calls`. A call that does not see it finds a
+        // thread that has ended, which answers the same.
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    fn present_report(&self) -> StopReport {
+        StopReport {
+            unfinished: usize::try_from(self.counters.running.get()).unwrap_or(usize::MAX),
+            has_left: false,
+        }
+    }
+
+    fn is_within_handler(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| is_within(&node.runs))
+    }
+}
+
+/// Whether this thread drives tasks of a runtime, which a wait would hold up.
+fn is_in_runtime() -> bool {
+    #[cfg(feature = "tokio")]
+    return tokio::runtime::Handle::try_current().is_ok();
+    #[cfg(not(feature = "tokio"))]
+    false
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.0.stop.is_begun() {
+            return;
+        }
+        begin(&self.0, Duration::ZERO);
+        if !self.0.is_within_handler() && !is_in_runtime() {
+            self.0.stop.wait_for(DROP_LIMIT);
+        }
+    }
+}

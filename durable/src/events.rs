@@ -1,0 +1,88 @@
+//! What operators want to know.
+
+/// Something that operators may want to log or count. See
+/// [`on_event`](crate::Builder::on_event).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A handler returned an error, and the timer will be tried again unless a [`Dead`](Event::Dead)
+    /// follows.
+    #[non_exhaustive]
+    Failed {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// The error.
+        error: String,
+    },
+    /// A handler panicked. It counts as an error of that run.
+    #[non_exhaustive]
+    Panicked {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The number of the run, from 1.
+        attempt: u32,
+        /// The message of the panic.
+        message: String,
+    },
+    /// A timer was given up. [`Durable::dead`](crate::Durable::dead) lists it.
+    #[non_exhaustive]
+    Dead {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// Why.
+        error: String,
+    },
+    /// Timers were given up since the processes that ran them ended too often.
+    #[non_exhaustive]
+    DeadByCrashes {
+        /// Their number.
+        timers: u32,
+    },
+    /// The payload of a timer does not parse as the type that the handler takes. The timer is left
+    /// alone for a minute, for others or for the next version of this program.
+    #[non_exhaustive]
+    Unreadable {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// What does not parse.
+        error: String,
+    },
+    /// A run has ended, but this node had been silent for longer than its term, and the timer is no
+    /// longer its own. Another node runs it again, unless it was cancelled.
+    #[non_exhaustive]
+    Fenced {
+        /// The queue.
+        queue: String,
+        /// The key.
+        key: String,
+        /// The number of the run, from 1.
+        attempt: u32,
+    },
+    /// A call to the store has failed, after calls that succeeded.
+    #[non_exhaustive]
+    StoreDown {
+        /// Why.
+        error: String,
+    },
+    /// A call to the store has succeeded, after calls that failed.
+    StoreUp,
+    /// Others have declared this node gone, since it was silent for longer than its term. It goes on
+    /// under a new name; what it ran is run again by others.
+    NodeGone,
+    /// This number of events were dropped, since the listener was too slow.
+    #[non_exhaustive]
+    Dropped {
+        /// Their number.
+        events: u64,
+    },
+}

@@ -1,0 +1,97 @@
+//! Claims whose answers were lost: rows that the node has claimed and does not hold.
+//!
+//! One look is no proof, since it may be older than a claim or a settlement whose answer has arrived
+//! in the meantime. Two looks in a row are, if no claim of the key was under way from the sending of
+//! each to its answer: the second one was sent after all that the first one could have missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::node::runs::Place;
+
+/// The generation and attempt of a row that the node has claimed, and its shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Orphan {
+    pub(super) generation: i64,
+    pub(super) attempt: u32,
+    pub(super) shard: u16,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Adoption {
+    /// Seen in the last look at their shard.
+    seen_once: BTreeMap<Place, Orphan>,
+    /// Seen in the last two looks at their shard.
+    sure: BTreeMap<Place, Orphan>,
+    /// Shards that are looked at whole, whoever owns them, until nothing is in doubt there.
+    doubtful: BTreeSet<(usize, u16)>,
+}
+
+impl Adoption {
+    pub(super) fn doubtful(&self) -> &BTreeSet<(usize, u16)> {
+        &self.doubtful
+    }
+
+    pub(super) fn doubt(&mut self, queue: usize, shard: u16) {
+        self.doubtful.insert((queue, shard));
+    }
+
+    pub(super) fn has_sure(&self) -> bool {
+        !self.sure.is_empty()
+    }
+
+    /// Takes a look at one shard: the orphans that it showed, and whether it showed all. Returns
+    /// whether another look is needed at once.
+    pub(super) fn saw(
+        &mut self,
+        queue: usize,
+        shard: u16,
+        orphans: Vec<(Place, Orphan)>,
+        complete: bool,
+    ) -> bool {
+        let before: Vec<Place> = self
+            .seen_once
+            .iter()
+            .filter(|(place, orphan)| place.0 == queue && orphan.shard == shard)
+            .map(|(place, _)| place.clone())
+            .collect();
+        let mut before: BTreeMap<Place, Orphan> = before
+            .into_iter()
+            .filter_map(|place| self.seen_once.remove_entry(&place))
+            .collect();
+        self.sure
+            .retain(|place, orphan| place.0 != queue || orphan.shard != shard);
+        match orphans.is_empty() && complete {
+            true => self.doubtful.remove(&(queue, shard)),
+            false => !orphans.is_empty() && self.doubtful.insert((queue, shard)),
+        };
+        let mut again = false;
+        for (place, orphan) in orphans {
+            if before.remove(&place) == Some(orphan) {
+                self.sure.insert(place.clone(), orphan);
+            } else {
+                again = true;
+            }
+            self.seen_once.insert(place, orphan);
+        }
+        again
+    }
+
+    /// Takes up to `limit` orphans for a claim.
+    pub(super) fn take_sure(&mut self, limit: usize) -> Vec<(Place, Orphan)> {
+        let mut taken = Vec::new();
+        while taken.len() < limit {
+            let Some((place, orphan)) = self.sure.pop_first() else {
+                break;
+            };
+            // Only two further looks make it sure again.
+            self.seen_once.remove(&place);
+            taken.push((place, orphan));
+        }
+        taken
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Adoption::default();
+    }
+}

@@ -1,0 +1,202 @@
+//! Claims: which timers a node asks for, and when.
+
+use std::collections::BTreeSet;
+
+use crate::node::adoption::{Adoption, Orphan};
+use crate::node::clock::Estimate;
+use crate::node::coming::Expected;
+use crate::node::interface::Mono;
+use crate::node::queue::Queue;
+use crate::node::runs::{Place, Runs};
+use crate::store::{Claim, Epoch, Run, Wanted};
+use crate::time::StoreTime;
+
+/// The greatest number of timers in a claim.
+const MOST_CLAIMED: usize = 1_000;
+/// With this many ends that the store does not know, nothing is claimed.
+const MOST_UNSETTLED: usize = 4_000;
+
+/// The claim that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    wanted: Vec<(Place, Expected)>,
+    adopt: Vec<(Place, Orphan)>,
+    /// Whether the last claim was that of a suspect, so that the next one is not.
+    was_suspect: bool,
+    /// The queue whose turn it is to be first.
+    turn: usize,
+    /// The greatest number of timers in the next claim.
+    limit: usize,
+}
+
+/// The answer to a claim concerns these.
+#[derive(Debug)]
+pub(super) struct Requested {
+    pub(super) wanted: Vec<(Place, Expected)>,
+    pub(super) adopt: Vec<(Place, Orphan)>,
+}
+
+impl Claims {
+    pub(super) fn new() -> Self {
+        Claims {
+            limit: MOST_CLAIMED,
+            ..Claims::default()
+        }
+    }
+
+    /// The places that the claim that is under way may change.
+    pub(super) fn places(&self) -> BTreeSet<Place> {
+        let wanted = self.wanted.iter().map(|(place, _)| place);
+        let adopt = self.adopt.iter().map(|(place, _)| place);
+        wanted.chain(adopt).cloned().collect()
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.wanted.is_empty() || !self.adopt.is_empty()
+    }
+
+    pub(super) fn contains(&self, place: &Place) -> bool {
+        self.wanted.iter().any(|(wanted, _)| wanted == place)
+    }
+
+    /// The claim was answered, or failed.
+    pub(super) fn take(&mut self) -> Requested {
+        Requested {
+            wanted: std::mem::take(&mut self.wanted),
+            adopt: std::mem::take(&mut self.adopt),
+        }
+    }
+
+    /// A claim was refused: one of its timers may be the reason.
+    pub(super) fn shrink(&mut self, size: usize) {
+        self.limit = (size / 2).max(1);
+    }
+
+    /// A claim succeeded.
+    pub(super) fn grow(&mut self) {
+        self.limit = (self.limit * 2).min(MOST_CLAIMED);
+    }
+
+    /// Writes a claim of what is due, or returns the time at which something is.
+    pub(super) fn ask(
+        &mut self,
+        now: Mono,
+        term_end: Mono,
+        epoch: Epoch,
+        clock: &Estimate,
+        queues: &mut [Queue],
+        runs: &Runs,
+        adoption: &mut Adoption,
+    ) -> Result<Claim, Option<Mono>> {
+        let Some(store_now) = clock.at(now) else {
+            return Err(None);
+        };
+        if runs.unsettled() >= MOST_UNSETTLED {
+            return Err(None);
+        }
+        self.wanted.clear();
+        self.adopt = adoption.take_sure(self.limit);
+        self.adopt.retain(|(place, _)| !runs.is_held(place));
+        if !self.was_suspect && self.adopt.is_empty() {
+            self.pick_suspect(now, store_now, queues, runs);
+        }
+        self.was_suspect = !self.wanted.is_empty();
+        if self.wanted.is_empty() {
+            self.pick(now, store_now, queues, runs);
+        }
+        if self.wanted.is_empty() && self.adopt.is_empty() && !self.was_suspect {
+            self.pick_suspect(now, store_now, queues, runs);
+            self.was_suspect = !self.wanted.is_empty();
+        }
+        if !self.is_under_way() {
+            return Err(next(clock, now, queues, runs));
+        }
+        let wanted = self.wanted.iter().filter_map(|((number, key), _)| {
+            let queue = &queues.get(*number)?.config;
+            Some(Wanted {
+                queue: queue.name.clone(),
+                key: key.clone(),
+                crash_limit: queue.crash_limit,
+            })
+        });
+        let adopt = self.adopt.iter().filter_map(|((number, key), orphan)| {
+            Some(Run {
+                queue: queues.get(*number)?.config.name.clone(),
+                key: key.clone(),
+                generation: orphan.generation,
+                attempt: orphan.attempt,
+            })
+        });
+        Ok(Claim {
+            epoch,
+            // The estimate is not later than the store's clock, so this moment is not later than the
+            // end of the term.
+            deadline: store_now + term_end.saturating_sub(now),
+            timers: wanted.collect(),
+            adopt: adopt.collect(),
+        })
+    }
+
+    /// Picks due timers of all queues in turn, so that none keeps another one out.
+    fn pick(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &Runs) {
+        let count = queues.len();
+        self.turn = (self.turn + 1) % count.max(1);
+        let mut startable: Vec<usize> = queues.iter().map(|queue| queue.startable(now)).collect();
+        let mut open = count;
+        while open > 0 && self.wanted.len() < self.limit {
+            open = 0;
+            for step in 0..count {
+                let number = (self.turn + step) % count;
+                if startable[number] == 0 || self.wanted.len() >= self.limit {
+                    continue;
+                }
+                if let Some((key, expected)) = queues[number].coming.take_due(store_now, false) {
+                    open += 1;
+                    let place = (number, key);
+                    // The run of a held key ends first. The next look finds the key again.
+                    if !runs.is_held(&place) {
+                        startable[number] -= 1;
+                        queues[number].take(now, 1);
+                        self.wanted.push((place, expected));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Picks one timer whose nodes have died too often, if no other one runs.
+    fn pick_suspect(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &Runs) {
+        if runs.suspects() > 0 {
+            return;
+        }
+        let first = queues
+            .iter()
+            .enumerate()
+            .filter(|(_, queue)| queue.startable(now) > 0)
+            .filter_map(|(number, queue)| Some((queue.coming.first(true)?, number)))
+            .min();
+        let Some((_, number)) = first else {
+            return;
+        };
+        while let Some((key, expected)) = queues[number].coming.take_due(store_now, true) {
+            let place = (number, key);
+            if !runs.is_held(&place) {
+                queues[number].take(now, 1);
+                self.wanted.push((place, expected));
+                return;
+            }
+        }
+    }
+}
+
+/// The time at which a timer can be claimed.
+fn next(clock: &Estimate, now: Mono, queues: &[Queue], runs: &Runs) -> Option<Mono> {
+    let with_room = queues.iter().filter(|queue| queue.room() > 0);
+    let times = with_room.flat_map(|queue| {
+        let suspect = queue.coming.first(true).filter(|_| runs.suspects() == 0);
+        let first = queue.coming.first(false).into_iter().chain(suspect).min();
+        let due = first.and_then(|due| clock.when(due));
+        due.map(|due| due.max(queue.next_free()))
+    });
+    times.min().map(|time| time.max(now))
+}

@@ -1,0 +1,322 @@
+//! Looks: what a node asks for, and what it makes of a sight.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::adoption::{Adoption, Orphan};
+use crate::node::coming::Expected;
+use crate::node::interface::Mono;
+use crate::node::marks::Marks;
+use crate::node::queue::Queue;
+use crate::node::runs::{Place, Runs};
+use crate::node::shards::{self, LAST_RANK, Part};
+use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, Sight};
+
+/// The least number of timers that a look asks for in one shard.
+const LEAST_SHARE: usize = 8;
+/// A timer whose nodes died this often is claimed alone.
+pub(super) const SUSPECT: u32 = 2;
+
+/// One range of the look that is under way.
+#[derive(Clone, Debug)]
+struct Asked {
+    queue: usize,
+    part: Part,
+    until: Offset,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Looks {
+    interval: Duration,
+    /// Whether a sight has shown the nodes. Until then there are no parts to look at.
+    knows_nodes: bool,
+    /// The parts of each queue.
+    parts: Vec<Vec<Part>>,
+    /// The nodes of the last sight, with their queues.
+    nodes: BTreeMap<Epoch, Vec<String>>,
+    pub(super) marks: Marks,
+    pub(super) adoption: Adoption,
+    /// When the next look at everything is due.
+    pub(super) next: Mono,
+    /// Whether it is wanted at once.
+    pub(super) soon: bool,
+    /// The shard whose turn it is to be looked at whole.
+    turn: u16,
+    asked: Vec<Asked>,
+    /// The places of the claims that were under way during the look that is under way.
+    touched: BTreeSet<Place>,
+}
+
+impl Looks {
+    pub(super) fn new(interval: Duration, queues: usize, seed: u64) -> Self {
+        Looks {
+            interval,
+            knows_nodes: false,
+            parts: vec![Vec::new(); queues],
+            nodes: BTreeMap::new(),
+            marks: Marks::default(),
+            adoption: Adoption::default(),
+            next: Mono::ZERO,
+            soon: true,
+            turn: (seed % u64::from(SHARDS)) as u16,
+            asked: Vec::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    /// Forgets all that the node knew in its last epoch, except who the others are.
+    pub(super) fn start_anew(&mut self) {
+        self.knows_nodes = false;
+        self.parts.iter_mut().for_each(Vec::clear);
+        self.marks.drop_all();
+        self.adoption.clear();
+        self.soon = true;
+    }
+
+    /// A claim of these places is sent.
+    pub(super) fn touch(&mut self, places: BTreeSet<Place>) {
+        self.touched.extend(places);
+    }
+
+    /// How long a timer must be overdue until a node of this rank takes it.
+    fn overdue(&self, rank: u32) -> Duration {
+        self.interval * 3 / 2 * rank
+    }
+
+    /// Whether a look is wanted now.
+    pub(super) fn is_wanted(&self, now: Mono, queues: &[Queue]) -> bool {
+        self.soon || now >= self.next || queues.iter().any(Queue::is_hungry)
+    }
+
+    /// Writes a look: at everything, or only at the queues whose timers run out.
+    pub(super) fn ask(
+        &mut self,
+        now: Mono,
+        epoch: Epoch,
+        queues: &mut [Queue],
+        runs: &Runs,
+        in_claim: &BTreeSet<Place>,
+    ) -> Look {
+        let everything = self.soon || now >= self.next;
+        if everything {
+            self.soon = false;
+            self.next = now + self.interval;
+            self.turn = (self.turn + 1) % SHARDS;
+        }
+        self.asked.clear();
+        self.touched = in_claim.clone();
+        let mut ranges = Vec::new();
+        for (number, queue) in queues.iter_mut().enumerate() {
+            if !everything && !queue.is_hungry() {
+                continue;
+            }
+            queue.progressed = false;
+            let whole = self.whole_shards(number, everything);
+            let held = runs.in_shards(number);
+            let unread = queue.coming.unread();
+            let mut asked: Vec<Part> = match (queue.paused, everything) {
+                (true, _) => Vec::new(),
+                (false, true) => self.parts[number].clone(),
+                (false, false) => self.parts[number]
+                    .iter()
+                    .filter(|part| unread.contains(&part.shard))
+                    .copied()
+                    .collect(),
+            };
+            let own = asked.iter().filter(|part| part.rank == 0).count();
+            let space = match everything {
+                true => queue.coming.limit(),
+                false => queue.coming.limit() - queue.coming.len(),
+            };
+            // Twice the mean, since keys do not fall evenly into the shards.
+            let share = (2 * space / own.max(1)).max(LEAST_SHARE);
+            for shard in &whole {
+                let doubtful = self.adoption.doubtful().contains(&(number, *shard));
+                let present = asked.iter().any(|part| part.shard == *shard);
+                if !present && (doubtful || !queue.paused) {
+                    asked.push(self.part(number, *shard));
+                }
+            }
+            let claiming = in_claim.iter().filter(|place| place.0 == number).count();
+            for part in asked {
+                let is_whole = whole.contains(&part.shard);
+                let until = match (part.rank, is_whole) {
+                    (0, _) => Offset::Ahead(self.interval * 2),
+                    (_, true) => Offset::Ahead(Duration::ZERO),
+                    (rank, false) => Offset::Overdue(self.overdue(rank)),
+                };
+                // What is known already must not use up the limit.
+                let known = queue.coming.in_shard(part.shard)
+                    + held.get(&part.shard).copied().unwrap_or(0)
+                    + claiming;
+                let mark = self.marks.get(number, part.shard);
+                ranges.push(Range {
+                    queue: queue.config.name.clone(),
+                    shard: part.shard,
+                    mark: mark.filter(|_| !is_whole),
+                    until,
+                    limit: u32::try_from(share + known).unwrap_or(u32::MAX),
+                });
+                self.asked.push(Asked {
+                    queue: number,
+                    part,
+                    until,
+                });
+            }
+        }
+        Look { epoch, ranges }
+    }
+
+    /// The shards of a queue that are looked at without a mark.
+    fn whole_shards(&self, queue: usize, everything: bool) -> BTreeSet<u16> {
+        let doubtful = self.adoption.doubtful().iter();
+        let mut whole: BTreeSet<u16> = doubtful
+            .filter(|(of, _)| *of == queue)
+            .map(|(_, shard)| *shard)
+            .collect();
+        if everything && self.knows_nodes {
+            whole.insert(self.turn);
+        }
+        whole
+    }
+
+    fn part(&self, queue: usize, shard: u16) -> Part {
+        let mut parts = self.parts[queue].iter();
+        let rank = parts.find(|part| part.shard == shard);
+        let rank = rank.map_or(LAST_RANK, |part| part.rank);
+        Part { shard, rank }
+    }
+
+    /// The look failed.
+    pub(super) fn failed(&mut self) {
+        self.soon = true;
+        self.marks.drop_all();
+    }
+
+    /// Takes in a sight.
+    pub(super) fn take(&mut self, sight: &Sight, epoch: Epoch, queues: &mut [Queue], runs: &Runs) {
+        let asked = std::mem::take(&mut self.asked);
+        let vanished = self.learn_nodes(sight, epoch, queues);
+        let bound = match vanished {
+            // The claims of a node that has ended may be older than the marks.
+            true => {
+                self.marks.drop_marks();
+                self.soon = true;
+                None
+            }
+            false => self.marks.bound(sight.complete_below),
+        };
+        self.learn_paused(sight, queues);
+        let by_range = by_range(&asked, sight, queues);
+        for (index, (range, rows)) in asked.iter().zip(by_range).enumerate() {
+            let (number, part) = (range.queue, range.part);
+            let Some(queue) = queues.get_mut(number) else {
+                continue;
+            };
+            let cut = sight.cut.contains(&index);
+            if let Some(bound) = bound.filter(|_| !cut) {
+                let oldest = rows.first().map_or(bound, |row| row.due);
+                let mark = bound.min(oldest).min(range.until.from(sight.now));
+                self.marks.set(number, part.shard, mark);
+            }
+            if part.rank < LAST_RANK {
+                queue.coming.set_unread(part.shard, cut);
+            }
+            let mut orphans = Vec::new();
+            let late_enough = sight.now.back_by(self.overdue(part.rank));
+            for row in rows {
+                let place = (number, row.key.clone());
+                if runs.is_held(&place) || self.touched.contains(&place) {
+                    continue;
+                }
+                if row.mine {
+                    let orphan = Orphan {
+                        generation: row.generation,
+                        attempt: row.attempt,
+                        shard: row.shard,
+                    };
+                    orphans.push((place, orphan));
+                } else if !queue.paused && (part.rank == 0 || row.due <= late_enough) {
+                    let expected = Expected {
+                        due: row.due,
+                        shard: row.shard,
+                        suspect: row.crashes >= SUSPECT,
+                    };
+                    queue.coming.insert(&row.key, expected);
+                }
+            }
+            if self.adoption.saw(number, part.shard, orphans, !cut) {
+                self.soon = true;
+            }
+        }
+    }
+
+    /// Learns who the nodes are. Returns whether one has ended.
+    fn learn_nodes(&mut self, sight: &Sight, me: Epoch, queues: &[Queue]) -> bool {
+        let nodes: BTreeMap<Epoch, Vec<String>> = sight
+            .nodes
+            .iter()
+            .map(|node| (node.epoch, node.queues.clone()))
+            .collect();
+        let vanished = self.nodes.keys().any(|epoch| !nodes.contains_key(epoch));
+        let first = !std::mem::replace(&mut self.knows_nodes, true);
+        if first || nodes != self.nodes {
+            for (parts, queue) in self.parts.iter_mut().zip(queues) {
+                let name = &*queue.config.name;
+                let others = nodes.iter().filter(|(epoch, handled)| {
+                    **epoch != me && handled.iter().any(|handled| handled == name)
+                });
+                let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
+                let moved = shards::parts(name, me, &all);
+                // What a node has left lying is looked at without waiting for the next look.
+                self.soon |= moved.iter().any(|part| {
+                    let before = parts.iter().find(|before| before.shard == part.shard);
+                    before.is_none_or(|before| before.rank > part.rank)
+                });
+                *parts = moved;
+            }
+            self.nodes = nodes;
+        }
+        vanished
+    }
+
+    fn learn_paused(&mut self, sight: &Sight, queues: &mut [Queue]) {
+        for (number, queue) in queues.iter_mut().enumerate() {
+            let name = &*queue.config.name;
+            let paused = sight.paused.iter().any(|paused| paused == name);
+            if paused != queue.paused {
+                queue.paused = paused;
+                queue.coming.clear();
+                self.marks.drop_queue(number);
+                self.soon |= !paused;
+            }
+        }
+    }
+}
+
+/// Sorts the rows of a sight by the ranges that they belong to, each in the order of due times.
+fn by_range<'a>(asked: &[Asked], sight: &'a Sight, queues: &[Queue]) -> Vec<Vec<&'a Seen>> {
+    let names: BTreeMap<&str, usize> = queues
+        .iter()
+        .enumerate()
+        .map(|(number, queue)| (&*queue.config.name, number))
+        .collect();
+    let ranges: BTreeMap<(usize, u16), usize> = asked
+        .iter()
+        .enumerate()
+        .map(|(index, range)| ((range.queue, range.part.shard), index))
+        .collect();
+    let mut sorted = vec![Vec::new(); asked.len()];
+    for row in &sight.rows {
+        let number = names.get(&*row.queue);
+        let index = number.and_then(|number| ranges.get(&(*number, row.shard)));
+        if let Some(rows) = index.and_then(|index| sorted.get_mut(*index)) {
+            rows.push(row);
+        }
+    }
+    for rows in &mut sorted {
+        rows.sort_by_key(|row: &&Seen| row.due);
+    }
+    sorted
+}

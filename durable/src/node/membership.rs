@@ -1,0 +1,162 @@
+//! The node as a member: its epoch, beats and term, and what it has observed of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::interface::Mono;
+use crate::store::{Epoch, SeenNode};
+
+/// The beats of its own that an observer needs before it declares another node gone.
+const GOOD_BEATS: u64 = 5;
+
+/// Another node, as it was last seen.
+#[derive(Clone, Copy, Debug)]
+struct Observed {
+    beat: i64,
+    /// When the beat was first seen, or when the observation began anew.
+    since: Mono,
+    /// The number of own good beats at that time.
+    good_beats: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) epoch: Epoch,
+    /// Whether the store has said that the node is in the table.
+    pub(super) joined: bool,
+    /// Whether the node may be in the table.
+    pub(super) join_sent: bool,
+    /// When the next beat is due.
+    pub(super) next_beat: Mono,
+    term: Duration,
+    term_end: Option<Mono>,
+    last_good_beat: Option<Mono>,
+    good_beats: u64,
+    others: BTreeMap<Epoch, Observed>,
+    /// Nodes to declare gone, with their beats.
+    silent: BTreeMap<Epoch, i64>,
+}
+
+impl Membership {
+    pub(super) fn new(epoch: Epoch, term: Duration) -> Self {
+        Membership {
+            epoch,
+            joined: false,
+            join_sent: false,
+            next_beat: Mono::ZERO,
+            term,
+            term_end: None,
+            last_good_beat: None,
+            good_beats: 0,
+            others: BTreeMap::new(),
+            silent: BTreeMap::new(),
+        }
+    }
+
+    /// Begins another epoch, after the last one was declared gone.
+    pub(super) fn start_anew(&mut self, epoch: Epoch) {
+        *self = Membership::new(epoch, self.term);
+    }
+
+    /// The time between two beats.
+    pub(super) fn beat_interval(&self) -> Duration {
+        self.term / 5
+    }
+
+    /// How long a beat must stand still until its node is declared gone. It is longer than the term,
+    /// since the clocks of two machines do not run at exactly the same rate.
+    fn silence(&self) -> Duration {
+        self.term + (self.term / 15).max(Duration::from_millis(10))
+    }
+
+    pub(super) fn term_end(&self) -> Option<Mono> {
+        self.term_end
+    }
+
+    /// Whether the node may start runs.
+    pub(super) fn is_held(&self, now: Mono) -> bool {
+        self.term_end.is_some_and(|end| now < end)
+    }
+
+    /// Ends the term by the node's own will.
+    pub(super) fn let_go(&mut self) {
+        self.term_end = None;
+    }
+
+    /// A beat that was sent at `sent` was good.
+    pub(super) fn beat_was_good(&mut self, sent: Mono, now: Mono) {
+        // A node that stood still does not know how long the others did.
+        let stood_still = self
+            .last_good_beat
+            .is_some_and(|last| sent.saturating_sub(last) > self.term / 2);
+        if stood_still {
+            self.observe_anew(now);
+        }
+        self.last_good_beat = Some(sent);
+        self.good_beats += 1;
+        self.term_end = Some(sent + self.term);
+        self.next_beat = sent + self.beat_interval();
+    }
+
+    /// A beat failed.
+    pub(super) fn beat_failed(&mut self, now: Mono) {
+        self.next_beat = now;
+        self.observe_anew(now);
+    }
+
+    /// An outage or a pause of this node says nothing about the others.
+    fn observe_anew(&mut self, now: Mono) {
+        for observed in self.others.values_mut() {
+            observed.since = now;
+            observed.good_beats = self.good_beats;
+        }
+        self.silent.clear();
+    }
+
+    /// Takes the beats of all nodes. Returns whether the node itself is among them.
+    pub(super) fn saw(&mut self, nodes: &[SeenNode], now: Mono) -> bool {
+        let silence = self.silence();
+        let present: BTreeSet<Epoch> = nodes.iter().map(|node| node.epoch).collect();
+        self.others.retain(|epoch, _| present.contains(epoch));
+        self.silent.clear();
+        for node in nodes.iter().filter(|node| node.epoch != self.epoch) {
+            let fresh = Observed {
+                beat: node.beat,
+                since: now,
+                good_beats: self.good_beats,
+            };
+            let observed = self.others.entry(node.epoch).or_insert(fresh);
+            if observed.beat != node.beat {
+                *observed = fresh;
+            }
+            let beats = self.good_beats - observed.good_beats;
+            if now.saturating_sub(observed.since) >= silence && beats >= GOOD_BEATS {
+                self.silent.insert(node.epoch, node.beat);
+            }
+        }
+        present.contains(&self.epoch)
+    }
+
+    pub(super) fn has_silent(&self) -> bool {
+        !self.silent.is_empty()
+    }
+
+    /// The next node to declare gone. Its observation begins anew, so that it is asked for only once.
+    pub(super) fn take_silent(&mut self, now: Mono) -> Option<(Epoch, i64)> {
+        let (epoch, beat) = self.silent.pop_first()?;
+        if let Some(observed) = self.others.get_mut(&epoch) {
+            observed.since = now;
+            observed.good_beats = self.good_beats;
+        }
+        Some((epoch, beat))
+    }
+
+    /// The declaration failed: the next look repeats it, if the beat is still the same.
+    pub(super) fn declare_again(&mut self, epoch: Epoch) {
+        if let Some(observed) = self.others.get_mut(&epoch) {
+            observed.since = Mono::ZERO;
+            observed.good_beats = 0;
+        }
+    }
+}

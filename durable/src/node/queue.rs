@@ -1,0 +1,141 @@
+//! One queue of a node: what it may start now, and what is coming.
+
+use std::time::Duration;
+
+use crate::node::coming::Coming;
+use crate::node::interface::{Mono, QueueConfig};
+
+/// The greatest number of timers that are known of one queue.
+const MOST_COMING: usize = 2_000;
+/// The least such number, so that a slow pace does not cause many looks.
+const LEAST_COMING: usize = 64;
+
+/// The state of one queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) config: QueueConfig,
+    pub(super) paused: bool,
+    pub(super) coming: Coming,
+    /// Runs that were claimed and have not ended, and runs of an earlier epoch that still go on.
+    pub(super) running: usize,
+    /// Timers in the claim that is under way.
+    pub(super) claiming: usize,
+    /// Whether a timer was claimed since the queue was looked at.
+    pub(super) progressed: bool,
+    pace: Option<Pace>,
+}
+
+impl Queue {
+    pub(super) fn new(config: QueueConfig, look: Duration) -> Self {
+        let limit = match config.pace {
+            // What can start until the look after the next one.
+            Some(pace) => {
+                let soon = Duration::from_secs(u64::from(pace)).as_secs_f64() * look.as_secs_f64();
+                (2.0 * soon).min(1e6) as usize + config.running.min(MOST_COMING)
+            }
+            None => MOST_COMING,
+        };
+        Queue {
+            coming: Coming::new(limit.clamp(LEAST_COMING, MOST_COMING)),
+            pace: config.pace.map(Pace::new),
+            config,
+            paused: false,
+            running: 0,
+            claiming: 0,
+            progressed: false,
+        }
+    }
+
+    /// The number of runs for which there is room.
+    pub(super) fn room(&self) -> usize {
+        match self.paused {
+            true => 0,
+            false => self
+                .config
+                .running
+                .saturating_sub(self.running + self.claiming),
+        }
+    }
+
+    /// The number of runs that may start now.
+    pub(super) fn startable(&self, now: Mono) -> usize {
+        let room = self.room();
+        self.pace
+            .as_ref()
+            .map_or(room, |pace| room.min(pace.free(now)))
+    }
+
+    /// The time at which the pace allows a run.
+    pub(super) fn next_free(&self) -> Mono {
+        self.pace.as_ref().map_or(Mono::ZERO, Pace::next_free)
+    }
+
+    /// Counts timers that are claimed from now on.
+    pub(super) fn take(&mut self, now: Mono, count: usize) {
+        self.claiming += count;
+        if let Some(pace) = &mut self.pace {
+            pace.take(now, count);
+        }
+    }
+
+    /// Ends a claim of `wanted` timers, of which `claimed` are to run.
+    pub(super) fn taken(&mut self, wanted: usize, claimed: usize) {
+        self.claiming -= wanted;
+        self.progressed |= claimed > 0;
+        if let Some(pace) = &mut self.pace {
+            pace.give_back(wanted.saturating_sub(claimed));
+        }
+    }
+
+    /// Whether timers that the last look left unread are wanted before the next look is due.
+    pub(super) fn is_hungry(&self) -> bool {
+        !self.paused && self.progressed && self.coming.runs_out()
+    }
+}
+
+/// A bound on the rate of starts (the generic cell rate algorithm): within any span, at most what the
+/// rate allows in it and in 50 ms more.
+#[derive(Debug)]
+struct Pace {
+    /// The time between two starts.
+    gap: Duration,
+    /// The starts that may happen at one moment.
+    burst: u32,
+    /// The time at which the bucket is full again.
+    full_at: Mono,
+}
+
+impl Pace {
+    fn new(per_second: u32) -> Self {
+        let per_second = per_second.max(1);
+        Pace {
+            gap: Duration::from_secs(1) / per_second,
+            burst: (per_second / 20).max(1),
+            full_at: Mono::ZERO,
+        }
+    }
+
+    fn free(&self, now: Mono) -> usize {
+        let filled = self.gap * self.burst;
+        let missing = self.full_at.saturating_sub(now);
+        let free = filled.saturating_sub(missing).as_nanos() / self.gap.as_nanos().max(1);
+        usize::try_from(free).unwrap_or(usize::MAX)
+    }
+
+    fn next_free(&self) -> Mono {
+        self.full_at.saturating_sub(self.gap * (self.burst - 1))
+    }
+
+    fn take(&mut self, now: Mono, count: usize) {
+        self.full_at = self.full_at.max(now) + self.times(count);
+    }
+
+    fn give_back(&mut self, count: usize) {
+        self.full_at = self.full_at.saturating_sub(self.times(count));
+    }
+
+    fn times(&self, count: usize) -> Duration {
+        self.gap
+            .saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+}

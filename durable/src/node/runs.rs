@@ -1,0 +1,265 @@
+//! The runs of a node: claimed, started, ended and not yet settled.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::node::interface::Mono;
+use crate::store::{ClaimedRun, Outcome, Run, Settlement};
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// The place of a timer: its queue, by its number, and its key.
+pub(super) type Place = (usize, Box<str>);
+
+/// A run that the node holds.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) generation: i64,
+    pub(super) attempt: u32,
+    pub(super) shard: u16,
+    pub(super) suspect: bool,
+    /// When the timer that waits for the end of the run is due, as far as the node knows.
+    pub(super) next_due: Option<StoreTime>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Claimed. It starts when the node holds its term.
+    Waits(ClaimedRun),
+    Runs,
+    /// It has ended, and the store does not know it yet.
+    Ended(Outcome),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    held: BTreeMap<Place, Held>,
+    waiting: VecDeque<Place>,
+    /// Ends to settle, by the time from which on they are sent.
+    ended: BTreeMap<(Mono, u64), Place>,
+    numbered: u64,
+    /// Runs of earlier epochs that still go on. Their ends are dropped.
+    dropped: BTreeSet<(usize, Box<str>, i64, u32)>,
+    /// The runs that go on, and are a suspect's.
+    suspects: usize,
+    /// The runs that have started and not ended, without the dropped ones.
+    going_on: usize,
+    /// The ends in the call that is under way.
+    settling: Vec<(Place, Outcome)>,
+}
+
+impl Runs {
+    pub(super) fn get(&self, place: &Place) -> Option<&Held> {
+        self.held.get(place)
+    }
+
+    pub(super) fn is_held(&self, place: &Place) -> bool {
+        self.held.contains_key(place)
+    }
+
+    /// A timer of a key that is held was scheduled.
+    pub(super) fn set_next_due(&mut self, place: &Place, due: StoreTime) {
+        if let Some(held) = self.held.get_mut(place) {
+            held.next_due = Some(due);
+        }
+    }
+
+    /// The number of runs of a queue that are held, by shards.
+    pub(super) fn in_shards(&self, queue: usize) -> BTreeMap<u16, usize> {
+        let mut counts = BTreeMap::new();
+        for (_, held) in self
+            .held
+            .range((queue, Box::from(""))..(queue + 1, "".into()))
+        {
+            *counts.entry(held.shard).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(super) fn suspects(&self) -> usize {
+        self.suspects
+    }
+
+    /// The number of ends that the store does not know.
+    pub(super) fn unsettled(&self) -> usize {
+        self.ended.len() + self.settling.len()
+    }
+
+    pub(super) fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    pub(super) fn going_on(&self) -> usize {
+        self.going_on
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Adds a claimed run, which waits for its start.
+    pub(super) fn add(&mut self, place: Place, shard: u16, suspect: bool, run: ClaimedRun) {
+        let held = Held {
+            generation: run.run.generation,
+            attempt: run.run.attempt,
+            shard,
+            suspect,
+            next_due: None,
+            state: State::Waits(run),
+        };
+        self.suspects += usize::from(suspect);
+        self.waiting.push_back(place.clone());
+        self.held.insert(place, held);
+    }
+
+    /// Starts the run that has waited longest.
+    pub(super) fn start_next(&mut self) -> Option<ClaimedRun> {
+        let place = self.waiting.pop_front()?;
+        let held = self.held.get_mut(&place)?;
+        match std::mem::replace(&mut held.state, State::Runs) {
+            State::Waits(run) => {
+                self.going_on += 1;
+                Some(run)
+            }
+            other => {
+                held.state = other;
+                None
+            }
+        }
+    }
+
+    /// Ends all runs that have not started. Returns their queues.
+    pub(super) fn give_back_waiting(&mut self, now: Mono) -> Vec<usize> {
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting
+            .into_iter()
+            .map(|place| {
+                let queue = place.0;
+                self.end(place, Outcome::GiveBack(std::time::Duration::ZERO), now);
+                queue
+            })
+            .collect()
+    }
+
+    /// A run has ended. Returns whether it counted as running until now.
+    pub(super) fn finish(&mut self, place: Place, run: &Run, outcome: Outcome, now: Mono) -> bool {
+        let dropped = (place.0, place.1.clone(), run.generation, run.attempt);
+        if self.dropped.remove(&dropped) {
+            return true;
+        }
+        let is_this = self.held.get(&place).is_some_and(|held| {
+            matches!(held.state, State::Runs)
+                && held.generation == run.generation
+                && held.attempt == run.attempt
+        });
+        if is_this {
+            self.going_on -= 1;
+            self.end(place, outcome, now);
+        }
+        is_this
+    }
+
+    fn end(&mut self, place: Place, outcome: Outcome, now: Mono) {
+        if let Some(held) = self.held.get_mut(&place) {
+            held.state = State::Ended(outcome);
+            self.suspects -= usize::from(held.suspect);
+            held.suspect = false;
+            self.ask(place, now);
+        }
+    }
+
+    /// Queues an end to be settled from `at` on.
+    fn ask(&mut self, place: Place, at: Mono) {
+        self.numbered += 1;
+        self.ended.insert((at, self.numbered), place);
+    }
+
+    /// When the next end can be settled.
+    pub(super) fn next_settle(&self) -> Option<Mono> {
+        self.ended.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes up to `limit` ends for a call. `names` has the names of the queues.
+    pub(super) fn take_ended(
+        &mut self,
+        now: Mono,
+        limit: usize,
+        names: &[Arc<str>],
+    ) -> Vec<Settlement> {
+        let mut settlements = Vec::new();
+        while settlements.len() < limit {
+            let Some(entry) = self
+                .ended
+                .first_entry()
+                .filter(|entry| entry.key().0 <= now)
+            else {
+                break;
+            };
+            let place = entry.remove();
+            let Some(held) = self.held.get(&place) else {
+                continue;
+            };
+            let (State::Ended(outcome), Some(queue)) = (&held.state, names.get(place.0)) else {
+                continue;
+            };
+            settlements.push(Settlement {
+                run: Run {
+                    queue: queue.clone(),
+                    key: place.1.clone(),
+                    generation: held.generation,
+                    attempt: held.attempt,
+                },
+                outcome: outcome.clone(),
+            });
+            self.settling.push((place, outcome.clone()));
+        }
+        settlements
+    }
+
+    /// The ends of the call that was answered, in its order.
+    pub(super) fn take_settling(&mut self) -> Vec<(Place, Outcome)> {
+        std::mem::take(&mut self.settling)
+    }
+
+    /// An end is to be asked for again.
+    pub(super) fn settle_again(&mut self, place: Place, at: Mono) {
+        self.ask(place, at);
+    }
+
+    /// The store knows the end.
+    pub(super) fn release(&mut self, place: &Place) -> Option<Held> {
+        self.held.remove(place)
+    }
+
+    /// Drops all: their claims count as none any more. Returns, for each run that has not started,
+    /// its queue. Those that go on are counted until they end.
+    pub(super) fn drop_all(&mut self) -> Vec<usize> {
+        let mut freed = Vec::new();
+        for ((queue, key), held) in std::mem::take(&mut self.held) {
+            match held.state {
+                State::Waits(_) => freed.push(queue),
+                State::Runs => {
+                    self.dropped
+                        .insert((queue, key, held.generation, held.attempt));
+                }
+                State::Ended(_) => {}
+            }
+        }
+        self.waiting.clear();
+        self.ended.clear();
+        self.settling.clear();
+        self.suspects = 0;
+        self.going_on = 0;
+        freed
+    }
+
+    /// Stops waiting for the runs that go on. Returns their number.
+    pub(super) fn abandon(&mut self) -> usize {
+        let abandoned = self.going_on;
+        self.held
+            .retain(|_, held| !matches!(held.state, State::Runs));
+        self.going_on = 0;
+        abandoned
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of the machine alone: scripted ones, and simulations over the store in memory.
+
+mod simulated;
+mod world;

@@ -1,0 +1,702 @@
+//! A world in virtual time: nodes over the store in memory, driven event by event. The same scenario
+//! with the same faults gives the same run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::memory::Memory;
+use crate::node::numbers::{Numbers, hash, mix};
+use crate::node::{Command, Input, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall};
+use crate::store::{
+    Action, Answer, Call, ClaimedRun, Connection, Epoch, Look, Outcome, Page, Run, Settled,
+    StoreError, When,
+};
+use crate::sync::Arc;
+use crate::time::{StoreTime, WallClock};
+
+/// What the tests do to a call of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Fine,
+    /// The node dies before the call reaches the store.
+    CrashBefore,
+    /// The call is carried out, and the node dies before it has the answer.
+    CrashAfter,
+    /// The call is carried out, and the node gets an error.
+    LoseAnswer,
+    /// The call is not carried out, and the node gets an error.
+    Fail,
+    /// The node gets an error at once, and the call is carried out after this time.
+    Late(Duration),
+    /// The node stands still for this time before it has the answer.
+    Pause(Duration),
+}
+
+/// What a user does.
+#[derive(Clone, Debug)]
+pub(super) enum UserCall {
+    Schedule(&'static str, String, Duration),
+    Cancel(&'static str, String),
+    Reschedule(&'static str, String, Duration),
+    SetPaused(&'static str, bool),
+    Stop(usize, Duration),
+    Crash(usize),
+}
+
+#[derive(Debug)]
+enum Event {
+    Step {
+        node: usize,
+        life: u32,
+        input: Input,
+    },
+    Wake {
+        node: usize,
+        life: u32,
+    },
+    Execute {
+        node: usize,
+        life: u32,
+        id: u64,
+        call: StoreCall,
+        fate: Fate,
+    },
+    User(UserCall),
+    Birth(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct SimNode {
+    pub(super) machine: Option<Node>,
+    life: u32,
+    born: Duration,
+    /// Stands still until this time.
+    still_until: Duration,
+    wake: Option<Duration>,
+    pub(super) stopped: Option<Stopped>,
+    running: BTreeMap<Run, Epoch>,
+}
+
+/// How long a run lasts and how it ends. `starts` counts the starts of the timer with this one.
+pub(super) type Handler = fn(run: &ClaimedRun, starts: u32) -> (Duration, Outcome);
+
+/// What happens to a call: by its number and its node.
+type Fates = Box<dyn FnMut(usize, usize, &StoreCall) -> Fate>;
+
+pub(super) struct World {
+    pub(super) time: Duration,
+    clock: WallClock,
+    pub(super) store: Memory,
+    pub(super) nodes: Vec<SimNode>,
+    events: BTreeMap<(Duration, u64), Event>,
+    numbered: u64,
+    config: NodeConfig,
+    handler: Handler,
+    /// The number of calls that nodes have sent so far.
+    pub(super) calls: usize,
+    fate: Fates,
+    random: Numbers,
+    pub(super) ledger: Ledger,
+}
+
+pub(super) const START: StoreTime = StoreTime::from_micros(1_000_000_000_000_000);
+
+pub(super) fn options(queues: &[(&str, usize, Option<u32>)]) -> NodeConfig {
+    NodeConfig {
+        name: "test".into(),
+        term: Duration::from_secs(15),
+        look: Duration::from_secs(1),
+        queues: queues
+            .iter()
+            .map(|(name, running, pace)| QueueConfig {
+                name: Arc::from(*name),
+                running: *running,
+                pace: *pace,
+                crash_limit: 10,
+            })
+            .collect(),
+        seed: 0,
+    }
+}
+
+impl World {
+    pub(super) fn new(
+        config: NodeConfig,
+        nodes: usize,
+        seed: u64,
+        handler: Handler,
+        fate: impl FnMut(usize, usize, &StoreCall) -> Fate + 'static,
+    ) -> Self {
+        let clock = WallClock::manual(START);
+        let mut world = World {
+            time: Duration::ZERO,
+            store: Memory::with_clock(clock.clone()),
+            clock,
+            nodes: Vec::new(),
+            events: BTreeMap::new(),
+            numbered: 0,
+            config,
+            handler,
+            calls: 0,
+            fate: Box::new(fate),
+            random: Numbers::new(seed),
+            ledger: Ledger::default(),
+        };
+        for node in 0..nodes {
+            world.nodes.push(SimNode {
+                machine: None,
+                life: 0,
+                born: Duration::ZERO,
+                still_until: Duration::ZERO,
+                wake: None,
+                stopped: None,
+                running: BTreeMap::new(),
+            });
+            // They do not start at the same moment.
+            world.at(Duration::from_millis(7 * node as u64), Event::Birth(node));
+        }
+        world
+    }
+
+    fn at(&mut self, time: Duration, event: Event) {
+        self.numbered += 1;
+        self.events.insert((time, self.numbered), event);
+    }
+
+    pub(super) fn user_at(&mut self, time: Duration, call: UserCall) {
+        self.at(time, Event::User(call));
+    }
+
+    pub(super) fn birth_at(&mut self, time: Duration, node: usize) {
+        self.at(time, Event::Birth(node));
+    }
+
+    /// Runs until this time.
+    pub(super) fn run(&mut self, until: Duration) {
+        while let Some(entry) = self.events.first_entry() {
+            let time = entry.key().0;
+            if time > until {
+                break;
+            }
+            let event = entry.remove();
+            self.set_time(time);
+            self.happen(event);
+        }
+        self.set_time(until);
+    }
+
+    fn set_time(&mut self, time: Duration) {
+        let time = time.max(self.time);
+        // The store's clock may have been set; it goes on by the same span.
+        self.clock.advance(time - self.time);
+        self.time = time;
+    }
+
+    pub(super) fn store_now(&self) -> StoreTime {
+        self.clock.now()
+    }
+
+    /// The time a message takes.
+    fn travel(&mut self) -> Duration {
+        Duration::from_micros(100 + self.random.next() % 400)
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Birth(node) => self.birth(node),
+            Event::User(call) => self.user(call),
+            Event::Wake { node, life } => {
+                if self.nodes[node].life == life && self.nodes[node].wake.is_some() {
+                    self.nodes[node].wake = None;
+                    self.step(node, life, Input::Wake);
+                }
+            }
+            Event::Step { node, life, input } => self.step(node, life, input),
+            Event::Execute {
+                node,
+                life,
+                id,
+                call,
+                fate,
+            } => self.execute(node, life, id, &call, fate),
+        }
+    }
+
+    fn birth(&mut self, number: usize) {
+        let seed = mix(hash("node") ^ mix(number as u64) ^ self.random.next());
+        let node = &mut self.nodes[number];
+        if node.machine.is_some() {
+            return;
+        }
+        node.life += 1;
+        node.born = self.time;
+        node.wake = None;
+        node.stopped = None;
+        node.running.clear();
+        node.machine = Some(Node::new(NodeConfig {
+            seed,
+            ..self.config.clone()
+        }));
+        let life = node.life;
+        self.step(number, life, Input::Wake);
+    }
+
+    /// A node dies without a word.
+    pub(super) fn crash(&mut self, number: usize) {
+        let now = self.store_now();
+        let node = &mut self.nodes[number];
+        node.life += 1;
+        if let Some(machine) = node.machine.take() {
+            self.ledger.died.insert(machine.epoch(), now);
+        }
+        node.running.clear();
+    }
+
+    fn step(&mut self, number: usize, life: u32, input: Input) {
+        let node = &mut self.nodes[number];
+        if node.life != life {
+            return;
+        }
+        if self.time < node.still_until {
+            let until = node.still_until;
+            return self.at(
+                until,
+                Event::Step {
+                    node: number,
+                    life,
+                    input,
+                },
+            );
+        }
+        if let Input::Finished { run, .. } = &input {
+            node.running.remove(run);
+        }
+        let now = self.time - node.born;
+        let Some(machine) = &mut node.machine else {
+            return;
+        };
+        let mut out = Vec::new();
+        machine.step(now, input, &mut out);
+        let epoch = machine.epoch();
+        let held = machine.is_held(now);
+        let wake = machine
+            .next_wake()
+            .map(|wake| (wake + node.born).max(self.time));
+        let changed = node.wake != wake;
+        node.wake = wake;
+        if let Some(wake) = wake.filter(|_| changed) {
+            self.at(wake, Event::Wake { node: number, life });
+        }
+        for command in out {
+            match command {
+                Command::Ask { id, call } => self.ask(number, life, id, call),
+                Command::Start(run) => {
+                    assert!(held, "{run:?} starts after the end of the term");
+                    self.start(number, life, epoch, run);
+                }
+                Command::Stopped(stopped) => {
+                    let node = &mut self.nodes[number];
+                    node.stopped = Some(stopped);
+                    node.machine = None;
+                    node.wake = None;
+                }
+            }
+            if self.nodes[number].life != life {
+                return;
+            }
+        }
+    }
+
+    fn ask(&mut self, node: usize, life: u32, id: u64, call: StoreCall) {
+        let number = self.calls;
+        self.calls += 1;
+        let fate = (self.fate)(number, node, &call);
+        let (go, back) = (self.travel(), self.travel());
+        match fate {
+            Fate::CrashBefore => self.crash(node),
+            Fate::Fail | Fate::Late(_) => {
+                let error = StoreError::Unknown("lost".into());
+                let input = Input::Reply {
+                    id,
+                    result: Err(error),
+                };
+                self.at(self.time + go + back, Event::Step { node, life, input });
+                if let Fate::Late(late) = fate {
+                    self.at(
+                        self.time + go + late,
+                        Event::Execute {
+                            node,
+                            life,
+                            id,
+                            call,
+                            fate,
+                        },
+                    );
+                }
+            }
+            _ => self.at(
+                self.time + go,
+                Event::Execute {
+                    node,
+                    life,
+                    id,
+                    call,
+                    fate,
+                },
+            ),
+        }
+    }
+
+    fn execute(&mut self, node: usize, life: u32, id: u64, call: &StoreCall, fate: Fate) {
+        let mut store = self.store.clone();
+        let reply = call
+            .make(&mut store)
+            .expect("no fault is injected into the store itself");
+        let live = self.live();
+        self.ledger.executed(self.clock.now(), call, &reply, &live);
+        if self.nodes[node].life != life {
+            return;
+        }
+        let result = match fate {
+            Fate::CrashAfter => return self.crash(node),
+            Fate::Late(_) => return,
+            Fate::LoseAnswer => Err(StoreError::Unknown("lost".into())),
+            Fate::Pause(span) => {
+                let now = self.clock.now();
+                let epoch = self.nodes[node].machine.as_ref().map(Node::epoch);
+                self.ledger.died.extend(epoch.map(|epoch| (epoch, now)));
+                self.nodes[node].still_until = self.time + span;
+                Ok(reply)
+            }
+            _ => Ok(reply),
+        };
+        let back = self.travel();
+        self.at(
+            self.time + back,
+            Event::Step {
+                node,
+                life,
+                input: Input::Reply { id, result },
+            },
+        );
+    }
+
+    pub(super) fn live(&self) -> BTreeSet<Epoch> {
+        let look = Look {
+            epoch: Epoch(0),
+            ranges: Vec::new(),
+        };
+        let sight = self.store.clone().look(&look).expect("no fault");
+        sight.nodes.iter().map(|node| node.epoch).collect()
+    }
+
+    fn start(&mut self, number: usize, life: u32, epoch: Epoch, run: ClaimedRun) {
+        let live = self.live();
+        for other in &self.nodes {
+            for (same, held_by) in &other.running {
+                let is_key = same.queue == run.run.queue && same.key == run.run.key;
+                assert!(
+                    !is_key || !live.contains(held_by),
+                    "one key, two runs: {same:?} and {:?}",
+                    run.run
+                );
+            }
+        }
+        let starts = self.ledger.started(self.clock.now(), epoch, &run);
+        let (lasts, outcome) = (self.handler)(&run, starts);
+        self.nodes[number].running.insert(run.run.clone(), epoch);
+        let input = Input::Finished {
+            run: run.run,
+            outcome,
+        };
+        self.at(
+            self.time + lasts,
+            Event::Step {
+                node: number,
+                life,
+                input,
+            },
+        );
+    }
+
+    // === users ===
+
+    fn user(&mut self, call: UserCall) {
+        let (queue, key, action) = match call {
+            UserCall::Schedule(queue, key, after) => {
+                let payload = self.ledger.ops.len().to_string().into();
+                (
+                    queue,
+                    key,
+                    Action::Schedule {
+                        when: When::In(after),
+                        payload,
+                    },
+                )
+            }
+            UserCall::Cancel(queue, key) => (queue, key, Action::Cancel),
+            UserCall::Reschedule(queue, key, after) => (
+                queue,
+                key,
+                Action::Reschedule {
+                    when: When::In(after),
+                },
+            ),
+            UserCall::SetPaused(queue, paused) => {
+                self.store
+                    .clone()
+                    .set_paused(queue, paused)
+                    .expect("no fault");
+                self.ledger.paused(queue, paused, self.clock.now());
+                let first = self.nodes[0].life;
+                return self.step(0, first, Input::LookNow);
+            }
+            UserCall::Stop(node, grace) => {
+                let life = self.nodes[node].life;
+                return self.step(node, life, Input::Stop { grace });
+            }
+            UserCall::Crash(node) => return self.crash(node),
+        };
+        let call = Call {
+            queue: queue.into(),
+            key: key.into(),
+            action,
+        };
+        let answers = self.store.clone().write(std::slice::from_ref(&call));
+        let answer = answers.expect("no fault").remove(0).expect("a good call");
+        self.ledger.answered(self.clock.now(), &call, answer);
+        // The user's process has the node 0.
+        let near = match answer {
+            Answer::Scheduled { due, shard, .. } => Some((due, shard)),
+            Answer::Moved { to, shard, .. } => Some((to, shard)),
+            _ => None,
+        };
+        if let Some((due, shard)) = near {
+            let near = Near {
+                queue: call.queue,
+                key: call.key,
+                shard,
+                due,
+            };
+            let life = self.nodes[0].life;
+            self.step(0, life, Input::Near(vec![near]));
+        }
+    }
+
+    /// The number of timers in the store.
+    pub(super) fn timers(&self) -> usize {
+        self.left().len()
+    }
+
+    /// The keys of the timers in the store.
+    pub(super) fn left(&self) -> Vec<String> {
+        let queues = self.config.queues.iter();
+        let keys = queues.flat_map(|queue| {
+            let page = Page::first(&queue.name, 1_000_000);
+            self.store.clone().list(&page).expect("no fault")
+        });
+        keys.map(|timer| timer.key).collect()
+    }
+}
+
+/// A timer of one generation of a key.
+type TimerName = (Arc<str>, Box<str>);
+
+/// What a schedule has asked for.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) name: TimerName,
+    pub(super) due: StoreTime,
+    /// From then on it may not be claimed: it was cancelled or replaced.
+    pub(super) closed: Option<StoreTime>,
+    /// From then on it may not start.
+    pub(super) never: Option<StoreTime>,
+    pub(super) starts: u32,
+}
+
+/// All that happened, and the promises that it is held against.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) ops: Vec<Op>,
+    /// When nodes died.
+    pub(super) died: BTreeMap<Epoch, StoreTime>,
+    /// The last claim of each key: who, which run, when, and whether the answer was lost.
+    last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime)>,
+    /// Runs that ended without a crash, by generation: those counted for the crashes.
+    ended_well: BTreeMap<(TimerName, i64), u32>,
+    /// Attempts before the counts were set back.
+    forgiven: BTreeMap<(TimerName, i64), u32>,
+    resumed: BTreeMap<String, StoreTime>,
+    pub(super) starts: u32,
+    pub(super) adopted: u32,
+    pub(super) crashes: u32,
+    pub(super) fenced: u32,
+    /// The greatest lateness of a run that nobody had claimed before.
+    pub(super) latest_unclaimed: Duration,
+    /// The longest time from the death of a node to the next start of what it had claimed.
+    pub(super) latest_takeover: Duration,
+}
+
+fn op_of(run: &ClaimedRun) -> usize {
+    run.payload.parse().expect("the number of a schedule")
+}
+
+impl Ledger {
+    fn executed(
+        &mut self,
+        now: StoreTime,
+        call: &StoreCall,
+        reply: &Reply,
+        live: &BTreeSet<Epoch>,
+    ) {
+        match (call, reply) {
+            (StoreCall::Claim(claim), Reply::Claimed(claimed)) => {
+                for run in &claimed.runs {
+                    self.claimed(now, claim.epoch, run, live);
+                }
+            }
+            (StoreCall::Settle(settle), Reply::Settled(answers)) => {
+                for (settlement, settled) in settle.settlements.iter().zip(answers) {
+                    let name = (settlement.run.queue.clone(), settlement.run.key.clone());
+                    if *settled == Settled::Fenced {
+                        self.fenced += 1;
+                        continue;
+                    }
+                    let last = self.last_claim.get(&name);
+                    let (epoch, run, _) = last.expect("only claimed runs are settled");
+                    assert_eq!(
+                        *epoch, settle.epoch,
+                        "a run that was taken over has settled"
+                    );
+                    assert_eq!(*run, settlement.run, "an older run has settled");
+                    let well = (name, settlement.run.generation);
+                    *self.ended_well.entry(well).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn claimed(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun, live: &BTreeSet<Epoch>) {
+        let name = (run.run.queue.clone(), run.run.key.clone());
+        let op = &self.ops[op_of(run)];
+        assert!(run.due <= now, "{run:?} claimed early at {now:?}");
+        if let Some((before, last, _)) = self.last_claim.get(&name)
+            && *last == run.run
+        {
+            assert_eq!(*before, epoch, "adopted from another node");
+            self.adopted += 1;
+            return;
+        }
+        assert!(live.contains(&epoch), "claimed by a node that is gone");
+        assert!(
+            op.closed.is_none_or(|closed| now <= closed),
+            "{run:?} claimed at {now:?}, closed at {:?}",
+            op.closed
+        );
+        let generation = (name.clone(), run.run.generation);
+        let well = self.ended_well.get(&generation).copied().unwrap_or(0);
+        let forgiven = self.forgiven.get(&generation).copied().unwrap_or(0);
+        assert_eq!(
+            run.crashes,
+            run.run.attempt - 1 - well - forgiven,
+            "{run:?}: {well} ended well, {forgiven} forgiven"
+        );
+        self.crashes += run.crashes;
+        self.last_claim.insert(name, (epoch, run.run.clone(), now));
+    }
+
+    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun) -> u32 {
+        self.starts += 1;
+        let name = (run.run.queue.clone(), run.run.key.clone());
+        assert!(run.due <= now, "{run:?} starts early at {now:?}");
+        let (holder, last, claimed) = self.last_claim.get(&name).expect("it was claimed");
+        assert_eq!(
+            (*holder, last),
+            (epoch, &run.run),
+            "a run that was taken over starts"
+        );
+        let (claimed, number) = (*claimed, op_of(run));
+        let op = &mut self.ops[number];
+        op.starts += 1;
+        let starts = op.starts;
+        assert!(
+            op.never.is_none_or(|never| now < never),
+            "{run:?} starts after {:?}",
+            op.never
+        );
+        // A claim that is already there when the timer is cancelled or replaced may still start.
+        assert!(op.closed.is_none_or(|closed| claimed <= closed));
+        assert!(op.due <= now, "{run:?} was moved to {:?}", op.due);
+        let resumed = self.resumed.get(&*run.run.queue).copied();
+        let ready = resumed.map_or(run.due, |resumed| run.due.max(resumed));
+        if !run.run.key.starts_with("paced") {
+            // Of two nodes that die one after the other, the last one counts.
+            let last_death = self.died.values().filter(|died| **died <= now).max();
+            if run.crashes == 0 {
+                self.latest_unclaimed = self.latest_unclaimed.max(now.since(ready));
+            } else if let Some(died) = last_death {
+                let takeover = now.since((*died).max(ready));
+                self.latest_takeover = self.latest_takeover.max(takeover);
+            }
+        }
+        starts
+    }
+
+    fn paused(&mut self, queue: &str, paused: bool, now: StoreTime) {
+        if !paused {
+            self.resumed.insert(queue.to_owned(), now);
+        }
+    }
+
+    fn answered(&mut self, now: StoreTime, call: &Call, answer: Answer) {
+        let name = (call.queue.clone(), call.key.clone());
+        match answer {
+            Answer::Scheduled { due, running, .. } => {
+                self.close(&name, now, running);
+                self.ops.push(Op {
+                    name,
+                    due,
+                    closed: None,
+                    never: None,
+                    starts: 0,
+                });
+            }
+            Answer::Cancelled { .. } => self.close(&name, now, false),
+            Answer::Running { .. } if call.action == Action::Cancel => {
+                self.close(&name, now, true);
+            }
+            Answer::Moved { to, running, .. } => {
+                if let Some(op) = self.ops.iter_mut().rfind(|op| op.name == name) {
+                    op.due = to;
+                }
+                if let Some((_, run, _)) = self.last_claim.get(&name).filter(|_| !running) {
+                    let generation = (name.clone(), run.generation);
+                    let well = self.ended_well.get(&generation).copied().unwrap_or(0);
+                    self.forgiven.insert(generation, run.attempt - well);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing that was scheduled for this key so far is claimed any more.
+    fn close(&mut self, name: &TimerName, now: StoreTime, running: bool) {
+        for op in self.ops.iter_mut().filter(|op| op.name == *name) {
+            op.closed.get_or_insert(now);
+            if !running {
+                op.never.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Each timer that was not cancelled or replaced has run.
+    pub(super) fn check_all_ran(&self) {
+        for (number, op) in self.ops.iter().enumerate() {
+            assert!(
+                op.starts > 0 || op.closed.is_some(),
+                "{number} never ran: {op:?}"
+            );
+        }
+    }
+}

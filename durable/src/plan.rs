@@ -1,0 +1,27 @@
+//! What a builder has checked and hands over to the start.
+
+use std::time::Duration;
+
+use crate::event_sink::Listener;
+use crate::handler::Handler;
+use crate::queue_options::QueueOptions;
+use crate::store::Store;
+use crate::sync::Arc;
+
+/// The options of all.
+pub(crate) struct Plan {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) name: String,
+    pub(crate) term: Duration,
+    pub(crate) look: Duration,
+    pub(crate) payload_limit: usize,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) queues: Vec<QueuePlan>,
+}
+
+/// A queue with its handler.
+pub(crate) struct QueuePlan {
+    pub(crate) name: Arc<str>,
+    pub(crate) options: QueueOptions,
+    pub(crate) handler: Handler,
+}

@@ -1,0 +1,46 @@
+//! The options of one queue.
+
+use crate::late::Late;
+use crate::retry::Retry;
+
+/// What a [`QueueBuilder`](crate::QueueBuilder) sets.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueOptions {
+    pub(crate) retry: Retry,
+    pub(crate) late: Late,
+    pub(crate) running: usize,
+    pub(crate) pace: Option<u32>,
+    pub(crate) crash_limit: u32,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions {
+            retry: Retry::default(),
+            late: Late::default(),
+            running: 64,
+            pace: None,
+            crash_limit: 10,
+        }
+    }
+}
+
+impl QueueOptions {
+    /// Says what is wrong with the values.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.retry.check()?;
+        if !(1..=10_000).contains(&self.running) {
+            return Err(format!(
+                "{} runs at one time: choose between 1 and 10,000",
+                self.running
+            ));
+        }
+        if self.pace == Some(0) {
+            return Err("a pace of 0 runs a second: choose at least 1, or set none".to_owned());
+        }
+        if self.crash_limit == 0 {
+            return Err("a crash limit of 0: choose at least 1".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! When a run that returned an error is tried again.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// When a run that returned an error, or panicked, is tried again, and how often.
+///
+/// The default is `Retry::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives up after
+/// about two hours. A run whose process died counts elsewhere: see
+/// [`crash_limit`](crate::QueueBuilder::crash_limit).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::Retry;
+///
+/// let retry = Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(600))
+///     .jitter(0.2)
+///     .attempts(20);
+/// # let _ = retry;
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+#[must_use]
+pub struct Retry {
+    least: Duration,
+    most: Duration,
+    jitter: f64,
+    attempts: u32,
+}
+
+impl Retry {
+    /// Waits for the least span after the first error, and twice as long after each further one, up
+    /// to the greatest span. Without [`attempts`](Self::attempts), it gives up at the 20th error.
+    pub const fn exponential(spans: RangeInclusive<Duration>) -> Self {
+        Retry {
+            least: *spans.start(),
+            most: *spans.end(),
+            jitter: 0.0,
+            attempts: 20,
+        }
+    }
+
+    /// Waits for the same span after each error. Without [`attempts`](Self::attempts), it gives up
+    /// at the 20th error.
+    pub const fn fixed(span: Duration) -> Self {
+        Self::exponential(span..=span)
+    }
+
+    /// Never tries again: the first error makes a dead letter.
+    pub const fn never() -> Self {
+        Self::fixed(Duration::from_secs(1)).attempts(1)
+    }
+
+    /// Lengthens or shortens each span at random by up to this part of it, from 0.0 to 1.0, so that
+    /// timers that failed together are not tried again together. The default is 0.0.
+    pub const fn jitter(mut self, part: f64) -> Self {
+        self.jitter = part;
+        self
+    }
+
+    /// Sets after how many errors a timer becomes a dead letter. With 1, the first error does it.
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
+    }
+
+    /// Says what is wrong with the values.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Retry {
+            least,
+            most,
+            jitter,
+            attempts,
+        } = self;
+        if least.is_zero() || most < least {
+            return Err(format!(
+                "a retry after {least:?} to {most:?}: the first span must be greater than zero, and \
+                 not greater than the second"
+            ));
+        }
+        if !(0.0..=1.0).contains(jitter) {
+            return Err(format!("a jitter of {jitter}: choose one from 0.0 to 1.0"));
+        }
+        if *attempts == 0 {
+            return Err("0 attempts: choose at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Returns the span until the next run after this number of errors, or `None` if there is to be
+    /// none. `random` is a number of which all bits are random.
+    pub(crate) fn after(&self, fails: u32, random: u64) -> Option<Duration> {
+        if fails >= self.attempts {
+            return None;
+        }
+        let doublings = fails.saturating_sub(1).min(31);
+        let span = self.least.saturating_mul(1 << doublings).min(self.most);
+        // 53 bits are what an f64 holds: from 0.0 to 1.0, without the latter.
+        let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
+        let factor = 1.0 + self.jitter * (2.0 * unit - 1.0);
+        // A span that is too long for the type is cut by the store at the year 9999 anyway.
+        Some(Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX))
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry::exponential(Duration::from_secs(1)..=Duration::from_secs(600)).jitter(0.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn spans_double_up_to_the_greatest() {
+        let retry = Retry::exponential(SECOND..=SECOND * 10).attempts(u32::MAX);
+        let spans: Vec<u64> = (1..=6)
+            .map(|fails| retry.after(fails, 0).unwrap().as_secs())
+            .collect();
+        assert_eq!(spans, [1, 2, 4, 8, 10, 10]);
+        assert_eq!(retry.after(u32::MAX - 1, u64::MAX), Some(SECOND * 10));
+    }
+
+    #[test]
+    fn attempts_are_counted_with_the_first() {
+        let retry = Retry::fixed(SECOND).attempts(2);
+        assert_eq!(retry.after(1, 0), Some(SECOND));
+        assert_eq!(retry.after(2, 0), None);
+        assert_eq!(Retry::never().after(1, 0), None);
+    }
+
+    #[test]
+    fn the_longest_spans_do_not_overflow() {
+        let retry = Retry::exponential(Duration::MAX..=Duration::MAX)
+            .jitter(1.0)
+            .attempts(u32::MAX);
+        assert_eq!(retry.after(40, u64::MAX), Some(Duration::MAX));
+        assert_eq!(retry.after(40, 0), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn jitter_stays_within_its_part() {
+        let retry = Retry::fixed(SECOND * 100).jitter(0.2).attempts(9);
+        assert_eq!(retry.after(1, 0), Some(SECOND * 80));
+        let longest = retry.after(1, u64::MAX).unwrap();
+        assert!(
+            longest > SECOND * 119 && longest <= SECOND * 120,
+            "{longest:?}"
+        );
+        let middle = retry.after(1, 1 << 63).unwrap();
+        assert_eq!(middle, SECOND * 100);
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        assert_eq!(Retry::default().check(), Ok(()));
+        assert_eq!(Retry::never().check(), Ok(()));
+        for bad in [
+            Retry::fixed(Duration::ZERO),
+            Retry::exponential(SECOND * 2..=SECOND),
+            Retry::fixed(SECOND).jitter(f64::NAN),
+            Retry::fixed(SECOND).jitter(-0.1),
+            Retry::fixed(SECOND).jitter(1.1),
+            Retry::fixed(SECOND).attempts(0),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

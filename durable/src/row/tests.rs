@@ -1,0 +1,714 @@
+//! Every state of a row, with every call. The tables are written from the text of the design, and
+//! list what is written and what is answered.
+//!
+//! A row is shown as `due planned generation attempt fails crashes holder payload`, its successor
+//! as `then due generation payload`. Times are seconds from now.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::store::When;
+
+const NOW: StoreTime = StoreTime::from_micros(1_000_000_000);
+const LIVE: Epoch = Epoch(1);
+const GONE: Epoch = Epoch(2);
+const CLAIMER: Epoch = Epoch(3);
+const CRASH_LIMIT: u32 = 5;
+
+fn at(seconds: i64) -> StoreTime {
+    StoreTime::from_micros(NOW.as_micros() + seconds * 1_000_000)
+}
+
+fn row(due: i64, holder: Option<Epoch>) -> Row {
+    Row {
+        shard: 9,
+        due: at(due),
+        planned: at(-60),
+        generation: 7,
+        attempt: 2,
+        fails: 1,
+        crashes: 1,
+        claim: holder.map(|epoch| Hold {
+            epoch,
+            since: at(-5),
+        }),
+        cancelled: false,
+        payload: "old".into(),
+        successor: None,
+    }
+}
+
+fn with_successor(due: i64, row: Row) -> Row {
+    Row {
+        successor: Some(Successor {
+            due: at(due),
+            generation: 8,
+            payload: "next".into(),
+        }),
+        ..row
+    }
+}
+
+fn cancelled(row: Row) -> Row {
+    Row {
+        cancelled: true,
+        ..row
+    }
+}
+
+/// Every state of a row.
+fn states() -> Vec<(&'static str, Option<Row>)> {
+    let waiting = row(30, None);
+    let live = row(-10, Some(LIVE));
+    let gone = row(-10, Some(GONE));
+    let at_limit = |row| Row { crashes: 4, ..row };
+    vec![
+        ("absent", None),
+        ("waiting", Some(waiting)),
+        ("overdue", Some(row(-10, None))),
+        ("waiting past the limit", {
+            let crashes = CRASH_LIMIT + 1;
+            Some(Row {
+                crashes,
+                ..row(-10, None)
+            })
+        }),
+        ("held", Some(live.clone())),
+        ("held, successor", Some(with_successor(40, live.clone()))),
+        (
+            "held, due successor",
+            Some(with_successor(-3, live.clone())),
+        ),
+        ("held, cancelled", Some(cancelled(live))),
+        ("gone", Some(gone.clone())),
+        // The clock was set back since the claim.
+        ("gone, not due", Some(row(30, Some(GONE)))),
+        ("gone, successor", Some(with_successor(40, gone.clone()))),
+        (
+            "gone, due successor",
+            Some(with_successor(-3, gone.clone())),
+        ),
+        ("gone, cancelled", Some(cancelled(gone.clone()))),
+        ("gone, last crash", Some(at_limit(gone.clone()))),
+        // What is decided first spares the dead letter.
+        (
+            "gone, last crash, successor",
+            Some(at_limit(with_successor(40, gone.clone()))),
+        ),
+        (
+            "gone, last crash, cancelled",
+            Some(at_limit(cancelled(gone))),
+        ),
+    ]
+}
+
+fn seconds(time: StoreTime) -> String {
+    let micros = time.as_micros() - NOW.as_micros();
+    assert_eq!(micros % 1_000_000, 0, "{time:?}");
+    match micros / 1_000_000 {
+        0 => "now".to_owned(),
+        seconds => format!("{seconds:+}"),
+    }
+}
+
+fn show_row(row: &Row) -> String {
+    assert_eq!(row.shard, 9, "a timer never changes its shard");
+    assert!(
+        row.claim.is_some() || (row.successor.is_none() && !row.cancelled),
+        "ROW-1: {row:?}"
+    );
+    assert!(
+        !(row.successor.is_some() && row.cancelled),
+        "ROW-1: {row:?}"
+    );
+    let mut shown = format!(
+        "{} {} g{} a{} f{} c{}",
+        seconds(row.due),
+        seconds(row.planned),
+        row.generation,
+        row.attempt,
+        row.fails,
+        row.crashes
+    );
+    match row.claim {
+        Some(hold) => {
+            let Epoch(holder) = hold.epoch;
+            let since = seconds(hold.since);
+            write!(shown, " held by {holder} since {since}").expect("a string");
+        }
+        None => shown.push_str(" free"),
+    }
+    if row.cancelled {
+        shown.push_str(" cancelled");
+    }
+    write!(shown, " {}", row.payload).expect("a string");
+    if let Some(next) = &row.successor {
+        let (due, generation) = (seconds(next.due), next.generation);
+        write!(shown, " then {due} g{generation} {}", next.payload).expect("a string");
+    }
+    shown
+}
+
+fn show_change(change: &Change) -> String {
+    match change {
+        Change::Keep => "keep".to_owned(),
+        Change::Put(row) => format!("put {}", show_row(row)),
+        Change::Delete => "delete".to_owned(),
+        Change::Bury(row, error) => format!("bury {}: {error}", show_row(row)),
+    }
+}
+
+fn show_answer(answer: Answer) -> String {
+    let flag = |running| if running { " running" } else { "" };
+    match answer {
+        Answer::Scheduled {
+            due,
+            shard,
+            replaced,
+            running,
+        } => {
+            assert_eq!(shard, 9);
+            let replaced = replaced.map_or(String::new(), |due| format!(" for {}", seconds(due)));
+            format!("Scheduled {}{replaced}{}", seconds(due), flag(running))
+        }
+        Answer::Exists { due, running } => format!("Exists {}{}", seconds(due), flag(running)),
+        Answer::Moved {
+            from,
+            to,
+            shard,
+            running,
+        } => {
+            assert_eq!(shard, 9);
+            let (from, to) = (seconds(from), seconds(to));
+            format!("Moved {from} to {to}{}", flag(running))
+        }
+        Answer::Cancelled { due } => format!("Cancelled {}", seconds(due)),
+        Answer::Running { attempt, since } => format!("Running a{attempt} {}", seconds(since)),
+        Answer::NotFound => "NotFound".to_owned(),
+    }
+}
+
+/// Calls `act` with a moment in which all nodes but `GONE` live, and generations begin at 100.
+fn moment<T>(act: impl FnOnce(&mut Moment<'_>) -> T) -> T {
+    let mut last = 99;
+    act(&mut Moment {
+        now: NOW,
+        is_live: &|epoch| epoch != GONE,
+        generation: &mut || {
+            last += 1;
+            last
+        },
+    })
+}
+
+/// Compares what happens in each state with the table, which has a line for each state.
+fn check(call: &str, table: &[(&str, &str)], act: impl Fn(Option<Row>) -> String) {
+    let states = states();
+    assert_eq!(states.len(), table.len(), "{call}");
+    for ((state, row), (named, expected)) in states.into_iter().zip(table) {
+        assert_eq!(state, *named, "{call}: the order of the table");
+        assert_eq!(act(row), *expected, "{call} of a row that is {state}");
+    }
+}
+
+fn check_action(call: &str, action: &Action, table: &[(&str, &str)]) {
+    check(call, table, |row| {
+        let (change, answer) = moment(|moment| apply(row, 9, action.clone(), moment));
+        format!("{} | {}", show_change(&change), show_answer(answer))
+    });
+}
+
+const MINUTE: When = When::In(Duration::from_secs(60));
+
+#[test]
+fn schedule_replaces_a_free_timer_and_follows_a_live_run() {
+    let action = Action::Schedule {
+        when: MINUTE,
+        payload: "new".into(),
+    };
+    let fresh = "put +60 +60 g100 a0 f0 c0 free new";
+    let follows = "put -10 -60 g7 a2 f1 c1 held by 1 since -5 old then +60 g100 new";
+    check_action(
+        "schedule",
+        &action,
+        &[
+            ("absent", &format!("{fresh} | Scheduled +60")),
+            ("waiting", &format!("{fresh} | Scheduled +60 for +30")),
+            ("overdue", &format!("{fresh} | Scheduled +60 for -10")),
+            (
+                "waiting past the limit",
+                &format!("{fresh} | Scheduled +60 for -10"),
+            ),
+            ("held", &format!("{follows} | Scheduled +60 running")),
+            (
+                "held, successor",
+                &format!("{follows} | Scheduled +60 for +40 running"),
+            ),
+            (
+                "held, due successor",
+                &format!("{follows} | Scheduled +60 for -3 running"),
+            ),
+            (
+                "held, cancelled",
+                &format!("{follows} | Scheduled +60 running"),
+            ),
+            ("gone", &format!("{fresh} | Scheduled +60 for -10")),
+            ("gone, not due", &format!("{fresh} | Scheduled +60 for +30")),
+            (
+                "gone, successor",
+                &format!("{fresh} | Scheduled +60 for +40"),
+            ),
+            (
+                "gone, due successor",
+                &format!("{fresh} | Scheduled +60 for now"),
+            ),
+            ("gone, cancelled", &format!("{fresh} | Scheduled +60")),
+            (
+                "gone, last crash",
+                &format!("{fresh} | Scheduled +60 for -10"),
+            ),
+            (
+                "gone, last crash, successor",
+                &format!("{fresh} | Scheduled +60 for +40"),
+            ),
+            (
+                "gone, last crash, cancelled",
+                &format!("{fresh} | Scheduled +60"),
+            ),
+        ],
+    );
+}
+
+#[test]
+fn schedule_if_absent_changes_no_timer_that_is_there() {
+    let action = Action::ScheduleIfAbsent {
+        when: MINUTE,
+        payload: "new".into(),
+    };
+    let fresh = "put +60 +60 g100 a0 f0 c0 free new | Scheduled +60";
+    check_action(
+        "schedule if absent",
+        &action,
+        &[
+            ("absent", fresh),
+            ("waiting", "keep | Exists +30"),
+            ("overdue", "keep | Exists -10"),
+            ("waiting past the limit", "keep | Exists -10"),
+            ("held", "keep | Exists -10 running"),
+            ("held, successor", "keep | Exists -10 running"),
+            ("held, due successor", "keep | Exists -10 running"),
+            ("held, cancelled", "keep | Exists -10 running"),
+            // The crash is left for the claim to count.
+            ("gone", "keep | Exists -10"),
+            ("gone, not due", "keep | Exists +30"),
+            (
+                "gone, successor",
+                "put +40 +40 g8 a0 f0 c0 free next | Exists +40",
+            ),
+            (
+                "gone, due successor",
+                "put now -3 g8 a0 f0 c0 free next | Exists now",
+            ),
+            ("gone, cancelled", fresh),
+            ("gone, last crash", "keep | Exists -10"),
+            (
+                "gone, last crash, successor",
+                "put +40 +40 g8 a0 f0 c0 free next | Exists +40",
+            ),
+            ("gone, last crash, cancelled", fresh),
+        ],
+    );
+}
+
+#[test]
+fn reschedule_moves_what_has_not_started() {
+    let action = Action::Reschedule { when: MINUTE };
+    let moved = "put +60 +60 g7 a2 f0 c0 free old";
+    let moved_successor = "put +60 +60 g8 a0 f0 c0 free next";
+    let follows = "put -10 -60 g7 a2 f1 c1 held by 1 since -5 old then +60 g8 next";
+    check_action(
+        "reschedule",
+        &action,
+        &[
+            ("absent", "keep | NotFound"),
+            ("waiting", &format!("{moved} | Moved +30 to +60")),
+            ("overdue", &format!("{moved} | Moved -10 to +60")),
+            (
+                "waiting past the limit",
+                &format!("{moved} | Moved -10 to +60"),
+            ),
+            ("held", "keep | Running a2 -5"),
+            (
+                "held, successor",
+                &format!("{follows} | Moved +40 to +60 running"),
+            ),
+            (
+                "held, due successor",
+                &format!("{follows} | Moved -3 to +60 running"),
+            ),
+            ("held, cancelled", "keep | Running a2 -5"),
+            ("gone", &format!("{moved} | Moved -10 to +60")),
+            ("gone, not due", &format!("{moved} | Moved +30 to +60")),
+            (
+                "gone, successor",
+                &format!("{moved_successor} | Moved +40 to +60"),
+            ),
+            (
+                "gone, due successor",
+                &format!("{moved_successor} | Moved now to +60"),
+            ),
+            ("gone, cancelled", "delete | NotFound"),
+            ("gone, last crash", &format!("{moved} | Moved -10 to +60")),
+            (
+                "gone, last crash, successor",
+                &format!("{moved_successor} | Moved +40 to +60"),
+            ),
+            ("gone, last crash, cancelled", "delete | NotFound"),
+        ],
+    );
+}
+
+#[test]
+fn cancel_deletes_a_free_timer_and_marks_a_live_run() {
+    let marked = "put -10 -60 g7 a2 f1 c1 held by 1 since -5 cancelled old | Running a2 -5";
+    check_action(
+        "cancel",
+        &Action::Cancel,
+        &[
+            ("absent", "keep | NotFound"),
+            ("waiting", "delete | Cancelled +30"),
+            ("overdue", "delete | Cancelled -10"),
+            ("waiting past the limit", "delete | Cancelled -10"),
+            ("held", marked),
+            ("held, successor", marked),
+            ("held, due successor", marked),
+            ("held, cancelled", "keep | Running a2 -5"),
+            ("gone", "delete | Cancelled -10"),
+            ("gone, not due", "delete | Cancelled +30"),
+            ("gone, successor", "delete | Cancelled +40"),
+            ("gone, due successor", "delete | Cancelled now"),
+            ("gone, cancelled", "delete | NotFound"),
+            ("gone, last crash", "delete | Cancelled -10"),
+            ("gone, last crash, successor", "delete | Cancelled +40"),
+            ("gone, last crash, cancelled", "delete | NotFound"),
+        ],
+    );
+}
+
+#[test]
+fn claim_takes_what_is_due_and_counts_the_crash_of_a_gone_node() {
+    let table = [
+        ("waiting", "keep"),
+        ("overdue", "run -10 -60 g7 a3 f1 c1 held by 3 since now old"),
+        // Only another crash buries it: the limit may have been lowered since.
+        (
+            "waiting past the limit",
+            "run -10 -60 g7 a3 f1 c6 held by 3 since now old",
+        ),
+        ("held", "keep"),
+        ("held, successor", "keep"),
+        ("held, due successor", "keep"),
+        ("held, cancelled", "keep"),
+        ("gone", "run -10 -60 g7 a3 f1 c2 held by 3 since now old"),
+        ("gone, not due", "put +30 -60 g7 a2 f1 c2 free old"),
+        ("gone, successor", "put +40 +40 g8 a0 f0 c0 free next"),
+        (
+            "gone, due successor",
+            "run now -3 g8 a1 f0 c0 held by 3 since now next",
+        ),
+        ("gone, cancelled", "delete"),
+        (
+            "gone, last crash",
+            "bury -10 -60 g7 a2 f1 c5 free old: the process that ran it ended 5 times during the run",
+        ),
+        (
+            "gone, last crash, successor",
+            "put +40 +40 g8 a0 f0 c0 free next",
+        ),
+        ("gone, last crash, cancelled", "delete"),
+    ];
+    let states = states().into_iter().filter_map(|(s, row)| Some((s, row?)));
+    let mut checked = 0;
+    for ((state, row), (named, expected)) in states.zip(table) {
+        assert_eq!(state, named, "the order of the table");
+        let claimed = moment(|moment| match claim(row, CLAIMER, CRASH_LIMIT, moment) {
+            Claiming::Run(row) => format!("run {}", show_row(&row)),
+            Claiming::Not(change) => show_change(&change),
+        });
+        assert_eq!(claimed, expected, "claim of a row that is {state}");
+        checked += 1;
+    }
+    assert_eq!(checked, table.len());
+}
+
+#[test]
+fn revive_needs_a_free_key() {
+    let fresh = "now now g100 a0 f0 c0 free letter";
+    check(
+        "revive",
+        &[
+            ("absent", fresh),
+            ("waiting", "exists"),
+            ("overdue", "exists"),
+            ("waiting past the limit", "exists"),
+            ("held", "exists"),
+            ("held, successor", "exists"),
+            ("held, due successor", "exists"),
+            ("held, cancelled", "exists"),
+            ("gone", "exists"),
+            ("gone, not due", "exists"),
+            ("gone, successor", "exists"),
+            ("gone, due successor", "exists"),
+            ("gone, cancelled", fresh),
+            ("gone, last crash", "exists"),
+            ("gone, last crash, successor", "exists"),
+            ("gone, last crash, cancelled", fresh),
+        ],
+        |row| {
+            let revived = moment(|moment| revive(row, 9, "letter".into(), moment));
+            revived.map_or_else(|| "exists".to_owned(), |row| show_row(&row))
+        },
+    );
+}
+
+#[test]
+fn users_read_no_claim_of_a_gone_node() {
+    check(
+        "get",
+        &[
+            ("absent", "none"),
+            ("waiting", "+30 free"),
+            ("overdue", "-10 free"),
+            ("waiting past the limit", "-10 free"),
+            ("held", "-10 running since -5"),
+            ("held, successor", "-10 running since -5, next +40"),
+            ("held, due successor", "-10 running since -5, next -3"),
+            ("held, cancelled", "-10 running since -5, cancelled"),
+            ("gone", "-10 free"),
+            ("gone, not due", "+30 free"),
+            ("gone, successor", "-10 free, next +40"),
+            ("gone, due successor", "-10 free, next -3"),
+            ("gone, cancelled", "none"),
+            ("gone, last crash", "-10 free"),
+            ("gone, last crash, successor", "-10 free, next +40"),
+            ("gone, last crash, cancelled", "none"),
+        ],
+        |row| {
+            let timer = row.and_then(|row| timer("q", "k", &row, &|epoch| epoch != GONE));
+            let Some(timer) = timer else {
+                return "none".to_owned();
+            };
+            assert_eq!((&*timer.queue, &*timer.key), ("q", "k"));
+            assert_eq!((timer.attempt, timer.fails, &*timer.payload), (2, 1, "old"));
+            let mut shown = seconds(timer.due);
+            match timer.running {
+                Some(since) => write!(shown, " running since {}", seconds(since)),
+                None => write!(shown, " free"),
+            }
+            .expect("a string");
+            if let Some(due) = timer.next_due {
+                write!(shown, ", next {}", seconds(due)).expect("a string");
+            }
+            if timer.cancelled {
+                shown.push_str(", cancelled");
+            }
+            shown
+        },
+    );
+}
+
+#[test]
+fn settle_decides_by_successor_then_cancel_then_outcome() {
+    let second = Duration::from_secs(1);
+    let outcomes = [
+        Outcome::Done,
+        Outcome::Again(second),
+        Outcome::Retry(second),
+        Outcome::Dead("broken".to_owned()),
+        Outcome::GiveBack(second),
+        Outcome::GiveBack(Duration::ZERO),
+    ];
+    let later = "put +40 +40 g8 a0 f0 c0 free next, Ended";
+    let at_once = "put now -3 g8 a0 f0 c0 free next, Ended";
+    let table = [
+        (
+            "held",
+            [
+                "delete, Ended",
+                "put +1 +1 g100 a0 f0 c0 free old, Waits",
+                "put +1 -60 g7 a2 f2 c1 free old, Waits",
+                "bury -10 -60 g7 a2 f2 c1 free old: broken, Buried",
+                "put +1 -60 g7 a2 f1 c1 free old, Waits",
+                // ROW-2: not at its old place, which may lie behind a mark.
+                "put now -60 g7 a2 f1 c1 free old, Waits",
+            ],
+        ),
+        ("held, successor", [later; 6]),
+        ("held, due successor", [at_once; 6]),
+        ("held, cancelled", ["delete, Ended"; 6]),
+    ];
+    let held: Vec<_> = states()
+        .into_iter()
+        .filter(|(state, _)| state.starts_with("held"))
+        .collect();
+    assert_eq!(held.len(), table.len());
+    for ((state, row), (named, expected)) in held.into_iter().zip(table) {
+        assert_eq!(state, named, "the order of the table");
+        let row = row.expect("it is held");
+        for (outcome, expected) in outcomes.iter().zip(expected) {
+            let (change, settled) = moment(|moment| settle(row.clone(), outcome, moment));
+            let shown = format!("{}, {settled:?}", show_change(&change));
+            assert_eq!(shown, expected, "{outcome:?} of a row that is {state}");
+        }
+    }
+}
+
+#[test]
+fn the_fence_is_node_generation_and_attempt() {
+    let held = row(-10, Some(LIVE));
+    assert!(is_held(&held, LIVE, 7, 2));
+    assert!(!is_held(&held, GONE, 7, 2));
+    assert!(!is_held(&held, LIVE, 8, 2));
+    assert!(!is_held(&held, LIVE, 7, 1));
+    assert!(!is_held(&held, LIVE, 7, 3));
+    assert!(!is_held(&row(-10, None), LIVE, 7, 2));
+}
+
+#[test]
+fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
+    let at_times = [
+        (When::At(at(-100)), NOW),
+        (When::At(StoreTime::from_micros(i64::MIN)), NOW),
+        (When::At(at(7)), at(7)),
+        (
+            When::At(StoreTime::from_micros(i64::MAX)),
+            StoreTime::LATEST,
+        ),
+        (When::In(Duration::ZERO), NOW),
+        (
+            When::In(Duration::from_nanos(1)),
+            StoreTime::from_micros(NOW.as_micros() + 1),
+        ),
+        (When::In(Duration::MAX), StoreTime::LATEST),
+    ];
+    for (when, due) in at_times {
+        assert_eq!(when.due(NOW), due, "{when:?}");
+    }
+    for outcome in [Outcome::Again(Duration::MAX), Outcome::Retry(Duration::MAX)] {
+        let row = row(-10, Some(LIVE));
+        let (change, _) = moment(|moment| settle(row, &outcome, moment));
+        assert!(matches!(change, Change::Put(row) if row.due == StoreTime::LATEST));
+    }
+}
+
+/// All sequences of four calls: ROW-1 holds, and a fence that was passed on never opens again.
+#[test]
+fn no_sequence_of_calls_breaks_an_invariant() {
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Schedule,
+        Reschedule,
+        Cancel,
+        Claim(Epoch),
+        Settle(usize),
+        Die,
+    }
+    let outcomes = [
+        Outcome::Done,
+        Outcome::Again(Duration::ZERO),
+        Outcome::Retry(Duration::ZERO),
+        Outcome::GiveBack(Duration::ZERO),
+    ];
+    let steps = [
+        Step::Schedule,
+        Step::Reschedule,
+        Step::Cancel,
+        Step::Claim(Epoch(1)),
+        Step::Claim(Epoch(2)),
+        Step::Settle(0),
+        Step::Settle(1),
+        Step::Settle(2),
+        Step::Settle(3),
+        Step::Die,
+    ];
+    const LENGTH: u32 = 6;
+    let mut runs_seen = 0;
+    for sequence in 0..steps.len().pow(LENGTH) {
+        let mut row: Option<Row> = None;
+        let mut last = 0;
+        // Node 1 dies at `Die`.
+        let mut died = false;
+        let mut fences: Vec<(Epoch, i64, u32)> = Vec::new();
+        let mut rest = sequence;
+        for _ in 0..LENGTH {
+            let step = steps[rest % steps.len()];
+            rest /= steps.len();
+            let mut next = || {
+                last += 1;
+                last
+            };
+            let live = |epoch| !(died && epoch == Epoch(1));
+            let mut moment = Moment {
+                now: NOW,
+                is_live: &live,
+                generation: &mut next,
+            };
+            let now = When::In(Duration::ZERO);
+            let change = match step {
+                Step::Schedule => {
+                    let payload = "p".into();
+                    let action = Action::Schedule { when: now, payload };
+                    apply(row.clone(), 9, action, &mut moment).0
+                }
+                Step::Reschedule => {
+                    let action = Action::Reschedule { when: now };
+                    apply(row.clone(), 9, action, &mut moment).0
+                }
+                Step::Cancel => apply(row.clone(), 9, Action::Cancel, &mut moment).0,
+                Step::Claim(epoch) if live(epoch) => match row.clone() {
+                    Some(row) => match claim(row, epoch, CRASH_LIMIT, &moment) {
+                        Claiming::Run(row) => {
+                            let fence = (epoch, row.generation, row.attempt);
+                            assert!(!fences.contains(&fence), "STORE-3: {sequence}: {fence:?}");
+                            fences.push(fence);
+                            runs_seen += 1;
+                            Change::Put(row)
+                        }
+                        Claiming::Not(change) => change,
+                    },
+                    None => Change::Keep,
+                },
+                Step::Settle(outcome) => match row.clone() {
+                    Some(held) => {
+                        let open = fences.iter().filter(|(epoch, generation, attempt)| {
+                            is_held(&held, *epoch, *generation, *attempt)
+                        });
+                        let open: Vec<_> = open.collect();
+                        assert!(open.len() <= 1, "{sequence}: {open:?}");
+                        match open.first() {
+                            Some((epoch, ..)) if live(*epoch) => {
+                                settle(held, &outcomes[outcome], &mut moment).0
+                            }
+                            _ => Change::Keep,
+                        }
+                    }
+                    None => Change::Keep,
+                },
+                Step::Claim(_) => Change::Keep,
+                Step::Die => {
+                    died = true;
+                    Change::Keep
+                }
+            };
+            match change {
+                Change::Keep => {}
+                Change::Put(new) => {
+                    show_row(&new);
+                    row = Some(new);
+                }
+                Change::Delete | Change::Bury(..) => row = None,
+            }
+        }
+    }
+    assert!(runs_seen > 100_000, "{runs_seen}");
+}

@@ -1,0 +1,352 @@
+//! The threads around the node: one that owns it, one for each lane to the store, a wheel that wakes
+//! it, and the pool that runs closures.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tourbillon::{BuildError, Scheduler, Timer};
+
+use crate::events::Event;
+use crate::handler::Handler;
+use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
+use crate::panics::catch_panic;
+use crate::queue_options::QueueOptions;
+use crate::reach::{Link, Reach};
+use crate::store::{ClaimedRun, Outcome, Run, StoreError};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::channel::{Receiver, Sender, unbounded};
+use crate::sync::thread;
+use crate::task::{Runs, Task};
+use crate::term::{LocalClock, Term};
+
+/// The threads that the pool may grow to at least, whatever the queues allow.
+const LEAST_MAX_WORKERS: usize = 64;
+
+/// The threads that the pool of the core may have at most.
+const MOST_WORKERS: usize = 1_024;
+
+/// The greatest number of inputs between two looks at the time.
+const INPUTS_AT_ONCE: usize = 256;
+
+/// What the thread of the node gets.
+pub(crate) enum Message {
+    Input(Input),
+    /// The node ends at once, as if its process had died.
+    Crash,
+}
+
+/// The way to a node.
+#[derive(Clone)]
+pub(crate) struct NodeWay {
+    sender: Sender<Message>,
+}
+
+impl NodeWay {
+    /// Returns a way, and what the node gets by it.
+    pub(crate) fn new() -> (Self, Receiver<Message>) {
+        let (sender, receiver) = unbounded();
+        (NodeWay { sender }, receiver)
+    }
+
+    /// Sends an input. A node that has ended does not need it.
+    pub(crate) fn send(&self, input: Input) {
+        drop(self.sender.send(Message::Input(input)));
+    }
+
+    /// Reports the end of a run.
+    pub(crate) fn finished(&self, run: Run, outcome: Outcome) {
+        self.send(Input::Finished { run, outcome });
+    }
+
+    /// Reports timers that are due soon.
+    pub(crate) fn near(&self, near: Vec<Near>) {
+        self.send(Input::Near(near));
+    }
+
+    /// Ends the node without leaving.
+    pub(crate) fn crash(&self) {
+        drop(self.sender.send(Message::Crash));
+    }
+}
+
+impl fmt::Debug for NodeWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeWay").finish_non_exhaustive()
+    }
+}
+
+/// What a node needs.
+pub(crate) struct NodeParts {
+    pub(crate) config: NodeConfig,
+    pub(crate) queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
+    pub(crate) way: NodeWay,
+    pub(crate) receiver: Receiver<Message>,
+    pub(crate) reach: Arc<Reach>,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) clock: LocalClock,
+    /// Called when the node has ended, with its report unless it crashed.
+    pub(crate) on_end: Box<dyn FnOnce(NodeEnd) + Send>,
+}
+
+/// How a node has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeEnd {
+    pub(crate) stopped: Stopped,
+    /// Whether the store knows that the node has left.
+    pub(crate) has_left: bool,
+}
+
+/// Starts the threads of a node.
+pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
+    let watch = Arc::new(Watch {
+        runs: Arc::clone(&parts.runs),
+        has_left: AtomicBool::new(false),
+    });
+    let lanes = Lanes::start(&parts.reach, &parts.way, &watch)?;
+    let wake = Scheduler::<()>::builder()
+        .inline()
+        .shards(1)
+        .clock(parts.clock.clock())
+        .build()
+        .map_err(io_error)?;
+    let pool = pool(&parts)?;
+    let node = Node::new(parts.config);
+    let shell = Shell {
+        term: Term::new(node.epoch(), parts.clock.clone()),
+        node,
+        clock: parts.clock,
+        way: parts.way,
+        lanes,
+        wake,
+        wakes_at: None,
+        pool,
+        queues: parts.queues,
+        runs: parts.runs,
+        watch,
+    };
+    let (receiver, on_end) = (parts.receiver, parts.on_end);
+    thread::spawn("node", move || {
+        let end = shell.run(&receiver);
+        on_end(end);
+    })?;
+    Ok(())
+}
+
+/// The pool that runs closures, if there are any.
+fn pool(parts: &NodeParts) -> io::Result<Option<Timer>> {
+    let closures = parts.queues.values();
+    let closures = closures.filter(|(_, handler)| matches!(handler, Handler::Closure(_)));
+    let running: usize = closures.map(|(options, _)| options.running).sum();
+    if running == 0 {
+        return Ok(None);
+    }
+    // A closure that may run must not wait for threads that other closures block.
+    let most = running.clamp(LEAST_MAX_WORKERS, MOST_WORKERS);
+    let pool = Timer::builder()
+        .shards(1)
+        .max_workers(most)
+        .clock(parts.clock.clock())
+        .build();
+    pool.map(Some).map_err(io_error)
+}
+
+fn io_error(error: BuildError) -> io::Error {
+    match error {
+        BuildError::Spawn(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+/// Sees all answers of the store to the node.
+struct Watch {
+    runs: Arc<Runs>,
+    has_left: AtomicBool,
+}
+
+impl Watch {
+    fn saw(&self, call: &StoreCall, result: &Result<Reply, StoreError>) {
+        let runs = &self.runs;
+        match (call, result) {
+            (_, Err(_)) => runs.counters.store_errors.increment(),
+            (_, Ok(Reply::Beat(Some(beat)))) => runs.store_clock.shows(beat.now),
+            (_, Ok(Reply::Sight(sight))) => runs.store_clock.shows(sight.now),
+            (_, Ok(Reply::Claimed(claimed))) if !claimed.gone => {
+                runs.store_clock.shows(claimed.now);
+                if claimed.dead > 0 {
+                    runs.counters.dead.add(claimed.dead.into());
+                    let timers = claimed.dead;
+                    runs.events.send(|| Event::DeadByCrashes { timers });
+                }
+            }
+            (StoreCall::Settle(settle), Ok(Reply::Settled(settled))) => {
+                for (settlement, settled) in settle.settlements.iter().zip(settled) {
+                    runs.settled(settle.epoch, settlement, *settled);
+                }
+            }
+            // Relaxed: the node's thread reads it after the reply, which comes by a channel.
+            (_, Ok(Reply::Left)) => self.has_left.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// The threads that call the store. They end when this is dropped.
+struct Lanes([(Lane, Sender<(u64, StoreCall)>); 3]);
+
+impl Lanes {
+    fn start(reach: &Arc<Reach>, way: &NodeWay, watch: &Arc<Watch>) -> io::Result<Self> {
+        let start = |lane: Lane| -> io::Result<_> {
+            let (sender, receiver) = unbounded::<(u64, StoreCall)>();
+            let (way, watch) = (way.clone(), Arc::clone(watch));
+            let mut link = Link::new(reach);
+            let name = match lane {
+                Lane::Watch => "watch",
+                Lane::Claims => "claim",
+                Lane::Settles => "settle",
+            };
+            thread::spawn(name, move || {
+                for (id, call) in &receiver {
+                    let result = link.call(|connection| call.make(connection));
+                    watch.saw(&call, &result);
+                    way.send(Input::Reply { id, result });
+                }
+            })?;
+            Ok((lane, sender))
+        };
+        let [watch_lane, claims, settles] = Lane::ALL;
+        Ok(Lanes([start(watch_lane)?, start(claims)?, start(settles)?]))
+    }
+
+    fn send(&self, id: u64, call: StoreCall) {
+        let lane = self.0.iter().find(|(lane, _)| *lane == call.lane());
+        if let Some((_, sender)) = lane {
+            drop(sender.send((id, call)));
+        }
+    }
+}
+
+/// The thread of the node.
+struct Shell {
+    node: Node,
+    clock: LocalClock,
+    way: NodeWay,
+    lanes: Lanes,
+    /// Sends the node its wake-ups.
+    wake: Scheduler<()>,
+    wakes_at: Option<Mono>,
+    pool: Option<Timer>,
+    queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
+    runs: Arc<Runs>,
+    /// The term of the present epoch.
+    term: Arc<Term>,
+    watch: Arc<Watch>,
+}
+
+impl Shell {
+    fn run(mut self, receiver: &Receiver<Message>) -> NodeEnd {
+        let stopped = self.work(receiver);
+        self.term.set_end(Duration::ZERO);
+        // Relaxed: see `Watch::saw`.
+        let has_left = self.watch.has_left.load(Ordering::Relaxed);
+        // What the handlers have captured is the user's.
+        drop(catch_panic(move || drop(self)));
+        NodeEnd {
+            stopped: stopped.unwrap_or_default(),
+            has_left,
+        }
+    }
+
+    /// Works until the node has stopped, or crashes.
+    fn work(&mut self, receiver: &Receiver<Message>) -> Option<Stopped> {
+        let mut commands = Vec::new();
+        let mut next = Some(Message::Input(Input::Wake));
+        loop {
+            let mut inputs = 0;
+            while let Some(message) = next.take() {
+                let Message::Input(input) = message else {
+                    return None;
+                };
+                if matches!(input, Input::Wake) {
+                    self.wakes_at = None;
+                }
+                self.node.step(self.clock.now(), input, &mut commands);
+                // Before the starts: a run asks for its term.
+                self.publish();
+                for command in commands.drain(..) {
+                    match command {
+                        Command::Ask { id, call } => self.lanes.send(id, call),
+                        Command::Start(run) => self.begin(run),
+                        Command::Stopped(stopped) => return Some(stopped),
+                    }
+                }
+                inputs += 1;
+                if inputs < INPUTS_AT_ONCE {
+                    next = receiver.try_recv().ok();
+                }
+            }
+            let coming = self.node.coming();
+            self.runs.counters.coming.set(coming as u64);
+            self.arm();
+            next = Some(receiver.recv().ok()?);
+        }
+    }
+
+    /// Publishes the end of the term. A term of an epoch that is over never comes back.
+    fn publish(&mut self) {
+        let epoch = self.node.epoch();
+        if epoch != self.term.epoch {
+            self.term.set_end(Duration::ZERO);
+            self.term = Term::new(epoch, self.clock.clone());
+            self.runs.new_epoch(epoch);
+            self.runs.counters.gone.increment();
+            self.runs.events.send(|| Event::NodeGone);
+        }
+        self.term.set_end(self.node.term_end().unwrap_or_default());
+    }
+
+    /// Arms the node's next wake-up.
+    fn arm(&mut self) {
+        let wake = self.node.next_wake();
+        if wake == self.wakes_at {
+            return;
+        }
+        self.wakes_at = wake;
+        let Some(wake) = wake else { return };
+        let delay = wake.saturating_sub(self.clock.now());
+        let way = self.way.clone();
+        // It takes the place of the wake-up that was armed before.
+        let armed = self
+            .wake
+            .handle()
+            .schedule((), delay, move |_| way.send(Input::Wake));
+        if armed.is_err() {
+            // Without a wheel the node would sleep for good; so it goes on at once.
+            self.way.send(Input::Wake);
+        }
+    }
+
+    fn begin(&self, claimed: ClaimedRun) {
+        // The node claims only what its queues handle.
+        let Some((options, handler)) = self.queues.get(&claimed.run.queue) else {
+            return;
+        };
+        let task = Task::new(claimed, &self.term, options, &self.runs);
+        match handler {
+            Handler::Closure(run) => {
+                let run = Arc::clone(run);
+                if let Some(pool) = &self.pool {
+                    // A pool that is closed drops the task, which gives the timer back.
+                    drop(pool.after(Duration::ZERO, move || run(task)));
+                }
+            }
+            #[cfg(feature = "tokio")]
+            Handler::Future(runtime, run) => {
+                // A runtime that was shut down drops the task, which gives the timer back.
+                drop(catch_panic(|| runtime.spawn(run(task))));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Counters and gauges.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters since the start, and gauges, of one [`Durable`](crate::Durable) with its clones.
+///
+/// Each number is exact, but they are not read at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Timers that were scheduled by this process.
+    pub scheduled: u64,
+    /// Timers that were moved by this process.
+    pub moved: u64,
+    /// Timers that were cancelled by this process before they started.
+    pub cancelled: u64,
+    /// Calls that were not carried out, or whose answer was lost, because of the store.
+    pub failed_calls: u64,
+    /// Commits that carried the calls.
+    pub commits: u64,
+    /// Runs whose handler was started.
+    pub runs: u64,
+    /// Runs whose handler succeeded.
+    pub succeeded: u64,
+    /// Runs whose handler returned an error, without panics.
+    pub failed: u64,
+    /// Runs whose handler panicked.
+    pub panicked: u64,
+    /// Runs that failed and are tried again.
+    pub retried: u64,
+    /// Timers that became dead letters.
+    pub dead: u64,
+    /// Runs that have ended when the timer was no longer this node's.
+    pub fenced: u64,
+    /// Timers that were given back since their payload does not parse.
+    pub unreadable: u64,
+    /// Timers that were too late to start. They are counted as dead, too.
+    pub expired: u64,
+    /// Timers that were given back before they started, at the end of a term or at a stop.
+    pub given_back: u64,
+    /// Calls of the node to the store that failed.
+    pub store_errors: u64,
+    /// How often others have declared this node gone.
+    pub gone: u64,
+    /// How many handlers run now.
+    pub running: u64,
+    /// How many timers that are due soon the node holds in memory now.
+    pub coming: u64,
+}
+
+macro_rules! counters {
+    ($($name:ident),*) => {
+        /// The numbers behind [`Stats`].
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        impl Counters {
+            pub(crate) fn stats(&self) -> Stats {
+                Stats { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+counters!(
+    scheduled,
+    moved,
+    cancelled,
+    failed_calls,
+    commits,
+    runs,
+    succeeded,
+    failed,
+    panicked,
+    retried,
+    dead,
+    fenced,
+    unreadable,
+    expired,
+    given_back,
+    store_errors,
+    gone,
+    running,
+    coming
+);
+
+/// One number.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, number: u64) {
+        // Relaxed: nothing else is read by way of a counter.
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn increment(&self) {
+        self.add(1);
+    }
+
+    pub(crate) fn decrement(&self) {
+        // Relaxed: nothing else is read by way of a counter.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, number: u64) {
+        // Relaxed: nothing else is read by way of a gauge.
+        self.0.store(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        // Relaxed: nothing else is read by way of a counter.
+        self.0.load(Ordering::Relaxed)
+    }
+}

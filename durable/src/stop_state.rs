@@ -1,0 +1,79 @@
+//! How the timers end: the node first, then the threads that carry calls.
+
+use std::time::Duration;
+
+use crate::pending::{self, Pending, Reply};
+use crate::sync::Mutex;
+
+/// How [`stop`](crate::Durable::stop) has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// The runs that had not ended when the grace was over. Their timers run again elsewhere, or
+    /// after the next start. Such a run may still go on in this process, and can't settle.
+    pub unfinished: usize,
+    /// Whether the store could be told that this node is gone. If not, the other nodes find out when
+    /// its term is over. Without handlers there is no node, and nothing to tell.
+    pub has_left: bool,
+}
+
+/// Whether a stop was begun, who waits for its end, and its report.
+#[derive(Default)]
+pub(crate) struct StopState(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    is_begun: bool,
+    report: Option<StopReport>,
+    waiting: Vec<Reply<StopReport>>,
+}
+
+impl StopState {
+    /// Returns whether this call begins the stop.
+    pub(crate) fn begin(&self) -> bool {
+        !std::mem::replace(&mut self.0.lock().is_begun, true)
+    }
+
+    pub(crate) fn is_begun(&self) -> bool {
+        self.0.lock().is_begun
+    }
+
+    /// Returns what waits for the end.
+    pub(crate) fn wait(&self) -> Pending<StopReport> {
+        let (reply, pending) = Pending::value();
+        let mut state = self.0.lock();
+        match state.report {
+            Some(report) => Pending::known(Ok(report)),
+            None => {
+                state.waiting.push(reply);
+                pending
+            }
+        }
+    }
+
+    /// Waits for the end, but not longer than this.
+    pub(crate) fn wait_for(&self, limit: Duration) {
+        let (reply, end) = oneshot::channel();
+        {
+            let mut state = self.0.lock();
+            if state.report.is_some() {
+                return;
+            }
+            state.waiting.push(reply);
+        }
+        drop(end.recv_timeout(limit));
+    }
+
+    /// Notes the end. Only the first report counts.
+    pub(crate) fn end(&self, report: StopReport) {
+        let waiting = {
+            let mut state = self.0.lock();
+            state.report.get_or_insert(report);
+            std::mem::take(&mut state.waiting)
+        };
+        // Without the lock, since wakers of runtimes are called.
+        for reply in waiting {
+            pending::send(reply, Ok(report));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Where the answer to a call goes.
+
+use crate::errors::CallError;
+use crate::pending::{self, Answers, Reply};
+use crate::store::Answer;
+use crate::sync::{Arc, Mutex};
+
+/// The way back to the caller.
+pub(crate) struct Answering(Option<Way>);
+
+enum Way {
+    One(Reply<Answer>),
+    Part(Arc<Collector>, usize),
+}
+
+impl Answering {
+    pub(crate) fn one(reply: Reply<Answer>) -> Self {
+        Answering(Some(Way::One(reply)))
+    }
+
+    /// One of several calls that are answered together.
+    pub(crate) fn part(collector: &Arc<Collector>, index: usize) -> Self {
+        Answering(Some(Way::Part(Arc::clone(collector), index)))
+    }
+
+    pub(crate) fn send(mut self, result: Result<Answer, CallError>) {
+        self.send_once(result);
+    }
+
+    fn send_once(&mut self, result: Result<Answer, CallError>) {
+        match self.0.take() {
+            Some(Way::One(reply)) => pending::send(reply, result),
+            Some(Way::Part(collector, index)) => collector.put(index, result),
+            None => {}
+        }
+    }
+}
+
+/// A call that nobody has carried out was stopped (WRITER-2).
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.send_once(Err(CallError::Stopped));
+    }
+}
+
+/// Collects the answers of several calls, and sends them when all are there.
+pub(crate) struct Collector(Mutex<Collected>);
+
+struct Collected {
+    answers: Answers,
+    left: usize,
+    reply: Option<Reply<Answers>>,
+}
+
+impl Collector {
+    /// Collects the answers of `calls`, which are at least one.
+    pub(crate) fn new(calls: usize, reply: Reply<Answers>) -> Arc<Self> {
+        Arc::new(Collector(Mutex::new(Collected {
+            answers: vec![Err(CallError::Stopped); calls],
+            left: calls,
+            reply: Some(reply),
+        })))
+    }
+
+    fn put(&self, index: usize, result: Result<Answer, CallError>) {
+        let complete = {
+            let mut collected = self.0.lock();
+            if let Some(place) = collected.answers.get_mut(index) {
+                *place = result;
+            }
+            collected.left = collected.left.saturating_sub(1);
+            match collected.left {
+                0 => collected
+                    .reply
+                    .take()
+                    .map(|reply| (reply, std::mem::take(&mut collected.answers))),
+                _ => None,
+            }
+        };
+        // Without the lock: the waker of a runtime is called.
+        if let Some((reply, answers)) = complete {
+            pending::send(reply, Ok(answers));
+        }
+    }
+}
