@@ -27,6 +27,9 @@ pub(crate) const EFFECTS: &str = "create table if not exists effect(key text, to
 const CALLERS: u64 = 3;
 const TIMERS: u64 = 30;
 
+/// The longest delay of a timer that was not moved, in milliseconds.
+const LONGEST: u64 = 400;
+
 const TERM: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -165,7 +168,7 @@ fn call(timers: &Durable, journal: &Journal, name: &str, mut random: Random) {
     for number in 0..TIMERS {
         let queue = if random.below(2) == 0 { PLAIN } else { EXACT };
         let key = format!("{queue}:{name}:{number}");
-        let delay = Duration::from_millis(random.below(400));
+        let delay = Duration::from_millis(random.below(LONGEST));
         let Some(scheduled) = answer(timers.schedule(queue, &key, delay, &number)) else {
             continue;
         };
@@ -175,7 +178,9 @@ fn call(timers: &Durable, journal: &Journal, name: &str, mut random: Random) {
         });
         match random.below(6) {
             0 => {
-                let delay = Duration::from_millis(200 + random.below(200));
+                // Later than before: also if the answer is lost, no run may start before the first
+                // time.
+                let delay = Duration::from_millis(LONGEST + random.below(200));
                 if let Some(Moved::Moved { to, .. }) = answer(timers.reschedule(queue, &key, delay))
                 {
                     let (at, due) = (journal::now(), journal::micros(to));
