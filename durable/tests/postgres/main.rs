@@ -3,4 +3,7 @@
 #[path = "../kit/postgres.rs"]
 mod cluster;
 
+mod functions;
+mod plans;
 mod stress;
+mod transactions;
