@@ -199,6 +199,13 @@ impl Cluster {
         assert!(self.launch(), "the server starts again: {}", self.log());
     }
 
+    /// Starts it again as a standby, of a primary that does not exist.
+    pub(crate) fn stand_by(&mut self) {
+        self.crash();
+        fs::write(self.data().join("standby.signal"), "").expect("a file");
+        self.restart();
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.join("data")
     }

@@ -3,6 +3,7 @@
 #[path = "../kit/postgres.rs"]
 mod cluster;
 
+mod faults;
 mod functions;
 mod plans;
 mod stress;
