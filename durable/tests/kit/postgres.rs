@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{LazyLock, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::Postgres;
@@ -135,7 +135,11 @@ struct Running {
 impl Cluster {
     /// One that does not wait for the disk.
     pub(crate) fn start() -> Self {
-        Cluster::with(&["fsync=off", "full_page_writes=off", "synchronous_commit=off"])
+        Cluster::with(&[
+            "fsync=off",
+            "full_page_writes=off",
+            "synchronous_commit=off",
+        ])
     }
 
     /// One that has written what it has answered, and has it after a crash.
@@ -195,6 +199,13 @@ impl Cluster {
         assert!(self.launch(), "the server starts again: {}", self.log());
     }
 
+    /// Starts it again as a standby, of a primary that does not exist.
+    pub(crate) fn stand_by(&mut self) {
+        self.crash();
+        fs::write(self.data().join("standby.signal"), "").expect("a file");
+        self.restart();
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
@@ -207,7 +218,14 @@ impl Cluster {
         }
         let mut initdb = unprivileged("initdb");
         initdb
-            .args(["--username", "postgres", "--auth", "trust", "--encoding", "UTF8"])
+            .args([
+                "--username",
+                "postgres",
+                "--auth",
+                "trust",
+                "--encoding",
+                "UTF8",
+            ])
             .args(["--locale", "C", "--no-sync", "--pgdata"])
             .arg(self.data())
             .stdin(Stdio::null());

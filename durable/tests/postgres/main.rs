@@ -3,4 +3,10 @@
 #[path = "../kit/postgres.rs"]
 mod cluster;
 
+mod faults;
+mod functions;
+mod orders;
+mod plans;
+mod same;
 mod stress;
+mod transactions;

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use tourbillon_durable::store::{
-    Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
-    Range, SHARDS, Settle, Settled, Settlement, Store, Wanted, When,
+    Action, Answer, Call, Claim, ClaimedRun, Connection, Epoch, Look, NewNode, Offset, Outcome,
+    Page, Range, SHARDS, Settle, Settled, Settlement, Store, Wanted, When,
 };
 use tourbillon_durable::{Postgres, StoreTime};
 
@@ -172,7 +172,9 @@ fn scheduler(store: &Postgres, journal: &Journal, number: usize) {
         let answers = connection.write(&sent).expect("the store answers");
         for ((key, _, new), answer) in calls.into_iter().zip(answers) {
             match answer {
-                Ok(Answer::Running { .. }) if matches!(sent_action(&sent, number, key), Action::Cancel) => {
+                Ok(Answer::Running { .. })
+                    if matches!(sent_action(&sent, number, key), Action::Cancel) =>
+                {
                     if let Some(last) = known[key].last {
                         journal.life(last, |life| life.superseded = true);
                     }
@@ -239,10 +241,18 @@ fn begin(journal: &Journal, run: &ClaimedRun, epoch: Epoch, now: StoreTime) {
     journal.life(payload, |life| {
         life.planned.insert(run.planned);
     });
-    let before = journal.active.lock().unwrap().insert(run.run.key.clone(), epoch);
+    let before = journal
+        .active
+        .lock()
+        .unwrap()
+        .insert(run.run.key.clone(), epoch);
     if let Some(before) = before {
         let is_gone = journal.gone.lock().unwrap().contains(&before);
-        assert!(is_gone, "{:?} runs on two nodes: {before:?} and {epoch:?}", run.run);
+        assert!(
+            is_gone,
+            "{:?} runs on two nodes: {before:?} and {epoch:?}",
+            run.run
+        );
     }
 }
 
@@ -262,13 +272,20 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
         (0..SHARDS).map(range).collect()
     };
     while !journal.stop.load(Ordering::SeqCst) {
-        let look = Look { epoch, ranges: ranges() };
+        let look = Look {
+            epoch,
+            ranges: ranges(),
+        };
         let sight = connection.look(&look).expect("the store answers");
-        let wanted = sight.rows.iter().filter(|seen| !seen.mine).map(|seen| Wanted {
-            queue: seen.queue.clone(),
-            key: seen.key.clone(),
-            crash_limit: 1_000,
-        });
+        let wanted = sight
+            .rows
+            .iter()
+            .filter(|seen| !seen.mine)
+            .map(|seen| Wanted {
+                queue: seen.queue.clone(),
+                key: seen.key.clone(),
+                crash_limit: 1_000,
+            });
         let claim = Claim {
             epoch,
             deadline: sight.now + Duration::from_secs(60),
@@ -285,12 +302,19 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
         }
         if random.chance(5) {
             // Another node is declared gone in the middle of its work.
-            let others: Vec<_> = sight.nodes.iter().filter(|node| node.epoch != epoch).collect();
+            let others: Vec<_> = sight
+                .nodes
+                .iter()
+                .filter(|node| node.epoch != epoch)
+                .collect();
             if !others.is_empty() {
                 let other = others[random.below(others.len())];
                 journal.gone.lock().unwrap().insert(other.epoch);
                 let declared = connection.declare_gone(epoch, other.epoch, other.beat);
-                journal.crashes.fetch_add(declared.expect("the store answers").into(), Ordering::SeqCst);
+                journal.crashes.fetch_add(
+                    declared.expect("the store answers").into(),
+                    Ordering::SeqCst,
+                );
             }
         }
         if random.chance(5) {
@@ -332,7 +356,10 @@ fn settle(
         let settled = connection.settle(&ends).expect("the store answers");
         settlements = Vec::new();
         for (end, settled) in ends.settlements.into_iter().zip(settled) {
-            let run = runs.iter().find(|run| run.run == end.run).expect("it was claimed");
+            let run = runs
+                .iter()
+                .find(|run| run.run == end.run)
+                .expect("it was claimed");
             match settled {
                 Settled::Locked => settlements.push(end),
                 Settled::Ended if end.outcome == Outcome::Done => {
@@ -346,7 +373,10 @@ fn settle(
 }
 
 #[test]
-#[cfg_attr(not(has_postgres), ignore = "needs a PostgreSQL server: apt-get install postgresql")]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
 fn nothing_is_early_lost_or_done_twice_among_many() {
     let database = Arc::new(cluster::database());
     let store = Postgres::connect(&database.url()).expect("the cluster answers");
@@ -365,11 +395,18 @@ fn nothing_is_early_lost_or_done_twice_among_many() {
     }
     let mut connection = store.connect().expect("the store answers");
     kit::wait::until("all timers have run", || {
-        let failed = threads.iter().any(|thread| thread.is_finished() && journal.schedulers.load(Ordering::SeqCst) > 0)
+        let failed = threads
+            .iter()
+            .any(|thread| thread.is_finished() && journal.schedulers.load(Ordering::SeqCst) > 0)
             && threads.iter().filter(|thread| thread.is_finished()).count()
                 > SCHEDULERS + 1 - journal.schedulers.load(Ordering::SeqCst);
         let ended = journal.schedulers.load(Ordering::SeqCst) == 0;
-        failed || ended && connection.list(&Page::first(QUEUE, 1)).expect("it reads").is_empty()
+        failed
+            || ended
+                && connection
+                    .list(&Page::first(QUEUE, 1))
+                    .expect("it reads")
+                    .is_empty()
     });
     journal.stop.store(true, Ordering::SeqCst);
     for thread in threads {
@@ -381,8 +418,14 @@ fn nothing_is_early_lost_or_done_twice_among_many() {
     for (payload, life) in lives.iter() {
         assert!(life.done <= 1, "{payload} is done twice: {life:?}");
         let is_ended = life.ended && !life.superseded;
-        assert!(!(life.undone && !life.planned.is_empty()), "{payload} was rolled back: {life:?}");
-        assert!(life.planned.is_subset(&life.accepted), "{payload} was planned for another time: {life:?}");
+        assert!(
+            !(life.undone && !life.planned.is_empty()),
+            "{payload} was rolled back: {life:?}"
+        );
+        assert!(
+            life.planned.is_subset(&life.accepted),
+            "{payload} was planned for another time: {life:?}"
+        );
         if !life.undone && !is_ended && !life.superseded {
             assert_eq!(life.done, 1, "{payload} is lost: {life:?}");
         }
@@ -392,6 +435,9 @@ fn nothing_is_early_lost_or_done_twice_among_many() {
         done += life.done;
     }
     let crashes = journal.crashes.load(Ordering::SeqCst);
-    println!("{} payloads, {done} done, {crashes} nodes declared gone", lives.len());
+    println!(
+        "{} payloads, {done} done, {crashes} nodes declared gone",
+        lives.len()
+    );
     assert!(done > 100 && crashes > 0);
 }
