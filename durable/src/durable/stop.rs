@@ -12,7 +12,8 @@ use crate::sync::channel::RecvTimeoutError;
 use crate::sync::thread;
 use crate::task::is_within;
 
-/// For how long the stop waits until the calls that were sent before are carried out.
+/// For how long the stop waits until the calls that were sent before are carried out, or for the term
+/// if that is shorter.
 const CALLS_LIMIT: Duration = Duration::from_secs(5);
 
 /// For how long a drop waits until the store knows that the node has left.
@@ -130,7 +131,8 @@ impl Inner {
         self.refuse_calls();
         self.writers.close();
         self.reader.close();
-        if let Err(RecvTimeoutError::Timeout) = self.threads.recv_timeout(CALLS_LIMIT) {
+        let limit = self.term.min(CALLS_LIMIT);
+        if let Err(RecvTimeoutError::Timeout) = self.threads.recv_timeout(limit) {
             self.writers.give_up();
             self.reader.give_up();
         }

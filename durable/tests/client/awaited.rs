@@ -1,0 +1,176 @@
+//! Calls as futures, and blocking calls within a runtime.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, SystemTime};
+
+use kit::{quiet, runtimes, wait};
+use tourbillon_durable::{CallError, Durable, Fault, Memory, MemoryCall, Paging};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn client() -> (Memory, Durable) {
+    let store = Memory::new();
+    let timers = Durable::builder(store.clone()).start().unwrap();
+    (store, timers)
+}
+
+#[test]
+fn every_call_can_be_awaited_on_every_runtime() {
+    runtimes::on_all(|| async {
+        let (_, timers) = client();
+        let day = SECOND * 86_400;
+        let tomorrow = SystemTime::now() + day;
+        timers.schedule_async("q", "a", day, &1).await.unwrap();
+        timers
+            .schedule_at_async("q", "b", tomorrow, &2)
+            .await
+            .unwrap();
+        let absent = timers.schedule_if_absent_async("q", "a", day, &3);
+        assert!(!absent.await.unwrap().is_scheduled());
+        assert!(
+            timers
+                .reschedule_async("q", "a", day)
+                .await
+                .unwrap()
+                .is_moved()
+        );
+        assert!(
+            timers
+                .reschedule_at_async("q", "a", tomorrow)
+                .await
+                .unwrap()
+                .is_moved()
+        );
+        let many = timers.schedule_many_async("q", [("c", day, 4), ("d", day, 5)]);
+        assert_eq!(many.await.unwrap().len(), 2);
+        let cancelled = timers.cancel_many_async("q", ["c", "d"]).await.unwrap();
+        assert!(
+            cancelled
+                .iter()
+                .all(|one| one.as_ref().unwrap().is_cancelled())
+        );
+        assert!(timers.get_async("q", "a").await.unwrap().is_some());
+        let page = timers
+            .list_async("q", .., &Paging::first(10))
+            .await
+            .unwrap();
+        assert_eq!(page.len(), 2);
+        assert_eq!(timers.counts_async().await.unwrap()[0].waiting, 2);
+        timers.pause_async("q").await.unwrap();
+        timers.resume_async("q").await.unwrap();
+        assert_eq!(timers.dead_async("q", 0, 10).await.unwrap(), []);
+        timers.revive_async(1).await.unwrap();
+        assert!(timers.cancel_async("q", "a").await.unwrap().is_cancelled());
+        let error = timers.cancel_async("q", "").await.unwrap_err();
+        assert!(matches!(error, CallError::Invalid(_)));
+        timers.stop_async(SECOND).await.unwrap();
+        assert_eq!(timers.cancel_async("q", "b").await, Err(CallError::Stopped));
+    });
+}
+
+#[test]
+fn a_store_that_hangs_does_not_block_the_thread_of_the_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (store, timers) = client();
+        store.inject(|call| match call {
+            MemoryCall::Connect => Fault::None,
+            _ => Fault::Hang,
+        });
+        let write = tokio::spawn(timers.schedule_async("q", "k", SECOND, &()));
+        let read = tokio::spawn(timers.counts_async());
+        // This task goes on while both hang.
+        tokio::task::yield_now().await;
+        assert!(!write.is_finished() && !read.is_finished());
+        store.heal();
+        write.await.unwrap().unwrap();
+        read.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn blocking_calls_within_a_runtime_do_not_panic() {
+    runtimes::on_all(|| async {
+        let (_, timers) = client();
+        timers.schedule("q", "k", SECOND, &()).unwrap();
+        assert!(timers.get("q", "k").unwrap().is_some());
+        assert!(timers.cancel("q", "k").unwrap().is_cancelled());
+        timers.stop(SECOND);
+    });
+}
+
+#[test]
+fn a_dropped_future_does_not_undo_its_call() {
+    let (_, timers) = client();
+    drop(timers.schedule_async("q", "k", SECOND, &()));
+    wait::until("the timer is there", || {
+        timers.get("q", "k").unwrap().is_some()
+    });
+}
+
+#[derive(Default)]
+struct Rung(AtomicBool);
+
+impl Wake for Rung {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_thread_can_wait_for_what_a_task_has_polled() {
+    let (store, timers) = client();
+    store.inject(|call| match call {
+        MemoryCall::Connect => Fault::None,
+        _ => Fault::Hang,
+    });
+    let rung = Arc::new(Rung::default());
+    let waker = Waker::from(Arc::clone(&rung));
+    let mut pending = timers.schedule_async("q", "k", SECOND, &());
+    let polled = pin!(&mut pending).poll(&mut Context::from_waker(&waker));
+    assert!(matches!(polled, Poll::Pending));
+    let heal = std::thread::spawn(move || store.heal());
+    pending.wait().unwrap();
+    heal.join().unwrap();
+}
+
+#[test]
+fn a_waker_is_woken_when_the_answer_is_there() {
+    let (store, timers) = client();
+    store.inject(|_| Fault::Hang);
+    let rung = Arc::new(Rung::default());
+    let waker = Waker::from(Arc::clone(&rung));
+    let mut pending = pin!(timers.schedule_async("q", "k", SECOND, &()));
+    let mut context = Context::from_waker(&waker);
+    assert!(pending.as_mut().poll(&mut context).is_pending());
+    store.heal();
+    wait::until("the waker is woken", || rung.0.load(Ordering::SeqCst));
+    assert!(matches!(pending.poll(&mut context), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waker_that_panics_ends_no_thread() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("{}: in a waker", quiet::WANTED);
+        }
+    }
+    quiet::hush();
+    let (store, timers) = client();
+    store.inject(|_| Fault::Hang);
+    let waker = Waker::from(Arc::new(Panics));
+    let mut context = Context::from_waker(&waker);
+    let mut write = pin!(timers.schedule_async("q", "k", SECOND, &()));
+    let mut read = pin!(timers.counts_async());
+    assert!(write.as_mut().poll(&mut context).is_pending());
+    assert!(read.as_mut().poll(&mut context).is_pending());
+    store.heal();
+    timers.schedule("q", "other", SECOND, &()).unwrap();
+    assert!(timers.get("q", "other").unwrap().is_some());
+}

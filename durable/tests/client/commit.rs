@@ -1,0 +1,294 @@
+//! Group commit: calls of many threads travel together.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::gate::Gate;
+use tourbillon_durable::store::{
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
+    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+};
+use tourbillon_durable::{CallError, Cancelled, Durable, Memory};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A memory with several writers, which notes its commits and refuses keys that begin with `bad`.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    memory: Memory,
+    writers: usize,
+    /// Each commit passes, unless it is open.
+    gate: Gate,
+    commits: Arc<Mutex<Vec<Vec<String>>>>,
+    /// How many answers too few a commit returns.
+    too_few: usize,
+}
+
+impl Watched {
+    fn commits(&self) -> Vec<Vec<String>> {
+        self.commits.lock().unwrap().clone()
+    }
+}
+
+impl Store for Watched {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        let inner = self.memory.connect()?;
+        Ok(Box::new(WatchedConnection(self.clone(), inner)))
+    }
+
+    fn writers(&self) -> usize {
+        self.writers
+    }
+}
+
+struct WatchedConnection(Watched, Box<dyn Connection>);
+
+impl Connection for WatchedConnection {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+        let keys = calls.iter().map(|call| call.key.to_string()).collect();
+        self.0.commits.lock().unwrap().push(keys);
+        self.0.gate.pass();
+        let good: Vec<Call> = calls
+            .iter()
+            .filter(|call| !call.key.starts_with("bad"))
+            .cloned()
+            .collect();
+        let mut answers = self.1.write(&good)?.into_iter();
+        let mut all: Vec<_> = calls
+            .iter()
+            .map(|call| match call.key.starts_with("bad") {
+                true => Err(Refusal("a bad key".into())),
+                false => answers.next().unwrap(),
+            })
+            .collect();
+        all.truncate(calls.len() - self.0.too_few);
+        Ok(all)
+    }
+
+    fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
+        self.1.get(queue, key)
+    }
+    fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
+        self.1.list(page)
+    }
+    fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.1.counts()
+    }
+    fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
+        self.1.dead(queue, after, limit)
+    }
+    fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
+        self.1.revive(letter)
+    }
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
+        self.1.set_paused(queue, paused)
+    }
+    fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
+        self.1.join(node)
+    }
+    fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
+        self.1.beat(epoch)
+    }
+    fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
+        self.1.look(look)
+    }
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.1.claim(claim)
+    }
+    fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
+        self.1.settle(settle)
+    }
+    fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
+        self.1.declare_gone(asking, epoch, beat)
+    }
+    fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
+        self.1.leave(epoch)
+    }
+}
+
+/// A store at whose gate the first commit waits, with a call in that commit.
+fn held_up() -> (Watched, Durable, tourbillon_durable::Pending<Cancelled>) {
+    let store = Watched::default();
+    let timers = Durable::builder(store.clone()).start().unwrap();
+    let first = timers.cancel_async("q", "first");
+    store.gate.crowd(1);
+    (store, timers, first)
+}
+
+#[test]
+fn calls_that_come_during_a_commit_share_the_next_one() {
+    let (store, timers, first) = held_up();
+    let threads: Vec<_> = (0..8)
+        .map(|n| {
+            let timers = timers.clone();
+            thread::spawn(move || {
+                let calls: Vec<_> = (0..10)
+                    .map(|m| timers.schedule_async("q", &format!("{n}-{m}"), SECOND, &m))
+                    .collect();
+                // All are on their way.
+                calls
+            })
+        })
+        .collect();
+    let calls: Vec<_> = threads
+        .into_iter()
+        .flat_map(|one| one.join().unwrap())
+        .collect();
+    store.gate.open();
+    first.wait().unwrap();
+    for call in calls {
+        call.wait().unwrap();
+    }
+    let commits = store.commits();
+    assert_eq!(commits.len(), 2);
+    assert_eq!(commits[1].len(), 80);
+    assert_eq!(timers.stats().commits, 2);
+}
+
+#[test]
+fn a_commit_has_at_most_a_thousand_calls() {
+    let (store, timers, first) = held_up();
+    let calls: Vec<_> = (0..2_300)
+        .map(|n| timers.schedule_async("q", &n.to_string(), SECOND, &n))
+        .collect();
+    store.gate.open();
+    first.wait().unwrap();
+    for call in calls {
+        call.wait().unwrap();
+    }
+    let sizes: Vec<usize> = store.commits().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, 1_000, 1_000, 300]);
+}
+
+#[test]
+fn calls_on_one_key_are_carried_out_in_their_order() {
+    let (store, timers, first) = held_up();
+    let (mut calls, mut others) = (Vec::new(), Vec::new());
+    for n in 1..=20_u32 {
+        calls.push(timers.schedule_async("q", "k", SECOND * 1_000 * n, &n));
+        others.push(timers.schedule_async("q", &format!("other-{n}"), SECOND, &n));
+    }
+    store.gate.open();
+    first.wait().unwrap();
+    let mut before = None;
+    for call in calls {
+        let scheduled = call.wait().unwrap();
+        assert_eq!(scheduled.replaced, before);
+        before = Some(scheduled.due);
+    }
+    for other in others {
+        other.wait().unwrap();
+    }
+    let last = timers.get("q", "k").unwrap().unwrap();
+    assert_eq!(last.payload_as::<u32>().unwrap(), 20);
+    let commits = store.commits();
+    for commit in &commits {
+        let keys: HashSet<&String> = commit.iter().collect();
+        assert_eq!(keys.len(), commit.len(), "a key twice in a commit");
+    }
+    // The others did not wait for all calls on the one key.
+    assert_eq!(commits[1].len(), 21);
+}
+
+#[test]
+fn the_same_key_of_two_queues_is_two_timers() {
+    let (store, timers, first) = held_up();
+    let calls = ["a", "b"].map(|queue| timers.schedule_async(queue, "k", SECOND, queue));
+    store.gate.open();
+    first.wait().unwrap();
+    for call in calls {
+        assert_eq!(call.wait().unwrap().replaced, None);
+    }
+    assert_eq!(store.commits()[1].len(), 2);
+}
+
+#[test]
+fn a_bad_call_fails_alone() {
+    let (store, timers, first) = held_up();
+    let keys = ["a", "bad", "b", "bad-2", "c"];
+    let calls = keys.map(|key| (key, timers.schedule_async("q", key, SECOND, &())));
+    store.gate.open();
+    first.wait().unwrap();
+    for (key, call) in calls {
+        match key.starts_with("bad") {
+            true => assert_eq!(call.wait(), Err(CallError::Refused("a bad key".into()))),
+            false => assert!(call.wait().is_ok()),
+        }
+    }
+    assert_eq!(store.commits().len(), 2);
+    let stats = timers.stats();
+    assert_eq!((stats.scheduled, stats.failed_calls), (3, 2));
+}
+
+#[test]
+fn an_answer_too_few_is_an_unknown_end() {
+    let store = Watched {
+        too_few: 1,
+        ..Watched::default()
+    };
+    store.gate.open();
+    let timers = Durable::builder(store).start().unwrap();
+    let error = timers.schedule("q", "k", SECOND, &()).unwrap_err();
+    assert!(matches!(error, CallError::Unknown(_)));
+}
+
+#[test]
+fn a_single_call_waits_for_no_company() {
+    let store = Watched::default();
+    store.gate.open();
+    let timers = Durable::builder(store.clone()).start().unwrap();
+    let mut fastest = Duration::MAX;
+    for n in 0..200_u32 {
+        let start = Instant::now();
+        timers.schedule("q", "k", SECOND, &n).unwrap();
+        fastest = fastest.min(start.elapsed());
+    }
+    // A timer that collects calls for a millisecond would delay each of them.
+    assert!(fastest < Duration::from_millis(1), "{fastest:?}");
+    assert!(store.commits().iter().all(|commit| commit.len() == 1));
+}
+
+#[test]
+fn several_writers_keep_the_order_of_each_key() {
+    let store = Watched {
+        writers: 4,
+        ..Watched::default()
+    };
+    store.gate.open();
+    let timers = Durable::builder(store).start().unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let timers = timers.clone();
+            thread::spawn(move || {
+                for round in 1..=50_u32 {
+                    let calls: Vec<_> = (0..8)
+                        .map(|key| {
+                            let key = format!("{thread}-{key}");
+                            timers.schedule_async("q", &key, SECOND * round, &round)
+                        })
+                        .collect();
+                    for call in calls {
+                        assert_eq!(call.wait().unwrap().replaced.is_some(), round > 1);
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    for thread in 0..4 {
+        for key in 0..8 {
+            let timer = timers
+                .get("q", &format!("{thread}-{key}"))
+                .unwrap()
+                .unwrap();
+            assert_eq!(timer.payload_as::<u32>().unwrap(), 50);
+        }
+    }
+    let many = (0..500).map(|n| (format!("many-{n}"), SECOND, n));
+    let results = timers.schedule_many("q", many).unwrap();
+    assert!(results.iter().all(Result::is_ok));
+}

@@ -1,0 +1,156 @@
+//! Runs that end within a transaction of the user's.
+
+use std::sync::mpsc;
+
+use kit::wait;
+use tourbillon_durable::store::{
+    Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
+};
+use tourbillon_durable::{CompleteError, CompletesRun, Due, Ending, Event, Memory, Retry};
+
+use super::setup::{NOW, node, settled, soon};
+
+/// A transaction on a memory: it ends the run at once, or not at all.
+struct Transaction {
+    connection: Box<dyn Connection>,
+    commits: bool,
+}
+
+impl Transaction {
+    fn begin(store: &Memory, commits: bool) -> Self {
+        Transaction {
+            connection: store.connect().unwrap(),
+            commits,
+        }
+    }
+}
+
+impl CompletesRun for &mut Transaction {
+    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        if !self.commits {
+            return Ok(());
+        }
+        let settlement = Settlement {
+            run: run.clone(),
+            outcome: Outcome::Done,
+        };
+        let settle = Settle {
+            epoch,
+            settlements: vec![settlement],
+        };
+        match self.connection.settle(&settle)?[0] {
+            Settled::Fenced => Err(CompleteError::Fenced),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_run_that_its_transaction_has_ended_has_succeeded() {
+    let store = Memory::new();
+    let own = store.clone();
+    let (sender, events) = mpsc::channel();
+    let timers = node(&store)
+        .on_event(move |event| sender.send(event.clone()).unwrap())
+        .handle("q", move |due: &Due<()>| {
+            due.complete_in(&mut Transaction::begin(&own, true))?;
+            // What it asks for is ignored: the timer is gone.
+            Ok::<_, CompleteError>(Ending::Again(NOW))
+        })
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &()).unwrap();
+    wait::until("it has succeeded", || timers.stats().succeeded == 1);
+    assert_eq!(timers.get("q", "k").unwrap(), None);
+    timers.stop(NOW);
+    let stats = timers.stats();
+    assert_eq!(
+        (stats.runs, stats.fenced, stats.failed, stats.retried),
+        (1, 0, 0, 0)
+    );
+    drop(timers);
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn a_transaction_that_was_not_committed_is_an_error_of_the_run() {
+    let store = Memory::new();
+    let own = store.clone();
+    let timers = node(&store)
+        .handle("q", move |due: &Due<()>| {
+            due.complete_in(&mut Transaction::begin(&own, due.attempt() == 3))
+        })
+        .retry(soon(20))
+        .handle("never", |due: &Due<()>| {
+            due.complete_in(&mut Transaction::begin(&Memory::new(), false))
+        })
+        .retry(Retry::never())
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &()).unwrap();
+    settled(&timers, "q", "k");
+    wait::until("it has succeeded", || timers.stats().succeeded == 1);
+    let stats = timers.stats();
+    assert_eq!((stats.runs, stats.failed, stats.retried), (3, 2, 2));
+    timers.schedule("never", "k", NOW, &()).unwrap();
+    wait::until("it is dead", || timers.stats().dead == 1);
+    let letters = timers.dead("never", 0, 1).unwrap();
+    assert!(
+        letters[0].error.contains("not committed"),
+        "{}",
+        letters[0].error
+    );
+}
+
+#[test]
+fn a_fenced_run_is_no_error_of_the_handler() {
+    let store = Memory::new();
+    let own = store.clone();
+    let (sender, events) = mpsc::channel();
+    let timers = node(&store)
+        .on_event(move |event| sender.send(event.clone()).unwrap())
+        .handle(
+            "q",
+            move |due: &Due<()>| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+                due.complete_in(&mut Transaction::begin(&own, true))?;
+                // The first one has ended the run: the second one finds the row gone.
+                due.complete_in(&mut Transaction::begin(&own, true))?;
+                Ok(())
+            },
+        )
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &()).unwrap();
+    let event = wait::next(&events);
+    assert!(
+        matches!(&event, Event::Fenced { key, attempt: 1, .. } if key == "k"),
+        "{event:?}"
+    );
+    let stats = timers.stats();
+    assert_eq!((stats.fenced, stats.failed, stats.succeeded), (1, 0, 0));
+    assert_eq!(timers.get("q", "k").unwrap(), None);
+}
+
+#[test]
+fn a_successor_takes_the_place_of_a_completed_run() {
+    let store = Memory::new();
+    let own = store.clone();
+    let (sender, receiver) = mpsc::channel();
+    let client = tourbillon_durable::Durable::builder(store.clone())
+        .start()
+        .unwrap();
+    let other = client.clone();
+    let timers = node(&store)
+        .handle("q", move |due: &Due<u32>| {
+            sender.send(*due.payload()).unwrap();
+            if *due.payload() == 1 {
+                assert!(other.schedule("q", "k", NOW, &2).unwrap().running);
+            }
+            due.complete_in(&mut Transaction::begin(&own, true))
+        })
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", NOW, &1).unwrap();
+    assert_eq!((wait::next(&receiver), wait::next(&receiver)), (1, 2));
+    wait::until("both have succeeded", || timers.stats().succeeded == 2);
+}

@@ -1,0 +1,11 @@
+//! Nodes and their handlers: what runs, when, how it ends, and how nodes share and leave.
+
+mod completing;
+mod endings;
+mod events;
+mod futures;
+mod queues;
+mod setup;
+mod sharing;
+mod stopping;
+mod what_is_due;

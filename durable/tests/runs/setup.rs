@@ -1,0 +1,39 @@
+//! Nodes with short looks, and what tests wait for.
+
+use std::time::Duration;
+
+use kit::wait;
+use tourbillon_durable::{Builder, Durable, Memory, Retry};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const NOW: Duration = Duration::ZERO;
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A node that looks often. Its term is so long that a busy machine does not end it.
+pub(crate) fn node(store: &Memory) -> Builder {
+    Durable::builder(store.clone())
+        .look(ms(20))
+        .term(SECOND * 60)
+}
+
+/// A node whose term is as short as tests have it.
+pub(crate) fn short_node(store: &Memory) -> Builder {
+    Durable::builder(store.clone()).look(ms(50)).term(ms(300))
+}
+
+/// Tries again at once.
+pub(crate) fn soon(attempts: u32) -> Retry {
+    Retry::fixed(ms(1)).attempts(attempts)
+}
+
+/// Waits until a timer is not there any more: its run was settled.
+#[track_caller]
+pub(crate) fn settled(timers: &Durable, queue: &str, key: &str) {
+    wait::until("the timer is settled", || {
+        timers.get(queue, key).unwrap().is_none()
+    });
+}
