@@ -16,6 +16,14 @@ const MOST_CLAIMED: usize = 1_000;
 /// With this many ends that the store does not know, nothing is claimed.
 const MOST_UNSETTLED: usize = 4_000;
 
+/// The term that a claim is sent in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Term {
+    pub(super) epoch: Epoch,
+    pub(super) now: Mono,
+    pub(super) end: Mono,
+}
+
 /// The claim that is under way.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
@@ -80,9 +88,7 @@ impl Claims {
     /// Writes a claim of what is due, or returns the time at which something is.
     pub(super) fn ask(
         &mut self,
-        now: Mono,
-        term_end: Mono,
-        epoch: Epoch,
+        Term { epoch, now, end }: Term,
         clock: &Estimate,
         queues: &mut [Queue],
         runs: &Runs,
@@ -131,7 +137,7 @@ impl Claims {
             epoch,
             // The estimate is not later than the store's clock, so this moment is not later than the
             // end of the term.
-            deadline: store_now + term_end.saturating_sub(now),
+            deadline: store_now + end.saturating_sub(now),
             timers: wanted.collect(),
             adopt: adopt.collect(),
         })

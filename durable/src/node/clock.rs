@@ -22,7 +22,7 @@ impl Estimate {
     /// Takes the time of an answer. Returns `false` if the store's clock has gone back.
     pub(super) fn learn(&mut self, sent: Mono, arrived: Mono, store: StoreTime) -> bool {
         // Rounded up, since the estimate must not be too great.
-        let lower = store.as_micros() - micros(arrived) - 1;
+        let lower = store.as_micros() - micros(arrived + Mono::from_nanos(999));
         let upper = store.as_micros() - micros(sent);
         match self.offset {
             Some(offset) if offset > upper => {
@@ -50,5 +50,43 @@ impl Estimate {
     pub(super) fn when(&self, time: StoreTime) -> Option<Mono> {
         let wait = time.as_micros().saturating_sub(self.offset?);
         Some(Mono::from_micros(u64::try_from(wait).unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn millis(millis: u64) -> Mono {
+        Mono::from_millis(millis)
+    }
+
+    fn store(millis: i64) -> StoreTime {
+        StoreTime::from_micros(millis * 1_000)
+    }
+
+    #[test]
+    fn the_estimate_is_never_later_than_the_stores_clock() {
+        // The store's clock shows 1,000 ms more than the local one.
+        let mut clock = Estimate::default();
+        assert_eq!(clock.at(millis(1)), None);
+        assert!(clock.learn(millis(10), millis(30), store(1_012)));
+        assert_eq!(clock.at(millis(30)), Some(store(1_012)));
+        assert!(clock.learn(millis(40), millis(44), store(1_041)));
+        assert_eq!(clock.at(millis(44)), Some(store(1_041)));
+        // A slow answer says nothing new.
+        assert!(clock.learn(millis(50), millis(90), store(1_060)));
+        assert_eq!(clock.at(millis(90)), Some(store(1_087)));
+        assert_eq!(clock.when(store(1_087)), Some(millis(90)));
+    }
+
+    #[test]
+    fn an_estimate_that_an_answer_contradicts_is_dropped() {
+        let mut clock = Estimate::default();
+        assert!(clock.learn(millis(10), millis(11), store(5_000)));
+        assert!(!clock.learn(millis(20), millis(22), store(1_000)));
+        assert_eq!(clock.at(millis(22)), Some(store(1_000)));
+        assert!(clock.learn(millis(30), millis(31), store(9_000)));
+        assert_eq!(clock.at(millis(31)), Some(store(9_000)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::claims::Claims;
+use crate::node::claims::{Claims, Term};
 use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
 use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, Reply, StoreCall};
@@ -258,16 +258,15 @@ impl Node {
 
     fn use_claims(&mut self, now: Mono, out: &mut Vec<Command>) {
         let term_end = self.membership.term_end().filter(|end| now < *end);
-        let Some(term_end) = term_end.filter(|_| self.stopping.is_none()) else {
+        let Some(end) = term_end.filter(|_| self.stopping.is_none()) else {
             return;
         };
         if let Err(time) = self.claiming.is_free(now) {
             return self.wake_at(time);
         }
+        let epoch = self.membership.epoch;
         let asked = self.claims.ask(
-            now,
-            term_end,
-            self.membership.epoch,
+            Term { epoch, now, end },
             &self.clock,
             &mut self.queues,
             &self.runs,

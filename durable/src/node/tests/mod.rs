@@ -1,4 +1,5 @@
 //! Tests of the machine alone: scripted ones, and simulations over the store in memory.
 
+mod scripted;
 mod simulated;
 mod world;

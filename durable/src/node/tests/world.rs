@@ -452,6 +452,11 @@ impl World {
                 return self.step(0, first, Input::LookNow);
             }
             UserCall::Stop(node, grace) => {
+                let now = self.clock.now();
+                let machine = self.nodes[node].machine.as_ref();
+                self.ledger
+                    .died
+                    .extend(machine.map(|node| (node.epoch(), now)));
                 let life = self.nodes[node].life;
                 return self.step(node, life, Input::Stop { grace });
             }
@@ -631,12 +636,15 @@ impl Ledger {
         let resumed = self.resumed.get(&*run.run.queue).copied();
         let ready = resumed.map_or(run.due, |resumed| run.due.max(resumed));
         if !run.run.key.starts_with("paced") {
-            // Of two nodes that die one after the other, the last one counts.
-            let last_death = self.died.values().filter(|died| **died <= now).max();
+            // Of two nodes that end one after the other, the last one counts.
+            let deaths = self.died.values().filter(|died| **died <= now);
+            let last_death = deaths.clone().max().copied();
             if run.crashes == 0 {
+                let second = last_death.filter(|_| deaths.count() > 1);
+                let ready = second.map_or(ready, |death| ready.max(death));
                 self.latest_unclaimed = self.latest_unclaimed.max(now.since(ready));
             } else if let Some(died) = last_death {
-                let takeover = now.since((*died).max(ready));
+                let takeover = now.since(died.max(ready));
                 self.latest_takeover = self.latest_takeover.max(takeover);
             }
         }
