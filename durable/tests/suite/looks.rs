@@ -1,0 +1,398 @@
+//! What a node sees.
+
+use std::time::Duration;
+
+use tourbillon_durable::StoreTime;
+use tourbillon_durable::store::{
+    Action, Answer, Epoch, Offset, Outcome, Page, Range, SHARDS, SeenNode, When,
+};
+
+use crate::client::{Bench, Client, NOW, QUEUE, call, ms, range, schedule};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Schedules timers that lie in one shard, due at `from`, a microsecond later, and so on.
+fn in_one_shard(client: &mut Client, from: StoreTime, count: usize) -> (u16, Vec<String>) {
+    // So many keys that some shard has enough of them.
+    let keys: Vec<String> = (0..=usize::from(SHARDS) * count)
+        .map(|number| format!("order:{number}"))
+        .collect();
+    let all = |action: Action| {
+        let calls = keys.iter().map(|key| call(QUEUE, key, action.clone()));
+        calls.collect::<Vec<_>>()
+    };
+    let mut shards: Vec<Vec<String>> = vec![Vec::new(); usize::from(SHARDS)];
+    let scheduled = client.write(&all(schedule(NOW)));
+    for (key, answer) in keys.iter().zip(scheduled) {
+        let Answer::Scheduled { shard, .. } = answer else {
+            panic!("{answer:?}");
+        };
+        shards[usize::from(shard)].push(key.clone());
+    }
+    client.write(&all(Action::Cancel));
+    let enough = shards.iter().position(|keys| keys.len() >= count);
+    let shard = enough.expect("the keys are more than the shards can have without");
+    let mut keys = shards.swap_remove(shard);
+    keys.truncate(count);
+    for (number, key) in keys.iter().enumerate() {
+        let due = from + Duration::from_micros(number as u64);
+        assert_eq!(usize::from(client.due_at(key, due)), shard);
+    }
+    (u16::try_from(shard).expect("there are few shards"), keys)
+}
+
+/// The keys that a node sees in a range, and whether its limit cut it.
+fn keys(client: &mut Client, epoch: Epoch, range: Range) -> (Vec<String>, bool) {
+    let sight = client.look(epoch, vec![range]);
+    let rows = sight.rows.into_iter();
+    let keys = rows.map(|seen| seen.key.into_string()).collect();
+    assert!(sight.cut.is_empty() || sight.cut == [0]);
+    (keys, !sight.cut.is_empty())
+}
+
+pub(crate) fn a_look_has_the_order_of_due_times(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 5);
+    // Their keys have another order than their due times.
+    for (key, seconds) in names.iter().zip([30, 10, 40, 20, 50]) {
+        client.due_at(key, base + Duration::from_secs(seconds));
+    }
+    let by_due = [1, 3, 0, 2, 4].map(|index: usize| names[index].clone());
+    let seen = keys(&mut client, node, range(QUEUE, shard));
+    assert_eq!(seen, (by_due.to_vec(), false));
+    for other in (0..SHARDS).filter(|other| *other != shard) {
+        assert_eq!(keys(&mut client, node, range(QUEUE, other)).0, [""; 0]);
+    }
+}
+
+pub(crate) fn a_look_shows_all_of_a_timer_that_a_claim_needs(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, gone) = (client.join(1), client.join(2));
+    let shard = client.due("k");
+    let fresh = client.seen(node, "k").expect("it is due");
+    assert_eq!(
+        (&*fresh.queue, &*fresh.key, fresh.shard),
+        (QUEUE, "k", shard)
+    );
+    assert_eq!((fresh.attempt, fresh.crashes, fresh.mine), (0, 0, false));
+    assert_eq!(fresh.due, client.timer("k").due);
+
+    let run = client.run(gone, "k").run;
+    assert_eq!(run.generation, fresh.generation);
+    client.leave(gone);
+    client.run(node, "k");
+    let mine = client.seen(node, "k").expect("it is mine");
+    assert_eq!((mine.attempt, mine.crashes, mine.mine), (2, 1, true));
+    assert_eq!((mine.generation, mine.due), (fresh.generation, fresh.due));
+}
+
+pub(crate) fn the_limit_of_a_range_cuts_only_what_there_is(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 4);
+    for (limit, cut) in [(0, true), (1, true), (3, true), (4, false), (5, false)] {
+        let limited = Range {
+            limit,
+            ..range(QUEUE, shard)
+        };
+        let expected = names[..names.len().min(limit as usize)].to_vec();
+        let seen = keys(&mut client, node, limited);
+        assert_eq!(seen, (expected, cut), "a limit of {limit}");
+    }
+    let empty = Range {
+        limit: 0,
+        ..range("unknown", shard)
+    };
+    assert_eq!(keys(&mut client, node, empty), (Vec::new(), false));
+}
+
+pub(crate) fn each_range_has_its_own_queue_limit_and_cut(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 3);
+    // The backlog of another queue, in the same shard.
+    for key in &names {
+        client.call_in("backlog", key, schedule(NOW));
+    }
+    let one = |queue| Range {
+        limit: 1,
+        ..range(queue, shard)
+    };
+    let ranges = vec![
+        one("backlog"),
+        range(QUEUE, shard),
+        one(QUEUE),
+        one("unknown"),
+    ];
+    let sight = client.look(node, ranges);
+    let mut cut = sight.cut;
+    cut.sort_unstable();
+    assert_eq!(cut, [0, 2]);
+    let seen_of = |queue: &str| {
+        sight
+            .rows
+            .iter()
+            .filter(|seen| &*seen.queue == queue)
+            .count()
+    };
+    assert_eq!((seen_of("backlog"), seen_of(QUEUE)), (1, 4));
+    assert_eq!(sight.rows.len(), 5);
+}
+
+pub(crate) fn a_range_ends_before_its_distance_from_the_clock(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let shard = client.due("k");
+    let due = client.timer("k").due;
+    bench.pass(ms(20));
+    let mut is_seen = |until| {
+        let until = Range {
+            until,
+            ..range(QUEUE, shard)
+        };
+        keys(&mut client, node, until).0.len() == 1
+    };
+    assert!(is_seen(Offset::Ahead(Duration::ZERO)));
+    assert!(is_seen(Offset::Overdue(ms(5))));
+    assert!(!is_seen(Offset::Overdue(HOUR)));
+    let mut client = bench.client();
+    client.due_at("k", due + 2 * HOUR);
+    let mut is_seen = |until| {
+        client
+            .look(
+                node,
+                vec![Range {
+                    until,
+                    ..range(QUEUE, shard)
+                }],
+            )
+            .rows
+            .len()
+            == 1
+    };
+    assert!(!is_seen(Offset::Ahead(HOUR)));
+    assert!(is_seen(Offset::Ahead(3 * HOUR)));
+    assert!(is_seen(Offset::Ahead(Duration::MAX)));
+    assert!(!is_seen(Offset::Overdue(Duration::MAX)));
+}
+
+pub(crate) fn a_range_ends_exactly_before_its_distance(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let due = client.now() + Duration::from_secs(2);
+    let shard = client.due_at("k", due);
+    for (ahead, seen) in [(1_999_999, 0), (2_000_000, 0), (2_000_001, 1)] {
+        let until = Offset::Ahead(Duration::from_micros(ahead));
+        let range = Range {
+            until,
+            ..range(QUEUE, shard)
+        };
+        assert_eq!(client.look(node, vec![range]).rows.len(), seen, "{ahead}");
+    }
+}
+
+pub(crate) fn a_range_begins_at_its_mark(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let base = client.now() + HOUR / 2;
+    let (shard, names) = in_one_shard(&mut client, base, 3);
+    let at = |micros| base + Duration::from_micros(micros);
+    let marks = [
+        (at(0), 0),
+        (at(1), 1),
+        (at(2), 2),
+        (at(3), 3),
+        (at(10_000_000_000), 3),
+    ];
+    for (mark, hidden) in marks {
+        let marked = Range {
+            mark: Some(mark),
+            ..range(QUEUE, shard)
+        };
+        let seen = keys(&mut client, node, marked);
+        assert_eq!(seen, (names[hidden..].to_vec(), false), "{mark:?}");
+    }
+}
+
+pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, other) = (client.join(1), client.join(2));
+    let base = client.now();
+    let (shard, names) = in_one_shard(&mut client, base, 6);
+    bench.pass(ms(1));
+    client.run(other, &names[0]);
+    client.run(other, &names[1]);
+    client.run(node, &names[2]);
+    // What the other node runs doesn't count towards the limit.
+    let four = Range {
+        limit: 4,
+        ..range(QUEUE, shard)
+    };
+    let sight = client.look(node, vec![four.clone()]);
+    let seen: Vec<_> = sight
+        .rows
+        .iter()
+        .map(|seen| (seen.key.to_string(), seen.mine))
+        .collect();
+    let expected: Vec<_> = (2..6)
+        .map(|index| (names[index].clone(), index == 2))
+        .collect();
+    assert_eq!((seen, sight.cut), (expected, Vec::new()));
+    assert!(keys(&mut client, other, four).1);
+    // A node that the store doesn't know runs nothing.
+    let sight = client.look(Epoch(99), vec![range(QUEUE, shard)]);
+    assert_eq!(sight.rows.len(), 3);
+    assert!(sight.rows.iter().all(|seen| !seen.mine));
+}
+
+pub(crate) fn a_look_shows_what_gone_nodes_ran(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, gone) = (client.join(1), client.join(2));
+    for key in ["plain", "followed", "cancelled"] {
+        client.running(gone, key);
+    }
+    client.call("followed", schedule(NOW));
+    client.call("cancelled", Action::Cancel);
+    for key in ["plain", "followed", "cancelled"] {
+        assert_eq!(client.seen(node, key), None);
+    }
+    client.leave(gone);
+    for key in ["plain", "followed", "cancelled"] {
+        let seen = client.seen(node, key);
+        assert!(
+            seen.is_some_and(|seen| !seen.mine),
+            "{key}: a claim has to decide it"
+        );
+        // They are not those of the node that is gone, either.
+        assert!(client.seen(gone, key).is_some_and(|seen| !seen.mine));
+    }
+    let claimed = client.claim(node, &["plain", "followed", "cancelled"]);
+    assert_eq!(claimed.runs.len(), 2);
+    assert_eq!(client.seen(node, "cancelled"), None);
+}
+
+pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
+    let mut client = bench.client();
+    let first = client.join_for(5, &["a", "b"]);
+    let second = client.join_for(i64::MAX, &[]);
+    let gone = client.join_for(7, &["a"]);
+    client.leave(gone);
+    client.beats(first);
+    client.beats(first);
+    let mut before = client.look(first, Vec::new()).nodes;
+    before.sort_by_key(|node| node.epoch);
+    let [a, b] = &before[..] else {
+        panic!("{before:?}");
+    };
+    assert_eq!((a.epoch, b.epoch), (first, second));
+    let mut queues = a.queues.clone();
+    queues.sort();
+    assert_eq!(queues, ["a", "b"]);
+    assert_eq!(b.queues, [""; 0]);
+    client.beats(second);
+    let after = client.look(gone, Vec::new()).nodes;
+    let beat = |nodes: &[SeenNode], epoch| {
+        let node = nodes.iter().find(|node| node.epoch == epoch);
+        node.expect("it is not gone").beat
+    };
+    assert_eq!(beat(&after, first), beat(&before, first));
+    assert_eq!(beat(&after, second), beat(&before, second) + 1);
+}
+
+pub(crate) fn a_look_lists_the_paused_queues(bench: &Bench) {
+    let mut client = bench.client();
+    let paused = |client: &mut Client| {
+        let mut paused = client.look(Epoch(1), Vec::new()).paused;
+        paused.sort();
+        paused
+    };
+    assert_eq!(paused(&mut client), [""; 0]);
+    client.set_paused("b", true);
+    client.set_paused("a", true);
+    client.set_paused("a", true);
+    assert_eq!(paused(&mut client), ["a", "b"]);
+    client.set_paused("b", false);
+    client.set_paused("never paused", false);
+    assert_eq!(paused(&mut client), ["a"]);
+}
+
+pub(crate) fn a_look_writes_nothing(bench: &Bench) {
+    let mut client = bench.client();
+    let (node, gone) = (client.join(1), client.join(2));
+    client.running(gone, "k");
+    client.leave(gone);
+    let before = client.list(&Page::first(QUEUE, 10));
+    client.seen(node, "k");
+    assert_eq!(client.list(&Page::first(QUEUE, 10)), before);
+    assert_eq!(client.run(node, "k").crashes, 1);
+}
+
+/// What marks rest on. A store without horizons has none, and nothing to show.
+pub(crate) fn writes_before_a_horizon_are_in_a_complete_look(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let before = client.now();
+    client.due("k");
+    let beat = client
+        .connection
+        .beat(node)
+        .expect("the store writes")
+        .expect("it is not gone");
+    let claimed = client.claim(node, &["k"]).horizon;
+    assert_eq!(beat.horizon.is_some(), claimed.is_some());
+    let sight = client.look(node, Vec::new());
+    assert!(beat.now >= before);
+    if let (Some(beat), Some(claimed)) = (beat.horizon, claimed) {
+        assert!(beat.number < claimed.number);
+        assert!(beat.at >= before && beat.at <= claimed.at && claimed.at <= sight.now);
+        let complete = sight
+            .complete_below
+            .expect("a store with horizons says what is complete");
+        assert!(complete >= claimed.number, "{complete} {claimed:?}");
+        // A later write has a later number, and is not due before the horizon.
+        client.call("later", schedule(When::At(StoreTime::from_micros(0))));
+        assert!(client.timer("later").due >= claimed.at);
+        let next = client.connection.beat(node).expect("the store writes");
+        let next = next
+            .and_then(|beat| beat.horizon)
+            .expect("it had one before");
+        assert!(next.number > claimed.number);
+    }
+}
+
+/// ROW-2: whatever writes a due time, it is not earlier than the clock.
+pub(crate) fn no_call_writes_a_due_time_of_the_past(bench: &Bench) {
+    let mut client = bench.client();
+    let node = client.join(1);
+    let outcomes = [
+        Outcome::Again(Duration::ZERO),
+        Outcome::Retry(Duration::ZERO),
+        Outcome::GiveBack(Duration::ZERO),
+        // Its successor is promoted.
+        Outcome::Done,
+    ];
+    for outcome in outcomes {
+        let run = client.running(node, "k");
+        if outcome == Outcome::Done {
+            client.call("k", schedule(NOW));
+        }
+        bench.pass(ms(2));
+        let before = client.now();
+        client.settle(node, &run, &outcome);
+        assert!(client.timer("k").due >= before, "{outcome:?}");
+    }
+    let gone = client.join(2);
+    client.running(gone, "k");
+    client.call("k", schedule(NOW));
+    let planned = client.timer("k").next_due;
+    client.leave(gone);
+    bench.pass(ms(2));
+    let before = client.now();
+    let claimed = client.run(node, "k");
+    assert!(claimed.due >= before);
+    assert_eq!(Some(claimed.planned), planned);
+}
