@@ -152,8 +152,7 @@ pub(super) fn apply(
     tables: &mut Tables<'_>,
     call: &Call,
 ) -> Result<Result<Answer, Refusal>, Failure> {
-    let row = tables.row(&call.queue, &call.key)?;
-    let before = row.as_ref().map(Before::of);
+    let (before, row) = tables.row(&call.queue, &call.key)?.unzip();
     let shard = shard::of_key(&call.key);
     let action = call.action.clone();
     let (change, answer) = tables.decide(|moment| row::apply(row, shard, action, moment));
@@ -182,10 +181,9 @@ fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failu
         if paused.iter().any(|paused| **paused == **queue) {
             continue;
         }
-        let Some(row) = tables.row(queue, key)? else {
+        let Some((before, row)) = tables.row(queue, key)? else {
             continue;
         };
-        let before = Before::of(&row);
         let decided =
             tables.decide(|moment| row::claim(row, claim.epoch, wanted.crash_limit, moment));
         let change = match decided {
@@ -202,7 +200,7 @@ fn claim_timers(tables: &mut Tables<'_>, claim: &Claim) -> Result<Claimed, Failu
         }
     }
     for adopted in &claim.adopt {
-        if let Some(row) = held(tables, adopted, claim.epoch)? {
+        if let Some((_, row)) = held(tables, adopted, claim.epoch)? {
             claimed.runs.push(run(&adopted.queue, &adopted.key, row));
         }
     }
@@ -226,9 +224,13 @@ fn run(queue: &Arc<str>, key: &str, row: Row) -> ClaimedRun {
 }
 
 /// The row of a run, if the node still holds it. The node is live.
-fn held(tables: &mut Tables<'_>, run: &Run, epoch: Epoch) -> Result<Option<Row>, Failure> {
+fn held(
+    tables: &mut Tables<'_>,
+    run: &Run,
+    epoch: Epoch,
+) -> Result<Option<(Before, Row)>, Failure> {
     let row = tables.row(&run.queue, &run.key)?;
-    Ok(row.filter(|row| row::is_held(row, epoch, run.generation, run.attempt)))
+    Ok(row.filter(|(_, row)| row::is_held(row, epoch, run.generation, run.attempt)))
 }
 
 /// Ends a run of a live node.
@@ -238,10 +240,9 @@ pub(super) fn settle_one(
     epoch: Epoch,
 ) -> Result<Settled, Failure> {
     let run = &settlement.run;
-    let Some(row) = held(tables, run, epoch)? else {
+    let Some((before, row)) = held(tables, run, epoch)? else {
         return Ok(Settled::Fenced);
     };
-    let before = Before::of(&row);
     let (change, settled) = tables.decide(|moment| row::settle(row, &settlement.outcome, moment));
     tables.change(&run.queue, &run.key, Some(before), &change)?;
     Ok(settled)
@@ -260,8 +261,7 @@ fn revive(tables: &mut Tables<'_>, letter: i64) -> Result<Revived, Failure> {
     let Some((queue, key, payload)) = found.optional()? else {
         return Ok(Revived::NotFound);
     };
-    let row = tables.row(&queue, &key)?;
-    let before = row.as_ref().map(Before::of);
+    let (before, row) = tables.row(&queue, &key)?.unzip();
     let shard = shard::of_key(&key);
     let revived = tables.decide(|moment| row::revive(row, shard, payload, moment));
     let Some(row) = revived else {

@@ -1,8 +1,11 @@
 //! A connection to the file, and its transactions.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::failure::{self, Failure};
@@ -71,7 +74,7 @@ impl Link {
             )));
         }
         let opened = Connection::open_with_flags(path, flags);
-        let connection = opened.map_err(|error| of_file(path, failure::before_commit(&error)))?;
+        let connection = opened.map_err(|error| of_file(path, not_opened(path, &error)))?;
         let mut link = Link { connection, shared };
         link.set_up().map_err(|error| of_file(path, error))?;
         Ok(link)
@@ -82,6 +85,11 @@ impl Link {
         // The attempts are made here, so that their pauses are short and the line is kept.
         connection
             .busy_timeout(Duration::ZERO)
+            .and_then(|()| {
+                // Without it SQLite compiles a statement anew whenever its limit is bound, since the
+                // planner looks at it: 17 µs for each range of a look.
+                connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+            })
             .map_err(|error| failure::before_commit(&error))?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         let mode: String = self.retry(|connection| {
@@ -262,11 +270,83 @@ fn sleep(span: Duration) {
     }
 }
 
+/// The reason why a file was not opened. SQLite does not say it, so the system is asked again.
+fn not_opened(path: &Path, error: &rusqlite::Error) -> StoreError {
+    match File::options().read(true).write(true).open(path) {
+        Err(reason) if reason.kind() == ErrorKind::PermissionDenied => StoreError::Refused(
+            format!("this process may not read and write the file: {reason}"),
+        ),
+        _ => failure::before_commit(error),
+    }
+}
+
 /// Names the file in an error of its opening.
 fn of_file(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("{path:?}: {why}")),
         StoreError::Unknown(why) => StoreError::Unknown(format!("{path:?}: {why}")),
         StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+    use crate::sqlite::connection::SqliteConnection;
+    use crate::store::{Action, Call, Connection as _, When};
+
+    #[test]
+    fn a_file_that_may_not_grow_accepts_all_or_nothing_of_a_batch() {
+        let name = format!("tourbillon-pages-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("timers.db");
+        let shared = Sqlite::open(&path).expect("a store").shared;
+        let link = Link::open(&path, false, shared).expect("a link");
+        link.connection
+            .execute_batch("pragma max_page_count = 100")
+            .expect("set");
+        let mut connection = SqliteConnection(link);
+        let batch = |number: u32| -> Vec<Call> {
+            let call = |part| Call {
+                queue: "q".into(),
+                key: format!("{number} {part}").into(),
+                action: Action::Schedule {
+                    when: When::In(Duration::from_secs(60)),
+                    payload: format!("{:?}", "x".repeat(1_000)).into(),
+                },
+            };
+            (0..20).map(call).collect()
+        };
+        let mut accepted = 0;
+        let error = loop {
+            match connection.write(&batch(accepted)) {
+                Ok(answers) => assert!(answers.iter().all(Result::is_ok)),
+                Err(error) => break error,
+            }
+            accepted += 1;
+        };
+        let full = StoreError::Unavailable(String::new());
+        assert_eq!(
+            std::mem::discriminant(&error),
+            std::mem::discriminant(&full)
+        );
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert!(accepted > 0);
+        for number in 0..=accepted {
+            for call in batch(number) {
+                let found = connection.get("q", &call.key).expect("an answer");
+                assert_eq!(found.is_some(), number < accepted);
+            }
+        }
+        // Timers that end make room.
+        for call in batch(0) {
+            let action = Action::Cancel;
+            assert!(connection.write(&[Call { action, ..call }]).is_ok());
+        }
+        assert!(connection.write(&batch(0)[..5]).is_ok());
+        drop(connection);
+        std::fs::remove_dir_all(folder).expect("removed");
     }
 }

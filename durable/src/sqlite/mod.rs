@@ -20,6 +20,77 @@ use crate::sync::Arc;
 use crate::time::WallClock;
 
 /// A store in a file of SQLite.
+///
+/// Timers lie in tables whose names begin with `tourbillon_`, beside those of the user. So an order and
+/// its timer can be committed together: [`schedule_in`](Sqlite::schedule_in). People read them with any
+/// tool for SQLite: `select * from tourbillon_timers`.
+///
+/// # Durability
+///
+/// A call returns after its commit was flushed to the disk: the file has a write-ahead log, and every
+/// connection of the store uses `synchronous = full`. What was accepted survives a crash of the process,
+/// of the system, and a loss of power, if the disk flushes what it says it has flushed.
+///
+/// # Several processes
+///
+/// Processes of one machine may share the file, each with a `Sqlite` of its own. Within a process,
+/// clones of one `Sqlite` should be used: their calls form a line, so each gets its turn in order. Other
+/// processes, and the user's own connections, take turns by trying again each half millisecond, and a
+/// process that has met another one leaves the lock free for a moment between its transactions.
+///
+/// - One transaction writes at a time. A user's transaction that stays open stops all others, the
+///   renewals of nodes too. Keep such transactions shorter than a part of the node's term.
+/// - Reads never wait for writes. A read transaction that stays open makes the log beside the file grow
+///   until it ends. Afterwards the log shrinks to at most 64 MB.
+/// - There is no doorbell between processes. A timer that another process has scheduled, or one that was
+///   scheduled in a user's transaction, is found at the next look of a node: a timer that is due within
+///   the time between two looks may be late by that time.
+/// - All processes go by the clock of the machine. If it is set back, timers wait for their time once
+///   more. None starts before the clock shows its due time.
+///
+/// # Where the file may lie
+///
+/// On a disk of this machine. Locks and shared memory do not work between machines, so a network file
+/// system is refused where it can be seen: on Linux NFS, SMB, CIFS, AFS, Ceph, Lustre, sshfs and some
+/// more. On other systems, and for folders that a virtual machine shares with its host, this is not
+/// seen. Copy the file with `sqlite3 FILE ".backup COPY"`, or with the log that lies beside it.
+///
+/// # Versions
+///
+/// [`open`](Sqlite::open) brings the tables to the version of this crate. Processes with the version
+/// before go on during a deploy while the new tables admit them, and get a [`StoreError::Refused`] that
+/// says so when they do not.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_durable::Sqlite;
+/// use tourbillon_durable::store::{Action, Answer, Call, Store, When};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = std::env::temp_dir().join(format!("sqlite-example-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let path = folder.join("timers.db");
+/// let store = Sqlite::open(&path)?;
+/// let mut connection = store.connect()?;
+/// let action = Action::Schedule {
+///     when: When::In(Duration::from_secs(60)),
+///     payload: "{}".into(),
+/// };
+/// let call = Call { queue: "pay-by".into(), key: "order:7".into(), action };
+/// let answers = connection.write(&[call])?;
+/// assert!(matches!(answers[0], Ok(Answer::Scheduled { replaced: None, .. })));
+///
+/// // The timer is there after a restart.
+/// drop((connection, store));
+/// let store = Sqlite::open(&path)?;
+/// assert!(store.connect()?.get("pay-by", "order:7")?.is_some());
+/// # drop(store);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     path: PathBuf,
@@ -30,11 +101,22 @@ pub struct Sqlite {
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
 impl Sqlite {
-    /// Opens a file, and creates it, its tables, or what a newer version of the crate needs.
+    /// Opens a file. It creates the file and the tables of the timers, or brings them to the version of
+    /// this crate.
+    ///
+    /// Its folder must be there. A path that is not absolute begins at the current folder of this moment.
     ///
     /// # Errors
     ///
-    /// The file can't be used.
+    /// - [`StoreError::Refused`]: the path is empty, `:memory:` or a URI; the folder is missing, or lies
+    ///   on a network; the file or its folder can't be written, the file is no database, is corrupt, or
+    ///   has tables that need a newer version of the crate.
+    /// - [`StoreError::Unavailable`]: others have held the lock of the file for five seconds, or the
+    ///   disk is full.
+    ///
+    /// # Blocking
+    ///
+    /// It reads and writes the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = place::check(path.as_ref())?;
         let shared = Shared {
@@ -49,14 +131,20 @@ impl Sqlite {
         Ok(Sqlite { path, shared })
     }
 
-    /// Sets the store's clock.
+    /// Sets the store's clock. It is the system's, unless a test sets another one here.
+    ///
+    /// Calls within a user's transaction, such as [`schedule_in`](Sqlite::schedule_in), go by the
+    /// system's clock all the same.
     #[must_use]
     pub fn with_clock(mut self, clock: WallClock) -> Self {
         self.shared.clock = clock;
         self
     }
 
-    /// Sets how long a call waits while others hold the lock of the file.
+    /// Sets how long a call waits while others hold the lock of the file: five seconds, unless it is set
+    /// here. After this time the call fails with [`StoreError::Unavailable`], and was not carried out.
+    ///
+    /// It should be less than the term of the nodes.
     #[must_use]
     pub fn with_busy_limit(mut self, limit: Duration) -> Self {
         self.shared.busy_limit = limit;

@@ -51,7 +51,7 @@ pub(super) fn timer(
     key: &str,
 ) -> Result<Option<Timer>, Failure> {
     let row = tables.row(queue, key)?;
-    Ok(row.and_then(|row| row::timer(queue, key, &row, &|epoch| tables.is_known_live(epoch))))
+    Ok(row.and_then(|(_, row)| row::timer(queue, key, &row, &|epoch| tables.is_known_live(epoch))))
 }
 
 pub(super) fn list(tables: &mut Tables<'_>, page: &Page) -> Result<Vec<Timer>, Failure> {
@@ -210,4 +210,32 @@ fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
         });
     }
     Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema;
+    use rusqlite::Connection;
+
+    /// What a look at a queue reads does not depend on what is overdue in other queues and shards, nor a
+    /// page of a list on the timers before it.
+    #[test]
+    fn looks_and_lists_go_straight_to_their_part_of_the_index() {
+        let connection = Connection::open_in_memory().expect("a connection");
+        schema::migrate(&connection, schema::STEPS).expect("tables");
+        for (sql, parameters) in [(LOOK, 6), (LIST, 7)] {
+            let mut statement = connection
+                .prepare(&format!("explain query plan {sql}"))
+                .expect("a statement");
+            let values = rusqlite::params_from_iter(vec![1; parameters]);
+            let lines = statement.query_map(values, |row| row.get::<_, String>(3));
+            let lines: Result<Vec<_>, _> = lines.expect("a plan").collect();
+            let plan = lines.expect("a plan").join("; ");
+            let wanted = "tourbillon_timer_due (queue=? AND shard=? AND due>? AND due<?)";
+            assert!(plan.contains(wanted), "{plan}");
+            assert!(!plan.contains("SCAN tourbillon_timer"), "{plan}");
+            assert!(!plan.contains("TEMP"), "{plan}");
+        }
+    }
 }

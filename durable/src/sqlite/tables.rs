@@ -25,6 +25,8 @@ pub(super) struct Tables<'c> {
 /// What has to be known of a row to write what changes only.
 #[derive(Clone, Copy)]
 pub(super) struct Before {
+    /// Where the row lies in the table.
+    id: i64,
     due: StoreTime,
     planned: StoreTime,
     generation: i64,
@@ -33,8 +35,9 @@ pub(super) struct Before {
 }
 
 impl Before {
-    pub(super) fn of(row: &Row) -> Self {
+    fn new(id: i64, row: &Row) -> Self {
         Before {
+            id,
             due: row.due,
             planned: row.planned,
             generation: row.generation,
@@ -56,7 +59,7 @@ impl Before {
 }
 
 const READ: &str = "
-select shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, payload,
+select rowid, shard, due, planned, generation, attempt, fails, crashes, claim, since, cancelled, payload,
        next_due, next_generation, next_payload
 from tourbillon_timer where queue = ?1 and key = ?2";
 
@@ -67,18 +70,18 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
 
 const UPDATE: &str = "
 update tourbillon_timer
-set shard = ?3, due = ?4, planned = ?5, generation = ?6, attempt = ?7, fails = ?8, crashes = ?9,
-    claim = ?10, since = ?11, cancelled = ?12, payload = ?13,
-    next_due = ?14, next_generation = ?15, next_payload = ?16
-where queue = ?1 and key = ?2";
+set shard = ?2, due = ?3, planned = ?4, generation = ?5, attempt = ?6, fails = ?7, crashes = ?8,
+    claim = ?9, since = ?10, cancelled = ?11, payload = ?12,
+    next_due = ?13, next_generation = ?14, next_payload = ?15
+where rowid = ?1";
 
 /// It leaves the index of due times alone.
 const UPDATE_RUN: &str = "
 update tourbillon_timer
-set attempt = ?3, fails = ?4, crashes = ?5, claim = ?6, since = ?7
-where queue = ?1 and key = ?2";
+set attempt = ?2, fails = ?3, crashes = ?4, claim = ?5, since = ?6
+where rowid = ?1";
 
-const DELETE: &str = "delete from tourbillon_timer where queue = ?1 and key = ?2";
+const DELETE: &str = "delete from tourbillon_timer where rowid = ?1";
 
 const BURY: &str = "
 insert into tourbillon_dead(queue, key, planned, at, attempt, fails, crashes, error, payload)
@@ -98,13 +101,16 @@ impl<'c> Tables<'c> {
     }
 
     /// Reads a row. Whether its holder is live is known afterwards.
-    pub(super) fn row(&mut self, queue: &str, key: &str) -> Result<Option<Row>, Failure> {
+    pub(super) fn row(&mut self, queue: &str, key: &str) -> Result<Option<(Before, Row)>, Failure> {
         let mut statement = self.connection.prepare_cached(READ)?;
-        let row = statement.query_row((queue, key), from_sql).optional()?;
-        if let Some(hold) = row.as_ref().and_then(|row| row.claim) {
+        let found = statement.query_row((queue, key), |row| Ok((row.get(0)?, from_sql(row)?)));
+        let Some((id, row)) = found.optional()? else {
+            return Ok(None);
+        };
+        if let Some(hold) = row.claim {
             self.is_live(hold.epoch)?;
         }
-        Ok(row)
+        Ok(Some((Before::new(id, &row), row)))
     }
 
     /// Whether a claim of this epoch is live.
@@ -147,11 +153,11 @@ impl<'c> Tables<'c> {
         before: Option<Before>,
         change: &Change,
     ) -> Result<(), rusqlite::Error> {
-        match change {
-            Change::Keep => Ok(()),
-            Change::Put(row) => self.put(queue, key, before, row),
-            Change::Delete => self.delete(queue, key),
-            Change::Bury(row, error) => {
+        match (change, before) {
+            (Change::Put(row), Some(before)) => self.update(before, row),
+            (Change::Put(row), None) => self.insert(queue, key, row),
+            (Change::Delete, Some(before)) => self.delete(before),
+            (Change::Bury(row, error), before) => {
                 self.connection.prepare_cached(BURY)?.execute((
                     queue,
                     key,
@@ -163,37 +169,46 @@ impl<'c> Tables<'c> {
                     error.as_str(),
                     &*row.payload,
                 ))?;
-                self.delete(queue, key)
+                before.map_or(Ok(()), |before| self.delete(before))
             }
+            (Change::Keep, _) | (Change::Delete, None) => Ok(()),
         }
     }
 
-    fn put(
-        &self,
-        queue: &str,
-        key: &str,
-        before: Option<Before>,
-        row: &Row,
-    ) -> Result<(), rusqlite::Error> {
-        let claim = row.claim.map(|hold| hold.epoch.0);
-        let since = row.claim.map(|hold| hold.since.as_micros());
-        if before.is_some_and(|before| before.differs_in_run_only(row)) {
-            self.connection.prepare_cached(UPDATE_RUN)?.execute((
-                queue,
-                key,
-                row.attempt,
-                row.fails,
-                row.crashes,
-                claim,
-                since,
-            ))?;
-            return Ok(());
-        }
-        let sql = if before.is_some() { UPDATE } else { INSERT };
+    fn insert(&self, queue: &str, key: &str, row: &Row) -> Result<(), rusqlite::Error> {
         let next = row.successor.as_ref();
-        self.connection.prepare_cached(sql)?.execute((
+        self.connection.prepare_cached(INSERT)?.execute((
             queue,
             key,
+            row.shard,
+            row.due.as_micros(),
+            row.planned.as_micros(),
+            row.generation,
+            row.attempt,
+            row.fails,
+            row.crashes,
+            row.claim.map(|hold| hold.epoch.0),
+            row.claim.map(|hold| hold.since.as_micros()),
+            row.cancelled,
+            &*row.payload,
+            next.map(|next| next.due.as_micros()),
+            next.map(|next| next.generation),
+            next.map(|next| &*next.payload),
+        ))?;
+        Ok(())
+    }
+
+    fn update(&self, before: Before, row: &Row) -> Result<(), rusqlite::Error> {
+        let claim = row.claim.map(|hold| hold.epoch.0);
+        let since = row.claim.map(|hold| hold.since.as_micros());
+        if before.differs_in_run_only(row) {
+            let mut statement = self.connection.prepare_cached(UPDATE_RUN)?;
+            statement.execute((before.id, row.attempt, row.fails, row.crashes, claim, since))?;
+            return Ok(());
+        }
+        let next = row.successor.as_ref();
+        self.connection.prepare_cached(UPDATE)?.execute((
+            before.id,
             row.shard,
             row.due.as_micros(),
             row.planned.as_micros(),
@@ -212,10 +227,10 @@ impl<'c> Tables<'c> {
         Ok(())
     }
 
-    fn delete(&self, queue: &str, key: &str) -> Result<(), rusqlite::Error> {
+    fn delete(&self, before: Before) -> Result<(), rusqlite::Error> {
         self.connection
             .prepare_cached(DELETE)?
-            .execute((queue, key))?;
+            .execute([before.id])?;
         Ok(())
     }
 
@@ -240,32 +255,32 @@ impl<'c> Tables<'c> {
 
 fn from_sql(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
     let time = |index| row.get(index).map(StoreTime::from_micros);
-    let claim = match row.get::<_, Option<i64>>(7)? {
+    let claim = match row.get::<_, Option<i64>>(8)? {
         Some(epoch) => Some(Hold {
             epoch: Epoch(epoch),
-            since: time(8)?,
+            since: time(9)?,
         }),
         None => None,
     };
-    let successor = match row.get::<_, Option<i64>>(11)? {
+    let successor = match row.get::<_, Option<i64>>(12)? {
         Some(due) => Some(Successor {
             due: StoreTime::from_micros(due),
-            generation: row.get(12)?,
-            payload: row.get(13)?,
+            generation: row.get(13)?,
+            payload: row.get(14)?,
         }),
         None => None,
     };
     Ok(Row {
-        shard: row.get(0)?,
-        due: time(1)?,
-        planned: time(2)?,
-        generation: row.get(3)?,
-        attempt: row.get(4)?,
-        fails: row.get(5)?,
-        crashes: row.get(6)?,
+        shard: row.get(1)?,
+        due: time(2)?,
+        planned: time(3)?,
+        generation: row.get(4)?,
+        attempt: row.get(5)?,
+        fails: row.get(6)?,
+        crashes: row.get(7)?,
         claim,
-        cancelled: row.get(9)?,
-        payload: row.get(10)?,
+        cancelled: row.get(10)?,
+        payload: row.get(11)?,
         successor,
     })
 }

@@ -113,3 +113,60 @@ impl Drop for Taken<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Arc;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn turns_come_in_the_order_of_the_line() {
+        let turn = Arc::new(Turn::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let first = turn.take(LONG).expect("a turn");
+        let threads: Vec<_> = (0..5)
+            .map(|number| {
+                let (of_thread, order) = (Arc::clone(&turn), Arc::clone(&order));
+                let thread = std::thread::spawn(move || {
+                    let _taken = of_thread.take(LONG).expect("a turn");
+                    order.lock().push(number);
+                });
+                kit::wait::until("it waits", || turn.0.lock().waiting.len() == number + 1);
+                thread
+            })
+            .collect();
+        drop(first);
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(*order.lock(), [0, 1, 2, 3, 4]);
+        assert!(!turn.0.lock().taken);
+    }
+
+    #[test]
+    fn whoever_gives_up_leaves_the_line() {
+        let turn = Turn::default();
+        let taken = turn.take(LONG);
+        assert!(turn.take(Duration::from_millis(1)).is_none());
+        assert!(turn.0.lock().waiting.is_empty());
+        drop(taken);
+        assert!(turn.take(Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn a_pause_follows_only_where_another_process_was_met() {
+        let turn = Turn::default();
+        let taken = turn.take(LONG).expect("a turn");
+        taken.released(LONG);
+        assert_eq!(taken.pause(), Duration::ZERO);
+        taken.met_another();
+        taken.released(LONG);
+        assert!(taken.pause() > Duration::ZERO);
+        // It has not come back since.
+        turn.0.lock().shared_until = Some(Instant::now());
+        taken.released(LONG);
+        assert_eq!(taken.pause(), Duration::ZERO);
+    }
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tourbillon_durable::store::{Connection as _, Store, StoreError};
+use tourbillon_durable::store::{Store, StoreError};
 use tourbillon_durable::{Sqlite, StoreTime, WallClock, rusqlite};
 
 use crate::folder::{Folder, schedule_in};

@@ -2,5 +2,7 @@
 
 mod files;
 mod folder;
+mod locks;
+mod processes;
 mod same;
 mod within;

@@ -3,9 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
-use tourbillon_durable::store::{
-    Claim, Connection as _, Epoch, NewNode, Run, Store, StoreError, Wanted,
-};
+use tourbillon_durable::store::{Claim, Epoch, NewNode, Run, Store, StoreError, Wanted};
 use tourbillon_durable::{
     CallError, Cancelled, CompleteError, CompletesRun, IfAbsent, Invalid, Moved, Sqlite, StoreTime,
     rusqlite,
