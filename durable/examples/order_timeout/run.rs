@@ -1,0 +1,239 @@
+//! A run: shops take orders while workers are killed, the last orders end, and the journals are
+//! counted.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::app::Console;
+use crate::cli::Options;
+use crate::crew::Crew;
+use crate::database::{Audit, Books, Cancellation, Database, Fault};
+use crate::screen::{Lateness, Screen, millis};
+use crate::shop::{self, Sales};
+
+/// The number of shop threads. SQLite has one writer, so more of them would only wait.
+const SHOPS: u32 = 2;
+
+/// The time between two kills.
+const KILL_EVERY: Duration = Duration::from_millis(1_500);
+
+/// When the number of open orders does not fall for this time, the run has failed.
+const STALLED: Duration = Duration::from_secs(15);
+
+/// The time between two looks at everything.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Why a run ends without its last line.
+pub(crate) enum Failure {
+    /// A database, a shop or a worker has failed.
+    Fault(String),
+    /// Nobody reads what the program writes.
+    Output(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Output(error)
+    }
+}
+
+fn fault(error: impl ToString) -> Failure {
+    Failure::Fault(error.to_string())
+}
+
+/// Runs all of it, and returns what the journals say.
+pub(crate) fn run(
+    program: &OsStr,
+    database: &dyn Database,
+    options: &Options,
+    ended: &AtomicBool,
+    columns: fn() -> usize,
+    console: &mut Console<'_>,
+) -> Result<Audit, Failure> {
+    database.prepare().map_err(fault)?;
+    let mut books = database.books().map_err(fault)?;
+    let mut arguments: Vec<OsString> = database.arguments();
+    if options.sabotage {
+        arguments.push("--sabotage".into());
+    }
+    let crew = Crew::start(program, arguments, options.workers);
+    let mut stage = Stage {
+        crew: crew.map_err(|error| fault(format!("no worker can be started: {error}")))?,
+        books: books.as_mut(),
+        screen: Screen::new(console.err, console.err_is_terminal, columns),
+        cancellations: Vec::new(),
+    };
+
+    let closing = AtomicBool::new(false);
+    let interval = Duration::from_secs(1) * SHOPS / options.orders_per_second;
+    let refused = thread::scope(|scope| {
+        // The shops close also if this thread returns early.
+        let _close = Close(&closing);
+        let mut shops = Vec::new();
+        for _ in 0..SHOPS {
+            let mut shop = database.shop().map_err(fault)?;
+            let closing = &closing;
+            shops.push(scope.spawn(move || shop::run(shop.as_mut(), interval, closing)));
+        }
+        stage.trade(&shops, Duration::from_secs(options.seconds.into()), ended)?;
+        closing.store(true, Relaxed);
+        let mut refused = 0;
+        for shop in shops {
+            while !shop.is_finished() {
+                stage.step()?;
+            }
+            refused += sales(shop).map_err(fault)?.refused;
+        }
+        Ok::<_, Failure>(refused)
+    })?;
+    stage.drain()?;
+    stage.show()?;
+    stage.screen.close()?;
+
+    let Stage {
+        crew,
+        books,
+        cancellations,
+        ..
+    } = stage;
+    let kills = crew.kills;
+    crew.stop().map_err(Failure::Fault)?;
+    let audit = books.audit().map_err(fault)?;
+    conclude(&cancellations, kills, refused, console.out)?;
+    Ok(audit)
+}
+
+/// Writes what is worth to be known besides the last line.
+fn conclude(
+    cancellations: &[Cancellation],
+    kills: u32,
+    refused: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(out, "workers killed by SIGKILL: {kills}")?;
+    let (first, again): (Vec<_>, Vec<_>) = cancellations
+        .iter()
+        .copied()
+        .partition(|cancellation| cancellation.attempt == 1);
+    for (name, group) in [
+        ("cancelled by their first run", first),
+        (
+            "cancelled by a later run, since the first was killed",
+            again,
+        ),
+    ] {
+        match Lateness::of(&group) {
+            Some(Lateness { p50, p99, max }) => writeln!(
+                out,
+                "{name}: {}, lateness p50 {} p99 {} max {}",
+                group.len(),
+                millis(p50),
+                millis(p99),
+                millis(max)
+            )?,
+            None => writeln!(out, "{name}: 0")?,
+        }
+    }
+    writeln!(
+        out,
+        "payments that came after the order was cancelled, and were refused: {refused}"
+    )
+}
+
+fn sales(shop: ScopedJoinHandle<'_, Result<Sales, Fault>>) -> Result<Sales, String> {
+    match shop.join() {
+        Ok(sales) => sales.map_err(|error| format!("a shop has failed: {error}")),
+        Err(_) => Err("a shop has panicked".to_owned()),
+    }
+}
+
+struct Close<'a>(&'a AtomicBool);
+
+impl Drop for Close<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Everything that a run watches.
+struct Stage<'a> {
+    crew: Crew,
+    books: &'a mut dyn Books,
+    screen: Screen<'a>,
+    /// The cancellations of this run.
+    cancellations: Vec<Cancellation>,
+}
+
+impl Stage<'_> {
+    /// The shops take orders, and workers are killed.
+    fn trade(
+        &mut self,
+        shops: &[ScopedJoinHandle<'_, Result<Sales, Fault>>],
+        time: Duration,
+        ended: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let start = Instant::now();
+        let mut last_kill = start;
+        while start.elapsed() < time {
+            if ended.load(Relaxed) {
+                self.screen
+                    .note("no further orders; the last ones are paid or cancelled")?;
+                break;
+            }
+            // A shop that has ended has failed, and says why when it is joined.
+            if shops.iter().any(ScopedJoinHandle::is_finished) {
+                break;
+            }
+            if last_kill.elapsed() >= KILL_EVERY {
+                last_kill = Instant::now();
+                self.crew.kill_one().map_err(fault)?;
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each order is paid or cancelled.
+    fn drain(&mut self) -> Result<(), Failure> {
+        let mut least = i64::MAX;
+        let mut since = Instant::now();
+        loop {
+            let open = self.books.audit().map_err(fault)?.neither;
+            if open == 0 {
+                return Ok(());
+            }
+            if open < least {
+                (least, since) = (open, Instant::now());
+            }
+            if since.elapsed() > STALLED {
+                self.screen.note(&format!(
+                    "{open} orders are neither paid nor cancelled, and nothing happens any more"
+                ))?;
+                return Ok(());
+            }
+            self.step()?;
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Failure> {
+        for line in self.crew.listen().map_err(Failure::Fault)? {
+            self.screen.note(&line)?;
+        }
+        if self.screen.is_due() {
+            self.show()?;
+        }
+        thread::sleep(STEP);
+        Ok(())
+    }
+
+    fn show(&mut self) -> Result<(), Failure> {
+        let progress = self.books.progress().map_err(fault)?;
+        self.cancellations.extend_from_slice(&progress.fresh);
+        let (workers, kills) = (self.crew.ready(), self.crew.kills);
+        self.screen.line(&progress, workers, kills)?;
+        Ok(())
+    }
+}
