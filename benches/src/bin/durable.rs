@@ -33,7 +33,6 @@ mod timed;
 
 use machine::{Machine, commit, end_with_the_parent};
 use place::Place;
-use timed::Timed;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -121,7 +120,9 @@ fn wish(arguments: &[String]) -> Result<Wish, Failure> {
             "--peers" => {
                 wish.peers = Some(rest.next().ok_or("--peers needs a program")?.into());
             }
-            other => return Err(format!("unknown argument {other}; see the head of the source").into()),
+            other => {
+                return Err(format!("unknown argument {other}; see the head of the source").into());
+            }
         }
     }
     Ok(wish)
@@ -130,7 +131,7 @@ fn wish(arguments: &[String]) -> Result<Wish, Failure> {
 /// The folder of the SQLite files, and the server. Both end with the program.
 struct Here {
     folder: PathBuf,
-    server: server::Server,
+    server: server::Cluster,
     databases: AtomicU64,
 }
 
@@ -165,11 +166,14 @@ fn run(arguments: &[String]) -> Result<(), Failure> {
     std::fs::create_dir_all(&folder)?;
     let here = Here {
         folder,
-        server: server::Server::durable(),
+        server: server::Cluster::durable(),
         databases: AtomicU64::new(0),
     };
     println!("{}", Machine::here().line());
-    println!("commit {}", commit().unwrap_or_else(|| "unknown".to_owned()));
+    println!(
+        "commit {}",
+        commit().unwrap_or_else(|| "unknown".to_owned())
+    );
     println!(
         "a write of 4 KiB with fsync: {} in the folder of SQLite, {} in that of PostgreSQL",
         micros(place::fsync(&here.folder)?),
@@ -208,7 +212,12 @@ fn lateness(here: &Here, wish: &Wish) -> Result<(), Failure> {
             .start()?;
         schedule_at_rate(&timers, "late", 2_000, wish.sizes.lateness)?;
         let stats = wait_for_all(&timers)?;
-        println!("D1 {}: 2,000/s, {} timers: {}", place.name(), stats.succeeded, late.line());
+        println!(
+            "D1 {}: 2,000/s, {} timers: {}",
+            place.name(),
+            stats.succeeded,
+            late.line()
+        );
     }
     Ok(())
 }
@@ -221,7 +230,9 @@ impl Lateness {
     fn handler(&self) -> impl Fn(&Due<u64>) + Send + Sync + 'static {
         let all = Arc::clone(&self.0);
         move |due| {
-            let late = SystemTime::now().duration_since(due.due()).unwrap_or_default();
+            let late = SystemTime::now()
+                .duration_since(due.due())
+                .unwrap_or_default();
             all.lock().expect("no panic under the lock").push(late);
         }
     }
@@ -270,7 +281,12 @@ fn schedule_at_rate(
         for _ in 0..per_step {
             number += 1;
             let delay = Duration::from_micros(500_000 + number * 7_919 % 1_000_000);
-            pending.push(timers.schedule_async(queue, &format!("at-rate:{number}"), delay, &number));
+            pending.push(timers.schedule_async(
+                queue,
+                &format!("at-rate:{number}"),
+                delay,
+                &number,
+            ));
         }
         if pending.len() > 1_000 {
             for answer in pending.drain(..) {
@@ -325,8 +341,14 @@ fn schedules(here: &Here, wish: &Wish) -> Result<(), Failure> {
         ratios[1].push((ours, plain));
         eprintln!("D2 round {} of {}", round + 1, wish.sizes.rounds);
     }
-    for (what, rounds) in ["batches of 100", "16 threads, single calls"].iter().zip(ratios) {
-        let (ours, plain) = (median(rounds.iter().map(|r| r.0)), median(rounds.iter().map(|r| r.1)));
+    for (what, rounds) in ["batches of 100", "16 threads, single calls"]
+        .iter()
+        .zip(ratios)
+    {
+        let (ours, plain) = (
+            median(rounds.iter().map(|r| r.0)),
+            median(rounds.iter().map(|r| r.1)),
+        );
         let ratio = median(rounds.iter().map(|(ours, plain)| ours / plain));
         println!("D2 PostgreSQL, {what}: {ours:.0}/s, plain SQL {plain:.0}/s, ratio {ratio:.2}");
     }
@@ -378,7 +400,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn drain(place: &Place, count: u64) -> Result<f64, Failure> {
     let client = Durable::builder(place.store()?).start()?;
     for first in (0..count).step_by(1_000) {
-        let all = (first..count.min(first + 1_000)).map(|n| (format!("due:{n}"), Duration::ZERO, n));
+        let all =
+            (first..count.min(first + 1_000)).map(|n| (format!("due:{n}"), Duration::ZERO, n));
         for answer in client.schedule_many("due", all)? {
             answer?;
         }
@@ -403,7 +426,10 @@ fn runs(here: &Here, wish: &Wish) -> Result<(), Failure> {
     let mut peers: Vec<(&str, Vec<f64>)> = Vec::new();
     for round in 0..wish.sizes.rounds {
         ours.push(drain(&here.postgres(), wish.sizes.timers)?);
-        for (index, peer) in ["graphile_worker", "apalis-postgres", "underway"].iter().enumerate() {
+        for (index, peer) in ["graphile_worker", "apalis-postgres", "underway"]
+            .iter()
+            .enumerate()
+        {
             let Some(program) = &wish.peers else { break };
             if peers.len() == index {
                 peers.push((peer, Vec::new()));
@@ -413,7 +439,9 @@ fn runs(here: &Here, wish: &Wish) -> Result<(), Failure> {
                 "underway" => wish.sizes.peer_jobs / 20,
                 _ => wish.sizes.peer_jobs,
             };
-            peers[index].1.push(peer_rate(program, peer, &here.postgres(), jobs)?);
+            peers[index]
+                .1
+                .push(peer_rate(program, peer, &here.postgres(), jobs)?);
         }
         eprintln!("D3 round {} of {}", round + 1, wish.sizes.rounds);
     }
@@ -431,7 +459,10 @@ fn peer_rate(program: &Path, peer: &str, place: &Place, jobs: u64) -> Result<f64
     command.args([peer, &place.argument(), &jobs.to_string(), "64"]);
     let output = command.stderr(Stdio::inherit()).output()?;
     let line = String::from_utf8(output.stdout)?;
-    let seconds = line.split_whitespace().nth(2).ok_or("the peer printed no time")?;
+    let seconds = line
+        .split_whitespace()
+        .nth(2)
+        .ok_or("the peer printed no time")?;
     Ok(jobs as f64 / seconds.parse::<f64>()?)
 }
 
@@ -465,18 +496,19 @@ fn hold(place: &str, term: &str) -> Result<(), Failure> {
     let timers = Durable::builder(Place::of_argument(place).store()?)
         .term(term)
         .look(term / 15)
-        .handle("held", |_: &Due<u64>| {
+        .handle("held", |_: &Due<u64>| -> () {
             loop {
                 std::thread::park();
             }
         })
         .running(8)
         .start()?;
+    while timers.stats().runs < 8 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("holding");
     loop {
-        if timers.stats().runs >= 8 {
-            println!("holding");
-        }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::park();
     }
 }
 
@@ -497,11 +529,12 @@ fn takeover(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let timers = Durable::builder(place.store()?)
             .term(term)
             .look(term / 15)
-            .handle("held", move |due: &Due<u64>| {
-                match due.payload() {
-                    0..8 => seen.lock().expect("no panic under the lock").push(Instant::now()),
-                    _ => handler(due),
-                }
+            .handle("held", move |due: &Due<u64>| match due.payload() {
+                0..8 => seen
+                    .lock()
+                    .expect("no panic under the lock")
+                    .push(Instant::now()),
+                _ => handler(due),
             })
             .running(64)
             .start()?;
@@ -549,7 +582,7 @@ fn wait_until_it_holds(holder: &mut Child) -> Result<(), Failure> {
 
 fn idle(here: &Here, wish: &Wish) -> Result<(), Failure> {
     for place in here.both() {
-        let store = Timed::new(place.store()?);
+        let store = place.store()?;
         let calls = Arc::clone(&store.calls);
         let timers = Durable::builder(store)
             .handle("idle", |_: &Due<u64>| {})
@@ -592,7 +625,8 @@ fn at_once(here: &Here, wish: &Wish) -> Result<(), Failure> {
         let due = SystemTime::now() + Duration::from_secs(2 + wish.sizes.at_once / 10_000);
         for first in (0..wish.sizes.at_once).step_by(1_000) {
             let delay = due.duration_since(SystemTime::now())?;
-            let all = (first..first + 1_000).map(|number| (format!("mass:{number}"), delay, number));
+            let all =
+                (first..first + 1_000).map(|number| (format!("mass:{number}"), delay, number));
             for answer in client.schedule_many("mass", all)? {
                 answer?;
             }
@@ -621,7 +655,10 @@ fn at_once(here: &Here, wish: &Wish) -> Result<(), Failure> {
 // === D8: many pending ===
 
 fn filled(here: &Here, wish: &Wish) -> Result<(), Failure> {
-    for [empty, full] in [[here.sqlite(), here.sqlite()], [here.postgres(), here.postgres()]] {
+    for [empty, full] in [
+        [here.sqlite(), here.sqlite()],
+        [here.postgres(), here.postgres()],
+    ] {
         full.fill("filled", wish.sizes.filled)?;
         let name = full.name();
         let mut rates: [Vec<[f64; 3]>; 2] = Default::default();
@@ -642,9 +679,16 @@ fn filled(here: &Here, wish: &Wish) -> Result<(), Failure> {
                 rates.push([schedules, cancels, drain(place, wish.sizes.timers / 4)?]);
             }
         }
-        for (index, what) in ["schedule", "cancel in batches of 100", "run"].iter().enumerate() {
+        for (index, what) in ["schedule", "cancel in batches of 100", "run"]
+            .iter()
+            .enumerate()
+        {
             let (empty, full) = (&rates[0], &rates[1]);
-            let ratio = median(full.iter().zip(empty).map(|(full, empty)| full[index] / empty[index]));
+            let ratio = median(
+                full.iter()
+                    .zip(empty)
+                    .map(|(full, empty)| full[index] / empty[index]),
+            );
             println!(
                 "D8 {}, {} pending, {what}: {:.0}/s, empty {:.0}/s, ratio {ratio:.2}",
                 name,
@@ -662,7 +706,7 @@ fn filled(here: &Here, wish: &Wish) -> Result<(), Failure> {
 /// Looks and runs under load, first without and then with a transaction that has written and waits.
 fn held_open(here: &Here, wish: &Wish) -> Result<(), Failure> {
     let place = here.postgres();
-    let store = Timed::new(place.store()?);
+    let store = place.store()?;
     let calls = Arc::clone(&store.calls);
     let timers = Durable::builder(store)
         .handle("load", |_: &Due<u64>| {})
@@ -673,7 +717,9 @@ fn held_open(here: &Here, wish: &Wish) -> Result<(), Failure> {
     for open in [false, true] {
         let mut client = place::client(&place.argument())?;
         if open {
-            client.batch_execute("begin; create table if not exists other (id int); insert into other values (1)")?;
+            client.batch_execute(
+                "begin; create table if not exists other (id int); insert into other values (1)",
+            )?;
         }
         let stop = AtomicBool::new(false);
         calls.take_looks();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::rusqlite;
-use tourbillon_durable::store::Store;
 use tourbillon_durable::{Postgres, Sqlite};
 
 use crate::Failure;
+use crate::timed::Timed;
 
 /// An empty database of one kind.
 pub(crate) enum Place {
@@ -41,11 +41,11 @@ impl Place {
         }
     }
 
-    pub(crate) fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        Ok(match self {
+    pub(crate) fn store(&self) -> Result<Timed, Failure> {
+        Ok(Timed::new(match self {
             Place::Sqlite(path) => Arc::new(Sqlite::open(path)?),
             Place::Postgres(url) => Arc::new(Postgres::connect(url)?),
-        })
+        }))
     }
 
     /// Puts timers into the table that are due in a day, as one statement.
