@@ -19,6 +19,8 @@ mod node;
 mod panics;
 mod pending;
 mod plan;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod queue_options;
 mod reach;
 mod reader;
@@ -50,6 +52,9 @@ pub use late::Late;
 pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
 pub use pending::Pending;
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use postgres::{Postgres, PostgresBuilder};
 pub use retry::Retry;
 #[cfg(feature = "sqlite")]
 #[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]

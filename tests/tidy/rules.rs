@@ -217,7 +217,7 @@ pub(crate) fn leftovers(source: &Source) -> Vec<String> {
         let ignored = function
             .attributes
             .iter()
-            .any(|a| a.has("ignore") && !a.has("has_redis_server"));
+            .any(|a| a.has("ignore") && !a.has("has_redis_server") && !a.has("has_postgres"));
         let allowed = MAY_BE_IGNORED
             .iter()
             .any(|(file, name)| *file == source.path && *name == function.name);

@@ -221,9 +221,13 @@ pub(crate) fn a_range_begins_at_its_mark(bench: &Bench) {
 pub(crate) fn a_look_hides_what_another_node_runs_and_shows_its_own(bench: &Bench) {
     let mut client = bench.client();
     let (node, other) = (client.join(1), client.join(2));
-    let base = client.now();
+    let base = client.now() + HOUR;
     let (shard, names) = in_one_shard(&mut client, base, 6);
-    bench.pass(ms(1));
+    // Due now, each a little later than the one before.
+    for key in &names {
+        client.call(key, Action::Reschedule { when: NOW });
+        bench.pass(ms(1));
+    }
     client.run(other, &names[0]);
     client.run(other, &names[1]);
     client.run(node, &names[2]);

@@ -15,6 +15,10 @@ mod reads;
 mod settles;
 mod stores;
 
+#[cfg(feature = "postgres")]
+#[path = "../kit/postgres.rs"]
+mod cluster;
+
 /// Makes tests of all cases that need no clock which a test can move. `$store` is a function that
 /// makes a fresh store.
 macro_rules! cases {
@@ -197,5 +201,13 @@ mod sqlite {
 
     mod clock {
         cases_of_the_clock! { crate::stores::sqlite }
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    cases! {
+        crate::stores::postgres,
+        cfg_attr(not(has_postgres), ignore = "needs a PostgreSQL server: apt-get install postgresql")
     }
 }

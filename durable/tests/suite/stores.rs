@@ -54,3 +54,14 @@ pub(crate) fn sqlite() -> Bench {
         _kept: Box::new(Folder(folder)),
     }
 }
+
+#[cfg(feature = "postgres")]
+pub(crate) fn postgres() -> Bench {
+    let database = crate::cluster::lent();
+    let store = tourbillon_durable::Postgres::connect(&database.url());
+    Bench {
+        store: Box::new(store.expect("the cluster answers")),
+        clock: None,
+        _kept: Box::new(database),
+    }
+}

@@ -1,0 +1,44 @@
+//! Looks for the programs of a PostgreSQL server, which some tests need. The crate's own code does
+//! not depend on what is found here.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let root = env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the manifest's directory");
+    postgres(Path::new(&root));
+}
+
+/// The tests of PostgreSQL are ignored, and shown as that, where there is no server to start.
+fn postgres(root: &Path) {
+    println!("cargo::rustc-check-cfg=cfg(has_postgres)");
+    if env::var_os("CARGO_FEATURE_POSTGRES").is_none() {
+        return;
+    }
+    println!("cargo::rerun-if-env-changed=PATH");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+    // Debian keeps the programs of a server out of the PATH. The tests look at the same places.
+    let debian = Path::new("/usr/lib/postgresql");
+    let versions = debian.read_dir().into_iter().flatten().flatten();
+    folders.extend(versions.map(|version| version.path().join("bin")));
+    let programs =
+        ["initdb", "postgres", "psql"].map(|name| format!("{name}{}", env::consts::EXE_SUFFIX));
+    let is_whole = |folder: &&PathBuf| programs.iter().all(|name| folder.join(name).is_file());
+    if let Some(found) = folders.iter().find(is_whole) {
+        println!(
+            "cargo::rerun-if-changed={}",
+            found.join(&programs[0]).display()
+        );
+        println!("cargo::rustc-cfg=has_postgres");
+        return;
+    }
+    // Whatever is installed changes a folder: the next run looks again.
+    let parents = ["/usr/lib", "/usr/lib/postgresql"].map(PathBuf::from);
+    for folder in folders.into_iter().chain(parents) {
+        if folder.is_absolute() && folder.is_dir() && !root.starts_with(&folder) {
+            println!("cargo::rerun-if-changed={}", folder.display());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Errors of the server as those of a store.
+
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+use crate::store::StoreError;
+
+/// What the role of a node needs. Roles of programs that only schedule need less.
+pub(super) const GRANTS: &str = "the role needs usage on the schema tourbillon, select, insert, update and delete on \
+     all tables in it, and usage on all sequences in it";
+
+/// Whether a call can be repeated without harm if its answer is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    Reads,
+    Writes,
+}
+
+/// A call that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The server's reason, if the server has answered.
+    pub(super) code: Option<SqlState>,
+    pub(super) error: StoreError,
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl Failure {
+    /// The server has ended the statement in favour of another one.
+    pub(super) fn is_conflict(&self) -> bool {
+        self.code.as_ref().is_some_and(is_conflict)
+    }
+
+    /// The statement has waited too long for a lock.
+    pub(super) fn is_locked(&self) -> bool {
+        self.code.as_ref() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
+    /// The server does not accept a value.
+    pub(super) fn is_bad_value(&self) -> bool {
+        let class = self.code.as_ref().map(|code| &code.code()[..2]);
+        matches!(class, Some("22" | "23" | "54"))
+    }
+}
+
+pub(super) fn is_conflict(code: &SqlState) -> bool {
+    *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED
+}
+
+pub(super) fn lost(effect: Effect, why: String) -> Failure {
+    let error = match effect {
+        Effect::Reads => StoreError::Unavailable(why),
+        Effect::Writes => StoreError::Unknown(why),
+    };
+    Failure { code: None, error }
+}
+
+/// The server's message with its detail and hint, or that of the client.
+pub(super) fn message(error: &Error) -> String {
+    let Some(db) = error.as_db_error() else {
+        let mut text = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            text = format!("{text}: {source}");
+        }
+        return text;
+    };
+    let mut text = format!("{} ({})", db.message(), db.code().code());
+    for more in [db.detail(), db.hint()].into_iter().flatten() {
+        text = format!("{text}; {more}");
+    }
+    text
+}
+
+/// What an error of the server says about a statement that is a transaction of its own.
+pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreError {
+    let text = code.code();
+    match (&text[..2], text) {
+        // The session was ended from outside, perhaps while it waited for a standby's receipt.
+        (_, "57P01" | "57P02" | "57P05") | ("08", _) => lost(effect, why).error,
+        (_, "25006") => StoreError::Refused(format!(
+            "{why}: this server is a standby, or a read-only one; connect to the primary"
+        )),
+        (_, "42501") => StoreError::Refused(format!("{why}: {}", GRANTS)),
+        (_, "3F000" | "42P01" | "42883" | "42703") => StoreError::Refused(format!(
+            "{why}: the tables of tourbillon are not those that this version of the crate knows"
+        )),
+        // A plan that a migration has made invalid, and statements that a proxy has lost.
+        (_, "0A000" | "26000") => StoreError::Unavailable(why),
+        ("40" | "53" | "55" | "57" | "58" | "XX", _) => StoreError::Unavailable(why),
+        _ => StoreError::Refused(why),
+    }
+}
+
+pub(super) fn ends_connection(code: &SqlState) -> bool {
+    let text = code.code();
+    matches!(&text[..2], "08" | "XX" | "58")
+        || matches!(
+            text,
+            "57P01" | "57P02" | "57P03" | "57P05" | "0A000" | "26000"
+        )
+}
+
+/// What an error of a connection attempt says.
+pub(super) fn not_connected(error: &Error) -> StoreError {
+    let why = message(error);
+    match error.code().map(|code| &code.code()[..2]) {
+        // Wrong user or password, no such database, no right to connect.
+        Some("28" | "3D" | "42" | "22") => StoreError::Refused(why),
+        _ => StoreError::Unavailable(why),
+    }
+}

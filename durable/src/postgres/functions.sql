@@ -1,0 +1,635 @@
+-- What the calls do to a timer. The functions that end in a number belong to the crate: one version
+-- of the crate calls one number, so that two versions can work side by side.
+--
+-- Each function takes the number of its transaction first, then every lock, and reads the clock and
+-- the rows after that. Each of its statements sees what was committed before it began, so rows are
+-- decided by what they are once they are locked, and by the nodes that there are at that moment.
+--
+-- Locks on several rows are taken in the order of queue and key, which is the order of the arrays,
+-- and rows that are locked by others are passed over. The settings keep the planner from reading a
+-- table as a whole when its statistics are not there yet.
+
+-- Actions: 0 schedule, 1 schedule if absent, 2 reschedule, 3 cancel.
+-- Answers: 0 scheduled, 1 exists, 2 moved, 3 cancelled, 4 running, 5 not found, 6 locked by others.
+create function tourbillon.write_1(
+  p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
+  p_payload jsonb[], p_wait boolean, p_notify boolean
+) returns table (
+  n bigint, answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
+  v_now timestamptz;
+  v_locked boolean[];
+  v_gen bigint[];
+  v_ring text;
+begin
+  -- Before the clock is read: marks rely on it. See `Horizon`.
+  perform pg_current_xact_id();
+  if p_wait then
+    select array_agg(l.locked order by u.n) into v_locked
+    from unnest(p_queue, p_key) with ordinality u(queue, key, n)
+    left join lateral (
+      select true as locked from tourbillon.timer t
+      where t.queue = u.queue and t.key = u.key for update
+    ) l on true;
+  else
+    select array_agg(l.locked order by u.n) into v_locked
+    from unnest(p_queue, p_key) with ordinality u(queue, key, n)
+    left join lateral (
+      select true as locked from tourbillon.timer t
+      where t.queue = u.queue and t.key = u.key for update skip locked
+    ) l on true;
+  end if;
+  v_now := clock_timestamp();
+  select array_agg(case when u.action <= 1 then nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint end order by u.n)
+  into v_gen from unnest(p_action) with ordinality u(action, n);
+
+  insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
+  select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, u.gen, u.payload
+  from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_gen, v_locked)
+    with ordinality u(queue, key, action, delay, at, payload, gen, locked, n)
+  cross join lateral (
+    select least(v_end, case when u.at is null then (v_now at time zone 'UTC' + u.delay) at time zone 'UTC'
+      else greatest(u.at, v_now) end) as due
+  ) w
+  where u.action <= 1 and u.locked is null
+    -- Without this the insert would wait for whoever changes the row.
+    and not exists (select from tourbillon.timer t where t.queue = u.queue and t.key = u.key)
+  order by u.n
+  on conflict do nothing;
+
+  return query
+  with old as materialized (
+    select u.n, u.queue, u.key, u.action, u.payload as new_payload, u.gen as new_gen, w.due as new_due,
+      t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.next_due,
+      s.standing,
+      -- A gone node has left a successor, which takes its place now.
+      s.standing = 'free' and t.next_due is not null as promoted,
+      case when s.standing = 'free' and t.next_due is not null then greatest(t.next_due, v_now) else t.due end as free_due
+    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_gen, v_locked)
+      with ordinality u(queue, key, action, delay, at, payload, gen, locked, n)
+    cross join lateral (
+      select least(v_end, case when u.at is null then (v_now at time zone 'UTC' + u.delay) at time zone 'UTC'
+        else greatest(u.at, v_now) end) as due
+    ) w
+    left join lateral (
+      select t.shard, t.due, t.gen, t.attempt, t.claimed, t.cancelled, t.next_due,
+        t.claim is not null and exists (
+          select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live
+      from tourbillon.timer t where t.queue = u.queue and t.key = u.key
+    ) t on true
+    cross join lateral (
+      select case
+        when u.locked is null and t.gen = u.gen then 'new'
+        when u.locked is null and (t.gen is not null or u.action <= 1) then 'locked'
+        when t.gen is null then 'none'
+        when t.live then 'held'
+        when t.cancelled then 'ended'
+        else 'free' end as standing
+    ) s
+  ), decided as materialized (
+    select o.n, o.queue, o.key, o.action, o.new_payload, o.new_gen, o.new_due, o.shard, o.due, o.attempt, o.claimed,
+      o.next_due, o.standing, o.promoted, o.free_due,
+      case
+        when o.standing in ('new', 'locked', 'none') then 'keep'
+        when o.standing = 'ended' then case when o.action <= 1 then 'fresh' else 'delete' end
+        when o.standing = 'free' then case o.action
+          when 0 then 'fresh'
+          when 1 then case when o.promoted then 'promote' else 'keep' end
+          when 2 then 'move'
+          else 'delete' end
+        else case o.action
+          when 0 then 'follow'
+          when 1 then 'keep'
+          when 2 then case when o.next_due is null then 'keep' else 'move next' end
+          else case when o.cancelled then 'keep' else 'mark' end end
+      end as change
+    from old o
+  ), changed as (
+    update tourbillon.timer t set
+      due = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then d.free_due else t.due end,
+      planned = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then t.next_due else t.planned end,
+      gen = case when d.change = 'fresh' then d.new_gen when d.promoted then t.next_gen else t.gen end,
+      attempt = case when d.change = 'fresh' or d.promoted then 0 else t.attempt end,
+      fails = case when d.change in ('fresh', 'move', 'promote') then 0 else t.fails end,
+      crashes = case when d.change in ('fresh', 'move', 'promote') then 0 else t.crashes end,
+      claim = case when d.change in ('fresh', 'move', 'promote') then null else t.claim end,
+      claimed = case when d.change in ('fresh', 'move', 'promote') then null else t.claimed end,
+      cancelled = d.change = 'mark',
+      payload = case when d.change = 'fresh' then d.new_payload when d.promoted then t.next_payload else t.payload end,
+      next_due = case when d.change in ('follow', 'move next') then d.new_due end,
+      next_gen = case d.change when 'follow' then d.new_gen when 'move next' then t.next_gen end,
+      next_payload = case d.change when 'follow' then d.new_payload when 'move next' then t.next_payload end
+    from decided d
+    where t.queue = d.queue and t.key = d.key
+      and d.change in ('fresh', 'move', 'promote', 'follow', 'move next', 'mark')
+  ), deleted as (
+    delete from tourbillon.timer t using decided d
+    where t.queue = d.queue and t.key = d.key and d.change = 'delete'
+  )
+  select d.n,
+    (case
+      when d.standing = 'locked' then 6
+      when d.action = 0 then 0
+      when d.action = 1 then case when d.standing in ('new', 'ended') then 0 else 1 end
+      when d.standing in ('none', 'ended') then 5
+      when d.action = 2 then case when d.standing = 'held' and d.next_due is null then 4 else 2 end
+      when d.standing = 'held' then 4
+      else 3 end)::smallint,
+    -- The new due time; of a timer that is left or cancelled, its own.
+    case
+      when d.action = 0 or d.action = 1 and d.standing in ('new', 'ended') or d.action = 2 then d.new_due
+      when d.standing = 'free' then d.free_due
+      else d.due end,
+    -- The due time before; of a run, since when it has been claimed.
+    case
+      when d.standing = 'held' and (d.action = 3 or d.action = 2 and d.next_due is null) then d.claimed
+      when d.standing = 'held' and d.action in (0, 2) then d.next_due
+      when d.standing = 'free' and d.action in (0, 2) then d.free_due end,
+    coalesce(d.shard, (hashtextextended(d.key, 0) & 63)::smallint),
+    d.standing = 'held',
+    d.attempt
+  from decided d;
+
+  if p_notify then
+    for v_ring in
+      select distinct u.queue from unnest(p_queue, p_action, p_delay, p_at) u(queue, action, delay, at)
+      where u.action <= 2 and (u.delay < interval '2 s' or u.at < v_now + interval '2 s')
+    loop
+      perform pg_notify('tourbillon', v_ring);
+    end loop;
+  end if;
+end
+$$;
+
+-- One call, which waits for whoever holds the row.
+create function tourbillon.write_one_1(
+  p_queue text, p_key text, p_action smallint, p_delay interval, p_at timestamptz, p_payload jsonb, p_notify boolean
+) returns table (
+  answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  loop
+    select w.answer, w.due, w.other, w.shard, w.running, w.attempt
+    into write_one_1.answer, write_one_1.due, write_one_1.other, write_one_1.shard, write_one_1.running, write_one_1.attempt
+    from tourbillon.write_1(array[p_queue], array[p_key], array[p_action], array[p_delay], array[p_at],
+      array[p_payload], true, p_notify) w;
+    -- Another transaction has inserted the row, or deleted it, between the lock and the insert.
+    exit when write_one_1.answer <> 6;
+  end loop;
+  return next;
+end
+$$;
+
+-- Why these payloads can't be stored, or null.
+create function tourbillon.payload_errors_1(p_payload text[]) returns text[]
+language plpgsql stable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_errors text[] := '{}';
+  v_payload text;
+  v_error text;
+  v_detail text;
+begin
+  foreach v_payload in array p_payload loop
+    begin
+      perform v_payload::jsonb;
+      v_errors := array_append(v_errors, null);
+    exception when others then
+      get stacked diagnostics v_error = message_text, v_detail = pg_exception_detail;
+      v_errors := array_append(v_errors, concat_ws(': ', v_error, nullif(v_detail, '')));
+    end;
+  end loop;
+  return v_errors;
+end
+$$;
+
+-- Kinds of rows: 0 the node (gone: n = 1), 1 a run (n: which of p_queue), 2 an adopted run (n: which of
+-- p_adopt_queue), 3 a dead letter was written.
+create function tourbillon.claim_1(
+  p_epoch bigint, p_deadline timestamptz, p_queue text[], p_key text[], p_crash_limit int[],
+  p_adopt_queue text[], p_adopt_key text[], p_adopt_gen bigint[], p_adopt_attempt int[]
+) returns table (
+  kind smallint, n bigint, at timestamptz, number bigint, gen bigint, attempt int, due timestamptz,
+  planned timestamptz, fails int, crashes int, payload text
+)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_number bigint;
+  v_now timestamptz;
+  v_locked boolean[];
+  v_live boolean;
+begin
+  v_number := pg_current_xact_id()::text::bigint;
+  select array_agg(l.locked order by u.n) into v_locked
+  from unnest(p_queue, p_key) with ordinality u(queue, key, n)
+  left join lateral (
+    select true as locked from tourbillon.timer t
+    where t.queue = u.queue and t.key = u.key for update skip locked
+  ) l on true;
+  v_now := clock_timestamp();
+  v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
+  return query select 0::smallint, (not v_live)::int::bigint, v_now, v_number, null::bigint, null::int,
+    null::timestamptz, null::timestamptz, null::int, null::int, null::text;
+  if not v_live or v_now >= p_deadline then
+    return;
+  end if;
+
+  return query
+  with old as materialized (
+    select u.n, u.queue, u.key, t.claim is not null as crashed, t.cancelled,
+      t.claim is not null and t.next_due is not null as promoted, u.crash_limit,
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due, t.next_gen, t.next_payload
+    from unnest(p_queue, p_key, p_crash_limit, v_locked) with ordinality u(queue, key, crash_limit, locked, n)
+    cross join lateral (
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.payload,
+        t.next_due, t.next_gen, t.next_payload
+      from tourbillon.timer t where t.queue = u.queue and t.key = u.key
+        and (t.claim is null or not exists (
+          select from tourbillon.node d where d.epoch = t.claim and d.gone is null))
+    ) t
+    where u.locked and not exists (select from tourbillon.queue q where q.name = u.queue and q.paused)
+  ), standing as materialized (
+    select o.n, o.queue, o.key, o.crashed, o.cancelled, o.crash_limit,
+      case when o.promoted then greatest(o.next_due, v_now) else o.due end as due,
+      case when o.promoted then o.next_due else o.planned end as planned,
+      case when o.promoted then o.next_gen else o.gen end as gen,
+      case when o.promoted then 0 else o.attempt end as attempt,
+      case when o.promoted then 0 else o.fails end as fails,
+      case when o.promoted then 0 when o.crashed then o.crashes + 1 else o.crashes end as crashes,
+      case when o.promoted then o.next_payload else o.payload end as payload,
+      o.crashed and not o.promoted as counted
+    from old o
+  ), decided as materialized (
+    select s.n, s.queue, s.key, s.due, s.planned, s.gen, s.attempt, s.fails, s.crashes, s.payload,
+      case
+        when s.crashed and s.cancelled then 'delete'
+        when s.counted and s.crashes >= s.crash_limit then 'bury'
+        when s.due <= v_now then 'run'
+        when s.crashed then 'free'
+        else 'keep' end as change
+    from standing s
+  ), changed as (
+    update tourbillon.timer t set
+      due = d.due, planned = d.planned, gen = d.gen,
+      attempt = case d.change when 'run' then d.attempt + 1 else d.attempt end,
+      fails = d.fails, crashes = d.crashes,
+      claim = case d.change when 'run' then p_epoch end,
+      claimed = case d.change when 'run' then v_now end,
+      cancelled = false, payload = d.payload, next_due = null, next_gen = null, next_payload = null
+    from decided d
+    where t.queue = d.queue and t.key = d.key and d.change in ('run', 'free')
+  ), deleted as (
+    delete from tourbillon.timer t using decided d
+    where t.queue = d.queue and t.key = d.key and d.change in ('delete', 'bury')
+  ), buried as (
+    insert into tourbillon.dead (queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+    select d.queue, d.key, d.gen, d.planned, v_now, d.attempt, d.fails, d.crashes,
+      format('the process that ran it ended %s times during the run', d.crashes), d.payload
+    from decided d where d.change = 'bury'
+  )
+  select case d.change when 'run' then 1::smallint else 3::smallint end, d.n, v_now, v_number, d.gen, d.attempt + 1,
+    d.due, d.planned, d.fails, d.crashes, case d.change when 'run' then d.payload::text end
+  from decided d where d.change in ('run', 'bury');
+
+  return query
+  select 2::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text
+  from unnest(p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) with ordinality u(queue, key, gen, attempt, n)
+  cross join lateral (
+    select t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload
+    from tourbillon.timer t
+    where t.queue = u.queue and t.key = u.key and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt
+  ) t;
+end
+$$;
+
+-- Outcomes: 0 done, 1 again, 2 retry, 3 dead, 4 give back.
+-- Answers: 0 ended, 1 waits, 2 buried, 3 fenced, 4 locked by others.
+create function tourbillon.settle_1(
+  p_epoch bigint, p_queue text[], p_key text[], p_gen bigint[], p_attempt int[], p_outcome smallint[],
+  p_delay interval[], p_error text[], p_wait boolean
+) returns table (n bigint, answer smallint)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
+  v_now timestamptz;
+  v_locked boolean[];
+  v_live boolean;
+begin
+  perform pg_current_xact_id();
+  if p_wait then
+    select array_agg(l.locked order by u.n) into v_locked
+    from unnest(p_queue, p_key) with ordinality u(queue, key, n)
+    left join lateral (
+      select true as locked from tourbillon.timer t
+      where t.queue = u.queue and t.key = u.key for update
+    ) l on true;
+  else
+    select array_agg(l.locked order by u.n) into v_locked
+    from unnest(p_queue, p_key) with ordinality u(queue, key, n)
+    left join lateral (
+      select true as locked from tourbillon.timer t
+      where t.queue = u.queue and t.key = u.key for update skip locked
+    ) l on true;
+  end if;
+  v_now := clock_timestamp();
+  v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
+
+  return query
+  with old as materialized (
+    select u.n, u.queue, u.key, u.outcome, u.error,
+      least(v_end, (v_now at time zone 'UTC' + u.delay) at time zone 'UTC') as later,
+      t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due,
+      case
+        when not v_live or t.gen is null then 'fenced'
+        when u.locked is null then 'locked'
+        when t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt then case
+          when t.next_due is not null then 'promote'
+          when t.cancelled or u.outcome = 0 then 'delete'
+          when u.outcome = 1 then 'again'
+          when u.outcome = 2 then 'retry'
+          when u.outcome = 3 then 'bury'
+          else 'give back' end
+        else 'fenced' end as change,
+      case when t.next_due is null and not t.cancelled and u.outcome = 1
+        then nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint end as new_gen
+    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error, v_locked)
+      with ordinality u(queue, key, gen, attempt, outcome, delay, error, locked, n)
+    left join lateral (
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.payload, t.next_due
+      from tourbillon.timer t where t.queue = u.queue and t.key = u.key
+    ) t on true
+  ), changed as (
+    update tourbillon.timer t set
+      due = case o.change when 'promote' then greatest(t.next_due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
+      planned = case o.change when 'promote' then t.next_due when 'again' then o.later else t.planned end,
+      gen = case o.change when 'promote' then t.next_gen when 'again' then o.new_gen else t.gen end,
+      attempt = case when o.change in ('promote', 'again') then 0 else t.attempt end,
+      fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
+      crashes = case when o.change in ('promote', 'again') then 0 else t.crashes end,
+      claim = null, claimed = null, cancelled = false,
+      payload = case o.change when 'promote' then t.next_payload else t.payload end,
+      next_due = null, next_gen = null, next_payload = null
+    from old o
+    where t.queue = o.queue and t.key = o.key and o.change in ('promote', 'again', 'retry', 'give back')
+  ), deleted as (
+    delete from tourbillon.timer t using old o
+    where t.queue = o.queue and t.key = o.key and o.change in ('delete', 'bury')
+  ), buried as (
+    insert into tourbillon.dead (queue, key, gen, planned, at, attempt, fails, crashes, error, payload)
+    select o.queue, o.key, o.gen, o.planned, v_now, o.attempt, o.fails + 1, o.crashes, coalesce(o.error, ''), o.payload
+    from old o where o.change = 'bury'
+  )
+  select o.n, (case
+    when o.change in ('promote', 'delete') then 0
+    when o.change in ('again', 'retry', 'give back') then 1
+    when o.change = 'bury' then 2
+    when o.change = 'fenced' then 3
+    else 4 end)::smallint
+  from old o;
+end
+$$;
+
+-- Answers: 0 revived, 1 exists, 2 not found.
+create function tourbillon.revive_1(p_id bigint, p_notify boolean)
+returns table (answer smallint, queue text, key text)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  v_queue text;
+  v_key text;
+  v_payload jsonb;
+  v_answer smallint;
+begin
+  select d.queue, d.key, d.payload into v_queue, v_key, v_payload
+  from tourbillon.dead d where d.id = p_id for update;
+  if not found then
+    return query select 2::smallint, null::text, null::text;
+    return;
+  end if;
+  select w.answer into v_answer
+  from tourbillon.write_one_1(v_queue, v_key, 1::smallint, interval '0', null, v_payload, p_notify) w;
+  if v_answer = 0 then
+    delete from tourbillon.dead d where d.id = p_id;
+  end if;
+  return query select v_answer, v_queue, v_key;
+end
+$$;
+
+-- Whether another node was declared gone. Both rows are locked in one order, so that two nodes that
+-- declare each other gone wait for each other once, and one of them fails.
+create function tourbillon.declare_gone_1(p_asking bigint, p_epoch bigint, p_beat bigint) returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform from tourbillon.node d where d.epoch in (p_asking, p_epoch) order by d.epoch for update;
+  update tourbillon.node d set gone = clock_timestamp()
+  where d.epoch = p_epoch and d.epoch <> p_asking and d.beat = p_beat and d.gone is null
+    and exists (select from tourbillon.node a where a.epoch = p_asking and a.gone is null);
+  return found;
+end
+$$;
+
+-- === for users ===
+
+create function tourbillon.check_1(p_queue text, p_key text) returns void
+language plpgsql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_queue is null or octet_length(p_queue) not between 1 and 64 then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: a queue has 1 to 64 bytes, not %s', coalesce(octet_length(p_queue)::text, 'null'));
+  end if;
+  if p_key is null or octet_length(p_key) not between 1 and 512 then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: a key has 1 to 512 bytes, not %s', coalesce(octet_length(p_key)::text, 'null'));
+  end if;
+end
+$$;
+
+create function tourbillon.check_delay_1(p_delay interval) returns void
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_delay is null or not isfinite(p_delay) then
+    raise exception using errcode = 'invalid_parameter_value', message =
+      'tourbillon: a delay must be finite and not null';
+  end if;
+  if extract(year from p_delay) <> 0 or extract(month from p_delay) <> 0 then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: the length of a month depends on the date, so %s is no delay', p_delay),
+      hint = 'Use days, which have 24 hours here, or pass a timestamptz.';
+  end if;
+  if p_delay < interval '0' then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: the delay %s is negative', p_delay);
+  end if;
+  if p_delay > interval '2900000 days' then
+    raise exception using errcode = 'datetime_field_overflow', message = format(
+      'tourbillon: the delay %s ends after the year 9999', p_delay);
+  end if;
+end
+$$;
+
+create function tourbillon.check_at_1(p_at timestamptz) returns void
+language plpgsql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_at is null or not isfinite(p_at) then
+    raise exception using errcode = 'invalid_parameter_value', message =
+      'tourbillon: a due time must be finite and not null';
+  end if;
+  if p_at > '9999-12-31 23:59:59.999999+00' then
+    raise exception using errcode = 'datetime_field_overflow', message = format(
+      'tourbillon: the due time %s lies after the year 9999', p_at);
+  end if;
+end
+$$;
+
+create function tourbillon.check_payload_1(p_payload jsonb) returns void
+language plpgsql immutable security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_payload is null then
+    raise exception using errcode = 'null_value_not_allowed', message =
+      'tourbillon: a payload must not be null', hint = 'For no payload, pass the JSON value ''null''.';
+  end if;
+  if octet_length(p_payload::text) > 65536 then
+    raise exception using errcode = 'invalid_parameter_value', message = format(
+      'tourbillon: a payload has at most 65536 bytes as text, not %s', octet_length(p_payload::text));
+  end if;
+  if jsonb_path_exists(p_payload, '$.**{127}') then
+    raise exception using errcode = 'invalid_parameter_value', message =
+      'tourbillon: a payload is nested at most 127 levels deep';
+  end if;
+end
+$$;
+
+create function tourbillon.rings_1() returns boolean
+language sql stable security invoker
+as $$ select coalesce(pg_catalog.current_setting('tourbillon.notify', true), 'off') = 'on' $$;
+
+-- Schedules the timer of a queue and key, and replaces one that is there. A day has 24 hours.
+create function tourbillon.schedule(queue text, key text, delay interval, payload jsonb)
+returns table (due timestamptz, replaced timestamptz, running boolean)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4);
+  return query select w.due, w.other, w.running
+  from tourbillon.write_one_1($1, $2, 0::smallint, $3, null, $4, tourbillon.rings_1()) w;
+end
+$$;
+
+-- The same for a point in time. One that has passed is due at once.
+create function tourbillon.schedule(queue text, key text, at timestamptz, payload jsonb)
+returns table (due timestamptz, replaced timestamptz, running boolean)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4);
+  return query select w.due, w.other, w.running
+  from tourbillon.write_one_1($1, $2, 0::smallint, null, $3, $4, tourbillon.rings_1()) w;
+end
+$$;
+
+-- Moves a timer. The result is 'moved', 'running' or 'not found'.
+create function tourbillon.reschedule(queue text, key text, delay interval)
+returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3);
+  return query select
+    case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
+    case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
+    case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
+  from tourbillon.write_one_1($1, $2, 2::smallint, $3, null, null, tourbillon.rings_1()) w;
+end
+$$;
+
+-- The same for a point in time. One that has passed is due at once.
+create function tourbillon.reschedule(queue text, key text, at timestamptz)
+returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3);
+  return query select
+    case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
+    case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
+    case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
+  from tourbillon.write_one_1($1, $2, 2::smallint, null, $3, null, tourbillon.rings_1()) w;
+end
+$$;
+
+-- Cancels a timer. The result is 'cancelled': it never starts; 'running': no other run follows; or
+-- 'not found'.
+create function tourbillon.cancel(queue text, key text)
+returns table (result text, due timestamptz, attempt int, since timestamptz)
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform tourbillon.check_1($1, $2);
+  return query select
+    case w.answer when 3 then 'cancelled' when 4 then 'running' else 'not found' end,
+    case w.answer when 3 then w.due end, case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
+  from tourbillon.write_one_1($1, $2, 3::smallint, null, null, null, false) w;
+end
+$$;
+
+-- Ends a run within the transaction that has its effect. False: the run is no longer that of the
+-- node, and the transaction must be rolled back.
+create function tourbillon.complete(queue text, key text, generation bigint, epoch bigint, attempt int)
+returns boolean
+language plpgsql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_answer smallint;
+begin
+  select s.answer into v_answer
+  from tourbillon.settle_1($4, array[$1], array[$2], array[$3], array[$5], array[0::smallint],
+    array[interval '0'], array[null::text], true) s;
+  return v_answer = 0;
+end
+$$;

@@ -1,0 +1,275 @@
+//! One connection to a server: blocking calls with time limits, reconnects, and errors of the server
+//! as those of a store.
+//!
+//! The client is an asynchronous one, driven by a runtime of the connection's own on the thread that
+//! makes the call. So a call can end when the server does not answer any more. It must not be made on
+//! a thread of another runtime.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+
+use crate::postgres::failure::{
+    Effect, Failure, ends_connection, lost, message, not_connected, refusal,
+};
+use crate::postgres::schema;
+use crate::store::StoreError;
+use crate::sync::Arc;
+
+/// What all connections of a store have in common.
+pub(super) struct Settings {
+    pub(super) config: Config,
+    /// The server ends a statement that takes longer.
+    pub(super) statement_limit: Duration,
+    /// The server ends a statement that waits longer for a lock.
+    pub(super) lock_limit: Duration,
+    /// The limit of the calls that read a whole table.
+    pub(super) scan_limit: Duration,
+    /// Whether timers that are due soon are announced by `NOTIFY`.
+    pub(super) notify: bool,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the configuration's password.
+        f.debug_struct("Settings")
+            .field("hosts", &self.config.get_hosts())
+            .field("database", &self.config.get_dbname())
+            .field("statement_limit", &self.statement_limit)
+            .field("lock_limit", &self.lock_limit)
+            .field("scan_limit", &self.scan_limit)
+            .field("notify", &self.notify)
+            .finish()
+    }
+}
+
+/// How long the answer may take beyond the limit of the server, before the connection is given up.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often a statement is sent again that the server has ended in favour of another one.
+const TRIES: usize = 5;
+
+/// A connection, which is opened when it is used and again after it was lost.
+pub(super) struct Link {
+    settings: Arc<Settings>,
+    open: Option<Open>,
+    // Dropped last: the connection's task runs on it.
+    runtime: Runtime,
+}
+
+struct Open {
+    client: Client,
+    statements: HashMap<&'static str, Statement>,
+}
+
+impl Link {
+    /// Connects, and checks the server and the tables. They are created if there are none.
+    pub(super) fn connect(settings: Arc<Settings>) -> Result<Self, StoreError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| {
+            StoreError::Unavailable(format!("no runtime for a connection: {error}"))
+        })?;
+        let mut link = Link {
+            settings,
+            open: None,
+            runtime,
+        };
+        link.reopen()?;
+        Ok(link)
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Runs a statement, whose rows are few.
+    pub(super) fn query(
+        &mut self,
+        effect: Effect,
+        sql: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let limit = self.settings.statement_limit;
+        let mut tries = 1;
+        loop {
+            let result = self.query_once(effect, sql, values, limit);
+            match result {
+                Err(failure) if failure.is_conflict() && tries < TRIES => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Runs a statement that reads a whole table.
+    pub(super) fn scan(
+        &mut self,
+        effect: Effect,
+        sql: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let limit = self.settings.scan_limit;
+        self.batch(&format!(
+            "set statement_timeout = {}; set enable_seqscan = on; set enable_hashjoin = on",
+            limit.as_millis()
+        ))?;
+        let rows = self.query_once(effect, sql, values, limit);
+        let settings = session(&self.settings);
+        self.batch(&settings)?;
+        rows
+    }
+
+    /// Runs statements without values.
+    pub(super) fn batch(&mut self, sql: &str) -> Result<(), Failure> {
+        let limit = self.settings.statement_limit + GRACE;
+        self.ready()?;
+        let client = &self.open()?.client;
+        let work = async { tokio::time::timeout(limit, client.batch_execute(sql)).await };
+        let result = self.runtime.block_on(work);
+        self.ended(Effect::Writes, result)
+    }
+
+    fn query_once(
+        &mut self,
+        effect: Effect,
+        sql: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+        limit: Duration,
+    ) -> Result<Vec<Row>, Failure> {
+        self.ready()?;
+        let open = self.open()?;
+        let known = open.statements.get(sql).cloned();
+        let client = &open.client;
+        let work = async {
+            let statement = match known {
+                Some(statement) => statement,
+                None => client.prepare(sql).await?,
+            };
+            let rows = client.query(&statement, values).await?;
+            Ok::<_, Error>((statement, rows))
+        };
+        let limited = async { tokio::time::timeout(limit + GRACE, work).await };
+        let result = self.runtime.block_on(limited);
+        let (statement, rows) = self.ended(effect, result)?;
+        if let Some(open) = &mut self.open {
+            open.statements.insert(sql, statement);
+        }
+        Ok(rows)
+    }
+
+    /// Opens the connection again if it has ended while nobody used it.
+    fn ready(&mut self) -> Result<(), Failure> {
+        // The connection's task notices its end here, before anything is sent.
+        self.runtime.block_on(async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        });
+        match &self.open {
+            Some(open) if !open.client.is_closed() => Ok(()),
+            _ => self.reopen().map_err(|error| Failure { code: None, error }),
+        }
+    }
+
+    fn open(&self) -> Result<&Open, Failure> {
+        self.open.as_ref().ok_or_else(|| Failure {
+            code: None,
+            error: StoreError::Unavailable("the connection has ended".to_owned()),
+        })
+    }
+
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.open = None;
+        let settings = Arc::clone(&self.settings);
+        let connect = async {
+            let (client, connection) = settings.config.connect(NoTls).await?;
+            // It ends with the client, or with the runtime.
+            tokio::spawn(async move {
+                let _ = connection.await;
+            });
+            client.batch_execute(&session(&settings)).await?;
+            Ok::<_, Error>(client)
+        };
+        let limit = settings.statement_limit + GRACE;
+        let limited = async { tokio::time::timeout(limit, connect).await };
+        let client = match self.runtime.block_on(limited) {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(not_connected(&error)),
+            Err(_) => {
+                let why = format!("no connection within {limit:?}");
+                return Err(StoreError::Unavailable(why));
+            }
+        };
+        let limited = async { tokio::time::timeout(schema::LIMIT, schema::check(&client)).await };
+        match self.runtime.block_on(limited) {
+            Ok(checked) => checked?,
+            Err(_) => {
+                let why = format!("the tables could not be checked within {:?}", schema::LIMIT);
+                return Err(StoreError::Unavailable(why));
+            }
+        }
+        self.open = Some(Open {
+            client,
+            statements: HashMap::new(),
+        });
+        Ok(())
+    }
+
+    /// Sorts out how a call has ended, and gives up a connection that is of no more use.
+    fn ended<T>(
+        &mut self,
+        effect: Effect,
+        result: Result<Result<T, Error>, tokio::time::error::Elapsed>,
+    ) -> Result<T, Failure> {
+        let error = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                self.open = None;
+                let why = "no answer within the time limit".to_owned();
+                return Err(lost(effect, why));
+            }
+        };
+        let Some(code) = error.code().cloned() else {
+            self.open = None;
+            return Err(lost(effect, message(&error)));
+        };
+        let error = refusal(effect, &code, message(&error));
+        if error.may_pass() && ends_connection(&code) {
+            self.open = None;
+        }
+        Err(Failure {
+            code: Some(code),
+            error,
+        })
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("settings", &self.settings)
+            .field("open", &self.open.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a session. Every statement of the crate goes by an index, so the planner is kept
+/// from reading tables as a whole while it has no statistics.
+fn session(settings: &Settings) -> String {
+    format!(
+        "set statement_timeout = {}; set lock_timeout = {}; \
+         set idle_in_transaction_session_timeout = {}; \
+         set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; \
+         set default_transaction_deferrable = off; set timezone = 'UTC'; set search_path = pg_catalog, pg_temp; \
+         set client_min_messages = warning; set jit = off; set plan_cache_mode = force_generic_plan; \
+         set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; \
+         set enable_mergejoin = off; set max_parallel_workers_per_gather = 0",
+        settings.statement_limit.as_millis(),
+        settings.lock_limit.as_millis(),
+        settings.statement_limit.as_millis(),
+    )
+}

@@ -1,0 +1,260 @@
+//! Timers in a PostgreSQL database.
+
+mod calls;
+mod failure;
+mod link;
+mod schema;
+mod transaction;
+mod wire;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
+
+use crate::postgres::calls::PostgresConnection;
+use crate::postgres::link::{Link, Settings};
+use crate::store::{Connection, Store, StoreError};
+use crate::sync::{Arc, thread};
+
+/// A store in a PostgreSQL database, version 13 or newer, which many machines share.
+///
+/// Its tables and functions are in the schema `tourbillon`. The first connection makes them. Where
+/// programs may not make tables, somebody who may runs [`Postgres::SCHEMA`] once.
+///
+/// # Schedule from other programs
+///
+/// Whatever speaks SQL schedules, moves and cancels timers by functions, in its own transactions:
+///
+/// ```sql
+/// select * from tourbillon.schedule('pay-by', 'order:7', interval '15 min', '{"order":7}');
+/// select * from tourbillon.schedule('pay-by', 'order:7', timestamptz '2030-01-01 09:00+01', '{"order":7}');
+/// select * from tourbillon.reschedule('pay-by', 'order:7', interval '30 min');
+/// select * from tourbillon.cancel('pay-by', 'order:7');
+/// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
+/// ```
+///
+/// An interval must not have months, whose length depends on the date. A day has 24 hours. In a
+/// transaction with the isolation `repeatable read` or `serializable` the functions see the timers as of
+/// the transaction's snapshot: a timer that was scheduled later is not found.
+///
+/// # Grants
+///
+/// The functions run with the rights of their caller.
+///
+/// | who | needs |
+/// |---|---|
+/// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables; `usage` on all its sequences |
+/// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node`; `usage` on `gen` |
+/// | the first connection | to create a schema in the database |
+///
+/// # Durability
+///
+/// What was accepted is as durable as a commit of the server. With `synchronous_commit = off` a crash
+/// of the server loses the last moments, and so does the promotion of an asynchronous standby: accepted
+/// calls may be missing, and runs that have ended may run again.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tourbillon_durable::Postgres;
+///
+/// let store = Postgres::connect("postgres://app@db.example.com/shop?connect_timeout=5")?;
+/// # Ok::<(), tourbillon_durable::store::StoreError>(())
+/// ```
+#[derive(Clone)]
+pub struct Postgres(Arc<Settings>);
+
+impl Postgres {
+    /// All statements that make the schema, for those who let no program make tables.
+    ///
+    /// Run it once, for instance by `psql --single-transaction`, with a role that may create a schema.
+    pub const SCHEMA: &'static str = schema::ALL;
+
+    /// Opens the store at a URL, or a string of `key=value` pairs, as `psql` takes them. The tables
+    /// are made if there are none.
+    ///
+    /// With several hosts and `target_session_attrs=read-write` each connection finds the primary.
+    /// The connection is not encrypted; `sslmode=require` is refused.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] if the URL can't be read, the server is too old or a standby, the
+    /// role lacks rights, or the tables belong to an incompatible version.
+    /// [`StoreError::Unavailable`] if the server can't be reached.
+    ///
+    /// # Blocking
+    ///
+    /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
+    pub fn connect(url: &str) -> Result<Postgres, StoreError> {
+        Postgres::builder(url)?.connect()
+    }
+
+    /// Returns the options for a store at a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] if the URL can't be read.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// let store = Postgres::builder("host=/run/postgresql user=app dbname=shop")?
+    ///     .statement_limit(Duration::from_secs(10))
+    ///     .connect()?;
+    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// ```
+    pub fn builder(url: &str) -> Result<PostgresBuilder, StoreError> {
+        let mut config = Config::from_str(url).map_err(|error| {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            StoreError::Refused(match source {
+                Some(source) => format!("the URL of the database can't be read: {error}: {source}"),
+                None => format!("the URL of the database can't be read: {error}"),
+            })
+        })?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(StoreError::Refused(
+                "the URL asks for TLS, which this build does not have".to_owned(),
+            ));
+        }
+        // Finds a server that is gone within seconds, also where no answer is awaited.
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(5));
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(10));
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("tourbillon");
+        }
+        Ok(PostgresBuilder {
+            config,
+            statement_limit: Duration::from_secs(5),
+            lock_limit: Duration::from_secs(1),
+            scan_limit: Duration::from_secs(60),
+            notify: false,
+        })
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Postgres").field(&self.0).finish()
+    }
+}
+
+impl Store for Postgres {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        let link = Link::connect(Arc::clone(&self.0))?;
+        Ok(Box::new(PostgresConnection::new(link)))
+    }
+
+    fn writers(&self) -> usize {
+        // The server commits them together. More of them make smaller batches.
+        4
+    }
+}
+
+/// Options of a [`Postgres`].
+pub struct PostgresBuilder {
+    config: Config,
+    statement_limit: Duration,
+    lock_limit: Duration,
+    scan_limit: Duration,
+    notify: bool,
+}
+
+/// The shortest time limit: a limit of zero would be none.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+impl PostgresBuilder {
+    /// Sets how long the server may take for one statement. 5 s by default, at least 10 ms.
+    ///
+    /// Two seconds later the connection is given up. Choose less than the term of the nodes.
+    #[must_use]
+    pub fn statement_limit(mut self, limit: Duration) -> Self {
+        self.statement_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
+    /// at least 10 ms. Calls that travel together do not wait for it.
+    #[must_use]
+    pub fn lock_limit(mut self, limit: Duration) -> Self {
+        self.lock_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets how long the server may take to count all timers. 60 s by default, at least 10 ms.
+    #[must_use]
+    pub fn scan_limit(mut self, limit: Duration) -> Self {
+        self.scan_limit = limit.max(SHORTEST);
+        self
+    }
+
+    /// Sets whether calls announce timers that are due within two seconds by `NOTIFY tourbillon`, with
+    /// the name of the queue. Off by default: it slows down commits, and nodes find timers without it.
+    ///
+    /// The SQL functions do it where the setting `tourbillon.notify` is `on`, for instance by `alter
+    /// database .. set tourbillon.notify = on`.
+    #[must_use]
+    pub fn notify(mut self, notify: bool) -> Self {
+        self.notify = notify;
+        self
+    }
+
+    /// Opens the store, as [`Postgres::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::connect`].
+    ///
+    /// # Blocking
+    ///
+    /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
+    pub fn connect(self) -> Result<Postgres, StoreError> {
+        let settings = Arc::new(Settings {
+            config: self.config,
+            statement_limit: self.statement_limit,
+            lock_limit: self.lock_limit,
+            scan_limit: self.scan_limit,
+            notify: self.notify,
+        });
+        // On a thread of its own, since the caller's may be one of a runtime.
+        let (answer, answered) = oneshot::channel();
+        let opened = Arc::clone(&settings);
+        let open = move || {
+            // Nobody waits any more if the sender fails, which can't be.
+            let _ = answer.send(Link::connect(opened).map(drop));
+        };
+        thread::spawn("connect", open).map_err(|error| {
+            StoreError::Unavailable(format!("a thread could not be started: {error}"))
+        })?;
+        match answered.recv() {
+            Ok(opened) => opened?,
+            Err(_) => {
+                let why = "the thread that connects has ended early".to_owned();
+                return Err(StoreError::Unavailable(why));
+            }
+        }
+        Ok(Postgres(settings))
+    }
+}
+
+impl fmt::Debug for PostgresBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the configuration's password.
+        f.debug_struct("PostgresBuilder")
+            .field("hosts", &self.config.get_hosts())
+            .field("statement_limit", &self.statement_limit)
+            .field("lock_limit", &self.lock_limit)
+            .field("scan_limit", &self.scan_limit)
+            .field("notify", &self.notify)
+            .finish()
+    }
+}

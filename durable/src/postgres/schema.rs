@@ -1,0 +1,196 @@
+//! The tables and functions in the database: made when there are none, and checked by every
+//! connection.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, Error};
+
+use crate::postgres::failure::{Effect, GRANTS, message, refusal};
+use crate::store::StoreError;
+
+/// The version of the tables that this version of the crate makes and knows.
+const VERSION: i32 = 1;
+
+/// The oldest server: it has `pg_current_xact_id`.
+const OLDEST_SERVER: i32 = 130_000;
+
+/// How long a connection may take to make and check the tables.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+const TABLES: &str = include_str!("tables.sql");
+const FUNCTIONS: &str = include_str!("functions.sql");
+
+/// All statements that make version 1, for those who let nobody else make tables.
+pub(super) const ALL: &str = concat!(
+    "create schema tourbillon;\n",
+    include_str!("tables.sql"),
+    include_str!("functions.sql")
+);
+
+/// Checks the server and the tables, and makes them if there are none.
+pub(super) async fn check(client: &Client) -> Result<(), StoreError> {
+    check_server(client).await?;
+    if !exists(client).await? {
+        let made = make(client).await;
+        if made.is_err() {
+            // The transaction may still be open. Whatever this answers, the connection is dropped.
+            let _ = client.batch_execute("rollback").await;
+        }
+        made?;
+    }
+    let row = client
+        .query_one("select version, oldest_ok from tourbillon.meta", &[])
+        .await
+        .map_err(failed)?;
+    check_version(row.get(0), row.get(1))?;
+    check_grants(client).await
+}
+
+async fn check_server(client: &Client) -> Result<(), StoreError> {
+    let asked = "select current_setting('server_version_num')::int, pg_is_in_recovery(), \
+                 current_setting('server_encoding')";
+    let row = client.query_one(asked, &[]).await.map_err(failed)?;
+    let standby: bool = row.get(1);
+    if standby {
+        return Err(StoreError::Refused(
+            "this server is a standby: connect to the primary, for instance by several hosts and \
+             target_session_attrs=read-write in the URL"
+                .to_owned(),
+        ));
+    }
+    check_server_version(row.get(0))?;
+    let encoding: &str = row.get(2);
+    if encoding != "UTF8" {
+        return Err(StoreError::Refused(format!(
+            "the database has the encoding {encoding}, which can't keep all keys: use one with UTF8"
+        )));
+    }
+    Ok(())
+}
+
+fn check_server_version(number: i32) -> Result<(), StoreError> {
+    if number >= OLDEST_SERVER {
+        return Ok(());
+    }
+    let (major, minor) = (number / 10_000, number % 10_000);
+    Err(StoreError::Refused(format!(
+        "the server has the version {major}.{minor}: PostgreSQL {} or newer is needed",
+        OLDEST_SERVER / 10_000
+    )))
+}
+
+fn check_version(version: i32, oldest_ok: i32) -> Result<(), StoreError> {
+    if oldest_ok > VERSION {
+        return Err(StoreError::Refused(format!(
+            "the tables of tourbillon have the version {version} and admit programs that know version \
+             {oldest_ok} or later, and this one knows version {VERSION}: use a newer version of \
+             tourbillon-durable"
+        )));
+    }
+    if version < 1 {
+        return Err(StoreError::Refused(format!(
+            "the tables of tourbillon have the version {version}, which never existed"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether the tables are there.
+async fn exists(client: &Client) -> Result<bool, StoreError> {
+    // Read from the catalog: naming a table needs rights on its schema.
+    let asked = "select has_schema_privilege(n.oid, 'usage'), exists (select from pg_class c \
+                 where c.relnamespace = n.oid and c.relname = 'meta') \
+                 from pg_namespace n where n.nspname = 'tourbillon'";
+    let Some(row) = client.query_opt(asked, &[]).await.map_err(failed)? else {
+        return Ok(false);
+    };
+    let (usable, there): (bool, bool) = (row.get(0), row.get(1));
+    match usable {
+        true => Ok(there),
+        false => Err(StoreError::Refused(format!(
+            "permission denied for the schema tourbillon: {GRANTS}"
+        ))),
+    }
+}
+
+/// Makes the tables. Of several programs that start at one time, one makes them.
+async fn make(client: &Client) -> Result<(), StoreError> {
+    let begin = format!(
+        "begin; set local lock_timeout = '10s'; set local statement_timeout = '{}s'; \
+         select pg_advisory_xact_lock(8389759083399439212)",
+        LIMIT.as_secs()
+    );
+    client.batch_execute(&begin).await.map_err(failed)?;
+    if !exists(client).await? {
+        let asked = "select exists (select from pg_namespace where nspname = 'tourbillon')";
+        let row = client.query_one(asked, &[]).await.map_err(failed)?;
+        let has_schema: bool = row.get(0);
+        if !has_schema {
+            let made = client.batch_execute("create schema tourbillon").await;
+            made.map_err(not_made)?;
+        }
+        client.batch_execute(TABLES).await.map_err(not_made)?;
+        client.batch_execute(FUNCTIONS).await.map_err(not_made)?;
+    }
+    client.batch_execute("commit").await.map_err(failed)
+}
+
+async fn check_grants(client: &Client) -> Result<(), StoreError> {
+    let asked = "select string_agg(g.name || ' on tourbillon.' || g.on_what, ', ') from ( \
+                 select p.name, t.on_what, has_table_privilege('tourbillon.' || t.on_what, p.name) as has \
+                 from unnest(array['timer', 'dead', 'node', 'queue']) t(on_what) \
+                 cross join unnest(array['select', 'insert', 'update', 'delete']) p(name) \
+                 union all select 'usage', 'gen', has_sequence_privilege('tourbillon.gen', 'usage')) g \
+                 where not g.has";
+    let row = client.query_one(asked, &[]).await.map_err(failed)?;
+    let missing: Option<String> = row.get(0);
+    match missing {
+        None => Ok(()),
+        Some(missing) => Err(StoreError::Refused(format!(
+            "the role has no {missing}: {GRANTS}"
+        ))),
+    }
+}
+
+/// An error of the server that says whether the same call may succeed later.
+#[allow(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
+fn failed(error: Error) -> StoreError {
+    match error.code() {
+        Some(code) => refusal(Effect::Reads, code, message(&error)),
+        None => StoreError::Unavailable(message(&error)),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
+fn not_made(error: Error) -> StoreError {
+    match error.code().map(|code| code.code()) {
+        Some("42501") => StoreError::Refused(format!(
+            "{}: the tables of tourbillon are not there, and the role may not make them; connect once \
+             with a role that may create a schema, or run `Postgres::SCHEMA`",
+            message(&error)
+        )),
+        _ => failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_server_is_refused_with_the_version_that_it_has() {
+        assert!(check_server_version(130_000).is_ok());
+        assert!(check_server_version(180_001).is_ok());
+        let refused = check_server_version(120_022).expect_err("version 12 is too old");
+        assert!(refused.to_string().contains("12.22"), "{refused}");
+        assert!(!refused.may_pass());
+    }
+
+    #[test]
+    fn newer_tables_are_used_while_they_admit_this_version() {
+        assert!(check_version(1, 1).is_ok());
+        assert!(check_version(5, 1).is_ok());
+        let refused = check_version(5, 2).expect_err("version 2 is needed");
+        assert!(refused.to_string().contains("newer version"), "{refused}");
+    }
+}

@@ -1,0 +1,75 @@
+-- Timers of tourbillon-durable, version 1 of the schema.
+
+-- The versions of the crate that may use the tables: from oldest_ok to version, and later ones that
+-- know this version.
+create table tourbillon.meta (
+  one boolean primary key default true check (one),
+  version int not null,
+  oldest_ok int not null
+);
+
+-- Generations. A sequence may go back when a standby takes over, so 16 random bits follow its number.
+create sequence tourbillon.gen;
+
+create table tourbillon.node (
+  epoch bigint primary key,
+  name text not null,
+  queues text[] not null,
+  beat bigint not null default 0,
+  joined timestamptz not null default clock_timestamp(),
+  -- Never unset. The row stays until no timer has a claim of this epoch.
+  gone timestamptz
+) with (fillfactor = 50);
+
+create table tourbillon.queue (
+  name text collate "C" primary key,
+  paused boolean not null default false
+);
+
+create table tourbillon.timer (
+  queue text collate "C" not null check (octet_length(queue) between 1 and 64),
+  key text collate "C" not null check (octet_length(key) between 1 and 512),
+  shard smallint not null check (shard between 0 and 63),
+  due timestamptz not null check (isfinite(due)),
+  -- The first due time, before retries.
+  planned timestamptz not null,
+  gen bigint not null,
+  attempt int not null default 0,
+  fails int not null default 0,
+  crashes int not null default 0,
+  -- The node that holds it, live or not, and since when.
+  claim bigint,
+  claimed timestamptz,
+  -- It was cancelled while it was held.
+  cancelled boolean not null default false,
+  payload jsonb not null,
+  -- The timer that takes its place at the end of the run.
+  next_due timestamptz check (isfinite(next_due)),
+  next_gen bigint,
+  next_payload jsonb,
+  primary key (queue, key),
+  check ((claim is null) = (claimed is null)),
+  check ((next_due is null) = (next_payload is null) and (next_due is null) = (next_gen is null)),
+  check (claim is not null or (next_due is null and not cancelled)),
+  check (not (cancelled and next_due is not null))
+) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+
+-- The queue leads: the backlog of one queue does not stand at the head of another one's look.
+create index timer_due on tourbillon.timer (queue, shard, due);
+
+create table tourbillon.dead (
+  id bigint generated always as identity primary key,
+  queue text collate "C" not null,
+  key text collate "C" not null,
+  gen bigint not null,
+  planned timestamptz not null,
+  at timestamptz not null,
+  attempt int not null,
+  fails int not null,
+  crashes int not null,
+  error text not null,
+  payload jsonb not null
+);
+create index dead_queue on tourbillon.dead (queue, id);
+
+insert into tourbillon.meta (version, oldest_ok) values (1, 1);

@@ -1,0 +1,377 @@
+//! A PostgreSQL cluster of a test's own: on a free port of the loopback device, in a folder of its
+//! own, ended with the test whatever happens to that.
+
+#![allow(dead_code, reason = "each test uses a part of the kit")]
+
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tourbillon_durable::Postgres;
+
+/// Making a cluster takes two seconds, on a busy machine ten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The user that owns the cluster where the tests run as root, which PostgreSQL refuses to run as.
+const OWNER: &str = "postgres";
+
+/// One cluster for all tests of a program. It ends with the program.
+static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);
+
+/// A new, empty database of the cluster that the tests of a program share.
+pub(crate) fn database() -> Database {
+    SHARED.database()
+}
+
+/// A database of the shared cluster whose tables are made, and empty. It goes to another test after
+/// this one: to make a database takes a fifth of a second.
+pub(crate) fn lent() -> Lent {
+    let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let database = free.unwrap_or_else(|| {
+        let database = database();
+        Postgres::connect(&database.url()).expect("the tables are made");
+        database
+    });
+    let empty = "truncate tourbillon.timer, tourbillon.dead, tourbillon.node, tourbillon.queue";
+    let emptied = database.client().batch_execute(empty);
+    emptied.expect("nobody uses the tables any more");
+    Lent(Some(database))
+}
+
+static FREE: Mutex<Vec<Database>> = Mutex::new(Vec::new());
+
+/// A database that goes to another test.
+pub(crate) struct Lent(Option<Database>);
+
+impl Deref for Lent {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        self.0.as_ref().expect("it is taken out by the drop alone")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        free.extend(self.0.take());
+    }
+}
+
+/// A database of its own. It stays until the cluster ends.
+pub(crate) struct Database {
+    port: u16,
+    name: String,
+}
+
+impl Database {
+    /// The URL for the owner of the cluster.
+    pub(crate) fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    /// The URL for a role.
+    pub(crate) fn url_of(&self, role: &str) -> String {
+        format!("postgres://{role}@127.0.0.1:{}/{}", self.port, self.name)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What `psql` prints for these statements: rows alone, fields separated by `|`.
+    pub(crate) fn psql(&self, sql: &str) -> Result<String, String> {
+        psql(&self.url(), sql)
+    }
+
+    /// The same for a role.
+    pub(crate) fn psql_as(&self, role: &str, sql: &str) -> Result<String, String> {
+        psql(&self.url_of(role), sql)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) fn client(&self) -> postgres::Client {
+        postgres::Client::connect(&self.url(), postgres::NoTls).expect("the cluster answers")
+    }
+}
+
+fn psql(url: &str, sql: &str) -> Result<String, String> {
+    let mut psql = Command::new(programs().join("psql"));
+    psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
+        .args(["-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose"])
+        .args(["--dbname", url, "--command", sql])
+        .stdin(Stdio::null());
+    let output = psql.output().expect("psql comes with the server");
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stderr)),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end().to_owned()
+}
+
+pub(crate) struct Cluster {
+    port: u16,
+    folder: PathBuf,
+    options: Vec<String>,
+    running: Option<Running>,
+    databases: AtomicU32,
+}
+
+struct Running {
+    server: Child,
+    /// Ends the server when this program is killed and nothing is dropped.
+    reaper: Child,
+}
+
+impl Cluster {
+    /// One that does not wait for the disk.
+    pub(crate) fn start() -> Self {
+        Cluster::with(&[
+            "fsync=off",
+            "full_page_writes=off",
+            "synchronous_commit=off",
+        ])
+    }
+
+    /// One that has written what it has answered, and has it after a crash.
+    pub(crate) fn durable() -> Self {
+        Cluster::with(&[])
+    }
+
+    /// One with settings of its own, as `name=value`.
+    pub(crate) fn with(settings: &[&str]) -> Self {
+        let options: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        for _ in 0..20 {
+            let port = free_port();
+            let folder = env::temp_dir().join(format!("tourbillon-postgres-{port}"));
+            if fs::create_dir(&folder).is_err() {
+                continue;
+            }
+            let mut cluster = Cluster {
+                port,
+                folder,
+                options: options.clone(),
+                running: None,
+                databases: AtomicU32::new(0),
+            };
+            cluster.create();
+            if cluster.launch() {
+                return cluster;
+            }
+        }
+        panic!("no port for a PostgreSQL server was found");
+    }
+
+    /// A new, empty database.
+    pub(crate) fn database(&self) -> Database {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{number}");
+        let database = Database {
+            port: self.port,
+            name: "postgres".to_owned(),
+        };
+        let made = database.psql(&format!("create database {name}"));
+        made.unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
+        Database { name, ..database }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends it as a crash would: nothing is written that was not written before.
+    pub(crate) fn crash(&mut self) {
+        self.running = None;
+    }
+
+    /// Starts it again on the same port, after crashing it if it runs.
+    pub(crate) fn restart(&mut self) {
+        self.crash();
+        assert!(self.launch(), "the server starts again: {}", self.log());
+    }
+
+    /// Starts it again as a standby, of a primary that does not exist.
+    pub(crate) fn stand_by(&mut self) {
+        self.crash();
+        fs::write(self.data().join("standby.signal"), "").expect("a file");
+        self.restart();
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Makes the files of the cluster.
+    fn create(&self) {
+        if is_root() {
+            let status = Command::new("chown").arg(OWNER).arg(&self.folder).status();
+            assert!(status.is_ok_and(|status| status.success()), "chown {OWNER}");
+        }
+        let mut initdb = unprivileged("initdb");
+        initdb
+            .args([
+                "--username",
+                "postgres",
+                "--auth",
+                "trust",
+                "--encoding",
+                "UTF8",
+            ])
+            .args(["--locale", "C", "--no-sync", "--pgdata"])
+            .arg(self.data())
+            .stdin(Stdio::null());
+        let output: Output = initdb.output().expect("initdb comes with the server");
+        let error = text(&output.stderr);
+        assert!(output.status.success(), "initdb: {error}");
+    }
+
+    /// Starts the server and waits until it answers; false if another program has the port.
+    fn launch(&mut self) -> bool {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .expect("a log");
+        let mut server = unprivileged("postgres");
+        server.arg("-D").arg(self.data());
+        let socket = format!("unix_socket_directories={}", self.folder.display());
+        let fixed = [
+            format!("port={}", self.port),
+            "listen_addresses=127.0.0.1".to_owned(),
+            socket,
+            "max_connections=200".to_owned(),
+            "shared_buffers=64MB".to_owned(),
+        ];
+        for setting in fixed.iter().chain(&self.options) {
+            server.args(["-c", setting]);
+        }
+        server
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().expect("a log"))
+            .stdout(log);
+        let server = server.spawn().expect("postgres is there");
+        // A key that interrupts all of the terminal's programs leaves it its work. The server is asked
+        // to end at once first, so that it gives back what it shares with its processes.
+        let work = "trap '' INT HUP TERM; cat >/dev/null; kill -QUIT \"$1\"; \
+                    n=0; while kill -0 \"$1\" 2>/dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n+1)); done; \
+                    kill -9 \"$1\" 2>/dev/null; rm -rf \"$2\"";
+        let reaper = Command::new("sh")
+            .args(["-c", work, "sh"])
+            .arg(server.id().to_string())
+            .arg(&self.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh is in the PATH");
+        let mut running = Running { server, reaper };
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", self.port);
+        let start = Instant::now();
+        loop {
+            if matches!(running.server.try_wait(), Ok(Some(_))) {
+                return false;
+            }
+            // Another test's server would have another folder.
+            let folder = psql(&url, "show data_directory");
+            if folder.is_ok_and(|folder| Path::new(&folder) == self.data()) {
+                self.running = Some(running);
+                return true;
+            }
+            assert!(start.elapsed() < PATIENCE, "no answer: {}", self.log());
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The reaper first: afterwards the number of the server may be another process's.
+        let _ = self.reaper.kill();
+        let _ = self.reaper.wait();
+        let id = self.server.id().to_string();
+        let asked = Command::new("kill").args(["-QUIT", &id]).status();
+        if !asked.is_ok_and(|status| status.success()) {
+            let _ = self.server.kill();
+        }
+        let start = Instant::now();
+        while matches!(self.server.try_wait(), Ok(None)) {
+            if start.elapsed() > Duration::from_secs(10) {
+                let _ = self.server.kill();
+            }
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.running = None;
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The folder of the server's programs. The build script of the crate looks at the same places.
+fn programs() -> &'static Path {
+    static FOUND: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
+        let versions = Path::new("/usr/lib/postgresql").read_dir();
+        let versions = versions.into_iter().flatten().flatten();
+        folders.extend(versions.map(|version| version.path().join("bin")));
+        let is_whole = |folder: &PathBuf| {
+            ["initdb", "postgres", "psql"]
+                .iter()
+                .all(|name| folder.join(name).is_file())
+        };
+        let found = folders.into_iter().find(is_whole);
+        found.expect("the build script has found them")
+    });
+    &FOUND
+}
+
+/// A program of the server, as a user that it accepts.
+fn unprivileged(program: &str) -> Command {
+    let program = programs().join(program);
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", OWNER, "--regid", OWNER, "--clear-groups", "--"])
+        .arg(program)
+        // The folder of the tests may be closed to that user.
+        .current_dir("/");
+    command
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// A port that nobody has, below those that the system gives to connections: it has to be free also
+/// when the server is started again.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 23_000 + (std::process::id() * 37 + number) % 5_000;
+        let port = u16::try_from(port).expect("below 28,000");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Servers that end, restart, hang or refuse.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tourbillon_durable::Postgres;
+use tourbillon_durable::store::{Action, Answer, Call, Connection, Epoch, Store, StoreError, When};
+
+use crate::cluster::{self, Cluster};
+
+fn schedule(connection: &mut dyn Connection, key: &str) -> Result<Answer, StoreError> {
+    let call = Call {
+        queue: "q".into(),
+        key: key.into(),
+        action: Action::Schedule {
+            when: When::In(Duration::from_secs(60)),
+            payload: "1".into(),
+        },
+    };
+    let answers = connection.write(&[call])?;
+    Ok(answers
+        .into_iter()
+        .next()
+        .expect("one answer")
+        .expect("it is accepted"))
+}
+
+fn connect(url: &str) -> (Postgres, Box<dyn Connection>) {
+    let store = Postgres::connect(url).expect("the cluster answers");
+    let connection = store.connect().expect("the cluster answers");
+    (store, connection)
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_connection_that_ended_while_idle_is_opened_again() {
+    let database = cluster::lent();
+    let (_store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+    let ended = format!(
+        "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity \
+         where datname = '{}' and application_name = 'tourbillon'",
+        database.name()
+    );
+    let ended = database.psql(&ended).expect("it may end them");
+    assert!(ended.parse::<u32>().expect("a number") >= 1);
+    schedule(&mut *connection, "b").expect("nothing was sent before the end was seen");
+    assert!(connection.get("q", "b").expect("it reads").is_some());
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_connection_that_ends_during_a_call_is_an_unknown_outcome() {
+    let database = cluster::lent();
+    let (_store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+    // The call waits for the lock of another transaction.
+    let mut client = database.client();
+    let mut transaction = client.transaction().expect("it begins");
+    transaction
+        .execute("update tourbillon.timer set fails = 0", &[])
+        .expect("it is there");
+    let call = thread::spawn(move || {
+        let result = schedule(&mut *connection, "a");
+        (result, connection)
+    });
+    let end = format!(
+        "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity \
+         where datname = '{}' and application_name = 'tourbillon' and wait_event_type = 'Lock'",
+        database.name()
+    );
+    kit::wait::until("the call waits, and is ended", || {
+        database.psql(&end).expect("it may end it") == "1"
+    });
+    let (result, mut connection) = call.join().expect("it does not panic");
+    assert!(matches!(result, Err(StoreError::Unknown(_))), "{result:?}");
+    transaction.rollback().expect("it ends");
+    schedule(&mut *connection, "a").expect("the connection is opened again");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_server_that_crashes_has_what_it_accepted_and_is_found_again() {
+    let mut cluster = Cluster::durable();
+    let database = cluster.database();
+    let (store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+    cluster.crash();
+    let down = schedule(&mut *connection, "b").expect_err("nobody answers");
+    assert!(down.may_pass(), "{down}");
+    assert!(
+        store
+            .connect()
+            .is_err_and(|error| matches!(error, StoreError::Unavailable(_)))
+    );
+    cluster.restart();
+    assert!(connection.get("q", "a").expect("it reads").is_some());
+    schedule(&mut *connection, "c").expect("it is accepted");
+    assert!(connection.get("q", "b").expect("it reads").is_none());
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_server_that_does_not_answer_is_given_up() {
+    // It accepts connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let builder = Postgres::builder(&format!("postgres://x@127.0.0.1:{port}/x")).expect("a URL");
+    let start = Instant::now();
+    let error = builder
+        .statement_limit(Duration::from_millis(50))
+        .connect()
+        .expect_err("nobody answers");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn an_answer_that_never_comes_is_an_unknown_outcome() {
+    let database = cluster::lent();
+    let builder = Postgres::builder(&database.url()).expect("a URL");
+    let store = builder
+        .statement_limit(Duration::from_millis(200))
+        .connect()
+        .expect("the cluster answers");
+    let mut connection = store.connect().expect("the cluster answers");
+    schedule(&mut *connection, "a").expect("it is accepted");
+    let process = format!(
+        "select pid from pg_stat_activity where datname = '{}' and application_name = 'tourbillon'",
+        database.name()
+    );
+    let process = database.psql(&process).expect("it reads");
+    let stopped = Stopped::new(&process);
+    let error = schedule(&mut *connection, "b").expect_err("the process stands still");
+    assert!(matches!(error, StoreError::Unknown(_)), "{error:?}");
+    let answer = schedule(&mut *connection, "c").expect("another process answers");
+    assert!(matches!(answer, Answer::Scheduled { .. }), "{answer:?}");
+    drop(stopped);
+}
+
+/// A process that stands still until this is dropped.
+struct Stopped<'a>(&'a str);
+
+impl<'a> Stopped<'a> {
+    fn new(process: &'a str) -> Self {
+        signal("-STOP", process);
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        signal("-CONT", self.0);
+    }
+}
+
+fn signal(signal: &str, process: &str) {
+    let sent = Command::new("kill").args([signal, process]).status();
+    assert!(
+        sent.is_ok_and(|status| status.success()),
+        "kill {signal} {process}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_server_ends_a_statement_that_takes_too_long() {
+    let database = cluster::lent();
+    let (_store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+    let builder = Postgres::builder(&database.url()).expect("a URL");
+    let limited = builder
+        .statement_limit(Duration::from_millis(50))
+        .lock_limit(Duration::from_secs(10))
+        .connect()
+        .expect("the cluster answers");
+    let mut limited = limited.connect().expect("the cluster answers");
+    let mut client = database.client();
+    let mut transaction = client.transaction().expect("it begins");
+    transaction
+        .batch_execute("lock table tourbillon.node in access exclusive mode")
+        .expect("it locks");
+    let error = limited.beat(Epoch(1)).expect_err("the table is locked");
+    assert!(
+        matches!(&error, StoreError::Unavailable(why) if why.contains("57014")),
+        "{error:?}"
+    );
+    transaction.rollback().expect("it ends");
+    assert_eq!(
+        limited.beat(Epoch(1)).expect("the connection goes on"),
+        None
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn many_first_connections_make_the_tables_once() {
+    let database = cluster::database();
+    let start = Arc::new(Barrier::new(8));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let (start, url) = (Arc::clone(&start), database.url());
+            thread::spawn(move || {
+                start.wait();
+                Postgres::connect(&url).map(drop)
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread
+            .join()
+            .expect("it does not panic")
+            .expect("the tables are there");
+    }
+    let versions = database.psql("select version, oldest_ok from tourbillon.meta");
+    assert_eq!(versions.as_deref(), Ok("1|1"));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_published_statements_make_the_tables_too() {
+    let database = cluster::database();
+    let mut client = database.client();
+    client
+        .batch_execute(Postgres::SCHEMA)
+        .expect("they are statements");
+    let (_store, mut connection) = connect(&database.url());
+    schedule(&mut *connection, "a").expect("it is accepted");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_newer_schema_is_used_while_it_admits_this_version() {
+    let database = cluster::database();
+    let (store, mut connection) = connect(&database.url());
+    database
+        .psql("update tourbillon.meta set version = 2")
+        .expect("it may");
+    Postgres::connect(&database.url()).expect("version 2 admits version 1");
+    database
+        .psql("update tourbillon.meta set oldest_ok = 2")
+        .expect("it may");
+    let error = store
+        .connect()
+        .map(drop)
+        .expect_err("version 1 is no longer admitted");
+    assert!(
+        !error.may_pass() && error.to_string().contains("newer version"),
+        "{error}"
+    );
+    schedule(&mut *connection, "a").expect("an open connection goes on");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn what_can_never_work_is_refused_with_the_reason() {
+    let database = cluster::database();
+    let port = database.url();
+    let port = port
+        .split(':')
+        .nth(2)
+        .and_then(|rest| rest.split('/').next())
+        .expect("a port");
+    let url = |rest: &str| format!("postgres://postgres@127.0.0.1:{port}/{rest}");
+    let role = "create role nobody_here login";
+    database.psql(role).expect("it may");
+    database
+        .psql("create database latin encoding 'LATIN1' template template0")
+        .expect("it may");
+    let cases = [
+        ("no url".to_owned(), "the URL"),
+        (url("nowhere"), "does not exist"),
+        (url("latin"), "LATIN1"),
+        (url("postgres?sslmode=require"), "TLS"),
+        (database.url_of("nobody_at_all"), "does not exist"),
+        // It may not make the tables.
+        (database.url_of("nobody_here"), "may not make them"),
+    ];
+    for (url, expected) in cases {
+        let error = Postgres::connect(&url).expect_err("it is refused");
+        let text = error.to_string();
+        assert!(
+            !error.may_pass() && text.contains(expected),
+            "{url}: {text}"
+        );
+    }
+    database.psql("drop role nobody_here").expect("it may");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_standby_is_refused() {
+    let mut primary = Cluster::start();
+    let database = primary.database();
+    connect(&database.url());
+    primary.stand_by();
+    let error = Postgres::connect(&database.url()).expect_err("it is a standby");
+    assert!(
+        !error.may_pass() && error.to_string().contains("standby"),
+        "{error}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn connect_does_not_panic_inside_a_runtime() {
+    let database = cluster::lent();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.expect("a runtime");
+    let store = runtime.block_on(async { Postgres::connect(&database.url()) });
+    store.expect("the cluster answers");
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let builder = Postgres::builder("postgres://me:secret@127.0.0.1/db").expect("a URL");
+    assert!(!format!("{builder:?}").contains("secret"));
+}

@@ -1,0 +1,196 @@
+//! What the statements of the crate read, as the server itself says it.
+
+use std::time::Duration;
+
+use tourbillon_durable::Postgres;
+use tourbillon_durable::store::{
+    Claim, Connection, Epoch, Look, NewNode, Offset, Range, SHARDS, Store, Wanted,
+};
+
+use crate::cluster::{Cluster, Database};
+
+/// The server writes the plan of every statement to its log, with what it has read.
+const EXPLAIN: &str = "
+    alter database {} set session_preload_libraries = 'auto_explain';
+    alter database {} set auto_explain.log_min_duration = 0;
+    alter database {} set auto_explain.log_analyze = on;
+    alter database {} set auto_explain.log_buffers = on;
+    alter database {} set auto_explain.log_nested_statements = on";
+
+/// Two queues of the same kind, of which one has a backlog.
+const QUEUE: &str = "busy";
+const BACKLOG: &str = "backlog";
+
+struct Planned {
+    // A cluster of its own: the log has the plans of this test alone.
+    cluster: Cluster,
+    database: Database,
+    connection: Box<dyn Connection>,
+}
+
+impl Planned {
+    fn new() -> Self {
+        let cluster = Cluster::start();
+        let database = cluster.database();
+        let store = Postgres::connect(&database.url()).expect("the cluster answers");
+        let explain = EXPLAIN.replace("{}", database.name());
+        database
+            .psql(&explain)
+            .expect("auto_explain comes with the server");
+        let connection = store.connect().expect("the cluster answers");
+        Planned {
+            cluster,
+            database,
+            connection,
+        }
+    }
+
+    /// The plans of what `work` does.
+    fn plans(&mut self, work: impl FnOnce(&mut dyn Connection)) -> Vec<String> {
+        let before = self.cluster.log().len();
+        work(&mut *self.connection);
+        let log = self.cluster.log();
+        let plans = log[before..].split("Query Text: ").skip(1);
+        plans.map(str::to_owned).collect()
+    }
+
+    fn look(&mut self) -> String {
+        let ranges = (0..SHARDS).map(|shard| Range {
+            queue: QUEUE.into(),
+            shard,
+            mark: None,
+            until: Offset::Ahead(Duration::from_secs(2)),
+            limit: 100,
+        });
+        let look = Look {
+            epoch: Epoch(1),
+            ranges: ranges.collect(),
+        };
+        let plans = self.plans(|connection| {
+            connection.look(&look).expect("the store reads");
+        });
+        let look = plans.into_iter().find(|plan| plan.contains("timer_due"));
+        look.expect("the server has written the plan down")
+    }
+
+    /// Overdue timers of a queue, in all shards.
+    fn backlog(&self, rows: usize) {
+        let insert = format!(
+            "insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload) \
+             select '{BACKLOG}', 'key:' || n, (n * 7) & 63, clock_timestamp() - n * interval '1 ms', \
+             clock_timestamp(), n, '1' from generate_series(1, {rows}) n"
+        );
+        self.database.psql(&insert).expect("rows can be inserted");
+    }
+}
+
+/// The pages that the statement has read, found in the memory or not.
+fn pages(plan: &str) -> u64 {
+    let mut lines = plan.lines();
+    // The first line is that of the whole plan. There is none if nothing was read.
+    let Some(line) = lines.find(|line| line.trim().starts_with("Buffers: shared")) else {
+        return 0;
+    };
+    let of = |word: &str| {
+        let number = line
+            .split_whitespace()
+            .find_map(|part| part.strip_prefix(word));
+        number.map_or(0, |number| {
+            number
+                .trim_end_matches(',')
+                .parse::<u64>()
+                .expect("a number")
+        })
+    };
+    of("hit=") + of("read=")
+}
+
+fn assert_by_index(plan: &str) {
+    let mut conditions = plan.lines().filter(|line| line.contains("Index Cond:"));
+    let bounded = conditions
+        .any(|line| line.contains("due >=") && line.contains("due <") && line.contains("shard ="));
+    assert!(bounded, "the due time is no condition of the index: {plan}");
+    for word in ["Sort", "Seq Scan on timer", "Bitmap", "Filter: (due"] {
+        assert!(!plan.contains(word), "{word}: {plan}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_look_goes_by_the_index_whatever_stands_in_other_queues() {
+    let mut planned = Planned::new();
+    let node = NewNode {
+        epoch: Epoch(1),
+        name: "plans".to_owned(),
+        queues: vec![QUEUE.into()],
+    };
+    planned.connection.join(&node).expect("the store answers");
+    let empty = planned.look();
+    assert_by_index(&empty);
+
+    planned.backlog(200_000);
+    // Before and after the planner has statistics, and while the queue is paused.
+    let without = planned.look();
+    planned
+        .database
+        .psql("analyze")
+        .expect("it can be analyzed");
+    let with = planned.look();
+    planned
+        .connection
+        .set_paused(BACKLOG, true)
+        .expect("the store answers");
+    let paused = planned.look();
+    for plan in [&without, &with, &paused] {
+        assert_by_index(plan);
+        let (now, before) = (pages(plan), pages(&empty));
+        println!("a look reads {now} pages, {before} of an empty table");
+        assert!(now <= 3 * before, "{now} pages instead of {before}: {plan}");
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_claim_reads_only_the_rows_that_it_names() {
+    let mut planned = Planned::new();
+    let node = NewNode {
+        epoch: Epoch(1),
+        name: "plans".to_owned(),
+        queues: vec![BACKLOG.into()],
+    };
+    planned.connection.join(&node).expect("the store answers");
+    planned.backlog(50_000);
+    let now = planned
+        .connection
+        .beat(Epoch(1))
+        .expect("the store answers")
+        .expect("it lives")
+        .now;
+    let wanted = (1..=100).map(|number| Wanted {
+        queue: BACKLOG.into(),
+        key: format!("key:{number}").into(),
+        crash_limit: 3,
+    });
+    let claim = Claim {
+        epoch: Epoch(1),
+        deadline: now + Duration::from_secs(60),
+        timers: wanted.collect(),
+        adopt: Vec::new(),
+    };
+    let plans = planned.plans(|connection| {
+        let claimed = connection.claim(&claim).expect("the store answers");
+        assert_eq!(claimed.runs.len(), 100);
+    });
+    assert!(plans.iter().any(|plan| plan.contains("timer_pkey")));
+    for plan in plans.iter().filter(|plan| plan.contains("timer_pkey")) {
+        assert!(!plan.contains("Seq Scan on timer"), "{plan}");
+        assert!(pages(plan) < 5_000, "{plan}");
+    }
+    assert!(plans.iter().map(|plan| pages(plan)).sum::<u64>() > 100);
+}

@@ -1,0 +1,341 @@
+//! Calls within transactions of users.
+
+use std::time::Duration;
+
+use postgres::IsolationLevel;
+use tourbillon_durable::store::{
+    Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Run, Settle, Settled,
+    Settlement, Store, Wanted, When,
+};
+use tourbillon_durable::{CallError, Cancelled, CompleteError, CompletesRun, Moved, Postgres};
+
+use crate::cluster;
+
+const ME: Epoch = Epoch(3);
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Bench {
+    connection: Box<dyn Connection>,
+    client: postgres::Client,
+    // Dropped last, so that nobody uses the database when it goes to the next test.
+    database: cluster::Lent,
+}
+
+fn bench() -> Bench {
+    let database = cluster::lent();
+    let store = Postgres::builder(&database.url())
+        .and_then(|builder| builder.lock_limit(Duration::from_millis(50)).connect())
+        .expect("the cluster answers");
+    let mut connection = store.connect().expect("the cluster answers");
+    let node = NewNode {
+        epoch: ME,
+        name: "n".to_owned(),
+        queues: vec!["q".into()],
+    };
+    connection.join(&node).expect("the store answers");
+    Bench {
+        connection,
+        client: database.client(),
+        database,
+    }
+}
+
+impl Bench {
+    fn call(&mut self, key: &str, action: Action) -> Answer {
+        let call = Call {
+            queue: "q".into(),
+            key: key.into(),
+            action,
+        };
+        let answers = self.connection.write(&[call]).expect("the store answers");
+        answers
+            .into_iter()
+            .next()
+            .expect("one answer")
+            .expect("it is accepted")
+    }
+
+    fn run(&mut self, key: &str) -> Run {
+        let schedule = Action::Schedule {
+            when: When::In(Duration::ZERO),
+            payload: "1".into(),
+        };
+        self.call(key, schedule);
+        let mut runs = self.claim(key);
+        assert_eq!(runs.len(), 1);
+        runs.remove(0)
+    }
+
+    fn claim(&mut self, key: &str) -> Vec<Run> {
+        let beat = self.connection.beat(ME).expect("the store answers");
+        let claim = Claim {
+            epoch: ME,
+            deadline: beat.expect("it lives").now + MINUTE,
+            timers: vec![Wanted {
+                queue: "q".into(),
+                key: key.into(),
+                crash_limit: 3,
+            }],
+            adopt: Vec::new(),
+        };
+        let claimed = self.connection.claim(&claim).expect("the store answers");
+        claimed.runs.into_iter().map(|run| run.run).collect()
+    }
+
+    fn settle(&mut self, run: &Run) -> Settled {
+        let settle = Settle {
+            epoch: ME,
+            settlements: vec![Settlement {
+                run: run.clone(),
+                outcome: Outcome::Done,
+            }],
+        };
+        self.connection.settle(&settle).expect("the store answers")[0]
+    }
+
+    fn timers(&self) -> String {
+        let rows = "select string_agg(key, ' ' order by key) from tourbillon.timer";
+        self.database.psql(rows).expect("it reads")
+    }
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
+    let mut bench = bench();
+    let mut transaction = bench.client.transaction().expect("it begins");
+    Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it is accepted");
+    transaction.rollback().expect("it ends");
+    assert_eq!(bench.timers(), "");
+    let mut transaction = bench.client.transaction().expect("it begins");
+    let first =
+        Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it is accepted");
+    let again =
+        Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &2).expect("it is accepted");
+    assert_eq!(again.replaced, Some(first.due));
+    let moved =
+        Postgres::reschedule_in(&mut transaction, "q", "a", MINUTE * 2).expect("it is accepted");
+    assert!(
+        matches!(moved, Moved::Moved { from, .. } if from == again.due),
+        "{moved:?}"
+    );
+    Postgres::schedule_at_in(&mut transaction, "q", "b", first.due, &3).expect("it is accepted");
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "a b");
+    let mut transaction = bench.client.transaction().expect("it begins");
+    let cancelled = Postgres::cancel_in(&mut transaction, "q", "b").expect("it is accepted");
+    assert!(
+        matches!(cancelled, Cancelled::Cancelled { due, .. } if due == first.due),
+        "{cancelled:?}"
+    );
+    let absent = Postgres::cancel_in(&mut transaction, "q", "c").expect("it is accepted");
+    assert_eq!(absent, Cancelled::NotFound);
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "a");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn bad_arguments_leave_the_transaction_as_it_is() {
+    let mut bench = bench();
+    let mut transaction = bench.client.transaction().expect("it begins");
+    let refused = Postgres::schedule_in(&mut transaction, "", "a", MINUTE, &1);
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused = Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, "\0");
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused = Postgres::schedule_in(&mut transaction, "q", "a", Duration::MAX, &1);
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it goes on");
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "a");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn an_aborted_transaction_is_a_clear_error() {
+    let mut bench = bench();
+    let run = bench.run("a");
+    let mut transaction = bench.client.transaction().expect("it begins");
+    transaction
+        .execute("select 1 / 0", &[])
+        .expect_err("it fails");
+    let refused = Postgres::schedule_in(&mut transaction, "q", "b", MINUTE, &1);
+    let refused = refused.expect_err("the transaction was aborted");
+    assert!(
+        refused.to_string().contains("roll the transaction back"),
+        "{refused}"
+    );
+    let refused = transaction
+        .complete(ME, &run)
+        .expect_err("the transaction was aborted");
+    assert!(
+        refused.to_string().contains("roll the transaction back"),
+        "{refused}"
+    );
+    assert!(
+        !matches!(refused, CompleteError::Fenced | CompleteError::Retry(_)),
+        "{refused:?}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_run_ends_with_the_transaction_that_has_its_effect() {
+    let mut bench = bench();
+    let run = bench.run("a");
+    let mut transaction = bench.client.transaction().expect("it begins");
+    (&mut transaction).complete(ME, &run).expect("it is held");
+    transaction.rollback().expect("it ends");
+    // Rolled back: it is still held, and a second try ends it.
+    assert!(bench.claim("a").is_empty());
+    let mut transaction = bench.client.transaction().expect("it begins");
+    (&mut transaction).complete(ME, &run).expect("it is held");
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "");
+    assert_eq!(bench.settle(&run), Settled::Fenced);
+    let mut transaction = bench.client.transaction().expect("it begins");
+    let again = (&mut transaction).complete(ME, &run);
+    assert_eq!(again, Err(CompleteError::Fenced));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_run_of_a_node_that_is_gone_is_fenced() {
+    let mut bench = bench();
+    let run = bench.run("a");
+    bench.connection.leave(ME).expect("the store answers");
+    let mut transaction = bench.client.transaction().expect("it begins");
+    assert_eq!(
+        (&mut transaction).complete(ME, &run),
+        Err(CompleteError::Fenced)
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_settlement_does_not_wait_for_the_transaction_of_a_user() {
+    let mut bench = bench();
+    let run = bench.run("a");
+    let mut client = bench.database.client();
+    let mut transaction = client.transaction().expect("it begins");
+    (&mut transaction).complete(ME, &run).expect("it is held");
+    assert_eq!(bench.settle(&run), Settled::Locked);
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.settle(&run), Settled::Fenced);
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn locks_of_a_user_hold_up_only_their_own_keys() {
+    let mut bench = bench();
+    let schedule = |key: &str| Call {
+        queue: "q".into(),
+        key: key.into(),
+        action: Action::Schedule {
+            when: When::In(Duration::ZERO),
+            payload: "1".into(),
+        },
+    };
+    bench.call("old", schedule("old").action);
+    let mut client = bench.database.client();
+    let mut transaction = client.transaction().expect("it begins");
+    // One row that is changed, and one that is inserted.
+    for key in ["old", "new"] {
+        Postgres::schedule_in(&mut transaction, "q", key, MINUTE, &2).expect("it is accepted");
+    }
+    let calls: Vec<Call> = ["a", "new", "b", "old", "z"].map(schedule).into();
+    let answers = bench.connection.write(&calls).expect("the store answers");
+    for (call, answer) in calls.iter().zip(&answers) {
+        match &*call.key {
+            "new" | "old" => {
+                let refusal = answer.as_ref().expect_err("it is locked");
+                assert!(refusal.0.contains("lock"), "{refusal:?}");
+            }
+            _ => assert!(matches!(answer, Ok(Answer::Scheduled { .. })), "{answer:?}"),
+        }
+    }
+    // Neither is the locked row claimed, nor does the claim wait.
+    assert!(bench.claim("old").is_empty());
+    assert_eq!(bench.claim("a").len(), 1);
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "a b new old z");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_conflict_of_serializable_transactions_is_to_be_tried_again() {
+    let mut bench = bench();
+    let run = bench.run("a");
+    let mut client = bench.database.client();
+    let builder = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let mut transaction = builder.start().expect("it begins");
+    transaction
+        .query("select 1 from tourbillon.node", &[])
+        .expect("it has a snapshot now");
+    // Another transaction changes the row after the snapshot.
+    bench.call("a", Action::Cancel);
+    let conflict = (&mut transaction)
+        .complete(ME, &run)
+        .expect_err("it can't be serialized");
+    assert!(matches!(conflict, CompleteError::Retry(_)), "{conflict:?}");
+    transaction.rollback().expect("it ends");
+    let builder = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::Serializable);
+    let mut transaction = builder.start().expect("it begins");
+    (&mut transaction).complete(ME, &run).expect("it is held");
+    transaction.commit().expect("it ends");
+    assert_eq!(bench.timers(), "");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_snapshot_does_not_find_a_timer_that_is_younger() {
+    let mut bench = bench();
+    let mut client = bench.database.client();
+    let builder = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let mut transaction = builder.start().expect("it begins");
+    transaction
+        .query("select 1 from tourbillon.node", &[])
+        .expect("it has a snapshot now");
+    bench.run("a");
+    let cancelled = Postgres::cancel_in(&mut transaction, "q", "a").expect("it is accepted");
+    assert_eq!(cancelled, Cancelled::NotFound);
+    // To insert it is a conflict, which ends.
+    let conflict = Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1);
+    assert!(
+        matches!(conflict, Err(CallError::Unavailable(_))),
+        "{conflict:?}"
+    );
+}
