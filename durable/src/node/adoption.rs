@@ -25,6 +25,11 @@ pub(super) struct Adoption {
     sure: BTreeMap<Place, Orphan>,
     /// Shards that are looked at whole, whoever owns them, until nothing is in doubt there.
     doubtful: BTreeSet<(usize, u16)>,
+    /// Those in doubt since the look that is under way was sent, which says nothing about them.
+    new_doubts: BTreeSet<(usize, u16)>,
+    /// Whether a claim was lost, so that the next looks are made at once. An orphan that can't be
+    /// adopted, since its row is locked, must not keep the node looking.
+    eager: bool,
 }
 
 impl Adoption {
@@ -34,10 +39,13 @@ impl Adoption {
 
     pub(super) fn doubt(&mut self, queue: usize, shard: u16) {
         self.doubtful.insert((queue, shard));
+        self.new_doubts.insert((queue, shard));
+        self.eager = true;
     }
 
-    pub(super) fn has_sure(&self) -> bool {
-        !self.sure.is_empty()
+    /// A look is sent.
+    pub(super) fn look_sent(&mut self) {
+        self.new_doubts.clear();
     }
 
     /// Takes a look at one shard: the orphans that it showed, and whether it showed all. Returns
@@ -61,16 +69,18 @@ impl Adoption {
             .collect();
         self.sure
             .retain(|place, orphan| place.0 != queue || orphan.shard != shard);
-        match orphans.is_empty() && complete {
+        let is_new = self.new_doubts.contains(&(queue, shard));
+        match orphans.is_empty() && complete && !is_new {
             true => self.doubtful.remove(&(queue, shard)),
             false => !orphans.is_empty() && self.doubtful.insert((queue, shard)),
         };
+        self.eager &= !self.doubtful.is_empty();
         let mut again = false;
         for (place, orphan) in orphans {
             if before.remove(&place) == Some(orphan) {
                 self.sure.insert(place.clone(), orphan);
             } else {
-                again = true;
+                again = self.eager;
             }
             self.seen_once.insert(place, orphan);
         }
@@ -80,6 +90,7 @@ impl Adoption {
     /// Takes up to `limit` orphans for a claim.
     pub(super) fn take_sure(&mut self, limit: usize) -> Vec<(Place, Orphan)> {
         let mut taken = Vec::new();
+        self.eager &= self.sure.is_empty();
         while taken.len() < limit {
             let Some((place, orphan)) = self.sure.pop_first() else {
                 break;

@@ -74,6 +74,11 @@ impl Coming {
     /// and its shard is noted as unread.
     pub(super) fn insert(&mut self, key: &str, expected: Expected) {
         self.remove(key);
+        // Suspects run one by one, so that many of them wait for long. They leave room for the others.
+        if expected.suspect && self.suspects.len() >= self.limit / 4 {
+            self.unread.insert(expected.shard);
+            return;
+        }
         if self.len() >= self.limit {
             let latest = self
                 .by_due

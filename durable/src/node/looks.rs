@@ -44,7 +44,7 @@ pub(super) struct Looks {
     /// The shard whose turn it is to be looked at whole.
     turn: u16,
     asked: Vec<Asked>,
-    /// The places of the claims that were under way during the look that is under way.
+    /// The places that were claimed or settled during the look that is under way.
     touched: BTreeSet<Place>,
 }
 
@@ -74,9 +74,11 @@ impl Looks {
         self.soon = true;
     }
 
-    /// A claim of these places is sent.
-    pub(super) fn touch(&mut self, places: BTreeSet<Place>) {
-        self.touched.extend(places);
+    /// These places are claimed or settled now. A look that is under way says nothing about them.
+    pub(super) fn touch(&mut self, places: impl FnOnce() -> BTreeSet<Place>) {
+        if !self.asked.is_empty() {
+            self.touched.extend(places());
+        }
     }
 
     /// How long a timer must be overdue until a node of this rank takes it.
@@ -104,6 +106,7 @@ impl Looks {
             self.next = now + self.interval;
             self.turn = (self.turn + 1) % SHARDS;
         }
+        self.adoption.look_sent();
         self.asked.clear();
         self.touched = in_claim.clone();
         let mut ranges = Vec::new();
@@ -190,6 +193,7 @@ impl Looks {
 
     /// The look failed.
     pub(super) fn failed(&mut self) {
+        self.asked.clear();
         self.soon = true;
         self.marks.drop_all();
     }

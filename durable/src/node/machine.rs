@@ -6,54 +6,49 @@ use std::time::Duration;
 use crate::node::claims::{Claims, Term};
 use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
-use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, Reply, StoreCall};
+use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
 use crate::node::lane::{LaneState, UnderWay};
-use crate::node::looks::{Looks, SUSPECT};
+use crate::node::looks::Looks;
 use crate::node::membership::Membership;
 use crate::node::numbers::Numbers;
 use crate::node::queue::Queue;
 use crate::node::runs::{Place, Runs};
 use crate::node::stopping::Stopping;
-use crate::store::{
-    Beat, Claimed, ClaimedRun, Epoch, NewNode, Outcome, Run, Settle, Settled, Sight, StoreError,
-};
+use crate::store::{Epoch, NewNode, Outcome, Run, Settle};
 use crate::sync::Arc;
-use crate::time::StoreTime;
 
 /// The greatest number of settlements in a call.
-const MOST_SETTLED: usize = 1_000;
-/// The pause after which a locked row is asked for again.
-const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const MOST_SETTLED: usize = 1_000;
 
 /// The state machine of a node. See the module [`node`](crate::node).
 #[derive(Debug)]
 pub(crate) struct Node {
-    name: String,
-    look: Duration,
-    names: Vec<Arc<str>>,
-    numbers_of: BTreeMap<Arc<str>, usize>,
-    numbers: Numbers,
-    membership: Membership,
-    clock: Estimate,
-    queues: Vec<Queue>,
-    looks: Looks,
-    claims: Claims,
-    runs: Runs,
-    watch: LaneState,
-    claiming: LaneState,
-    settling: LaneState,
+    pub(super) name: String,
+    pub(super) look: Duration,
+    pub(super) names: Vec<Arc<str>>,
+    pub(super) numbers_of: BTreeMap<Arc<str>, usize>,
+    pub(super) numbers: Numbers,
+    pub(super) membership: Membership,
+    pub(super) clock: Estimate,
+    pub(super) queues: Vec<Queue>,
+    pub(super) looks: Looks,
+    pub(super) claims: Claims,
+    pub(super) runs: Runs,
+    pub(super) watch: LaneState,
+    pub(super) claiming: LaneState,
+    pub(super) settling: LaneState,
     /// What the call of the watch lane was.
-    watching: Watching,
-    settle_limit: usize,
-    last_id: u64,
-    stopping: Option<Stopping>,
-    ended: bool,
-    wake: Option<Mono>,
+    pub(super) watching: Watching,
+    pub(super) settle_limit: usize,
+    pub(super) last_id: u64,
+    pub(super) stopping: Option<Stopping>,
+    pub(super) ended: bool,
+    pub(super) wake: Option<Mono>,
 }
 
 /// The call that is under way on the watch lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Watching {
+pub(super) enum Watching {
     Nothing,
     Join,
     /// A join without queues.
@@ -172,7 +167,7 @@ impl Node {
         out.push(Command::Ask { id, call });
     }
 
-    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+    pub(super) fn lane(&mut self, lane: Lane) -> &mut LaneState {
         match lane {
             Lane::Watch => &mut self.watch,
             Lane::Claims => &mut self.claiming,
@@ -274,7 +269,7 @@ impl Node {
         );
         match asked {
             Ok(claim) => {
-                self.looks.touch(self.claims.places());
+                self.looks.touch(|| self.claims.places());
                 self.send(now, StoreCall::Claim(claim), out);
             }
             Err(time) => self.wake_at(time),
@@ -296,264 +291,9 @@ impl Node {
         self.send(now, StoreCall::Settle(settle), out);
     }
 
-    // === what is answered ===
-
-    fn replied(&mut self, now: Mono, id: u64, result: Result<Reply, StoreError>) {
-        let is_it = |lane: &LaneState| lane.under_way.filter(|call| call.id == id);
-        let found = Lane::ALL
-            .into_iter()
-            .find_map(|lane| is_it(self.lane(lane)).map(|call| (lane, call)));
-        let Some((lane, call)) = found else {
-            return;
-        };
-        self.lane(lane).under_way = None;
-        match result {
-            Ok(_) => self.lane(lane).succeeded(),
-            Err(_) => {
-                let random = self.numbers.next();
-                let longest = self.look;
-                self.lane(lane).failed(now, longest, random);
-            }
-        }
-        let result = match call.epoch == self.membership.epoch {
-            true => Some(result),
-            // The epoch ended since: nothing that the answer says concerns the node any more.
-            false => None,
-        };
-        match lane {
-            Lane::Watch => self.watch_replied(now, call, result),
-            Lane::Claims => self.claim_replied(now, call, result),
-            Lane::Settles => self.settle_replied(now, call, result),
-        }
-    }
-
-    fn watch_replied(
-        &mut self,
-        now: Mono,
-        call: UnderWay,
-        result: Option<Result<Reply, StoreError>>,
-    ) {
-        let watching = std::mem::replace(&mut self.watching, Watching::Nothing);
-        match (watching, result) {
-            (Watching::Join, Some(Ok(_))) => {
-                self.membership.joined = true;
-                self.membership.next_beat = now;
-                self.looks.soon = true;
-            }
-            (Watching::Resign, Some(Ok(_))) => {
-                if let Some(stopping) = &mut self.stopping {
-                    stopping.resigned = true;
-                }
-            }
-            (Watching::Beat, Some(Ok(Reply::Beat(Some(beat))))) => self.beat(now, call, beat),
-            (Watching::Beat, Some(Ok(Reply::Beat(None)))) => self.gone(),
-            (Watching::Beat, Some(_)) => {
-                self.membership.beat_failed(now);
-                self.looks.marks.drop_all();
-            }
-            (Watching::Look, Some(Ok(Reply::Sight(sight)))) => self.sight(now, call, &sight),
-            (Watching::Look, Some(_)) => self.looks.failed(),
-            (Watching::DeclareGone(_), Some(Ok(Reply::DeclaredGone(gone)))) => {
-                self.looks.soon |= gone;
-            }
-            (Watching::DeclareGone(epoch), Some(_)) => self.membership.declare_again(epoch),
-            (Watching::Leave, Some(Ok(_))) => {
-                if let Some(stopping) = &mut self.stopping {
-                    stopping.left = true;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn beat(&mut self, now: Mono, call: UnderWay, beat: Beat) {
-        self.learn_time(now, call, beat.now);
-        self.looks.marks.learn(beat.horizon);
-        self.membership.beat_was_good(call.sent, now);
-        if self.is_leaving() {
-            self.membership.let_go();
-        }
-    }
-
-    fn sight(&mut self, now: Mono, call: UnderWay, sight: &Sight) {
-        self.learn_time(now, call, sight.now);
-        if !self.membership.saw(&sight.nodes, now) {
-            // The next beat says whether the node is gone.
-            self.membership.next_beat = now;
-        }
-        let epoch = self.membership.epoch;
-        self.looks.take(sight, epoch, &mut self.queues, &self.runs);
-    }
-
-    fn learn_time(&mut self, now: Mono, call: UnderWay, store: StoreTime) {
-        if !self.clock.learn(call.sent, now, store) {
-            self.looks.marks.drop_all();
-        }
-    }
-
-    fn claim_replied(
-        &mut self,
-        now: Mono,
-        call: UnderWay,
-        result: Option<Result<Reply, StoreError>>,
-    ) {
-        let requested = self.claims.take();
-        let mut wanted = vec![0; self.queues.len()];
-        for ((queue, _), _) in &requested.wanted {
-            wanted[*queue] += 1;
-        }
-        let mut claimed = vec![0; self.queues.len()];
-        match result {
-            Some(Ok(Reply::Claimed(answer))) if answer.gone => self.gone(),
-            Some(Ok(Reply::Claimed(answer))) => {
-                self.claims.grow();
-                self.learn_time(now, call, answer.now);
-                self.looks.marks.learn(answer.horizon);
-                let shards: BTreeMap<Place, Expected> = requested.wanted.into_iter().collect();
-                let adopted = requested.adopt.into_iter();
-                let adopted: BTreeMap<Place, u16> = adopted
-                    .map(|(place, orphan)| (place, orphan.shard))
-                    .collect();
-                self.claimed(now, answer, &shards, &adopted, &mut claimed);
-            }
-            Some(result) => {
-                if matches!(result, Err(StoreError::Refused(_))) {
-                    self.claims.shrink(requested.wanted.len());
-                }
-                self.looks.marks.drop_all();
-                self.looks.soon = true;
-                // The claim may have been carried out, or may still be.
-                let wanted = requested.wanted.into_iter();
-                let shards = wanted.map(|(place, expected)| (place.0, expected.shard));
-                let adopted = requested.adopt.into_iter();
-                let adopted = adopted.map(|(place, orphan)| (place.0, orphan.shard));
-                for (queue, shard) in shards.chain(adopted) {
-                    self.looks.adoption.doubt(queue, shard);
-                }
-            }
-            None => {}
-        }
-        for (number, queue) in self.queues.iter_mut().enumerate() {
-            queue.taken(wanted[number], claimed[number]);
-        }
-    }
-
-    /// Takes in the runs that a claim has returned, and counts those that were wanted, by queues.
-    fn claimed(
-        &mut self,
-        now: Mono,
-        answer: Claimed,
-        wanted: &BTreeMap<Place, Expected>,
-        adopted: &BTreeMap<Place, u16>,
-        counts: &mut [usize],
-    ) {
-        let mut left = wanted.clone();
-        for run in answer.runs {
-            let Some(place) = self.place(&run.run) else {
-                continue;
-            };
-            let shard = match (left.remove(&place), adopted.get(&place)) {
-                (Some(expected), _) => {
-                    counts[place.0] += 1;
-                    expected.shard
-                }
-                (None, Some(shard)) => *shard,
-                (None, None) => continue,
-            };
-            self.hold(now, place, shard, run);
-        }
-        // A timer that was not due by the store's clock is kept. All else that was not returned is
-        // forgotten: if it is still to be had, the next look finds it.
-        let window = answer.now + self.look * 2;
-        for ((queue, key), expected) in left {
-            if expected.due > answer.now && expected.due < window && self.stopping.is_none() {
-                self.queues[queue].coming.insert(&key, expected);
-            }
-        }
-    }
-
-    fn hold(&mut self, now: Mono, place: Place, shard: u16, run: ClaimedRun) {
-        if self.runs.is_held(&place) {
-            return;
-        }
-        let suspect = run.crashes >= SUSPECT;
-        self.queues[place.0].coming.remove(&place.1);
-        self.queues[place.0].running += 1;
-        self.runs.add(place, shard, suspect, run);
-        if self.stopping.is_some() {
-            self.give_back(now);
-        }
-    }
-
-    fn settle_replied(
-        &mut self,
-        now: Mono,
-        call: UnderWay,
-        result: Option<Result<Reply, StoreError>>,
-    ) {
-        let ends = self.runs.take_settling();
-        match result {
-            Some(Ok(Reply::Settled(answers))) => {
-                self.settle_limit = (self.settle_limit * 2).min(MOST_SETTLED);
-                let mut answers = answers.into_iter();
-                for (place, outcome) in ends {
-                    match answers.next() {
-                        Some(Settled::Locked) | None => {
-                            self.runs.settle_again(place, now + LOCKED_PAUSE);
-                        }
-                        Some(settled) => self.settled(now, call, &place, &outcome, settled),
-                    }
-                }
-            }
-            Some(result) => {
-                if matches!(result, Err(StoreError::Refused(_))) {
-                    // One of them may be the reason: smaller calls let the others through.
-                    self.settle_limit = (ends.len() / 2).max(1);
-                }
-                for (place, _) in ends {
-                    self.runs.settle_again(place, now);
-                }
-            }
-            None => {}
-        }
-    }
-
-    /// The store knows an end. The key may be due again soon.
-    fn settled(
-        &mut self,
-        now: Mono,
-        call: UnderWay,
-        place: &Place,
-        outcome: &Outcome,
-        settled: Settled,
-    ) {
-        let Some(held) = self.runs.release(place) else {
-            return;
-        };
-        let after = match (settled, outcome) {
-            (Settled::Waits, Outcome::Again(after) | Outcome::Retry(after)) => Some(*after),
-            _ => None,
-        };
-        // The store has counted from a moment that was not later than now.
-        let round_trip = now.saturating_sub(call.sent);
-        let store_now = self.clock.at(now).map(|time| time + round_trip);
-        let due = match (after, store_now) {
-            (Some(after), Some(store_now)) if after < self.look => Some(store_now + after),
-            _ => held.next_due,
-        };
-        if let Some(due) = due.filter(|_| self.stopping.is_none()) {
-            let expected = Expected {
-                due,
-                shard: held.shard,
-                suspect: false,
-            };
-            self.queues[place.0].coming.insert(&place.1, expected);
-        }
-    }
-
     // === other inputs ===
 
-    fn place(&self, run: &Run) -> Option<Place> {
+    pub(super) fn place(&self, run: &Run) -> Option<Place> {
         let queue = self.numbers_of.get(&run.queue)?;
         Some((*queue, run.key.clone()))
     }
@@ -592,7 +332,7 @@ impl Node {
     }
 
     /// The node is gone: its claims count as none. It comes back as another one.
-    fn gone(&mut self) {
+    pub(super) fn gone(&mut self) {
         if let Some(stopping) = &mut self.stopping {
             stopping.stopped.unfinished += self.runs.going_on();
         }
@@ -625,14 +365,14 @@ impl Node {
     }
 
     /// Gives back what has not started.
-    fn give_back(&mut self, now: Mono) {
+    pub(super) fn give_back(&mut self, now: Mono) {
         for queue in self.runs.give_back_waiting(now) {
             self.queues[queue].running -= 1;
         }
     }
 
     /// Whether all that is left is to leave.
-    fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         self.stopping.is_some()
             && self.membership.join_sent
             && self.runs.going_on() == 0

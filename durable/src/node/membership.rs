@@ -138,10 +138,6 @@ impl Membership {
         present.contains(&self.epoch)
     }
 
-    pub(super) fn has_silent(&self) -> bool {
-        !self.silent.is_empty()
-    }
-
     /// The next node to declare gone. Its observation begins anew, so that it is asked for only once.
     pub(super) fn take_silent(&mut self, now: Mono) -> Option<(Epoch, i64)> {
         let (epoch, beat) = self.silent.pop_first()?;

@@ -3,10 +3,83 @@
 //! It is a state machine without threads, clock or I/O. Its *inputs* are the answers of the store,
 //! the ends of runs, hints of timers that are due soon, and the time. Its *commands* are calls to the
 //! store and starts of runs. The shell around it has the threads and the connections, and a
-//! simulation drives the very same machine.
+//! simulation drives the very same machine. The same seed and the same inputs give the same commands.
 //!
 //! Times here are [`Mono`]: the time since the start of the node, by a clock of this machine that
 //! nobody sets. What is due is decided by the store.
+//!
+//! # States
+//!
+//! ```text
+//!            Joined              good beat                 Stop              Left
+//!  outside ---------> joined -----------------> holds ------------> stops ---------> ended
+//!     ^                  ^   a good beat | ^ the term               |
+//!     |                  '---------------' '-- is over              | the grace and one look
+//!     '---- a beat or a claim says "gone": another epoch            '-------> ended
+//! ```
+//!
+//! A timer, as the node sees it:
+//!
+//! ```text
+//!  seen or hinted --> coming --> in a claim --> waits --> runs --> ended --> settled
+//!                       ^          |   |                              ^        |
+//!                       |  not due |   | not returned: forgotten      '--------'
+//!                       '----------'   '--> the next look               locked, or no answer
+//! ```
+//!
+//! # Membership
+//!
+//! A node *joins* with a random epoch, and increments its *beat* each fifth of the term.
+//!
+//! - **NODE-1** The term counts from the sending of the last beat that the store has confirmed. When
+//!   it is over, no run starts and no claim is sent. The next good beat begins another term.
+//! - **NODE-2** A claim carries a deadline by the store's clock that is not later than the end of the
+//!   term it was sent in. So a claim that was held up does nothing.
+//! - **NODE-3** A node declares another one gone only if it has seen the same beat for longer than the
+//!   term, by its own clock and through five good beats of its own. A failed beat and a pause of its
+//!   own begin the observation anew. So what stops all nodes makes none of them gone.
+//! - **NODE-4** A node that is gone begins a new epoch. The ends of its old runs are dropped: their
+//!   claims count as none. Until they have ended they still take up room in their queues.
+//!
+//! # Looks
+//!
+//! A node *looks* at its shards each interval, two intervals ahead. Rendezvous hashing ranks the nodes
+//! that handle a queue for each of its shards. The first is the owner. The next two take what is 1.5
+//! and 3 intervals overdue. Each look reads one more shard whole, in turn. All this only saves work:
+//! any node may claim any timer.
+//!
+//! - **NODE-5** A queue has its own budget. What is known of it is bounded, whatever is stored, and no
+//!   other queue's look depends on it. A queue that runs out is looked at again at once, but only if a
+//!   claim of it has succeeded in the meantime, so that rows nobody can claim cause no loop.
+//! - **NODE-6** A mark is behind all that a look could find. See the module `marks`.
+//! - **NODE-7** A sight is of one moment: a claim that is missing from its rows since a live node holds
+//!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it
+//!   had claimed may be older than they are.
+//!
+//! # Claims and runs
+//!
+//! - **NODE-8** A claim is sent when a lower bound of the store's clock has reached the due time. The
+//!   store decides. A timer that was not due is kept; all else that a claim does not return is
+//!   forgotten, and found by the next look if it is still there.
+//! - **NODE-9** A row that the node has claimed and does not hold is adopted after two looks in a row
+//!   that saw the same generation and attempt, with no claim of that key under way from the sending of
+//!   each look to its answer. See the module `adoption`. The shards of a lost claim are looked at,
+//!   whoever owns them, until nothing is in doubt.
+//! - **NODE-10** A key that the node holds is neither claimed nor adopted again until its end is
+//!   settled. So a node never has two runs of one key in one epoch.
+//! - **NODE-11** A timer with two crashes or more is claimed alone, and only one such run goes on at a
+//!   time on a node. So it takes no neighbours with it.
+//! - **NODE-12** An end is asked for until it is answered, and is fenced by epoch, generation and
+//!   attempt. It frees its room at once. With too many ends unsettled, nothing is claimed.
+//!
+//! # The end
+//!
+//! - **NODE-13** A node that stops claims nothing, gives back what has not started, and lets the others
+//!   know at once that it handles no queue: they do not wait for its shards during the grace. It keeps
+//!   its term until its runs have ended, or the grace is over. Then it leaves, and its claims count as
+//!   none.
+//! - **NODE-14** A lane whose call failed pauses, up to one interval. Nothing here spins: each wake-up
+//!   is later than now, or something is sent.
 
 mod adoption;
 mod claims;
@@ -20,6 +93,7 @@ mod marks;
 mod membership;
 mod numbers;
 mod queue;
+mod replies;
 mod runs;
 mod shards;
 mod stopping;

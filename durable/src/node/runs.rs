@@ -50,10 +50,6 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn get(&self, place: &Place) -> Option<&Held> {
-        self.held.get(place)
-    }
-
     pub(super) fn is_held(&self, place: &Place) -> bool {
         self.held.contains_key(place)
     }
@@ -86,16 +82,8 @@ impl Runs {
         self.ended.len() + self.settling.len()
     }
 
-    pub(super) fn is_settling(&self) -> bool {
-        !self.settling.is_empty()
-    }
-
     pub(super) fn going_on(&self) -> usize {
         self.going_on
-    }
-
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
     }
 
     /// Adds a claimed run, which waits for its start.
@@ -164,7 +152,6 @@ impl Runs {
         if let Some(held) = self.held.get_mut(&place) {
             held.state = State::Ended(outcome);
             self.suspects -= usize::from(held.suspect);
-            held.suspect = false;
             self.ask(place, now);
         }
     }

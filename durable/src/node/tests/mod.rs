@@ -1,5 +1,6 @@
 //! Tests of the machine alone: scripted ones, and simulations over the store in memory.
 
+mod days;
 mod scripted;
 mod simulated;
 mod world;

@@ -398,6 +398,21 @@ fn an_outage_longer_than_the_term_makes_nobody_gone() {
 }
 
 #[test]
+fn one_failed_beat_begins_the_observation_anew() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    assert_eq!(declared(&mut script, secs(12) - millis(1)), None);
+    script.now = secs(12);
+    script.input(Input::Wake);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.fail(id);
+    let at = declared(&mut script, secs(100)).expect("it does not come back");
+    assert!(at >= secs(12 + 16), "{at:?}");
+}
+
+#[test]
 fn a_node_that_stood_still_observes_anew() {
     let mut script = Script::new(alone());
     script.others = vec![other(5)];
@@ -433,9 +448,9 @@ fn a_claimed_row_that_is_not_held_is_adopted_after_two_looks() {
             .count()
     };
     assert_eq!(claims(&script), 0, "one look is no proof");
-    // The second one follows at once.
-    let (id, call) = script.asks.pop_front().unwrap();
-    script.answer(id, &call);
+    let (id, _) = script.look();
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
     assert_eq!(claims(&script), 1);
     let (id, call) = script.asks.pop_back().unwrap();
     let StoreCall::Claim(claim) = call else {

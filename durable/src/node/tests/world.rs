@@ -8,8 +8,8 @@ use crate::memory::Memory;
 use crate::node::numbers::{Numbers, hash, mix};
 use crate::node::{Command, Input, Near, Node, NodeConfig, QueueConfig, Reply, Stopped, StoreCall};
 use crate::store::{
-    Action, Answer, Call, ClaimedRun, Connection, Epoch, Look, Outcome, Page, Run, Settled,
-    StoreError, When,
+    Action, Answer, Call, ClaimedRun, Connection, Epoch, Outcome, Page, Run, Settled, StoreError,
+    When,
 };
 use crate::sync::Arc;
 use crate::time::{StoreTime, WallClock};
@@ -40,7 +40,10 @@ pub(super) enum UserCall {
     Reschedule(&'static str, String, Duration),
     SetPaused(&'static str, bool),
     Stop(usize, Duration),
-    Crash(usize),
+    /// The store's clock is set by this, in microseconds.
+    SetClock(i64),
+    /// No call reaches the store for this time.
+    Outage(Duration),
 }
 
 #[derive(Debug)]
@@ -74,14 +77,13 @@ pub(super) struct SimNode {
     still_until: Duration,
     wake: Option<Duration>,
     pub(super) stopped: Option<Stopped>,
-    running: BTreeMap<Run, Epoch>,
 }
 
 /// How long a run lasts and how it ends. `starts` counts the starts of the timer with this one.
 pub(super) type Handler = fn(run: &ClaimedRun, starts: u32) -> (Duration, Outcome);
 
-/// What happens to a call: by its number and its node.
-type Fates = Box<dyn FnMut(usize, usize, &StoreCall) -> Fate>;
+/// What happens to a call: by its number and its time.
+type Fates = Box<dyn FnMut(usize, Duration, &StoreCall) -> Fate>;
 
 pub(super) struct World {
     pub(super) time: Duration,
@@ -96,7 +98,15 @@ pub(super) struct World {
     pub(super) calls: usize,
     fate: Fates,
     random: Numbers,
+    /// The epochs that are in the table and not gone.
+    live: BTreeSet<Epoch>,
+    ended: BTreeSet<Epoch>,
+    /// The runs that go on, by their timers: the node, its life and its epoch.
+    running: BTreeMap<TimerName, Vec<(usize, u32, Epoch)>>,
     pub(super) ledger: Ledger,
+    outage_until: Duration,
+    /// Whether lateness is measured. Not if the clock is set.
+    pub(super) bounds: bool,
 }
 
 pub(super) const START: StoreTime = StoreTime::from_micros(1_000_000_000_000_000);
@@ -125,7 +135,7 @@ impl World {
         nodes: usize,
         seed: u64,
         handler: Handler,
-        fate: impl FnMut(usize, usize, &StoreCall) -> Fate + 'static,
+        fate: impl FnMut(usize, Duration, &StoreCall) -> Fate + 'static,
     ) -> Self {
         let clock = WallClock::manual(START);
         let mut world = World {
@@ -140,7 +150,12 @@ impl World {
             calls: 0,
             fate: Box::new(fate),
             random: Numbers::new(seed),
+            live: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            running: BTreeMap::new(),
             ledger: Ledger::default(),
+            outage_until: Duration::ZERO,
+            bounds: true,
         };
         for node in 0..nodes {
             world.nodes.push(SimNode {
@@ -150,7 +165,6 @@ impl World {
                 still_until: Duration::ZERO,
                 wake: None,
                 stopped: None,
-                running: BTreeMap::new(),
             });
             // They do not start at the same moment.
             world.at(Duration::from_millis(7 * node as u64), Event::Birth(node));
@@ -190,6 +204,7 @@ impl World {
         // The store's clock may have been set; it goes on by the same span.
         self.clock.advance(time - self.time);
         self.time = time;
+        self.ledger.time = time;
     }
 
     pub(super) fn store_now(&self) -> StoreTime {
@@ -232,7 +247,6 @@ impl World {
         node.born = self.time;
         node.wake = None;
         node.stopped = None;
-        node.running.clear();
         node.machine = Some(Node::new(NodeConfig {
             seed,
             ..self.config.clone()
@@ -249,7 +263,6 @@ impl World {
         if let Some(machine) = node.machine.take() {
             self.ledger.died.insert(machine.epoch(), now);
         }
-        node.running.clear();
     }
 
     fn step(&mut self, number: usize, life: u32, input: Input) {
@@ -269,7 +282,17 @@ impl World {
             );
         }
         if let Input::Finished { run, .. } = &input {
-            node.running.remove(run);
+            let name = (run.queue.clone(), run.key.clone());
+            if let Some(running) = self.running.get_mut(&name) {
+                let of_node =
+                    |(other, of, _): &(usize, u32, Epoch)| (*other, *of) == (number, life);
+                if let Some(index) = running.iter().position(of_node) {
+                    running.remove(index);
+                }
+                if running.is_empty() {
+                    self.running.remove(&name);
+                }
+            }
         }
         let now = self.time - node.born;
         let Some(machine) = &mut node.machine else {
@@ -310,7 +333,10 @@ impl World {
     fn ask(&mut self, node: usize, life: u32, id: u64, call: StoreCall) {
         let number = self.calls;
         self.calls += 1;
-        let fate = (self.fate)(number, node, &call);
+        let fate = match self.time < self.outage_until {
+            true => Fate::Fail,
+            false => (self.fate)(number, self.time, &call),
+        };
         let (go, back) = (self.travel(), self.travel());
         match fate {
             Fate::CrashBefore => self.crash(node),
@@ -352,8 +378,9 @@ impl World {
         let reply = call
             .make(&mut store)
             .expect("no fault is injected into the store itself");
-        let live = self.live();
-        self.ledger.executed(self.clock.now(), call, &reply, &live);
+        self.note_members(call, &reply);
+        self.ledger
+            .executed(self.clock.now(), call, &reply, &self.live);
         if self.nodes[node].life != life {
             return;
         }
@@ -381,30 +408,45 @@ impl World {
         );
     }
 
-    pub(super) fn live(&self) -> BTreeSet<Epoch> {
-        let look = Look {
-            epoch: Epoch(0),
-            ranges: Vec::new(),
-        };
-        let sight = self.store.clone().look(&look).expect("no fault");
-        sight.nodes.iter().map(|node| node.epoch).collect()
+    /// Notes which epochs are live after a call, and that nobody was declared gone within its term.
+    fn note_members(&mut self, call: &StoreCall, reply: &Reply) {
+        match (call, reply) {
+            (StoreCall::Join(node), _) if !self.ended.contains(&node.epoch) => {
+                self.live.insert(node.epoch);
+            }
+            (StoreCall::Leave(epoch), _) => self.end_epoch(*epoch),
+            (StoreCall::DeclareGone { epoch, .. }, Reply::DeclaredGone(true)) => {
+                self.end_epoch(*epoch);
+                for node in &self.nodes {
+                    let machine = node.machine.as_ref();
+                    let same = machine.filter(|machine| machine.epoch() == *epoch);
+                    let holds = same.is_some_and(|same| same.is_held(self.time - node.born));
+                    assert!(!holds, "{epoch:?} was declared gone within its term");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end_epoch(&mut self, epoch: Epoch) {
+        self.live.remove(&epoch);
+        self.ended.insert(epoch);
     }
 
     fn start(&mut self, number: usize, life: u32, epoch: Epoch, run: ClaimedRun) {
-        let live = self.live();
-        for other in &self.nodes {
-            for (same, held_by) in &other.running {
-                let is_key = same.queue == run.run.queue && same.key == run.run.key;
-                assert!(
-                    !is_key || !live.contains(held_by),
-                    "one key, two runs: {same:?} and {:?}",
-                    run.run
-                );
-            }
+        let name = (run.run.queue.clone(), run.run.key.clone());
+        let others = self.running.entry(name).or_default();
+        let nodes = &self.nodes;
+        others.retain(|(node, life, _)| nodes[*node].life == *life);
+        for (_, _, held_by) in others.iter() {
+            let live = self.live.contains(held_by);
+            assert!(!live, "one key, two runs: {:?}", run.run);
         }
-        let starts = self.ledger.started(self.clock.now(), epoch, &run);
+        others.push((number, life, epoch));
+        let starts = self
+            .ledger
+            .started(self.clock.now(), epoch, &run, self.bounds);
         let (lasts, outcome) = (self.handler)(&run, starts);
-        self.nodes[number].running.insert(run.run.clone(), epoch);
         let input = Input::Finished {
             run: run.run,
             outcome,
@@ -460,7 +502,14 @@ impl World {
                 let life = self.nodes[node].life;
                 return self.step(node, life, Input::Stop { grace });
             }
-            UserCall::Crash(node) => return self.crash(node),
+            UserCall::SetClock(micros) => {
+                let now = self.clock.now().as_micros();
+                return self.clock.set(StoreTime::from_micros(now + micros));
+            }
+            UserCall::Outage(span) => {
+                self.outage_until = self.outage_until.max(self.time + span);
+                return;
+            }
         };
         let call = Call {
             queue: queue.into(),
@@ -469,7 +518,7 @@ impl World {
         };
         let answers = self.store.clone().write(std::slice::from_ref(&call));
         let answer = answers.expect("no fault").remove(0).expect("a good call");
-        self.ledger.answered(self.clock.now(), &call, answer);
+        self.ledger.answered(&call, answer);
         // The user's process has the node 0.
         let near = match answer {
             Answer::Scheduled { due, shard, .. } => Some((due, shard)),
@@ -513,20 +562,24 @@ pub(super) struct Op {
     pub(super) name: TimerName,
     pub(super) due: StoreTime,
     /// From then on it may not be claimed: it was cancelled or replaced.
-    pub(super) closed: Option<StoreTime>,
+    pub(super) closed: Option<Duration>,
     /// From then on it may not start.
-    pub(super) never: Option<StoreTime>,
+    pub(super) never: Option<Duration>,
     pub(super) starts: u32,
 }
 
 /// All that happened, and the promises that it is held against.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// The time that nobody sets.
+    time: Duration,
     pub(super) ops: Vec<Op>,
+    /// The last schedules of each key that were not closed.
+    open: BTreeMap<TimerName, Vec<usize>>,
     /// When nodes died.
     pub(super) died: BTreeMap<Epoch, StoreTime>,
     /// The last claim of each key: who, which run, when, and whether the answer was lost.
-    last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime)>,
+    last_claim: BTreeMap<TimerName, (Epoch, Run, StoreTime, Duration)>,
     /// Runs that ended without a crash, by generation: those counted for the crashes.
     ended_well: BTreeMap<(TimerName, i64), u32>,
     /// Attempts before the counts were set back.
@@ -568,7 +621,7 @@ impl Ledger {
                         continue;
                     }
                     let last = self.last_claim.get(&name);
-                    let (epoch, run, _) = last.expect("only claimed runs are settled");
+                    let (epoch, run, ..) = last.expect("only claimed runs are settled");
                     assert_eq!(
                         *epoch, settle.epoch,
                         "a run that was taken over has settled"
@@ -586,7 +639,7 @@ impl Ledger {
         let name = (run.run.queue.clone(), run.run.key.clone());
         let op = &self.ops[op_of(run)];
         assert!(run.due <= now, "{run:?} claimed early at {now:?}");
-        if let Some((before, last, _)) = self.last_claim.get(&name)
+        if let Some((before, last, ..)) = self.last_claim.get(&name)
             && *last == run.run
         {
             assert_eq!(*before, epoch, "adopted from another node");
@@ -595,7 +648,7 @@ impl Ledger {
         }
         assert!(live.contains(&epoch), "claimed by a node that is gone");
         assert!(
-            op.closed.is_none_or(|closed| now <= closed),
+            op.closed.is_none_or(|closed| self.time <= closed),
             "{run:?} claimed at {now:?}, closed at {:?}",
             op.closed
         );
@@ -608,34 +661,36 @@ impl Ledger {
             "{run:?}: {well} ended well, {forgiven} forgiven"
         );
         self.crashes += run.crashes;
-        self.last_claim.insert(name, (epoch, run.run.clone(), now));
+        self.last_claim
+            .insert(name, (epoch, run.run.clone(), now, self.time));
     }
 
-    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun) -> u32 {
+    fn started(&mut self, now: StoreTime, epoch: Epoch, run: &ClaimedRun, bounds: bool) -> u32 {
         self.starts += 1;
         let name = (run.run.queue.clone(), run.run.key.clone());
-        assert!(run.due <= now, "{run:?} starts early at {now:?}");
-        let (holder, last, claimed) = self.last_claim.get(&name).expect("it was claimed");
+        let (holder, last, claimed, claimed_at) =
+            self.last_claim.get(&name).expect("it was claimed");
         assert_eq!(
             (*holder, last),
             (epoch, &run.run),
             "a run that was taken over starts"
         );
-        let (claimed, number) = (*claimed, op_of(run));
+        let (claimed, claimed_at, number) = (*claimed, *claimed_at, op_of(run));
         let op = &mut self.ops[number];
         op.starts += 1;
         let starts = op.starts;
         assert!(
-            op.never.is_none_or(|never| now < never),
+            op.never.is_none_or(|never| self.time < never),
             "{run:?} starts after {:?}",
             op.never
         );
         // A claim that is already there when the timer is cancelled or replaced may still start.
-        assert!(op.closed.is_none_or(|closed| claimed <= closed));
-        assert!(op.due <= now, "{run:?} was moved to {:?}", op.due);
+        assert!(op.closed.is_none_or(|closed| claimed_at <= closed));
+        // By the clock of the claim, since the store's clock may have been set back after it.
+        assert!(op.due <= claimed, "{run:?} was moved to {:?}", op.due);
         let resumed = self.resumed.get(&*run.run.queue).copied();
         let ready = resumed.map_or(run.due, |resumed| run.due.max(resumed));
-        if !run.run.key.starts_with("paced") {
+        if bounds && !run.run.key.starts_with("paced") {
             // Of two nodes that end one after the other, the last one counts.
             let deaths = self.died.values().filter(|died| **died <= now);
             let last_death = deaths.clone().max().copied();
@@ -657,11 +712,13 @@ impl Ledger {
         }
     }
 
-    fn answered(&mut self, now: StoreTime, call: &Call, answer: Answer) {
+    fn answered(&mut self, call: &Call, answer: Answer) {
         let name = (call.queue.clone(), call.key.clone());
         match answer {
             Answer::Scheduled { due, running, .. } => {
-                self.close(&name, now, running);
+                self.close(&name, running);
+                let number = self.ops.len();
+                self.open.entry(name.clone()).or_default().push(number);
                 self.ops.push(Op {
                     name,
                     due,
@@ -670,15 +727,16 @@ impl Ledger {
                     starts: 0,
                 });
             }
-            Answer::Cancelled { .. } => self.close(&name, now, false),
+            Answer::Cancelled { .. } => self.close(&name, false),
             Answer::Running { .. } if call.action == Action::Cancel => {
-                self.close(&name, now, true);
+                self.close(&name, true);
             }
             Answer::Moved { to, running, .. } => {
-                if let Some(op) = self.ops.iter_mut().rfind(|op| op.name == name) {
-                    op.due = to;
+                let open = self.open.get(&name);
+                if let Some(number) = open.and_then(|open| open.last()) {
+                    self.ops[*number].due = to;
                 }
-                if let Some((_, run, _)) = self.last_claim.get(&name).filter(|_| !running) {
+                if let Some((_, run, ..)) = self.last_claim.get(&name).filter(|_| !running) {
                     let generation = (name.clone(), run.generation);
                     let well = self.ended_well.get(&generation).copied().unwrap_or(0);
                     self.forgiven.insert(generation, run.attempt - well);
@@ -688,13 +746,22 @@ impl Ledger {
         }
     }
 
-    /// Nothing that was scheduled for this key so far is claimed any more.
-    fn close(&mut self, name: &TimerName, now: StoreTime, running: bool) {
-        for op in self.ops.iter_mut().filter(|op| op.name == *name) {
+    /// Nothing that was scheduled for this key so far is claimed any more. If nothing of it runs,
+    /// then nothing of it starts either.
+    fn close(&mut self, name: &TimerName, running: bool) {
+        let now = self.time;
+        let Some(open) = self.open.get_mut(name) else {
+            return;
+        };
+        for number in open.iter() {
+            let op = &mut self.ops[*number];
             op.closed.get_or_insert(now);
             if !running {
                 op.never.get_or_insert(now);
             }
+        }
+        if !running {
+            open.clear();
         }
     }
 

@@ -1,0 +1,273 @@
+//! What the machine makes of the answers to its calls.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::node::coming::Expected;
+use crate::node::interface::{Lane, Mono, Reply};
+use crate::node::lane::{LaneState, UnderWay};
+use crate::node::looks::SUSPECT;
+use crate::node::machine::{MOST_SETTLED, Node, Watching};
+use crate::node::runs::Place;
+use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError};
+use crate::time::StoreTime;
+
+/// The pause after which a locked row is asked for again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// Takes in the answer to a call.
+    pub(super) fn replied(&mut self, now: Mono, id: u64, result: Result<Reply, StoreError>) {
+        let is_it = |lane: &LaneState| lane.under_way.filter(|call| call.id == id);
+        let found = Lane::ALL
+            .into_iter()
+            .find_map(|lane| is_it(self.lane(lane)).map(|call| (lane, call)));
+        let Some((lane, call)) = found else {
+            return;
+        };
+        self.lane(lane).under_way = None;
+        match result {
+            Ok(_) => self.lane(lane).succeeded(),
+            Err(_) => {
+                let random = self.numbers.next();
+                let longest = self.look;
+                self.lane(lane).failed(now, longest, random);
+            }
+        }
+        let result = match call.epoch == self.membership.epoch {
+            true => Some(result),
+            // The epoch ended since: nothing that the answer says concerns the node any more.
+            false => None,
+        };
+        match lane {
+            Lane::Watch => self.watch_replied(now, call, result),
+            Lane::Claims => self.claim_replied(now, call, result),
+            Lane::Settles => self.settle_replied(now, call, result),
+        }
+    }
+
+    fn watch_replied(
+        &mut self,
+        now: Mono,
+        call: UnderWay,
+        result: Option<Result<Reply, StoreError>>,
+    ) {
+        let watching = std::mem::replace(&mut self.watching, Watching::Nothing);
+        match (watching, result) {
+            (Watching::Join, Some(Ok(_))) => {
+                self.membership.joined = true;
+                self.membership.next_beat = now;
+                self.looks.soon = true;
+            }
+            (Watching::Resign, Some(Ok(_))) => {
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.resigned = true;
+                }
+            }
+            (Watching::Beat, Some(Ok(Reply::Beat(Some(beat))))) => self.beat(now, call, beat),
+            (Watching::Beat, Some(Ok(Reply::Beat(None)))) => self.gone(),
+            (Watching::Beat, Some(_)) => {
+                self.membership.beat_failed(now);
+                self.looks.marks.drop_all();
+            }
+            (Watching::Look, Some(Ok(Reply::Sight(sight)))) => self.sight(now, call, &sight),
+            (Watching::Look, Some(_)) => self.looks.failed(),
+            (Watching::DeclareGone(_), Some(Ok(Reply::DeclaredGone(gone)))) => {
+                self.looks.soon |= gone;
+            }
+            (Watching::DeclareGone(epoch), Some(_)) => self.membership.declare_again(epoch),
+            (Watching::Leave, Some(Ok(_))) => {
+                if let Some(stopping) = &mut self.stopping {
+                    stopping.left = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self, now: Mono, call: UnderWay, beat: Beat) {
+        self.learn_time(now, call, beat.now);
+        self.looks.marks.learn(beat.horizon);
+        self.membership.beat_was_good(call.sent, now);
+        if self.is_leaving() {
+            self.membership.let_go();
+        }
+    }
+
+    fn sight(&mut self, now: Mono, call: UnderWay, sight: &Sight) {
+        self.learn_time(now, call, sight.now);
+        if !self.membership.saw(&sight.nodes, now) {
+            // The next beat says whether the node is gone.
+            self.membership.next_beat = now;
+        }
+        let epoch = self.membership.epoch;
+        self.looks.take(sight, epoch, &mut self.queues, &self.runs);
+    }
+
+    fn learn_time(&mut self, now: Mono, call: UnderWay, store: StoreTime) {
+        if !self.clock.learn(call.sent, now, store) {
+            self.looks.marks.drop_all();
+        }
+    }
+
+    fn claim_replied(
+        &mut self,
+        now: Mono,
+        call: UnderWay,
+        result: Option<Result<Reply, StoreError>>,
+    ) {
+        let requested = self.claims.take();
+        let mut wanted = vec![0; self.queues.len()];
+        for ((queue, _), _) in &requested.wanted {
+            wanted[*queue] += 1;
+        }
+        let mut claimed = vec![0; self.queues.len()];
+        match result {
+            Some(Ok(Reply::Claimed(answer))) if answer.gone => self.gone(),
+            Some(Ok(Reply::Claimed(answer))) => {
+                self.claims.grow();
+                self.learn_time(now, call, answer.now);
+                self.looks.marks.learn(answer.horizon);
+                let shards: BTreeMap<Place, Expected> = requested.wanted.into_iter().collect();
+                let adopted = requested.adopt.into_iter();
+                let adopted: BTreeMap<Place, u16> = adopted
+                    .map(|(place, orphan)| (place, orphan.shard))
+                    .collect();
+                self.claimed(now, answer, &shards, &adopted, &mut claimed);
+            }
+            Some(result) => {
+                if matches!(result, Err(StoreError::Refused(_))) {
+                    self.claims.shrink(requested.wanted.len());
+                }
+                self.looks.marks.drop_all();
+                self.looks.soon = true;
+                // The claim may have been carried out, or may still be.
+                let wanted = requested.wanted.into_iter();
+                let shards = wanted.map(|(place, expected)| (place.0, expected.shard));
+                let adopted = requested.adopt.into_iter();
+                let adopted = adopted.map(|(place, orphan)| (place.0, orphan.shard));
+                for (queue, shard) in shards.chain(adopted) {
+                    self.looks.adoption.doubt(queue, shard);
+                }
+            }
+            None => {}
+        }
+        for (number, queue) in self.queues.iter_mut().enumerate() {
+            queue.taken(wanted[number], claimed[number]);
+        }
+    }
+
+    /// Takes in the runs that a claim has returned, and counts those that were wanted, by queues.
+    fn claimed(
+        &mut self,
+        now: Mono,
+        answer: Claimed,
+        wanted: &BTreeMap<Place, Expected>,
+        adopted: &BTreeMap<Place, u16>,
+        counts: &mut [usize],
+    ) {
+        let mut left = wanted.clone();
+        for run in answer.runs {
+            let Some(place) = self.place(&run.run) else {
+                continue;
+            };
+            let shard = match (left.remove(&place), adopted.get(&place)) {
+                (Some(expected), _) => {
+                    counts[place.0] += 1;
+                    expected.shard
+                }
+                (None, Some(shard)) => *shard,
+                (None, None) => continue,
+            };
+            self.hold(now, place, shard, run);
+        }
+        // A timer that was not due by the store's clock is kept. All else that was not returned is
+        // forgotten: if it is still to be had, the next look finds it.
+        let window = answer.now + self.look * 2;
+        for ((queue, key), expected) in left {
+            if expected.due > answer.now && expected.due < window && self.stopping.is_none() {
+                self.queues[queue].coming.insert(&key, expected);
+            }
+        }
+    }
+
+    fn hold(&mut self, now: Mono, place: Place, shard: u16, run: ClaimedRun) {
+        if self.runs.is_held(&place) {
+            return;
+        }
+        let suspect = run.crashes >= SUSPECT;
+        self.queues[place.0].coming.remove(&place.1);
+        self.queues[place.0].running += 1;
+        self.runs.add(place, shard, suspect, run);
+        if self.stopping.is_some() {
+            self.give_back(now);
+        }
+    }
+
+    fn settle_replied(
+        &mut self,
+        now: Mono,
+        call: UnderWay,
+        result: Option<Result<Reply, StoreError>>,
+    ) {
+        let ends = self.runs.take_settling();
+        match result {
+            Some(Ok(Reply::Settled(answers))) => {
+                self.settle_limit = (self.settle_limit * 2).min(MOST_SETTLED);
+                let mut answers = answers.into_iter();
+                for (place, outcome) in ends {
+                    match answers.next() {
+                        Some(Settled::Locked) | None => {
+                            self.runs.settle_again(place, now + LOCKED_PAUSE);
+                        }
+                        Some(settled) => self.settled(now, call, &place, &outcome, settled),
+                    }
+                }
+            }
+            Some(result) => {
+                if matches!(result, Err(StoreError::Refused(_))) {
+                    // One of them may be the reason: smaller calls let the others through.
+                    self.settle_limit = (ends.len() / 2).max(1);
+                }
+                for (place, _) in ends {
+                    self.runs.settle_again(place, now);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The store knows an end. The key may be due again soon.
+    fn settled(
+        &mut self,
+        now: Mono,
+        call: UnderWay,
+        place: &Place,
+        outcome: &Outcome,
+        settled: Settled,
+    ) {
+        let Some(held) = self.runs.release(place) else {
+            return;
+        };
+        self.looks.touch(|| [place.clone()].into());
+        let after = match (settled, outcome) {
+            (Settled::Waits, Outcome::Again(after) | Outcome::Retry(after)) => Some(*after),
+            _ => None,
+        };
+        // The store has counted from a moment that was not later than now.
+        let round_trip = now.saturating_sub(call.sent);
+        let store_now = self.clock.at(now).map(|time| time + round_trip);
+        let due = match (after, store_now) {
+            (Some(after), Some(store_now)) if after < self.look => Some(store_now + after),
+            _ => held.next_due,
+        };
+        if let Some(due) = due.filter(|_| self.stopping.is_none()) {
+            let expected = Expected {
+                due,
+                shard: held.shard,
+                suspect: held.suspect && settled == Settled::Waits,
+            };
+            self.queues[place.0].coming.insert(&place.1, expected);
+        }
+    }
+}

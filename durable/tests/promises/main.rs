@@ -1,0 +1,51 @@
+//! The promises of durable timers, each with a test of its name, on each store.
+//!
+//! A node that is dropped by `crash` ends without leaving, as if its process had been killed; what
+//! its handlers do after that is what a process does that stood still and goes on.
+
+mod defaults;
+mod exactness;
+mod keeping;
+mod sizes;
+mod takeover;
+mod watched;
+mod worlds;
+
+/// Runs the tests of all promises on a store.
+macro_rules! promises_on {
+    ($store:ident, $world:expr, $($file:ident :: $promise:ident),* $(,)?) => {
+        mod $store {
+            $(
+                #[test]
+                fn $promise() {
+                    crate::$file::$promise($world);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! all_promises_on {
+    ($store:ident, $world:expr) => {
+        promises_on!(
+            $store,
+            $world,
+            keeping::accepted_is_kept,
+            keeping::never_early,
+            keeping::the_answer_is_the_truth,
+            exactness::one_key_one_run,
+            exactness::a_node_that_lost_its_term_settles_nothing,
+            exactness::exactly_once_effect_through_complete_in,
+            takeover::timers_of_a_dead_node_run_soon_if_unclaimed,
+            takeover::timers_of_a_dead_node_run_after_its_term_if_claimed,
+            takeover::a_crash_counts_towards_the_crash_limit,
+            sizes::idle_costs_one_read_a_look_and_one_write_a_beat,
+            sizes::memory_holds_what_starts_soon,
+            sizes::queues_do_not_hold_each_other_up,
+        );
+    };
+}
+
+all_promises_on!(memory, crate::worlds::MemoryWorld::default());
+#[cfg(feature = "sqlite")]
+all_promises_on!(sqlite, crate::worlds::SqliteWorld::new());

@@ -1,0 +1,169 @@
+//! Stores, and a database of effects within each of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tourbillon_durable::store::{
+    Connection, Epoch, Outcome, Run, Settle, Settled, Settlement, Store,
+};
+use tourbillon_durable::{Builder, CompleteError, CompletesRun, Due, Durable, Memory};
+
+/// A store that tests open any number of times, and what is in it beside the timers.
+pub(crate) trait World: Clone + Send + Sync + 'static {
+    type Store: Store + Clone;
+
+    fn store(&self) -> Self::Store;
+
+    /// Has the effect of a run, and ends the run in the same commit.
+    fn effect(&self, due: &Due<()>) -> Result<(), CompleteError>;
+
+    /// Returns how often each key has had its effect.
+    fn effects(&self) -> HashMap<String, u32>;
+
+    fn client(&self) -> Durable {
+        Durable::builder(self.store()).start().unwrap()
+    }
+
+    /// A node with this term, which looks 20 times a second.
+    fn node(&self, term: Duration) -> Builder {
+        let builder = Durable::builder(self.store());
+        builder.look(Duration::from_millis(50)).term(term)
+    }
+}
+
+// === memory ===
+
+#[derive(Clone, Default)]
+pub(crate) struct MemoryWorld {
+    memory: Memory,
+    effects: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+/// What stands for a transaction here: the lock of the effects is held until the run has ended.
+struct Transaction(Box<dyn Connection>);
+
+impl CompletesRun for Transaction {
+    fn complete(mut self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let settlement = Settlement {
+            run: run.clone(),
+            outcome: Outcome::Done,
+        };
+        let settle = Settle {
+            epoch,
+            settlements: vec![settlement],
+        };
+        match self.0.settle(&settle)?[0] {
+            Settled::Fenced => Err(CompleteError::Fenced),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl World for MemoryWorld {
+    type Store = Memory;
+
+    fn store(&self) -> Memory {
+        self.memory.clone()
+    }
+
+    fn effect(&self, due: &Due<()>) -> Result<(), CompleteError> {
+        let mut effects = self.effects.lock().unwrap();
+        due.complete_in(Transaction(self.memory.connect()?))?;
+        *effects.entry(due.key().to_owned()).or_default() += 1;
+        Ok(())
+    }
+
+    fn effects(&self) -> HashMap<String, u32> {
+        self.effects.lock().unwrap().clone()
+    }
+}
+
+// === SQLite ===
+
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlite::SqliteWorld;
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use std::collections::HashMap;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tourbillon_durable::rusqlite::{Connection, Error, TransactionBehavior};
+    use tourbillon_durable::{CompleteError, Due, Sqlite};
+
+    use super::World;
+
+    #[derive(Clone)]
+    pub(crate) struct SqliteWorld(Arc<Folder>);
+
+    struct Folder(PathBuf);
+
+    impl SqliteWorld {
+        pub(crate) fn new() -> Self {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            // Relaxed: only the number matters.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("promises-{}-{number}", std::process::id());
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            // What a process with the same id has left behind.
+            let _ = std::fs::remove_dir_all(&folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            let world = SqliteWorld(Arc::new(Folder(folder)));
+            drop(world.store());
+            let table = "create table effect(key text not null)";
+            world.connect().unwrap().execute(table, []).unwrap();
+            world
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.0.join("timers.db")
+        }
+
+        fn connect(&self) -> Result<Connection, Error> {
+            let connection = Connection::open(self.file())?;
+            connection.busy_timeout(Duration::from_secs(30))?;
+            Ok(connection)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn failed(error: Error) -> CompleteError {
+        CompleteError::Retry(error.to_string())
+    }
+
+    impl World for SqliteWorld {
+        type Store = Sqlite;
+
+        fn store(&self) -> Sqlite {
+            Sqlite::open(self.file()).unwrap()
+        }
+
+        fn effect(&self, due: &Due<()>) -> Result<(), CompleteError> {
+            let mut connection = self.connect().map_err(failed)?;
+            let transaction = connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)
+                .map_err(failed)?;
+            let insert = "insert into effect(key) values (?1)";
+            transaction.execute(insert, [due.key()]).map_err(failed)?;
+            due.complete_in(&transaction)?;
+            transaction.commit().map_err(failed)
+        }
+
+        fn effects(&self) -> HashMap<String, u32> {
+            let connection = self.connect().unwrap();
+            let count = "select key, count(*) from effect group by key";
+            let mut statement = connection.prepare(count).unwrap();
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+            rows.unwrap().map(Result::unwrap).collect()
+        }
+    }
+}
