@@ -1,6 +1,7 @@
 //! Servers that end, restart, hang or refuse.
 
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -127,6 +128,57 @@ fn a_server_that_does_not_answer_is_given_up() {
         .expect_err("nobody answers");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn an_answer_that_never_comes_is_an_unknown_outcome() {
+    let database = cluster::lent();
+    let builder = Postgres::builder(&database.url()).expect("a URL");
+    let store = builder
+        .statement_limit(Duration::from_millis(200))
+        .connect()
+        .expect("the cluster answers");
+    let mut connection = store.connect().expect("the cluster answers");
+    schedule(&mut *connection, "a").expect("it is accepted");
+    let process = format!(
+        "select pid from pg_stat_activity where datname = '{}' and application_name = 'tourbillon'",
+        database.name()
+    );
+    let process = database.psql(&process).expect("it reads");
+    let stopped = Stopped::new(&process);
+    let error = schedule(&mut *connection, "b").expect_err("the process stands still");
+    assert!(matches!(error, StoreError::Unknown(_)), "{error:?}");
+    let answer = schedule(&mut *connection, "c").expect("another process answers");
+    assert!(matches!(answer, Answer::Scheduled { .. }), "{answer:?}");
+    drop(stopped);
+}
+
+/// A process that stands still until this is dropped.
+struct Stopped<'a>(&'a str);
+
+impl<'a> Stopped<'a> {
+    fn new(process: &'a str) -> Self {
+        signal("-STOP", process);
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        signal("-CONT", self.0);
+    }
+}
+
+fn signal(signal: &str, process: &str) {
+    let sent = Command::new("kill").args([signal, process]).status();
+    assert!(
+        sent.is_ok_and(|status| status.success()),
+        "kill {signal} {process}"
+    );
 }
 
 #[test]

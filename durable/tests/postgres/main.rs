@@ -5,6 +5,8 @@ mod cluster;
 
 mod faults;
 mod functions;
+mod orders;
 mod plans;
+mod same;
 mod stress;
 mod transactions;
