@@ -125,3 +125,75 @@ fn text(error: &rusqlite::Error) -> String {
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(code: i32) -> rusqlite::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
+    }
+
+    #[test]
+    fn only_a_commit_whose_flush_failed_may_have_happened() {
+        for code in [
+            ffi::SQLITE_IOERR_FSYNC,
+            ffi::SQLITE_IOERR_DIR_FSYNC,
+            ffi::SQLITE_IOERR_SHMMAP,
+            ffi::SQLITE_IOERR,
+        ] {
+            assert!(
+                matches!(of_commit(&error(code)), StoreError::Unknown(_)),
+                "{code}"
+            );
+            let before = before_commit(&error(code));
+            assert!(matches!(before, StoreError::Unavailable(_)), "{code}");
+        }
+        for code in [
+            ffi::SQLITE_BUSY,
+            ffi::SQLITE_BUSY_SNAPSHOT,
+            ffi::SQLITE_FULL,
+            ffi::SQLITE_IOERR_WRITE,
+        ] {
+            let failed = of_commit(&error(code));
+            assert!(
+                matches!(failed, StoreError::Unavailable(_)),
+                "{code}: {failed}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_does_not_pass_is_refused() {
+        for code in [
+            ffi::SQLITE_NOTADB,
+            ffi::SQLITE_CORRUPT,
+            ffi::SQLITE_READONLY,
+            ffi::SQLITE_ERROR,
+            ffi::SQLITE_AUTH,
+        ] {
+            let failed = before_commit(&error(code));
+            assert!(matches!(failed, StoreError::Refused(_)), "{code}: {failed}");
+        }
+        for code in [
+            ffi::SQLITE_LOCKED,
+            ffi::SQLITE_PROTOCOL,
+            ffi::SQLITE_NOMEM,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_READONLY_DBMOVED,
+        ] {
+            let failed = before_commit(&error(code));
+            assert!(failed.may_pass(), "{code}: {failed}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_one_statement_leaves_the_others() {
+        for code in [ffi::SQLITE_CONSTRAINT, ffi::SQLITE_TOOBIG] {
+            assert!(is_of_statement(&error(code)), "{code}");
+        }
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_BUSY] {
+            assert!(!is_of_statement(&error(code)), "{code}");
+        }
+    }
+}

@@ -302,7 +302,6 @@ impl Pair {
                 self.clock.set(StoreTime::from_micros(now));
             }
         }
-        self.compare();
     }
 
     fn look(&mut self, epoch: Epoch, mark: Option<StoreTime>, until: Offset, limit: u32) {
@@ -430,7 +429,7 @@ fn keys() -> Vec<String> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 60,
+        cases: 40,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -444,8 +443,12 @@ proptest! {
         for node in 0..NODES {
             pair.take(Step::Join(node));
         }
-        for step in steps {
+        for (number, step) in steps.into_iter().enumerate() {
             pair.take(step);
+            if number % 4 == 0 {
+                pair.compare();
+            }
         }
+        pair.compare();
     }
 }
