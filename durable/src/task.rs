@@ -108,6 +108,10 @@ impl Runs {
                     attempt: run.attempt,
                 });
             }
+            // Those that the node itself gives back as well.
+            (Settled::Waits, Outcome::GiveBack(pause)) if *pause != UNREADABLE_PAUSE => {
+                self.counters.given_back.increment();
+            }
             (Settled::Waits, Outcome::Retry(_)) => self.counters.retried.increment(),
             (Settled::Buried, Outcome::Dead(error)) => {
                 self.counters.dead.increment();
@@ -225,7 +229,6 @@ impl Drop for Task {
                 // Nobody here can run it: the runtime of its handler was shut down.
                 false => DROPPED_PAUSE,
             };
-            self.runs.counters.given_back.increment();
             (self.runs.finish)(claimed.run, Outcome::GiveBack(pause));
         }
     }

@@ -20,6 +20,9 @@ use crate::sync::Arc;
 /// The greatest number of settlements in a call.
 pub(super) const MOST_SETTLED: usize = 1_000;
 
+/// How long a node that stops waits for the store after the grace, or the term if that is shorter.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 /// The state machine of a node. See the module [`node`](crate::node).
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -350,7 +353,8 @@ impl Node {
     // === the end ===
 
     fn stop(&mut self, now: Mono, grace: Duration) {
-        let extra = self.look;
+        // Others wait for the term if the node can't say that it leaves.
+        let extra = LEAVE_LIMIT.min(self.membership.term()).max(self.look);
         match &mut self.stopping {
             Some(stopping) => stopping.hurry(now, grace, extra),
             None => {

@@ -70,6 +70,10 @@ impl Membership {
         self.term + (self.term / 15).max(Duration::from_millis(10))
     }
 
+    pub(super) fn term(&self) -> Duration {
+        self.term
+    }
+
     pub(super) fn term_end(&self) -> Option<Mono> {
         self.term_end
     }

@@ -19,7 +19,7 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// Keys are scheduled again and again while they run, on two nodes.
-pub(crate) fn one_key_one_run(world: impl World) {
+pub(crate) fn one_key_one_run(world: &impl World) {
     const KEYS: usize = 6;
     let in_run: Arc<[AtomicU32; KEYS]> = Arc::default();
     let (twice, runs) = (
@@ -71,12 +71,12 @@ pub(crate) fn one_key_one_run(world: impl World) {
 }
 
 /// The beats of a node hang while it runs a timer. Another node takes the timer over.
-pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: impl World) {
+pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: &impl World) {
     let silent = Arc::new(AtomicBool::new(false));
     let (hang, is_silent) = (Gate::default(), Arc::clone(&silent));
     let beats = hang.clone();
     let store = Watched::new(world.store(), move |seen| {
-        if let Seen::Beat(_) = seen
+        if let Seen::Beat = seen
             && is_silent.load(Ordering::SeqCst)
         {
             beats.pass();
@@ -137,7 +137,7 @@ pub(crate) fn a_node_that_lost_its_term_settles_nothing(world: impl World) {
 }
 
 /// Nodes crash before, during and after the transaction of a run.
-pub(crate) fn exactly_once_effect_through_complete_in(world: impl World) {
+pub(crate) fn exactly_once_effect_through_complete_in(world: &impl World) {
     const TIMERS: usize = 120;
     let client = world.client();
     let many = (0..TIMERS).map(|n| (n.to_string(), ms(n as u64 * 3), ()));

@@ -27,7 +27,7 @@ fn empty(client: &Durable) {
 }
 
 /// Nodes crash while timers are scheduled, cancelled and run.
-pub(crate) fn accepted_is_kept(world: impl World) {
+pub(crate) fn accepted_is_kept(world: &impl World) {
     let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
     let start_node = || {
         let seen = Arc::clone(&seen);
@@ -82,7 +82,7 @@ pub(crate) fn accepted_is_kept(world: impl World) {
 }
 
 /// All clocks are one clock here: that of this machine.
-pub(crate) fn never_early(world: impl World) {
+pub(crate) fn never_early(world: &impl World) {
     let early: Arc<Mutex<Vec<(String, Duration)>>> = Arc::default();
     let found = Arc::clone(&early);
     let node = world
@@ -115,7 +115,7 @@ pub(crate) fn never_early(world: impl World) {
 }
 
 /// Cancels and moves race with the starts.
-pub(crate) fn the_answer_is_the_truth(world: impl World) {
+pub(crate) fn the_answer_is_the_truth(world: &impl World) {
     let starts: Arc<Mutex<HashMap<String, Vec<SystemTime>>>> = Arc::default();
     let journal = Arc::clone(&starts);
     let node = world

@@ -18,7 +18,7 @@ macro_rules! promises_on {
             $(
                 #[test]
                 fn $promise() {
-                    crate::$file::$promise($world);
+                    crate::$file::$promise(&$world);
                 }
             )*
         }

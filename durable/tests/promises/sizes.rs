@@ -18,7 +18,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: impl World) {
+pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: &impl World) {
     #[derive(Default)]
     struct Counts {
         looks: AtomicU32,
@@ -30,7 +30,7 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: impl World)
     let store = Watched::new(world.store(), move |seen| {
         let count = match seen {
             Seen::Look(_) => &counted.looks,
-            Seen::Beat(_) => &counted.beats,
+            Seen::Beat => &counted.beats,
             _ => &counted.others,
         };
         count.fetch_add(1, Ordering::SeqCst);
@@ -65,7 +65,7 @@ pub(crate) fn idle_costs_one_read_a_look_and_one_write_a_beat(world: impl World)
     assert_eq!(node.stats().runs, 0);
 }
 
-pub(crate) fn memory_holds_what_starts_soon(world: impl World) {
+pub(crate) fn memory_holds_what_starts_soon(world: &impl World) {
     const TIMERS: u32 = 20_000;
     let gate = Gate::default();
     let pass = gate.clone();
@@ -110,7 +110,7 @@ pub(crate) fn memory_holds_what_starts_soon(world: impl World) {
     assert_eq!(stop.wait().unwrap().unfinished, 0);
 }
 
-pub(crate) fn queues_do_not_hold_each_other_up(world: impl World) {
+pub(crate) fn queues_do_not_hold_each_other_up(world: &impl World) {
     const BACKLOG: u32 = 5_000;
     let client = world.client();
     for queue in ["paused", "unknown", "slow"] {

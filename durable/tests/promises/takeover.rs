@@ -17,18 +17,22 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// The term is an hour, so the others do not wait for its end.
-pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: impl World) {
+pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: &impl World) {
     let hour = Duration::from_secs(3_600);
     let (sender, receiver) = mpsc::channel();
     let from_first = sender.clone();
     let first = world
         .node(hour)
-        .handle("q", move |_: &Due<()>| drop(from_first.send(1)))
+        .handle("q", move |_: &Due<()>| {
+            from_first.send(1).unwrap_or_default();
+        })
         .start()
         .unwrap();
     let second = world
         .node(hour)
-        .handle("q", move |_: &Due<()>| drop(sender.send(2)))
+        .handle("q", move |_: &Due<()>| {
+            sender.send(2).unwrap_or_default();
+        })
         .start()
         .unwrap();
     // Both have their parts of the queue when both have run some.
@@ -55,7 +59,7 @@ pub(crate) fn timers_of_a_dead_node_run_soon_if_unclaimed(world: impl World) {
     drop(second);
 }
 
-pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: impl World) {
+pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: &impl World) {
     let term = ms(1_500);
     let gate = Gate::default();
     let pass = gate.clone();
@@ -96,7 +100,7 @@ pub(crate) fn timers_of_a_dead_node_run_after_its_term_if_claimed(world: impl Wo
     drop(second);
 }
 
-pub(crate) fn a_crash_counts_towards_the_crash_limit(world: impl World) {
+pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
     let client = world.client();
     client.schedule("q", "poison", ms(0), &()).unwrap();
     client.schedule("q", "neighbour", ms(0), &()).unwrap();
@@ -109,7 +113,7 @@ pub(crate) fn a_crash_counts_towards_the_crash_limit(world: impl World) {
             .node(ms(500))
             .handle("q", move |due: &Due<()>| {
                 if due.key() == "poison" {
-                    drop(sender.send(due.crashes()));
+                    let _ = sender.send(due.crashes());
                     pass.pass();
                 }
             })

@@ -10,7 +10,7 @@ use tourbillon_durable::store::{
 
 /// A call of a node.
 pub(crate) enum Seen<'a> {
-    Beat(Epoch),
+    Beat,
     Look(&'a Look),
     Claim(&'a Claim),
     Settle,
@@ -85,7 +85,7 @@ impl Connection for WatchedConnection {
         self.connection.join(node)
     }
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
-        (self.see)(&Seen::Beat(epoch));
+        (self.see)(&Seen::Beat);
         self.connection.beat(epoch)
     }
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {

@@ -136,7 +136,7 @@ mod sqlite {
         }
     }
 
-    fn failed(error: Error) -> CompleteError {
+    fn failed(error: &Error) -> CompleteError {
         CompleteError::Retry(error.to_string())
     }
 
@@ -148,14 +148,16 @@ mod sqlite {
         }
 
         fn effect(&self, due: &Due<()>) -> Result<(), CompleteError> {
-            let mut connection = self.connect().map_err(failed)?;
+            let mut connection = self.connect().map_err(|error| failed(&error))?;
             let transaction = connection
                 .transaction_with_behavior(TransactionBehavior::Immediate)
-                .map_err(failed)?;
+                .map_err(|error| failed(&error))?;
             let insert = "insert into effect(key) values (?1)";
-            transaction.execute(insert, [due.key()]).map_err(failed)?;
+            transaction
+                .execute(insert, [due.key()])
+                .map_err(|error| failed(&error))?;
             due.complete_in(&transaction)?;
-            transaction.commit().map_err(failed)
+            transaction.commit().map_err(|error| failed(&error))
         }
 
         fn effects(&self) -> HashMap<String, u32> {

@@ -176,7 +176,7 @@ fn a_store_that_was_down_loses_no_timer() {
     let (sender, receiver) = mpsc::channel();
     let timers = short_node(&store)
         .handle("q", move |due: &Due<u32>| {
-            sender.send(*due.payload()).unwrap()
+            sender.send(*due.payload()).unwrap();
         })
         .start()
         .unwrap();

@@ -144,7 +144,7 @@ fn a_handler_may_stop_other_timers_and_wait() {
     let stopped = other.clone();
     let timers = node(&store)
         .handle("q", move |_: &Due<()>| {
-            sender.send(stopped.stop(SECOND)).unwrap()
+            sender.send(stopped.stop(SECOND)).unwrap();
         })
         .start()
         .unwrap();

@@ -128,24 +128,28 @@ fn a_timer_of_the_same_key_has_another_token() {
 
 #[test]
 fn a_cancelled_timer_does_not_run() {
+    let clock = WallClock::manual(StoreTime::from_micros(0));
     let (sender, receiver) = mpsc::channel();
-    let store = Memory::new();
+    let store = Memory::with_clock(clock.clone());
     let timers = node(&store)
         .handle("q", move |due: &Due<()>| {
-            sender.send(due.key().to_owned()).unwrap()
+            sender.send(due.key().to_owned()).unwrap();
         })
         .start()
         .unwrap();
-    timers.schedule("q", "cancelled", ms(50), &()).unwrap();
-    timers.schedule("q", "moved", ms(50), &()).unwrap();
-    timers.schedule("q", "kept", ms(50), &()).unwrap();
+    for key in ["cancelled", "moved", "kept"] {
+        timers.schedule("q", key, SECOND, &()).unwrap();
+    }
     assert!(timers.cancel("q", "cancelled").unwrap().is_cancelled());
     assert!(timers.reschedule("q", "moved", HOUR).unwrap().is_moved());
+    clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "kept");
     // One that is due later has run, so the others would have, too.
-    timers.schedule("q", "last", ms(60), &()).unwrap();
+    timers.schedule("q", "last", SECOND, &()).unwrap();
+    clock.advance(SECOND);
     assert_eq!(wait::next(&receiver), "last");
     assert_eq!(receiver.try_iter().count(), 0);
+    assert!(timers.get("q", "moved").unwrap().is_some());
 }
 
 #[test]
@@ -154,7 +158,7 @@ fn many_timers_all_run_once() {
     let store = Memory::new();
     let timers = node(&store)
         .handle("q", move |due: &Due<u32>| {
-            sender.send(*due.payload()).unwrap()
+            sender.send(*due.payload()).unwrap();
         })
         .running(1_000)
         .start()

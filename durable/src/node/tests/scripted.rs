@@ -1025,7 +1025,8 @@ fn a_stop_ends_soon_after_the_grace_even_if_the_store_is_down() {
             script.input(Input::Wake);
         }
     }
-    assert_eq!(script.now, secs(3) + millis(1));
+    // 5 s after the grace.
+    assert_eq!(script.now, secs(7) + millis(1));
     assert_eq!(script.node.next_wake(), None);
     script.input(Input::Wake);
     assert!(script.asks.is_empty());
