@@ -9,6 +9,12 @@ mod cli;
 mod crew;
 #[path = "../examples/order_timeout/database.rs"]
 mod database;
+#[cfg(feature = "postgres")]
+#[path = "../examples/order_timeout/postgres.rs"]
+mod postgres;
+#[cfg(feature = "postgres")]
+#[path = "kit/postgres.rs"]
+mod postgres_kit;
 #[path = "../examples/order_timeout/run.rs"]
 mod run;
 #[path = "../examples/order_timeout/screen.rs"]
@@ -164,6 +170,36 @@ fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
     assert!(paid > 0 && cancelled > 0, "{out}");
     assert!(out.contains("workers killed by SIGKILL: 1"), "{out}");
     assert!(err.contains("workers 3"), "{err}");
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "no PostgreSQL server; to get one: apt-get install postgresql"
+)]
+fn on_postgresql_each_order_is_paid_or_cancelled_too() {
+    let database = postgres_kit::database();
+    let output = Command::new(program::built("order_timeout"))
+        .args(["--seconds", "3", "--postgres", &database.url()])
+        .stdin(Stdio::null())
+        .output()
+        .expect("the example is built");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+    let [orders, paid, cancelled, both, neither] = numbers(&out);
+    assert_eq!((both, neither), (0, 0), "{out}");
+    assert_eq!(orders, paid + cancelled, "{out}");
+    assert!(paid > 0 && cancelled > 0, "{out}");
+}
+
+#[cfg(not(feature = "postgres"))]
+#[test]
+fn without_the_feature_it_says_how_to_get_it() {
+    let (code, out, err) = run("--postgres postgres://localhost/test");
+    assert_eq!((code, &*out, err.lines().count()), (2, "", 1), "{err}");
+    assert!(err.contains("--features postgres"), "{err}");
 }
 
 #[test]

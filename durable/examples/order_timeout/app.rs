@@ -15,6 +15,8 @@ use terminal_size::{Width, terminal_size};
 
 use crate::cli::{self, Command, Options};
 use crate::database::Database;
+#[cfg(feature = "postgres")]
+use crate::postgres::Server;
 use crate::run::{self, Failure};
 use crate::sqlite::File;
 use crate::worker;
@@ -83,15 +85,17 @@ pub(crate) fn run(
         }
         Ok(Command::Run(options)) => whole(program, &options, &mut console),
         Ok(Command::Work { number, options }) => {
-            let Some(path) = options.file else {
-                console.complain("a worker needs --file");
-                return USAGE;
+            return match given(&options) {
+                Ok(Some(database)) => worker::run(database.as_ref(), number, signals),
+                Ok(None) => {
+                    console.complain("a worker needs --file or --postgres");
+                    USAGE
+                }
+                Err(fault) => {
+                    console.complain(&fault);
+                    USAGE
+                }
             };
-            let file = File {
-                path,
-                sabotage: options.sabotage,
-            };
-            return worker::run(&file, number, signals);
         }
     };
     match outcome.and_then(|code| console.out.flush().map(|()| code)) {
@@ -105,25 +109,49 @@ pub(crate) fn run(
     }
 }
 
-/// Runs it on the file, or on one in a temporary folder. The errors are those of writing.
+/// The database that the options name.
+fn given(options: &Options) -> Result<Option<Box<dyn Database>>, String> {
+    let sabotage = options.sabotage;
+    if let Some(path) = options.file.clone() {
+        return Ok(Some(Box::new(File { path, sabotage })));
+    }
+    match options.postgres.clone() {
+        None => Ok(None),
+        #[cfg(feature = "postgres")]
+        Some(url) => Ok(Some(Box::new(Server { url, sabotage }))),
+        #[cfg(not(feature = "postgres"))]
+        Some(_) => Err(
+            "this was built without PostgreSQL: run it with `--features postgres`, as in `cargo run \
+             --release -p tourbillon-durable --example order_timeout --features postgres -- \
+             --postgres postgres://postgres@localhost/test`"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Runs it on the database that the options name, or on a file in a temporary folder. The errors are
+/// those of writing.
 fn whole(program: &OsStr, options: &Options, console: &mut Console<'_>) -> io::Result<u8> {
-    // It lives as long as the run.
-    let mut folder = None;
-    let path = match &options.file {
-        Some(path) => path.clone(),
-        None => match Folder::create() {
-            Ok(made) => folder.insert(made).0.join("orders.db"),
+    match given(options) {
+        Ok(Some(database)) => on(program, database.as_ref(), options, console),
+        Ok(None) => match Folder::create() {
+            Ok(folder) => {
+                let file = File {
+                    path: folder.0.join("orders.db"),
+                    sabotage: options.sabotage,
+                };
+                on(program, &file, options, console)
+            }
             Err(error) => {
                 console.complain(&format!("no temporary folder: {error}"));
-                return Ok(FAILED);
+                Ok(FAILED)
             }
         },
-    };
-    let file = File {
-        path,
-        sabotage: options.sabotage,
-    };
-    on(program, &file, options, console)
+        Err(fault) => {
+            console.complain(&fault);
+            Ok(USAGE)
+        }
+    }
 }
 
 fn on(

@@ -16,6 +16,8 @@ Options:
                          every second or two, and started again
   --file PATH            the SQLite file (default: one in a temporary folder, which is removed);
                          orders that an earlier run left in it are ended, too
+  --postgres URL         a PostgreSQL server instead (feature `postgres`); its schema order_timeout
+                         is dropped and created anew
   --sabotage             payments leave the timers alone and handlers do not look at payments, to
                          show that this is noticed
   -h, --help             this text
@@ -52,6 +54,7 @@ pub(crate) struct Options {
     pub(crate) orders_per_second: u32,
     pub(crate) workers: u32,
     pub(crate) file: Option<PathBuf>,
+    pub(crate) postgres: Option<String>,
     pub(crate) sabotage: bool,
 }
 
@@ -74,7 +77,12 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         let value = match &*name {
             "--sabotage" if value.is_none() => String::new(),
             "--sabotage" => return Err("--sabotage takes no value".to_owned()),
-            "--seconds" | "--orders-per-second" | "--workers" | "--file" | "--work" => value
+            "--seconds"
+            | "--orders-per-second"
+            | "--workers"
+            | "--file"
+            | "--postgres"
+            | "--work" => value
                 .or_else(|| args.next())
                 .ok_or_else(|| format!("{name} needs a value"))?,
             _ if name.starts_with('-') => {
@@ -113,11 +121,15 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     {
         return Err("--file takes the path of a file, not \"\"".to_owned());
     }
+    if file.is_some() && find("--postgres").is_some() {
+        return Err("--file and --postgres exclude each other".to_owned());
+    }
     let options = Options {
         seconds: number("--seconds", 10, 1, 600)?,
         orders_per_second: number("--orders-per-second", 200, 1, 2_000)?,
         workers: number("--workers", 3, 1, 16)?,
         file,
+        postgres: find("--postgres").cloned(),
         sabotage: find("--sabotage").is_some(),
     };
     // Only a parent process uses this option, to start a worker.
@@ -145,6 +157,7 @@ mod tests {
             orders_per_second: 200,
             workers: 3,
             file: None,
+            postgres: None,
             sabotage: false,
         };
         assert_eq!(parse_words(""), Ok(Command::Run(defaults)));
@@ -153,6 +166,7 @@ mod tests {
             orders_per_second: 50,
             workers: 1,
             file: Some(PathBuf::from("x.db")),
+            postgres: None,
             sabotage: true,
         };
         let words = "--seconds 2 --orders-per-second=50 --workers 1 --file=x.db --sabotage";
@@ -178,6 +192,7 @@ mod tests {
             ("--workers 17", "a number from 1 to 16"),
             ("--workers 1 --workers 1", "--workers is given twice"),
             ("--file=", "the path of a file"),
+            ("--file x.db --postgres host=x", "exclude each other"),
             ("--sabotage=1", "--sabotage takes no value"),
         ] {
             let answer = parse_words(words).expect_err("a fault");

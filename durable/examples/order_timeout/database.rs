@@ -23,6 +23,10 @@ pub(crate) const TERM: Duration = Duration::from_secs(1);
 /// The time between two looks at the timers that are due soon.
 pub(crate) const LOOK: Duration = Duration::from_millis(200);
 
+/// The time that a handler spends on other things, such as an e-mail to the customer. A worker that
+/// is killed meanwhile leaves its run to the others.
+pub(crate) const OTHER_WORK: Duration = Duration::from_millis(100);
+
 /// The payload of a timer.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct PayBy {

@@ -5,6 +5,8 @@
 //!
 //! ```sh
 //! cargo run --release -p tourbillon-durable --example order_timeout
+//! cargo run --release -p tourbillon-durable --example order_timeout --features postgres -- \
+//!     --postgres postgres://postgres@localhost/test
 //! ```
 //!
 //! `--help` lists the options.
@@ -12,7 +14,8 @@
 //! | file | what |
 //! |---|---|
 //! | `sqlite.rs` | what a user of durable timers writes: an order with its timer, a payment, the handler |
-//! | `database.rs` | the same for any database that the example can use |
+//! | `postgres.rs` | the same on a PostgreSQL server |
+//! | `database.rs` | what the example asks of a database |
 //! | `shop.rs` | threads that create orders and pay most of them in time |
 //! | `worker.rs`, `crew.rs` | the process of a worker; the processes, which are killed and started |
 //! | `run.rs`, `screen.rs` | the run from its first order to the count at its end; the live line |
@@ -22,6 +25,8 @@ mod app;
 mod cli;
 mod crew;
 mod database;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod run;
 mod screen;
 mod shop;

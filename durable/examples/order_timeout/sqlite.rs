@@ -10,8 +10,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tourbillon_durable::{Due, Durable, Retry, Sqlite};
 
 use crate::database::{
-    Audit, Books, Cancellation, Database, Fault, LOOK, PAY_WITHIN, PayBy, Progress, QUEUE, Shop,
-    TERM, key,
+    Audit, Books, Cancellation, Database, Fault, LOOK, OTHER_WORK, PAY_WITHIN, PayBy, Progress,
+    QUEUE, Shop, TERM, key,
 };
 use crate::worker;
 
@@ -27,10 +27,6 @@ const TABLES: &str = "
 
 /// How long a connection waits for the file's one writer.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The time that a handler spends on other things, such as an e-mail to the customer. A worker that
-/// is killed meanwhile leaves its run to the others.
-const OTHER_WORK: Duration = Duration::from_millis(100);
 
 pub(crate) struct File {
     pub(crate) path: PathBuf,

@@ -246,9 +246,10 @@ fn ten_thousand_timers_survive_a_kill_and_run_at_least_once() {
         let times = times.entry(*timer).or_default();
         *times += 1;
         assert!(*times <= *attempt, "timer {timer} ran twice in one attempt");
+        // A claim that was given back before the run has begun counts as an attempt, too.
         assert!(
-            *attempt == 1 || held.contains(timer),
-            "timer {timer} was not running at the kill, and ran again"
+            *times == 1 || held.contains(timer),
+            "timer {timer} was not held at the kill, and ran again"
         );
     }
     assert_eq!(times.len(), TIMERS, "each timer ran");
