@@ -5,6 +5,9 @@
 -- the rows after that. Each of its statements sees what was committed before it began, so rows are
 -- decided by what they are once they are locked, and by the nodes that there are at that moment.
 --
+-- A write inserts the keys that are not there first, for which it needs no lock. Then it decides the
+-- others.
+--
 -- Locks on several rows are taken in the order of queue and key, which is the order of the arrays,
 -- and rows that are locked by others are passed over. The settings keep the planner from reading a
 -- table as a whole when its statistics are not there yet, and give each day 24 hours.
@@ -85,6 +88,9 @@ begin
       select true as locked from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update
     ) l on true;
+    -- Only this may have taken long. All rows of a call go by one reading of the clock: here there is
+    -- one row, which was not inserted.
+    v_now := clock_timestamp();
   else
     select array_agg(l.locked order by u.n) into v_locked
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
@@ -93,7 +99,6 @@ begin
       where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update skip locked
     ) l on true;
   end if;
-  v_now := clock_timestamp();
 
   return query
   with old as materialized (
