@@ -19,9 +19,9 @@ pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// The way to the listener. The thread ends when the last clone is dropped.
 #[derive(Clone)]
-pub(crate) struct EventSink(Option<Arc<Way>>);
+pub(crate) struct EventSink(Option<Arc<EventWay>>);
 
-struct Way {
+struct EventWay {
     sender: Sender<Event>,
     dropped: Arc<AtomicU64>,
 }
@@ -49,7 +49,7 @@ impl EventSink {
             // The captures of the listener are the user's.
             drop(catch_panic(move || drop(tell)));
         })?;
-        Ok(EventSink(Some(Arc::new(Way { sender, dropped }))))
+        Ok(EventSink(Some(Arc::new(EventWay { sender, dropped }))))
     }
 
     /// Sends an event, without waiting. It is made only if somebody listens.

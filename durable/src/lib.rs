@@ -1,6 +1,61 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-//! Timers that survive restarts and dead machines.
+//! Timers that survive restarts and dead machines: scheduled, moved and cancelled by key, and kept in
+//! a database.
+//!
+//! - **Schedule, move and cancel** by your own key: [`Durable::schedule`], [`Durable::reschedule`],
+//!   [`Durable::cancel`]. The answers are exact: what was cancelled never starts.
+//! - **Run** what is due, on any number of processes that share the store: [`Builder::handle`].
+//! - **Commit together** with your own rows: `Sqlite::schedule_in`, and [`Due::complete_in`], by which
+//!   the effect of a run happens exactly once.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tourbillon_durable::{Due, Durable, Memory};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (sender, cancelled) = std::sync::mpsc::channel();
+//! let timers = Durable::builder(Memory::new()) // or `Sqlite::open("timers.db")?`
+//!     .handle("pay-by", move |due: &Due<u64>| drop(sender.send(*due.payload())))
+//!     .start()?;
+//! timers.schedule("pay-by", "order:7", Duration::from_millis(5), &7)?;
+//! assert_eq!(cancelled.recv()?, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which type do I need?
+//!
+//! | task | type |
+//! |---|---|
+//! | schedule and run timers | [`Durable`], which a [`Builder`] starts |
+//! | keep them in a file | `Sqlite` (feature `sqlite`, on by default) |
+//! | keep them in a PostgreSQL database | `Postgres` (feature `postgres`) |
+//! | keep them in this process, for tests | [`Memory`] |
+//! | read what is due, and how often it has run | [`Due`] |
+//! | say what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
+//! | log and count | [`Event`], [`Stats`] |
+//! | keep timers elsewhere | a [`store::Store`] of your own, by the functions of [`row`] |
+//!
+//! # At least once
+//!
+//! A timer runs again if its process dies during the run, and if its handler fails. Commit the effect
+//! with [`Due::complete_in`], or make it idempotent by [`Due::token`]. Nothing starts before its due
+//! time, by the store's clock.
+//!
+//! # Vocabulary
+//!
+//! | word | meaning |
+//! |---|---|
+//! | queue, key | what handles a timer; by what it is found within the queue |
+//! | node | a process with handlers, from its start to its end |
+//! | claim | the right of one node to run a timer |
+//! | term | how long a node may be silent before the others take its claims |
+//! | fenced | refused, since the claim is no longer this node's |
+//! | look | the read of what is due soon, once a second by default |
+//! | settle | to write the end of a run |
+//! | successor | a timer that was scheduled during a run of its key, and starts after it |
+//! | dead letter | a timer that was given up, which can be revived |
 
 mod answers;
 mod builder;
@@ -66,3 +121,7 @@ pub use stats::Stats;
 pub use stop_state::StopReport;
 pub use time::{StoreTime, WallClock};
 pub use timer_info::{DeadTimer, Paging, TimerInfo};
+
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -33,33 +33,33 @@ use crate::sync::{Arc, thread};
 /// # }
 /// ```
 #[must_use = "only the result says whether the call succeeded"]
-pub struct Pending<T>(State<T>);
+pub struct Pending<T>(PendingState<T>);
 
 /// Turns a store's answer into the answer to the call.
 type Take<T> = fn(Answer) -> Result<T, CallError>;
 
 /// The store's answers to several calls.
-pub(crate) type Answers = Vec<Result<Answer, CallError>>;
+pub(crate) type AnswerList = Vec<Result<Answer, CallError>>;
 
 /// Turns them into the answer to the caller.
-type TakeAll<T> = fn(Answers) -> T;
+type TakeAll<T> = fn(AnswerList) -> T;
 
-enum State<T> {
+enum PendingState<T> {
     /// The result is known, unless it was taken.
     Known(Option<Result<T, CallError>>),
     /// A store's answer to a call.
     Answer(Channel<Answer>, Take<T>),
     /// A store's answers to several calls.
-    Answers(Channel<Answers>, TakeAll<T>),
+    Answers(Channel<AnswerList>, TakeAll<T>),
     /// The result of anything else.
     Value(Channel<T>),
 }
 
 /// The sender of a result.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, CallError>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, CallError>>;
 
 /// Sends a result. The waker of a runtime is called, whose panic must not end a thread of this crate.
-pub(crate) fn send<T>(reply: Reply<T>, result: Result<T, CallError>) {
+pub(crate) fn send<T>(reply: ReplySender<T>, result: Result<T, CallError>) {
     drop(catch_panic(|| drop(reply.send(result))));
 }
 
@@ -75,31 +75,34 @@ enum Channel<T> {
 impl<T> Pending<T> {
     /// Returns a result that is known already.
     pub(crate) fn known(result: Result<T, CallError>) -> Self {
-        Pending(State::Known(Some(result)))
+        Pending(PendingState::Known(Some(result)))
     }
 
     /// Returns the sender of a store's answer, and what waits for it.
-    pub(crate) fn answer(take: Take<T>) -> (Reply<Answer>, Self) {
+    pub(crate) fn answer(take: Take<T>) -> (ReplySender<Answer>, Self) {
         let (sender, receiver) = oneshot::channel();
         (
             sender,
-            Pending(State::Answer(Channel::Fresh(receiver), take)),
+            Pending(PendingState::Answer(Channel::Fresh(receiver), take)),
         )
     }
 
     /// Returns the sender of several answers, and what waits for them.
-    pub(crate) fn answers(take: TakeAll<T>) -> (Reply<Answers>, Self) {
+    pub(crate) fn answers(take: TakeAll<T>) -> (ReplySender<AnswerList>, Self) {
         let (sender, receiver) = oneshot::channel();
         (
             sender,
-            Pending(State::Answers(Channel::Fresh(receiver), take)),
+            Pending(PendingState::Answers(Channel::Fresh(receiver), take)),
         )
     }
 
     /// Returns the sender of a result, and what waits for it.
-    pub(crate) fn value() -> (Reply<T>, Self) {
+    pub(crate) fn value() -> (ReplySender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Pending(State::Value(Channel::Fresh(receiver))))
+        (
+            sender,
+            Pending(PendingState::Value(Channel::Fresh(receiver))),
+        )
     }
 
     /// Waits for the result.
@@ -118,10 +121,10 @@ impl<T> Pending<T> {
     /// no other task of the same thread goes on meanwhile.
     pub fn wait(self) -> Result<T, CallError> {
         match self.0 {
-            State::Known(result) => result.expect("the result was taken before"),
-            State::Answer(channel, take) => channel.wait().and_then(take),
-            State::Answers(channel, take) => channel.wait().map(take),
-            State::Value(channel) => channel.wait(),
+            PendingState::Known(result) => result.expect("the result was taken before"),
+            PendingState::Answer(channel, take) => channel.wait().and_then(take),
+            PendingState::Answers(channel, take) => channel.wait().map(take),
+            PendingState::Value(channel) => channel.wait(),
         }
     }
 }
@@ -179,18 +182,18 @@ impl<T: Unpin> Future for Pending<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Known(result) => {
+            PendingState::Known(result) => {
                 Poll::Ready(result.take().expect("the result was taken before"))
             }
-            State::Answer(channel, take) => {
+            PendingState::Answer(channel, take) => {
                 let take = *take;
                 channel.poll(context).map(|result| result.and_then(take))
             }
-            State::Answers(channel, take) => {
+            PendingState::Answers(channel, take) => {
                 let take = *take;
                 channel.poll(context).map(|result| result.map(take))
             }
-            State::Value(channel) => channel.poll(context),
+            PendingState::Value(channel) => channel.poll(context),
         }
     }
 }

@@ -44,14 +44,14 @@ impl Reach {
 }
 
 /// A connection of one thread.
-pub(crate) struct Link {
+pub(crate) struct StoreLink {
     reach: Arc<Reach>,
     connection: Option<Box<dyn Connection>>,
 }
 
-impl Link {
+impl StoreLink {
     pub(crate) fn new(reach: &Arc<Reach>) -> Self {
-        Link {
+        StoreLink {
             reach: Arc::clone(reach),
             connection: None,
         }

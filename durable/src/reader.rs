@@ -5,8 +5,8 @@ use std::fmt;
 use std::io;
 
 use crate::errors::CallError;
-use crate::pending::{self, Pending, Reply};
-use crate::reach::{Link, Reach};
+use crate::pending::{self, Pending, ReplySender};
+use crate::reach::{Reach, StoreLink};
 use crate::store::{Connection, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,16 +17,16 @@ use crate::sync::thread;
 const MOST_WAITING: usize = 4_096;
 
 /// A read, with the way to its caller.
-type Read = Box<dyn FnOnce(&mut Link) + Send>;
+type Read = Box<dyn FnOnce(&mut StoreLink) + Send>;
 
-enum Message {
+enum ReadMessage {
     Read(Read),
     Close,
 }
 
 /// The thread that reads.
 pub(crate) struct Reader {
-    sender: Sender<Message>,
+    sender: Sender<ReadMessage>,
     waiting: Arc<AtomicUsize>,
     give_up: Arc<AtomicBool>,
 }
@@ -37,12 +37,12 @@ impl Reader {
         let (sender, receiver) = unbounded();
         let waiting = Arc::new(AtomicUsize::new(0));
         let give_up = Arc::new(AtomicBool::new(false));
-        let mut link = Link::new(reach);
+        let mut link = StoreLink::new(reach);
         let (left, gives_up) = (Arc::clone(&waiting), Arc::clone(&give_up));
         thread::spawn("read", move || {
             // A read that is dropped answers that the timers are stopped: one that came after the
             // close, and all that wait when they are given up.
-            while let Ok(Message::Read(read)) = receiver.recv() {
+            while let Ok(ReadMessage::Read(read)) = receiver.recv() {
                 // Relaxed, twice: the number need not be exact, and a thread that sees the mark late
                 // makes one call more.
                 left.fetch_sub(1, Ordering::Relaxed);
@@ -72,18 +72,19 @@ impl Reader {
                 "{MOST_WAITING} reads wait for the store already"
             ))));
         }
+        // Relaxed: see above.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let (reply, pending) = Pending::value();
         let reply = Replying(Some(reply));
         let read: Read = Box::new(move |link| reply.send(link.call(read).map_err(CallError::from)));
         // If the thread has ended, the drop of the read answers.
-        drop(self.sender.send(Message::Read(read)));
+        drop(self.sender.send(ReadMessage::Read(read)));
         pending
     }
 
     /// Ends the thread when the reads that wait are done.
     pub(crate) fn close(&self) {
-        drop(self.sender.send(Message::Close));
+        drop(self.sender.send(ReadMessage::Close));
     }
 
     /// Ends the thread without the reads that wait.
@@ -109,7 +110,7 @@ impl fmt::Debug for Reader {
 }
 
 /// Answers that the timers are stopped, if it is dropped without an answer.
-struct Replying<T>(Option<Reply<T>>);
+struct Replying<T>(Option<ReplySender<T>>);
 
 impl<T> Replying<T> {
     fn send(mut self, result: Result<T, CallError>) {

@@ -13,7 +13,7 @@ use crate::handler::Handler;
 use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Stopped, StoreCall};
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
-use crate::reach::{Link, Reach};
+use crate::reach::{Reach, StoreLink};
 use crate::store::{ClaimedRun, Outcome, Run, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -201,7 +201,7 @@ impl Lanes {
         let start = |lane: Lane| -> io::Result<_> {
             let (sender, receiver) = unbounded::<(u64, StoreCall)>();
             let (way, watch) = (way.clone(), Arc::clone(watch));
-            let mut link = Link::new(reach);
+            let mut link = StoreLink::new(reach);
             let name = match lane {
                 Lane::Watch => "watch",
                 Lane::Claims => "claim",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::pending::{self, Pending, Reply};
+use crate::pending::{self, Pending, ReplySender};
 use crate::sync::Mutex;
 
 /// How [`stop`](crate::Durable::stop) has ended.
@@ -19,13 +19,13 @@ pub struct StopReport {
 
 /// Whether a stop was begun, who waits for its end, and its report.
 #[derive(Default)]
-pub(crate) struct StopState(Mutex<State>);
+pub(crate) struct StopState(Mutex<StopProgress>);
 
 #[derive(Default)]
-struct State {
+struct StopProgress {
     is_begun: bool,
     report: Option<StopReport>,
-    waiting: Vec<Reply<StopReport>>,
+    waiting: Vec<ReplySender<StopReport>>,
 }
 
 impl StopState {

@@ -333,11 +333,8 @@ fn unmarked_variants(source: &Source, open: usize, name: &str) -> Vec<String> {
 /// A file says one thing; one that does not fit says two.
 pub(crate) fn length(source: &Source) -> Vec<String> {
     let agreed = LONG_FILES.iter().find(|(file, _, _)| *file == source.path);
-    let usual = if source.path.ends_with("/tests.rs") {
-        LONGEST_TESTS
-    } else {
-        LONGEST
-    };
+    let is_test = source.path.ends_with("/tests.rs") || source.path.contains("/tests/");
+    let usual = if is_test { LONGEST_TESTS } else { LONGEST };
     let limit = agreed.map_or(usual, |(_, limit, _)| *limit);
     if source.lines <= limit {
         return Vec::new();
@@ -615,6 +612,9 @@ mod tests {
     fn long_files_are_found() {
         assert_eq!(count(length, "src/x.rs", &"x\n".repeat(600)), 0);
         let long = length(&Source::new("src/x.rs", &"x\n".repeat(601)));
+        let tests = "x\n".repeat(1_200);
+        assert_eq!(count(length, "src/x/tests.rs", &tests), 0);
+        assert_eq!(count(length, "src/x/tests/y.rs", &tests), 0);
         assert!(
             long[0].contains("601 lines") && long[0].contains("src/x/tests.rs"),
             "{long:?}"

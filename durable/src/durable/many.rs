@@ -9,7 +9,7 @@ use super::Durable;
 use crate::answers::{Cancelled, FromAnswer, Scheduled};
 use crate::errors::CallError;
 use crate::names::{self, Invalid};
-use crate::pending::{Answers, Pending};
+use crate::pending::{AnswerList, Pending};
 use crate::store::{Action, Call};
 use crate::writer::{Answering, Collector};
 
@@ -153,7 +153,7 @@ impl Durable {
     }
 }
 
-fn take_all<A: FromAnswer>(answers: Answers) -> Results<A> {
+fn take_all<A: FromAnswer>(answers: AnswerList) -> Results<A> {
     let answers = answers.into_iter();
     answers.map(|answer| answer.and_then(A::take)).collect()
 }

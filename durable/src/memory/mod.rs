@@ -5,7 +5,7 @@ mod state;
 
 use std::fmt;
 
-use self::state::State;
+use self::state::MemoryState;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
     QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
@@ -47,12 +47,12 @@ pub use self::fault::{Fault, MemoryCall};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Memory(Arc<Shared>);
+pub struct Memory(Arc<MemoryShared>);
 
 /// What the clones of a store share.
-struct Shared {
+struct MemoryShared {
     clock: WallClock,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     faults: fault::Faults,
 }
 
@@ -66,9 +66,9 @@ impl Memory {
     /// Creates an empty store on this clock, which may be a manual one.
     #[must_use]
     pub fn with_clock(clock: WallClock) -> Self {
-        Memory(Arc::new(Shared {
+        Memory(Arc::new(MemoryShared {
             clock,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(MemoryState::default()),
             faults: fault::Faults::default(),
         }))
     }
@@ -112,7 +112,7 @@ impl Memory {
     fn call<T>(
         &self,
         call: &MemoryCall<'_>,
-        execute: impl FnOnce(&mut State, StoreTime) -> T,
+        execute: impl FnOnce(&mut MemoryState, StoreTime) -> T,
     ) -> Result<T, StoreError> {
         self.0.faults.apply(call, || {
             let mut state = self.0.state.lock();

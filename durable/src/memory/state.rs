@@ -19,9 +19,9 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Everything that is stored.
 #[derive(Default)]
-pub(super) struct State {
-    queues: BTreeMap<Arc<str>, Queue>,
-    nodes: BTreeMap<Epoch, Node>,
+pub(super) struct MemoryState {
+    queues: BTreeMap<Arc<str>, QueueRow>,
+    nodes: BTreeMap<Epoch, NodeRow>,
     /// The dead letters, by their numbers.
     letters: BTreeMap<i64, DeadLetter>,
     paused: BTreeSet<String>,
@@ -35,26 +35,26 @@ pub(super) struct State {
 
 /// The timers of one queue.
 #[derive(Default)]
-struct Queue {
+struct QueueRow {
     rows: BTreeMap<Arc<str>, Row>,
     /// The order in which nodes look at them. It has exactly one entry for each row.
     order: BTreeSet<(u16, StoreTime, Arc<str>)>,
 }
 
 /// A node, gone or not.
-struct Node {
+struct NodeRow {
     beat: i64,
     queues: Vec<Arc<str>>,
     gone: Option<StoreTime>,
 }
 
-type Nodes = BTreeMap<Epoch, Node>;
+type Nodes = BTreeMap<Epoch, NodeRow>;
 
 fn is_live(nodes: &Nodes, epoch: Epoch) -> bool {
     nodes.get(&epoch).is_some_and(|node| node.gone.is_none())
 }
 
-impl Queue {
+impl QueueRow {
     fn put(&mut self, key: &str, row: Row) {
         let key = match self.rows.get_key_value(key) {
             Some((key, old)) => {
@@ -95,7 +95,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl MemoryState {
     // === users ===
 
     pub(super) fn write(&mut self, calls: &[Call], now: StoreTime) -> Vec<Answer> {
@@ -231,7 +231,7 @@ impl State {
         let queues = &node.queues;
         let row = self.nodes.entry(node.epoch);
         row.and_modify(|row| row.queues.clone_from(queues))
-            .or_insert_with(|| Node {
+            .or_insert_with(|| NodeRow {
                 beat: 0,
                 queues: queues.clone(),
                 gone: None,
@@ -417,7 +417,7 @@ impl State {
 
     /// Removes nodes that have been gone for a day, and that no timer refers to.
     fn forget_nodes(&mut self, now: StoreTime) {
-        let is_old = |node: &Node| node.gone.is_some_and(|gone| gone + KEPT <= now);
+        let is_old = |node: &NodeRow| node.gone.is_some_and(|gone| gone + KEPT <= now);
         if !self.nodes.values().any(is_old) {
             return;
         }

@@ -7,7 +7,7 @@ use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
 use crate::node::interface::Mono;
 use crate::node::queue::Queue;
-use crate::node::runs::{Place, Runs};
+use crate::node::runs::{HeldRuns, Place};
 use crate::store::{Claim, Epoch, Run, Wanted};
 use crate::time::StoreTime;
 
@@ -18,7 +18,7 @@ const MOST_UNSETTLED: usize = 4_000;
 
 /// The term that a claim is sent in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Term {
+pub(super) struct ClaimTerm {
     pub(super) epoch: Epoch,
     pub(super) now: Mono,
     pub(super) end: Mono,
@@ -88,10 +88,10 @@ impl Claims {
     /// Writes a claim of what is due, or returns the time at which something is.
     pub(super) fn ask(
         &mut self,
-        Term { epoch, now, end }: Term,
+        ClaimTerm { epoch, now, end }: ClaimTerm,
         clock: &Estimate,
         queues: &mut [Queue],
-        runs: &Runs,
+        runs: &HeldRuns,
         adoption: &mut Adoption,
     ) -> Result<Claim, Option<Mono>> {
         let Some(store_now) = clock.at(now) else {
@@ -144,7 +144,7 @@ impl Claims {
     }
 
     /// Picks due timers of all queues in turn, so that none keeps another one out.
-    fn pick(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &Runs) {
+    fn pick(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &HeldRuns) {
         let count = queues.len();
         self.turn = (self.turn + 1) % count.max(1);
         let mut startable: Vec<usize> = queues.iter().map(|queue| queue.startable(now)).collect();
@@ -171,7 +171,13 @@ impl Claims {
     }
 
     /// Picks one timer whose nodes have died too often, if no other one runs.
-    fn pick_suspect(&mut self, now: Mono, store_now: StoreTime, queues: &mut [Queue], runs: &Runs) {
+    fn pick_suspect(
+        &mut self,
+        now: Mono,
+        store_now: StoreTime,
+        queues: &mut [Queue],
+        runs: &HeldRuns,
+    ) {
         if runs.suspects() > 0 {
             return;
         }
@@ -196,7 +202,7 @@ impl Claims {
 }
 
 /// The time at which a timer can be claimed.
-fn next(clock: &Estimate, now: Mono, queues: &[Queue], runs: &Runs) -> Option<Mono> {
+fn next(clock: &Estimate, now: Mono, queues: &[Queue], runs: &HeldRuns) -> Option<Mono> {
     let with_room = queues.iter().filter(|queue| queue.room() > 0);
     let times = with_room.flat_map(|queue| {
         let suspect = queue.coming.first(true).filter(|_| runs.suspects() == 0);

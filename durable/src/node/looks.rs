@@ -8,7 +8,7 @@ use crate::node::coming::Expected;
 use crate::node::interface::Mono;
 use crate::node::marks::Marks;
 use crate::node::queue::Queue;
-use crate::node::runs::{Place, Runs};
+use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK, Part};
 use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, Sight};
 
@@ -97,7 +97,7 @@ impl Looks {
         now: Mono,
         epoch: Epoch,
         queues: &mut [Queue],
-        runs: &Runs,
+        runs: &HeldRuns,
         in_claim: &BTreeSet<Place>,
     ) -> Look {
         let everything = self.soon || now >= self.next;
@@ -199,7 +199,13 @@ impl Looks {
     }
 
     /// Takes in a sight.
-    pub(super) fn take(&mut self, sight: &Sight, epoch: Epoch, queues: &mut [Queue], runs: &Runs) {
+    pub(super) fn take(
+        &mut self,
+        sight: &Sight,
+        epoch: Epoch,
+        queues: &mut [Queue],
+        runs: &HeldRuns,
+    ) {
         let asked = std::mem::take(&mut self.asked);
         let vanished = self.learn_nodes(sight, epoch, queues);
         let bound = match vanished {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::node::claims::{Claims, Term};
+use crate::node::claims::{ClaimTerm, Claims};
 use crate::node::clock::Estimate;
 use crate::node::coming::Expected;
 use crate::node::interface::{Command, Input, Lane, Mono, Near, NodeConfig, StoreCall};
@@ -12,7 +12,7 @@ use crate::node::looks::Looks;
 use crate::node::membership::Membership;
 use crate::node::numbers::Numbers;
 use crate::node::queue::Queue;
-use crate::node::runs::{Place, Runs};
+use crate::node::runs::{HeldRuns, Place};
 use crate::node::stopping::Stopping;
 use crate::store::{Epoch, NewNode, Outcome, Run, Settle};
 use crate::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Node {
     pub(super) queues: Vec<Queue>,
     pub(super) looks: Looks,
     pub(super) claims: Claims,
-    pub(super) runs: Runs,
+    pub(super) runs: HeldRuns,
     pub(super) watch: LaneState,
     pub(super) claiming: LaneState,
     pub(super) settling: LaneState,
@@ -88,7 +88,7 @@ impl Node {
                 .map(|queue| Queue::new(queue, config.look))
                 .collect(),
             claims: Claims::new(),
-            runs: Runs::default(),
+            runs: HeldRuns::default(),
             watch: LaneState::default(),
             claiming: LaneState::default(),
             settling: LaneState::default(),
@@ -264,7 +264,7 @@ impl Node {
         }
         let epoch = self.membership.epoch;
         let asked = self.claims.ask(
-            Term { epoch, now, end },
+            ClaimTerm { epoch, now, end },
             &self.clock,
             &mut self.queues,
             &self.runs,

@@ -19,11 +19,11 @@ pub(super) struct Held {
     pub(super) suspect: bool,
     /// When the timer that waits for the end of the run is due, as far as the node knows.
     pub(super) next_due: Option<StoreTime>,
-    state: State,
+    state: RunState,
 }
 
 #[derive(Debug)]
-enum State {
+enum RunState {
     /// Claimed. It starts when the node holds its term.
     Waits(ClaimedRun),
     Runs,
@@ -33,7 +33,7 @@ enum State {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct HeldRuns {
     held: BTreeMap<Place, Held>,
     waiting: VecDeque<Place>,
     /// Ends to settle, by the time from which on they are sent.
@@ -49,7 +49,7 @@ pub(super) struct Runs {
     settling: Vec<(Place, Outcome)>,
 }
 
-impl Runs {
+impl HeldRuns {
     pub(super) fn is_held(&self, place: &Place) -> bool {
         self.held.contains_key(place)
     }
@@ -94,7 +94,7 @@ impl Runs {
             shard,
             suspect,
             next_due: None,
-            state: State::Waits(run),
+            state: RunState::Waits(run),
         };
         self.suspects += usize::from(suspect);
         self.waiting.push_back(place.clone());
@@ -105,8 +105,8 @@ impl Runs {
     pub(super) fn start_next(&mut self) -> Option<ClaimedRun> {
         let place = self.waiting.pop_front()?;
         let held = self.held.get_mut(&place)?;
-        match std::mem::replace(&mut held.state, State::Runs) {
-            State::Waits(run) => {
+        match std::mem::replace(&mut held.state, RunState::Runs) {
+            RunState::Waits(run) => {
                 self.going_on += 1;
                 Some(run)
             }
@@ -137,7 +137,7 @@ impl Runs {
             return true;
         }
         let is_this = self.held.get(&place).is_some_and(|held| {
-            matches!(held.state, State::Runs)
+            matches!(held.state, RunState::Runs)
                 && held.generation == run.generation
                 && held.attempt == run.attempt
         });
@@ -150,7 +150,7 @@ impl Runs {
 
     fn end(&mut self, place: Place, outcome: Outcome, now: Mono) {
         if let Some(held) = self.held.get_mut(&place) {
-            held.state = State::Ended(outcome);
+            held.state = RunState::Ended(outcome);
             self.suspects -= usize::from(held.suspect);
             self.ask(place, now);
         }
@@ -187,7 +187,7 @@ impl Runs {
             let Some(held) = self.held.get(&place) else {
                 continue;
             };
-            let (State::Ended(outcome), Some(queue)) = (&held.state, names.get(place.0)) else {
+            let (RunState::Ended(outcome), Some(queue)) = (&held.state, names.get(place.0)) else {
                 continue;
             };
             settlements.push(Settlement {
@@ -225,12 +225,12 @@ impl Runs {
         let mut freed = Vec::new();
         for ((queue, key), held) in std::mem::take(&mut self.held) {
             match held.state {
-                State::Waits(_) => freed.push(queue),
-                State::Runs => {
+                RunState::Waits(_) => freed.push(queue),
+                RunState::Runs => {
                     self.dropped
                         .insert((queue, key, held.generation, held.attempt));
                 }
-                State::Ended(_) => {}
+                RunState::Ended(_) => {}
             }
         }
         self.waiting.clear();
@@ -245,7 +245,7 @@ impl Runs {
     pub(super) fn abandon(&mut self) -> usize {
         let abandoned = self.going_on;
         self.held
-            .retain(|_, held| !matches!(held.state, State::Runs));
+            .retain(|_, held| !matches!(held.state, RunState::Runs));
         self.going_on = 0;
         abandoned
     }

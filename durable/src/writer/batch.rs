@@ -2,7 +2,16 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::worker::WriteRequest;
+use super::reply::Answering;
+use crate::store::Call;
+
+/// A call on its way to the store.
+pub(crate) struct WriteRequest {
+    pub(crate) call: Call,
+    pub(crate) answering: Answering,
+    /// Of queue and key.
+    pub(super) hash: u64,
+}
 
 /// The greatest number of calls in one commit.
 pub(super) const LARGEST: usize = 1_000;

@@ -1,26 +1,26 @@
 //! Where the answer to a call goes.
 
 use crate::errors::CallError;
-use crate::pending::{self, Answers, Reply};
+use crate::pending::{self, AnswerList, ReplySender};
 use crate::store::Answer;
 use crate::sync::{Arc, Mutex};
 
 /// The way back to the caller.
-pub(crate) struct Answering(Option<Way>);
+pub(crate) struct Answering(Option<ReplyWay>);
 
-enum Way {
-    One(Reply<Answer>),
+enum ReplyWay {
+    One(ReplySender<Answer>),
     Part(Arc<Collector>, usize),
 }
 
 impl Answering {
-    pub(crate) fn one(reply: Reply<Answer>) -> Self {
-        Answering(Some(Way::One(reply)))
+    pub(crate) fn one(reply: ReplySender<Answer>) -> Self {
+        Answering(Some(ReplyWay::One(reply)))
     }
 
     /// One of several calls that are answered together.
     pub(crate) fn part(collector: &Arc<Collector>, index: usize) -> Self {
-        Answering(Some(Way::Part(Arc::clone(collector), index)))
+        Answering(Some(ReplyWay::Part(Arc::clone(collector), index)))
     }
 
     pub(crate) fn send(mut self, result: Result<Answer, CallError>) {
@@ -29,8 +29,8 @@ impl Answering {
 
     fn send_once(&mut self, result: Result<Answer, CallError>) {
         match self.0.take() {
-            Some(Way::One(reply)) => pending::send(reply, result),
-            Some(Way::Part(collector, index)) => collector.put(index, result),
+            Some(ReplyWay::One(reply)) => pending::send(reply, result),
+            Some(ReplyWay::Part(collector, index)) => collector.put(index, result),
             None => {}
         }
     }
@@ -47,14 +47,14 @@ impl Drop for Answering {
 pub(crate) struct Collector(Mutex<Collected>);
 
 struct Collected {
-    answers: Answers,
+    answers: AnswerList,
     left: usize,
-    reply: Option<Reply<Answers>>,
+    reply: Option<ReplySender<AnswerList>>,
 }
 
 impl Collector {
     /// Collects the answers of `calls`, which are at least one.
-    pub(crate) fn new(calls: usize, reply: Reply<Answers>) -> Arc<Self> {
+    pub(crate) fn new(calls: usize, reply: ReplySender<AnswerList>) -> Arc<Self> {
         Arc::new(Collector(Mutex::new(Collected {
             answers: vec![Err(CallError::Stopped); calls],
             left: calls,

@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use super::batch::{self, WINDOW};
+use super::batch::{self, WINDOW, WriteRequest};
 use super::reply::Answering;
 use crate::errors::CallError;
-use crate::reach::{Link, Reach};
+use crate::reach::{Reach, StoreLink};
 use crate::stats::Counters;
 use crate::store::{Action, Answer, Call, StoreError, When};
 use crate::sync::Arc;
@@ -22,15 +22,7 @@ use crate::time::StoreTime;
 /// taken as a whole.
 const MOST_WAITING: usize = 65_536;
 
-/// A call on its way to the store.
-pub(crate) struct WriteRequest {
-    pub(crate) call: Call,
-    pub(crate) answering: Answering,
-    /// Of queue and key.
-    pub(super) hash: u64,
-}
-
-enum Message {
+enum WriteMessage {
     Write(WriteRequest),
     /// No more calls come.
     Close,
@@ -83,14 +75,14 @@ impl Hints {
 
 /// The threads that carry calls, each with a connection of its own.
 pub(crate) struct Writers {
-    threads: Box<[Way]>,
+    threads: Box<[WriterThread]>,
     hasher: RandomState,
     /// Set when the calls that still wait are not to be carried out any more.
     give_up: Arc<AtomicBool>,
 }
 
-struct Way {
-    sender: Sender<Message>,
+struct WriterThread {
+    sender: Sender<WriteMessage>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -114,7 +106,7 @@ impl Writers {
                 waiting: Arc::clone(&waiting),
                 requests: VecDeque::new(),
                 is_closed: false,
-                link: Link::new(reach),
+                link: StoreLink::new(reach),
                 counters: Arc::clone(counters),
                 hints: hints.cloned(),
                 give_up: Arc::clone(&give_up),
@@ -131,7 +123,7 @@ impl Writers {
                 drop(worker);
                 drop(alive);
             })?;
-            Ok(Way { sender, waiting })
+            Ok(WriterThread { sender, waiting })
         };
         // Threads that have started end when their senders are dropped.
         let threads = (0..number.max(1))
@@ -166,9 +158,10 @@ impl Writers {
                 ))));
                 continue;
             }
+            // Relaxed: see above.
             way.waiting.fetch_add(1, Ordering::Relaxed);
             // A thread that has ended drops the call, which answers it.
-            drop(way.sender.send(Message::Write(WriteRequest {
+            drop(way.sender.send(WriteMessage::Write(WriteRequest {
                 call,
                 answering,
                 hash,
@@ -179,7 +172,7 @@ impl Writers {
     /// Ends the threads when the calls that wait have been carried out.
     pub(crate) fn close(&self) {
         for way in &self.threads {
-            drop(way.sender.send(Message::Close));
+            drop(way.sender.send(WriteMessage::Close));
         }
     }
 
@@ -210,11 +203,11 @@ impl fmt::Debug for Writers {
 }
 
 struct Worker {
-    receiver: Receiver<Message>,
+    receiver: Receiver<WriteMessage>,
     waiting: Arc<AtomicUsize>,
     requests: VecDeque<WriteRequest>,
     is_closed: bool,
-    link: Link,
+    link: StoreLink,
     counters: Arc<Counters>,
     hints: Option<Hints>,
     give_up: Arc<AtomicBool>,
@@ -248,10 +241,10 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: WriteMessage) {
         match message {
-            Message::Write(request) => self.requests.push_back(request),
-            Message::Close => self.is_closed = true,
+            WriteMessage::Write(request) => self.requests.push_back(request),
+            WriteMessage::Close => self.is_closed = true,
         }
     }
 
