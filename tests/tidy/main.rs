@@ -256,7 +256,7 @@ const TESTED: &[&str] = &[
 const LABELLED: &[&str] = &["src", "leases", "durable", "tests", "loom-tests", "benches"];
 
 /// The documents that cite labels of invariants.
-const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md"];
+const DESIGN: &[&str] = &["DESIGN.md", "leases/DESIGN.md", "durable/DESIGN.md"];
 
 /// The documents whose names of files and identifiers have to exist.
 const GUIDES: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md"];

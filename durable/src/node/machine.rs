@@ -112,6 +112,7 @@ impl Node {
     }
 
     /// Whether the node may start runs, and its claims are live.
+    #[cfg(test)]
     pub(crate) fn is_held(&self, now: Mono) -> bool {
         self.membership.is_held(now)
     }
