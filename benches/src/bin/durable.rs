@@ -26,7 +26,6 @@ mod machine;
 #[path = "../durable/place.rs"]
 mod place;
 #[path = "../../../durable/tests/kit/postgres.rs"]
-#[allow(dead_code, reason = "this program needs a part of it")]
 mod server;
 #[path = "../durable/timed.rs"]
 mod timed;

@@ -559,7 +559,6 @@ type TimerName = (Arc<str>, Box<str>);
 /// What a schedule has asked for.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) name: TimerName,
     pub(super) due: StoreTime,
     /// From then on it may not be claimed: it was cancelled or replaced.
     pub(super) closed: Option<Duration>,
@@ -724,9 +723,8 @@ impl Ledger {
             Answer::Scheduled { due, running, .. } => {
                 self.close(&name, running);
                 let number = self.ops.len();
-                self.open.entry(name.clone()).or_default().push(number);
+                self.open.entry(name).or_default().push(number);
                 self.ops.push(Op {
-                    name,
                     due,
                     closed: None,
                     never: None,
