@@ -60,8 +60,8 @@ pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.reviv
 pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) values ($1, $2) \
      on conflict (name) do update set paused = excluded.paused";
 
-pub(super) const JOIN: &str =
-    "insert into tourbillon.node (epoch, name, queues) values ($1, $2, $3) on conflict do nothing";
+pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues) values ($1, $2, $3) \
+     on conflict (epoch) do update set queues = excluded.queues";
 
 /// The time of the statement was taken before the number of its transaction.
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \

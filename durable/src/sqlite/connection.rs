@@ -72,8 +72,9 @@ impl Connection for SqliteConnection {
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
         let queues = tables::names_to_json(&node.queues);
         self.0.write(|tables| {
-            let sql = "insert or ignore into tourbillon_node(epoch, name, queues, joined)
-                       values (?1, ?2, ?3, ?4)";
+            let sql = "insert into tourbillon_node(epoch, name, queues, joined)
+                       values (?1, ?2, ?3, ?4)
+                       on conflict (epoch) do update set queues = excluded.queues";
             tables.connection.prepare_cached(sql)?.execute((
                 node.epoch.0,
                 &node.name,

@@ -121,7 +121,7 @@ macro_rules! cases {
                 good_and_fenced_settlements_share_a_batch,
             ]
             nodes: [
-                a_second_join_changes_nothing,
+                a_second_join_sets_the_queues_and_nothing_else,
                 a_beat_is_counted_until_the_node_is_gone,
                 a_silent_node_is_declared_gone_once,
                 only_a_living_node_declares_another_one_gone,

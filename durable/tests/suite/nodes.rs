@@ -8,18 +8,28 @@ use crate::client::{Bench, Client, QUEUE, ms};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+fn queues_of(client: &mut Client, epoch: Epoch) -> Vec<String> {
+    let nodes = client.look(epoch, Vec::new()).nodes;
+    let node = nodes.into_iter().find(|node| node.epoch == epoch);
+    node.expect("it is not gone").queues
+}
+
 fn beat_of(client: &mut Client, epoch: Epoch) -> Option<i64> {
     let nodes = client.look(epoch, Vec::new()).nodes;
     let node = nodes.into_iter().find(|node| node.epoch == epoch);
     node.map(|node| node.beat)
 }
 
-pub(crate) fn a_second_join_changes_nothing(bench: &Bench) {
+pub(crate) fn a_second_join_sets_the_queues_and_nothing_else(bench: &Bench) {
     let mut client = bench.client();
     let node = client.join(1);
     assert!(client.beats(node));
     let beat = beat_of(&mut client, node);
     client.join_for(1, &[QUEUE, "another"]);
+    assert_eq!(beat_of(&mut client, node), beat);
+    assert_eq!(queues_of(&mut client, node), [QUEUE, "another"]);
+    client.join_for(1, &[]);
+    assert!(queues_of(&mut client, node).is_empty());
     assert_eq!(beat_of(&mut client, node), beat);
     client.leave(node);
     client.join(1);
