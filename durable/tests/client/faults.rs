@@ -244,7 +244,7 @@ fn too_many_waiting_calls_fail_at_once() {
     let store = Memory::new();
     let timers = Durable::builder(store.clone()).start().unwrap();
     store.inject(|call| match call {
-        MemoryCall::Write(_) | MemoryCall::Counts => Fault::Hang,
+        MemoryCall::Write(_) | MemoryCall::Get { .. } => Fault::Hang,
         _ => Fault::None,
     });
     let most = 65_536;
@@ -261,7 +261,7 @@ fn too_many_waiting_calls_fail_at_once() {
         many.iter()
             .all(|one| matches!(one, Err(CallError::Unavailable(_))))
     );
-    let reads: Vec<_> = (0..=4_097).map(|_| timers.counts_async()).collect();
+    let reads: Vec<_> = (0..=4_097).map(|_| timers.get_async("q", "k")).collect();
     store.heal();
     let last = waiting.pop().unwrap();
     last.wait().unwrap();

@@ -121,12 +121,16 @@ pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
             .start()
             .unwrap();
         assert_eq!(wait::next(&receiver), crashes);
+        // A run whose end is not settled yet would count as lost with its node.
+        wait::until("the neighbour has run", || {
+            client.get("q", "neighbour").unwrap().is_none()
+        });
         node.crash();
         dead.push(node);
     }
     let last = world
         .node(ms(500))
-        .handle("q", |due: &Due<()>| assert_eq!(due.key(), "neighbour"))
+        .handle("q", |_: &Due<()>| ())
         .crash_limit(2)
         .start()
         .unwrap();
@@ -136,9 +140,6 @@ pub(crate) fn a_crash_counts_towards_the_crash_limit(world: &impl World) {
     let letters = client.dead("q", 0, 10).unwrap();
     assert_eq!((letters.len(), letters[0].key.as_str()), (1, "poison"));
     assert_eq!((letters[0].crashes, letters[0].fails), (2, 0));
-    wait::until("the neighbour has run", || {
-        client.get("q", "neighbour").unwrap().is_none()
-    });
-    assert_eq!(last.stats().panicked, 0);
+    assert_eq!(last.stats().runs, 0);
     gate.open();
 }
