@@ -159,7 +159,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 fn random_faults_break_no_promise() {
     let seed = setting("SIMULATION_SEED", 1);
     let world = play(seed, 5, secs(60), 1_500, 60);
-    assert!(world.ledger.adopted > 0 && world.ledger.crashes > 0 && world.ledger.fenced > 0);
+    assert!(world.ledger.crashes > 0 && world.ledger.fenced > 0);
 }
 
 /// The long form: `SIMULATION_MINUTES` of virtual time with `SIMULATION_NODES` nodes and
