@@ -140,7 +140,7 @@ fn lane(
         } else if !status.success() {
             return Err(problem(&status));
         }
-        if (round + 1) % 50 == 0 {
+        if (round + 1).is_multiple_of(50) {
             eprintln!("round {}", round + 1);
         }
     }
