@@ -5,9 +5,22 @@
 -- the rows after that. Each of its statements sees what was committed before it began, so rows are
 -- decided by what they are once they are locked, and by the nodes that there are at that moment.
 --
+-- A write inserts the keys that are not there first, for which it needs no lock. Then it decides the
+-- others.
+--
 -- Locks on several rows are taken in the order of queue and key, which is the order of the arrays,
 -- and rows that are locked by others are passed over. The settings keep the planner from reading a
--- table as a whole when its statistics are not there yet.
+-- table as a whole when its statistics are not there yet, and give each day 24 hours.
+
+-- Announces the queues whose timers are due within two seconds.
+create function tourbillon.ring_1(p_queue text[], p_action smallint[], p_delay interval[], p_at timestamptz[]) returns void
+language sql volatile security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+  select pg_notify('tourbillon', r.queue) from (
+    select distinct u.queue from unnest(p_queue, p_action, p_delay, p_at) u(queue, action, delay, at)
+    where u.action <= 2 and (u.delay < interval '2 s' or u.at < clock_timestamp() + interval '2 s')) r
+$$;
 
 -- Actions: 0 schedule, 1 schedule if absent, 2 reschedule, 3 cancel.
 -- Answers: 0 scheduled, 1 exists, 2 moved, 3 cancelled, 4 running, 5 not found, 6 locked by others.
@@ -20,64 +33,85 @@ create function tourbillon.write_1(
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off set plan_cache_mode = force_generic_plan
+set jit = off set plan_cache_mode = force_generic_plan set timezone = 'UTC'
 as $$
 #variable_conflict use_column
 declare
   v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
   v_now timestamptz;
   v_locked boolean[];
-  v_gen bigint[];
-  v_ring text;
+  v_gen bigint;
+  v_inserted bigint;
 begin
   -- Before the clock is read: marks rely on it. See `Horizon`.
   perform pg_current_xact_id();
+  v_now := clock_timestamp();
+  if 0 = any (p_action) or 1 = any (p_action) then
+    if not p_wait then
+      -- Somebody else's insert of one of the keys must not hold up the others.
+      perform set_config('lock_timeout', '100ms', true);
+    end if;
+    -- One for all rows: a generation must never come back for the same key, and no key is here twice.
+    v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
+    insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
+    select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, v_gen, u.payload
+    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload) with ordinality u(queue, key, action, delay, at, payload, n)
+    cross join lateral (
+      select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
+    ) w
+    where u.action <= 1
+      -- Without this the insert would wait for whoever changes the row.
+      and not exists (select from tourbillon.timer t where t.queue = u.queue and t.key = u.key)
+    order by u.n
+    on conflict do nothing;
+    get diagnostics v_inserted = row_count;
+    if p_notify then
+      perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
+    end if;
+    if v_inserted = cardinality(p_key) then
+      return query
+      select u.n, 0::smallint,
+        least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end),
+        null::timestamptz, (hashtextextended(u.key, 0) & 63)::smallint, false, 0
+      from unnest(p_key, p_delay, p_at) with ordinality u(key, delay, at, n);
+      return;
+    end if;
+  elsif p_notify then
+    perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
+  end if;
+
+  -- The rows that were inserted have the new generations, and no lock is needed for them.
   if p_wait then
     select array_agg(l.locked order by u.n) into v_locked
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
     left join lateral (
       select true as locked from tourbillon.timer t
-      where t.queue = u.queue and t.key = u.key for update
+      where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update
     ) l on true;
+    -- Only this may have taken long. All rows of a call go by one reading of the clock: here there is
+    -- one row, which was not inserted.
+    v_now := clock_timestamp();
   else
     select array_agg(l.locked order by u.n) into v_locked
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
     left join lateral (
       select true as locked from tourbillon.timer t
-      where t.queue = u.queue and t.key = u.key for update skip locked
+      where t.queue = u.queue and t.key = u.key and t.gen is distinct from v_gen for update skip locked
     ) l on true;
   end if;
-  v_now := clock_timestamp();
-  select array_agg(case when u.action <= 1 then nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint end order by u.n)
-  into v_gen from unnest(p_action) with ordinality u(action, n);
-
-  insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
-  select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, u.gen, u.payload
-  from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_gen, v_locked)
-    with ordinality u(queue, key, action, delay, at, payload, gen, locked, n)
-  cross join lateral (
-    select least(v_end, case when u.at is null then (v_now at time zone 'UTC' + u.delay) at time zone 'UTC'
-      else greatest(u.at, v_now) end) as due
-  ) w
-  where u.action <= 1 and u.locked is null
-    -- Without this the insert would wait for whoever changes the row.
-    and not exists (select from tourbillon.timer t where t.queue = u.queue and t.key = u.key)
-  order by u.n
-  on conflict do nothing;
 
   return query
   with old as materialized (
-    select u.n, u.queue, u.key, u.action, u.payload as new_payload, u.gen as new_gen, w.due as new_due,
+    select u.n, u.queue, u.key, u.action, u.payload as new_payload, w.due as new_due,
       t.shard, t.due, t.attempt, t.claimed, t.cancelled, t.next_due,
       s.standing,
       -- A gone node has left a successor, which takes its place now.
       s.standing = 'free' and t.next_due is not null as promoted,
       case when s.standing = 'free' and t.next_due is not null then greatest(t.next_due, v_now) else t.due end as free_due
-    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_gen, v_locked)
-      with ordinality u(queue, key, action, delay, at, payload, gen, locked, n)
+    from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload, v_locked)
+      with ordinality u(queue, key, action, delay, at, payload, locked, n)
     cross join lateral (
-      select least(v_end, case when u.at is null then (v_now at time zone 'UTC' + u.delay) at time zone 'UTC'
-        else greatest(u.at, v_now) end) as due
+      select least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due
     ) w
     left join lateral (
       select t.shard, t.due, t.gen, t.attempt, t.claimed, t.cancelled, t.next_due,
@@ -87,7 +121,7 @@ begin
     ) t on true
     cross join lateral (
       select case
-        when u.locked is null and t.gen = u.gen then 'new'
+        when u.locked is null and t.gen = v_gen then 'new'
         when u.locked is null and (t.gen is not null or u.action <= 1) then 'locked'
         when t.gen is null then 'none'
         when t.live then 'held'
@@ -95,7 +129,7 @@ begin
         else 'free' end as standing
     ) s
   ), decided as materialized (
-    select o.n, o.queue, o.key, o.action, o.new_payload, o.new_gen, o.new_due, o.shard, o.due, o.attempt, o.claimed,
+    select o.n, o.queue, o.key, o.action, o.new_payload, o.new_due, o.shard, o.due, o.attempt, o.claimed,
       o.next_due, o.standing, o.promoted, o.free_due,
       case
         when o.standing in ('new', 'locked', 'none') then 'keep'
@@ -116,7 +150,7 @@ begin
     update tourbillon.timer t set
       due = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then d.free_due else t.due end,
       planned = case d.change when 'fresh' then d.new_due when 'move' then d.new_due when 'promote' then t.next_due else t.planned end,
-      gen = case when d.change = 'fresh' then d.new_gen when d.promoted then t.next_gen else t.gen end,
+      gen = case when d.change = 'fresh' then v_gen when d.promoted then t.next_gen else t.gen end,
       attempt = case when d.change = 'fresh' or d.promoted then 0 else t.attempt end,
       fails = case when d.change in ('fresh', 'move', 'promote') then 0 else t.fails end,
       crashes = case when d.change in ('fresh', 'move', 'promote') then 0 else t.crashes end,
@@ -125,7 +159,7 @@ begin
       cancelled = d.change = 'mark',
       payload = case when d.change = 'fresh' then d.new_payload when d.promoted then t.next_payload else t.payload end,
       next_due = case when d.change in ('follow', 'move next') then d.new_due end,
-      next_gen = case d.change when 'follow' then d.new_gen when 'move next' then t.next_gen end,
+      next_gen = case d.change when 'follow' then v_gen when 'move next' then t.next_gen end,
       next_payload = case d.change when 'follow' then d.new_payload when 'move next' then t.next_payload end
     from decided d
     where t.queue = d.queue and t.key = d.key
@@ -145,7 +179,8 @@ begin
       else 3 end)::smallint,
     -- The new due time; of a timer that is left or cancelled, its own.
     case
-      when d.action = 0 or d.action = 1 and d.standing in ('new', 'ended') or d.action = 2 then d.new_due
+      when d.standing = 'new' then d.due
+      when d.action = 0 or d.action = 1 and d.standing = 'ended' or d.action = 2 then d.new_due
       when d.standing = 'free' then d.free_due
       else d.due end,
     -- The due time before; of a run, since when it has been claimed.
@@ -157,15 +192,6 @@ begin
     d.standing = 'held',
     d.attempt
   from decided d;
-
-  if p_notify then
-    for v_ring in
-      select distinct u.queue from unnest(p_queue, p_action, p_delay, p_at) u(queue, action, delay, at)
-      where u.action <= 2 and (u.delay < interval '2 s' or u.at < v_now + interval '2 s')
-    loop
-      perform pg_notify('tourbillon', v_ring);
-    end loop;
-  end if;
 end
 $$;
 
@@ -329,7 +355,7 @@ create function tourbillon.settle_1(
 language plpgsql volatile security invoker
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off set plan_cache_mode = force_generic_plan
+set jit = off set plan_cache_mode = force_generic_plan set timezone = 'UTC'
 as $$
 #variable_conflict use_column
 declare
@@ -337,6 +363,7 @@ declare
   v_now timestamptz;
   v_locked boolean[];
   v_live boolean;
+  v_gen bigint;
 begin
   perform pg_current_xact_id();
   if p_wait then
@@ -356,11 +383,14 @@ begin
   end if;
   v_now := clock_timestamp();
   v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
+  if 1 = any (p_outcome) then
+    v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
+  end if;
 
   return query
   with old as materialized (
     select u.n, u.queue, u.key, u.outcome, u.error,
-      least(v_end, (v_now at time zone 'UTC' + u.delay) at time zone 'UTC') as later,
+      least(v_end, v_now + u.delay) as later,
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due,
       case
         when not v_live or t.gen is null then 'fenced'
@@ -372,9 +402,7 @@ begin
           when u.outcome = 2 then 'retry'
           when u.outcome = 3 then 'bury'
           else 'give back' end
-        else 'fenced' end as change,
-      case when t.next_due is null and not t.cancelled and u.outcome = 1
-        then nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint end as new_gen
+        else 'fenced' end as change
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error, v_locked)
       with ordinality u(queue, key, gen, attempt, outcome, delay, error, locked, n)
     left join lateral (
@@ -385,7 +413,7 @@ begin
     update tourbillon.timer t set
       due = case o.change when 'promote' then greatest(t.next_due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
       planned = case o.change when 'promote' then t.next_due when 'again' then o.later else t.planned end,
-      gen = case o.change when 'promote' then t.next_gen when 'again' then o.new_gen else t.gen end,
+      gen = case o.change when 'promote' then t.next_gen when 'again' then v_gen else t.gen end,
       attempt = case when o.change in ('promote', 'again') then 0 else t.attempt end,
       fails = case o.change when 'retry' then t.fails + 1 when 'give back' then t.fails else 0 end,
       crashes = case when o.change in ('promote', 'again') then 0 else t.crashes end,
@@ -452,184 +480,5 @@ begin
   where d.epoch = p_epoch and d.epoch <> p_asking and d.beat = p_beat and d.gone is null
     and exists (select from tourbillon.node a where a.epoch = p_asking and a.gone is null);
   return found;
-end
-$$;
-
--- === for users ===
-
-create function tourbillon.check_1(p_queue text, p_key text) returns void
-language plpgsql immutable security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if p_queue is null or octet_length(p_queue) not between 1 and 64 then
-    raise exception using errcode = 'invalid_parameter_value', message = format(
-      'tourbillon: a queue has 1 to 64 bytes, not %s', coalesce(octet_length(p_queue)::text, 'null'));
-  end if;
-  if p_key is null or octet_length(p_key) not between 1 and 512 then
-    raise exception using errcode = 'invalid_parameter_value', message = format(
-      'tourbillon: a key has 1 to 512 bytes, not %s', coalesce(octet_length(p_key)::text, 'null'));
-  end if;
-end
-$$;
-
-create function tourbillon.check_delay_1(p_delay interval) returns void
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if p_delay is null or not isfinite(p_delay) then
-    raise exception using errcode = 'invalid_parameter_value', message =
-      'tourbillon: a delay must be finite and not null';
-  end if;
-  if extract(year from p_delay) <> 0 or extract(month from p_delay) <> 0 then
-    raise exception using errcode = 'invalid_parameter_value', message = format(
-      'tourbillon: the length of a month depends on the date, so %s is no delay', p_delay),
-      hint = 'Use days, which have 24 hours here, or pass a timestamptz.';
-  end if;
-  if p_delay < interval '0' then
-    raise exception using errcode = 'invalid_parameter_value', message = format(
-      'tourbillon: the delay %s is negative', p_delay);
-  end if;
-  if p_delay > interval '2900000 days' then
-    raise exception using errcode = 'datetime_field_overflow', message = format(
-      'tourbillon: the delay %s ends after the year 9999', p_delay);
-  end if;
-end
-$$;
-
-create function tourbillon.check_at_1(p_at timestamptz) returns void
-language plpgsql immutable security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if p_at is null or not isfinite(p_at) then
-    raise exception using errcode = 'invalid_parameter_value', message =
-      'tourbillon: a due time must be finite and not null';
-  end if;
-  if p_at > '9999-12-31 23:59:59.999999+00' then
-    raise exception using errcode = 'datetime_field_overflow', message = format(
-      'tourbillon: the due time %s lies after the year 9999', p_at);
-  end if;
-end
-$$;
-
-create function tourbillon.check_payload_1(p_payload jsonb) returns void
-language plpgsql immutable security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if p_payload is null then
-    raise exception using errcode = 'null_value_not_allowed', message =
-      'tourbillon: a payload must not be null', hint = 'For no payload, pass the JSON value ''null''.';
-  end if;
-  if octet_length(p_payload::text) > 65536 then
-    raise exception using errcode = 'invalid_parameter_value', message = format(
-      'tourbillon: a payload has at most 65536 bytes as text, not %s', octet_length(p_payload::text));
-  end if;
-  if jsonb_path_exists(p_payload, '$.**{127}') then
-    raise exception using errcode = 'invalid_parameter_value', message =
-      'tourbillon: a payload is nested at most 127 levels deep';
-  end if;
-end
-$$;
-
-create function tourbillon.rings_1() returns boolean
-language sql stable security invoker
-as $$ select coalesce(pg_catalog.current_setting('tourbillon.notify', true), 'off') = 'on' $$;
-
--- Schedules the timer of a queue and key, and replaces one that is there. A day has 24 hours.
-create function tourbillon.schedule(queue text, key text, delay interval, payload jsonb)
-returns table (due timestamptz, replaced timestamptz, running boolean)
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3), tourbillon.check_payload_1($4);
-  return query select w.due, w.other, w.running
-  from tourbillon.write_one_1($1, $2, 0::smallint, $3, null, $4, tourbillon.rings_1()) w;
-end
-$$;
-
--- The same for a point in time. One that has passed is due at once.
-create function tourbillon.schedule(queue text, key text, at timestamptz, payload jsonb)
-returns table (due timestamptz, replaced timestamptz, running boolean)
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3), tourbillon.check_payload_1($4);
-  return query select w.due, w.other, w.running
-  from tourbillon.write_one_1($1, $2, 0::smallint, null, $3, $4, tourbillon.rings_1()) w;
-end
-$$;
-
--- Moves a timer. The result is 'moved', 'running' or 'not found'.
-create function tourbillon.reschedule(queue text, key text, delay interval)
-returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_delay_1($3);
-  return query select
-    case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
-    case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
-    case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 2::smallint, $3, null, null, tourbillon.rings_1()) w;
-end
-$$;
-
--- The same for a point in time. One that has passed is due at once.
-create function tourbillon.reschedule(queue text, key text, at timestamptz)
-returns table (result text, moved_from timestamptz, due timestamptz, attempt int, since timestamptz)
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform tourbillon.check_1($1, $2), tourbillon.check_at_1($3);
-  return query select
-    case w.answer when 2 then 'moved' when 4 then 'running' else 'not found' end,
-    case w.answer when 2 then w.other end, case w.answer when 2 then w.due end,
-    case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 2::smallint, null, $3, null, tourbillon.rings_1()) w;
-end
-$$;
-
--- Cancels a timer. The result is 'cancelled': it never starts; 'running': no other run follows; or
--- 'not found'.
-create function tourbillon.cancel(queue text, key text)
-returns table (result text, due timestamptz, attempt int, since timestamptz)
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform tourbillon.check_1($1, $2);
-  return query select
-    case w.answer when 3 then 'cancelled' when 4 then 'running' else 'not found' end,
-    case w.answer when 3 then w.due end, case w.answer when 4 then w.attempt end, case w.answer when 4 then w.other end
-  from tourbillon.write_one_1($1, $2, 3::smallint, null, null, null, false) w;
-end
-$$;
-
--- Ends a run within the transaction that has its effect. False: the run is no longer that of the
--- node, and the transaction must be rolled back.
-create function tourbillon.complete(queue text, key text, generation bigint, epoch bigint, attempt int)
-returns boolean
-language plpgsql volatile security invoker
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_answer smallint;
-begin
-  select s.answer into v_answer
-  from tourbillon.settle_1($4, array[$1], array[$2], array[$3], array[$5], array[0::smallint],
-    array[interval '0'], array[null::text], true) s;
-  return v_answer = 0;
 end
 $$;

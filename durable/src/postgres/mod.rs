@@ -3,7 +3,9 @@
 mod calls;
 mod failure;
 mod link;
+mod rows;
 mod schema;
+mod statements;
 mod transaction;
 mod wire;
 

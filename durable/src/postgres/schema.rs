@@ -18,13 +18,14 @@ const OLDEST_SERVER: i32 = 130_000;
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 const TABLES: &str = include_str!("tables.sql");
-const FUNCTIONS: &str = include_str!("functions.sql");
+const FUNCTIONS: &str = concat!(include_str!("functions.sql"), include_str!("users.sql"));
 
 /// All statements that make version 1, for those who let nobody else make tables.
 pub(super) const ALL: &str = concat!(
     "create schema tourbillon;\n",
     include_str!("tables.sql"),
-    include_str!("functions.sql")
+    include_str!("functions.sql"),
+    include_str!("users.sql")
 );
 
 /// Checks the server and the tables, and makes them if there are none.

@@ -12,8 +12,9 @@ use crate::complete::{CompleteError, CompletesRun};
 use crate::errors::CallError;
 use crate::names;
 use crate::postgres::Postgres;
-use crate::postgres::calls::{parts, written};
+use crate::postgres::calls::parts;
 use crate::postgres::failure::{Effect, is_conflict, message, refusal};
+use crate::postgres::rows::written;
 use crate::store::{Action, Epoch, Run, StoreError};
 
 const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \

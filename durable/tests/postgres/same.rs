@@ -138,7 +138,7 @@ struct Side {
     /// The runs so far, in the order in which they were claimed.
     runs: Vec<Run>,
     /// The numbers of generations in the order in which they were seen.
-    generations: HashMap<i64, usize>,
+    generations: HashMap<(String, i64), usize>,
     start: StoreTime,
 }
 
@@ -217,9 +217,10 @@ impl Side {
     }
 
     /// A number of the generation that is the same on both sides, if they see the same.
-    fn generation(&mut self, generation: i64) -> usize {
+    fn generation(&mut self, queue: &str, key: &str, generation: i64) -> usize {
         let next = self.generations.len();
-        *self.generations.entry(generation).or_insert(next)
+        let place = (format!("{queue} {key}"), generation);
+        *self.generations.entry(place).or_insert(next)
     }
 
     /// Makes the step, and returns the answer without what differs between stores.
@@ -347,7 +348,7 @@ impl Side {
             .sort_by(|a, b| (&a.run.queue, &a.run.key).cmp(&(&b.run.queue, &b.run.key)));
         let mut shown = format!("gone {} dead {}", claimed.gone, claimed.dead);
         for run in claimed.runs {
-            let generation = self.generation(run.run.generation);
+            let generation = self.generation(&run.run.queue, &run.run.key, run.run.generation);
             let (due, planned) = (self.halves(run.due), self.halves(run.planned));
             shown += &format!(
                 ", {} {} {generation} {} {due} {planned} {} {} {}",
@@ -383,7 +384,7 @@ impl Side {
         sight.paused.sort();
         let mut shown = format!("{:?} {:?} {:?}", sight.nodes, sight.paused, sight.cut);
         for seen in sight.rows {
-            let generation = self.generation(seen.generation);
+            let generation = self.generation(&seen.queue, &seen.key, seen.generation);
             let due = self.halves(seen.due);
             shown += &format!(
                 ", {} {} {due} {generation} {} {} {}",
@@ -450,7 +451,7 @@ fn show(value: &impl Debug) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
     #[cfg_attr(not(has_postgres), ignore = "needs a PostgreSQL server: apt-get install postgresql")]

@@ -1,0 +1,158 @@
+//! The values of rows.
+
+use tokio_postgres::Row;
+
+use crate::postgres::failure::Failure;
+use crate::postgres::wire::Time;
+use crate::store::{
+    Answer, ClaimedRun, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Timer,
+};
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+pub(super) fn one(rows: &[Row]) -> Result<&Row, StoreError> {
+    rows.first()
+        .ok_or_else(|| StoreError::Unknown("the server has sent no row".to_owned()))
+}
+
+pub(super) fn time(row: &Row, column: usize) -> StoreTime {
+    row.get::<_, Time>(column).0
+}
+
+pub(super) fn number(row: &Row, column: usize) -> u32 {
+    u32::try_from(row.get::<_, i32>(column)).unwrap_or(0)
+}
+
+pub(super) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The index that belongs to the first column, which counts from 1.
+pub(super) fn ordinal(row: &Row) -> usize {
+    ordinal_of(row.get(0))
+}
+
+pub(super) fn ordinal_of(n: i64) -> usize {
+    usize::try_from(n - 1).unwrap_or(usize::MAX)
+}
+
+/// The answer to a call: none if the row was locked.
+pub(super) fn answer(row: &Row) -> Result<Option<Answer>, Failure> {
+    let kind = row.get::<_, i16>(1);
+    written(kind, row, 2).map_err(|error| Failure { code: None, error })
+}
+
+/// Reads an answer, whose columns begin with the new due time.
+pub(super) fn written(kind: i16, row: &Row, first: usize) -> Result<Option<Answer>, StoreError> {
+    let due = || row.get::<_, Option<Time>>(first).map(|time| time.0);
+    let other = || row.get::<_, Option<Time>>(first + 1).map(|time| time.0);
+    let shard = || u16::try_from(row.get::<_, i16>(first + 2)).unwrap_or(0);
+    let running = || row.get(first + 3);
+    let attempt = || row.get::<_, Option<i32>>(first + 4);
+    let read = || {
+        Some(match kind {
+            0 => Answer::Scheduled {
+                due: due()?,
+                shard: shard(),
+                replaced: other(),
+                running: running(),
+            },
+            1 => Answer::Exists {
+                due: due()?,
+                running: running(),
+            },
+            2 => Answer::Moved {
+                from: other()?,
+                to: due()?,
+                shard: shard(),
+                running: running(),
+            },
+            3 => Answer::Cancelled { due: due()? },
+            4 => Answer::Running {
+                attempt: u32::try_from(attempt()?).ok()?,
+                since: other()?,
+            },
+            5 => Answer::NotFound,
+            _ => return None,
+        })
+    };
+    match (kind, read()) {
+        (6, _) => Ok(None),
+        (_, Some(answer)) => Ok(Some(answer)),
+        (_, None) => Err(StoreError::Unknown(format!(
+            "the server has given an answer of the kind {kind}, which is not known"
+        ))),
+    }
+}
+
+pub(super) fn timer(row: &Row) -> Timer {
+    let optional = |column| row.get::<_, Option<Time>>(column).map(|time| time.0);
+    Timer {
+        queue: row.get(0),
+        key: row.get(1),
+        due: time(row, 2),
+        planned: time(row, 3),
+        attempt: number(row, 4),
+        fails: number(row, 5),
+        crashes: number(row, 6),
+        running: optional(7),
+        cancelled: row.get(8),
+        next_due: optional(9),
+        payload: row.get(10),
+    }
+}
+
+pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
+    ClaimedRun {
+        run: Run {
+            queue: Arc::clone(queue),
+            key: Box::from(key),
+            generation: row.get(4),
+            attempt: number(row, 5),
+        },
+        due: time(row, 6),
+        planned: time(row, 7),
+        fails: number(row, 8),
+        crashes: number(row, 9),
+        payload: row.get::<_, String>(10).into_boxed_str(),
+    }
+}
+
+pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
+    let mut sight = Sight::default();
+    let mut read = vec![0_u32; look.ranges.len()];
+    for row in rows {
+        match row.get::<_, i32>(0) {
+            0 => {
+                sight.now = time(row, 3);
+                sight.complete_below = Some(unsigned(row.get(4)));
+            }
+            1 => sight.nodes.push(SeenNode {
+                epoch: Epoch(row.get(4)),
+                beat: row.get(1),
+                queues: row.get(8),
+            }),
+            2 => sight.paused.push(row.get(2)),
+            _ => {
+                let index = ordinal_of(row.get(1));
+                let range = &look.ranges[index];
+                if read[index] == range.limit {
+                    sight.cut.push(index);
+                    continue;
+                }
+                read[index] += 1;
+                sight.rows.push(Seen {
+                    queue: Arc::clone(&range.queue),
+                    key: row.get::<_, String>(2).into_boxed_str(),
+                    shard: range.shard,
+                    due: time(row, 3),
+                    generation: row.get(4),
+                    attempt: number(row, 5),
+                    crashes: number(row, 6),
+                    mine: row.get(7),
+                });
+            }
+        }
+    }
+    sight
+}

@@ -1,0 +1,111 @@
+//! The statements of a connection.
+//!
+//! Those that write several rows call functions of the server, which are in `functions.sql`.
+
+pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
+     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8)";
+
+pub(super) const PAYLOAD_ERRORS: &str = "select tourbillon.payload_errors_1($1)";
+
+/// The columns of a [`Timer`]. A row that a gone node has left behind cancelled is none.
+macro_rules! timer {
+    ($from:literal) => {
+        concat!(
+            "select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, \
+             case when l.live then t.claimed end, t.cancelled, t.next_due, t.payload::text ",
+            $from
+        )
+    };
+}
+
+pub(super) const GET: &str = timer!(
+    "from tourbillon.timer t cross join lateral (select t.claim is not null and exists ( \
+     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
+     where t.queue = $1 and t.key = $2 and (l.live or not t.cancelled)"
+);
+
+/// Each shard is in order, and has no more of the page than the page has rows.
+pub(super) const LIST: &str = timer!(
+    "from generate_series(0, 63) s(shard) cross join lateral ( \
+     select t.queue, t.key, t.due, t.planned, t.attempt, t.fails, t.crashes, t.claim, t.claimed, \
+     t.cancelled, t.next_due, t.payload, l.live from tourbillon.timer t \
+     cross join lateral (select t.claim is not null and exists ( \
+     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
+     where t.queue = $1 and t.shard = s.shard and t.due >= greatest($2::timestamptz, $4) and t.due < $3 \
+     and ($4::timestamptz is null or (t.due, t.key) > ($4, $5)) and (l.live or not t.cancelled) \
+     order by t.due, t.key limit $6) t cross join lateral (select t.live) l \
+     order by t.due, t.key limit $6"
+);
+
+pub(super) const COUNTS: &str = "with now as materialized (select clock_timestamp() as now), timers as ( \
+     select t.queue, \
+     count(*) filter (where not l.live and t.due > (select now from now)) as waiting, \
+     count(*) filter (where not l.live and t.due <= (select now from now)) as overdue, \
+     count(*) filter (where l.live) as running \
+     from tourbillon.timer t cross join lateral (select t.claim is not null and exists ( \
+     select from tourbillon.node d where d.epoch = t.claim and d.gone is null) as live) l \
+     where l.live or not t.cancelled group by t.queue \
+     ), letters as (select d.queue, count(*) as dead from tourbillon.dead d group by d.queue \
+     ), paused as (select q.name as queue from tourbillon.queue q where q.paused) \
+     select queue, coalesce(t.waiting, 0), coalesce(t.overdue, 0), coalesce(t.running, 0), \
+     coalesce(d.dead, 0), p.queue is not null \
+     from timers t full join letters d using (queue) full join paused p using (queue) order by queue";
+
+pub(super) const DEAD: &str = "select d.id, d.queue, d.key, d.planned, d.at, d.attempt, d.fails, d.crashes, \
+     d.error, d.payload::text from tourbillon.dead d where d.queue = $1 and d.id > $2 \
+     order by d.id limit $3";
+
+pub(super) const REVIVE: &str = "select answer, queue, key from tourbillon.revive_1($1, $2)";
+
+pub(super) const PAUSE: &str = "insert into tourbillon.queue (name, paused) values ($1, $2) \
+     on conflict (name) do update set paused = excluded.paused";
+
+pub(super) const JOIN: &str =
+    "insert into tourbillon.node (epoch, name, queues) values ($1, $2, $3) on conflict do nothing";
+
+/// The time of the statement was taken before the number of its transaction.
+pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
+     returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint";
+
+/// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock and the snapshot, 1
+/// a node, 2 a paused queue, 3 a timer. The clock is read once; as a function in the condition it would
+/// be read for each row, and never be a bound of the index.
+pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
+     me as materialized (select exists ( \
+     select from tourbillon.node where epoch = $1 and gone is null) as live) \
+     select 0, 0::bigint, null::text, (select now from clock), \
+     pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0, 0, false, null::text[] \
+     union all \
+     select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues from tourbillon.node d where d.gone is null \
+     union all \
+     select 2, 0, q.name, null, 0, 0, 0, false, null from tourbillon.queue q where q.paused \
+     union all \
+     select 3, r.n, t.key, t.due, t.gen, t.attempt, t.crashes, t.mine, null \
+     from unnest($2::text[], $3::smallint[], $4::timestamptz[], $5::interval[], $6::interval[], $7::bigint[]) \
+     with ordinality r(queue, shard, mark, ahead, overdue, seen, n) cross join lateral ( \
+     select t.key, t.due, t.gen, t.attempt, t.crashes, \
+     coalesce(t.claim = $1 and (select live from me), false) as mine \
+     from tourbillon.timer t where t.queue = r.queue and t.shard = r.shard and t.due >= r.mark \
+     and t.due < (select now from clock) + r.ahead - r.overdue \
+     and (t.claim is null or t.claim = $1 or not exists ( \
+     select from tourbillon.node d where d.epoch = t.claim and d.gone is null)) \
+     order by t.due limit r.seen) t";
+
+pub(super) const CLAIM: &str = "select kind, n, at, number, gen, attempt, due, planned, fails, crashes, payload, \
+     statement_timestamp() from tourbillon.claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+pub(super) const SETTLE: &str =
+    "select n, answer from tourbillon.settle_1($1, $2, $3, $4, $5, $6, $7, $8, false)";
+
+pub(super) const DECLARE_GONE: &str = "select tourbillon.declare_gone_1($1, $2, $3)";
+
+pub(super) const OLD_NODES: &str = "select exists (select from tourbillon.node \
+     where gone < clock_timestamp() - interval '1 day')";
+
+/// A claim of an epoch that is not in the table counts as none, so the row may go when no claim of it
+/// is left, and none can be made by a node that is gone.
+pub(super) const FORGET: &str = "delete from tourbillon.node d where d.gone < clock_timestamp() - interval '1 day' \
+     and not exists (select from tourbillon.timer t where t.claim = d.epoch)";
+
+pub(super) const LEAVE: &str =
+    "update tourbillon.node set gone = clock_timestamp() where epoch = $1 and gone is null";
