@@ -40,6 +40,7 @@ impl From<io::Error> for Failure {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` gives it by value")]
 fn fault(error: impl ToString) -> Failure {
     Failure::Fault(error.to_string())
 }
