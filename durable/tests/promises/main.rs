@@ -3,6 +3,9 @@
 //! A node that is dropped by `crash` ends without leaving, as if its process had been killed; what
 //! its handlers do after that is what a process does that stood still and goes on.
 
+#[cfg(feature = "postgres")]
+#[path = "../kit/postgres.rs"]
+mod cluster;
 mod defaults;
 mod exactness;
 mod keeping;
@@ -11,25 +14,32 @@ mod takeover;
 mod watched;
 mod worlds;
 
+/// The test of one promise on a store.
+macro_rules! promise_on {
+    ([$(#[$also:meta])?], $world:expr, $file:ident, $promise:ident) => {
+        #[test]
+        $(#[$also])?
+        fn $promise() {
+            crate::$file::$promise(&$world);
+        }
+    };
+}
+
 /// Runs the tests of all promises on a store.
 macro_rules! promises_on {
-    ($store:ident, $world:expr, $($file:ident :: $promise:ident),* $(,)?) => {
+    ($store:ident, $world:expr, $also:tt, $($file:ident :: $promise:ident),* $(,)?) => {
         mod $store {
-            $(
-                #[test]
-                fn $promise() {
-                    crate::$file::$promise(&$world);
-                }
-            )*
+            $(promise_on!($also, $world, $file, $promise);)*
         }
     };
 }
 
 macro_rules! all_promises_on {
-    ($store:ident, $world:expr) => {
+    ($store:ident, $world:expr $(, $also:meta)?) => {
         promises_on!(
             $store,
             $world,
+            [$(#[$also])?],
             keeping::accepted_is_kept,
             keeping::never_early,
             keeping::the_answer_is_the_truth,
@@ -49,3 +59,12 @@ macro_rules! all_promises_on {
 all_promises_on!(memory, crate::worlds::MemoryWorld::default());
 #[cfg(feature = "sqlite")]
 all_promises_on!(sqlite, crate::worlds::SqliteWorld::new());
+#[cfg(feature = "postgres")]
+all_promises_on!(
+    postgres,
+    crate::worlds::PostgresWorld::new(),
+    cfg_attr(
+        not(has_postgres),
+        ignore = "needs a PostgreSQL server: apt-get install postgresql"
+    )
+);

@@ -169,3 +169,69 @@ mod sqlite {
         }
     }
 }
+
+// === PostgreSQL ===
+
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::PostgresWorld;
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use postgres::{Client, Error};
+    use tourbillon_durable::{CompleteError, Due, Postgres};
+
+    use super::World;
+    use crate::cluster::{self, Database};
+
+    #[derive(Clone)]
+    pub(crate) struct PostgresWorld(Arc<Database>);
+
+    impl PostgresWorld {
+        pub(crate) fn new() -> Self {
+            let world = PostgresWorld(Arc::new(cluster::database()));
+            drop(world.store());
+            let table = "create table effect(key text not null)";
+            world.connect().batch_execute(table).unwrap();
+            world
+        }
+
+        fn connect(&self) -> Client {
+            self.0.client()
+        }
+    }
+
+    fn failed(error: &Error) -> CompleteError {
+        CompleteError::Retry(error.to_string())
+    }
+
+    impl World for PostgresWorld {
+        type Store = Postgres;
+
+        fn store(&self) -> Postgres {
+            Postgres::connect(&self.0.url()).unwrap()
+        }
+
+        fn effect(&self, due: &Due<()>) -> Result<(), CompleteError> {
+            let mut client = self.connect();
+            let mut transaction = client.transaction().map_err(|error| failed(&error))?;
+            let insert = "insert into effect(key) values ($1)";
+            transaction
+                .execute(insert, &[&due.key()])
+                .map_err(|error| failed(&error))?;
+            due.complete_in(&mut transaction)?;
+            transaction.commit().map_err(|error| failed(&error))
+        }
+
+        fn effects(&self) -> HashMap<String, u32> {
+            let count = "select key, count(*) from effect group by key";
+            let rows = self.connect().query(count, &[]).unwrap();
+            let number = |count: i64| u32::try_from(count).unwrap();
+            rows.iter()
+                .map(|row| (row.get(0), number(row.get(1))))
+                .collect()
+        }
+    }
+}
