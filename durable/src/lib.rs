@@ -4,10 +4,12 @@
 //! a database.
 //!
 //! - **Schedule, move and cancel** by your own key: [`Durable::schedule`], [`Durable::reschedule`],
-//!   [`Durable::cancel`]. The answers are exact: what was cancelled never starts.
-//! - **Run** what is due, on any number of processes that share the store: [`Builder::handle`].
-//! - **Commit together** with your own rows: `Sqlite::schedule_in`, and [`Due::complete_in`], by which
-//!   the effect of a run happens exactly once.
+//!   [`Durable::cancel`]. The answers are exact: a timer that was cancelled never starts.
+//! - **Run** due timers, on any number of processes that share the store: [`Builder::handle`].
+//! - **Commit together** with your own rows: `Sqlite::schedule_in`, `Postgres::schedule_in`, and
+//!   [`Due::complete_in`], which makes the effect of a run happen exactly once.
+//!
+//! The store is SQLite for the processes of one machine, or PostgreSQL for many machines.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,7 +17,8 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (sender, cancelled) = std::sync::mpsc::channel();
-//! let timers = Durable::builder(Memory::new()) // or `Sqlite::open("timers.db")?`
+//! // Or `Sqlite::open("timers.db")?`, or `Postgres::connect("postgres://app@db/shop")?`.
+//! let timers = Durable::builder(Memory::new())
 //!     .handle("pay-by", move |due: &Due<u64>| drop(sender.send(*due.payload())))
 //!     .start()?;
 //! timers.schedule("pay-by", "order:7", Duration::from_millis(5), &7)?;
@@ -29,33 +32,37 @@
 //! | task | type |
 //! |---|---|
 //! | schedule and run timers | [`Durable`], which a [`Builder`] starts |
-//! | keep them in a file | `Sqlite` (feature `sqlite`, on by default) |
-//! | keep them in a PostgreSQL database | `Postgres` (feature `postgres`) |
+//! | keep them in a file, for the processes of one machine | `Sqlite` (feature `sqlite`, on by default) |
+//! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `postgres`) |
 //! | keep them in this process, for tests | [`Memory`] |
-//! | read what is due, and how often it has run | [`Due`] |
-//! | say what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
+//! | read the payload of a due timer, and how often it has run | [`Due`] |
+//! | set what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
 //! | log and count | [`Event`], [`Stats`] |
-//! | keep timers elsewhere | a [`store::Store`] of your own, by the functions of [`row`] |
+//! | keep timers in another store | a [`store::Store`] of your own, with the functions of [`row`] |
 //!
 //! # At least once
 //!
 //! A timer runs again if its process dies during the run, and if its handler fails. Commit the effect
-//! with [`Due::complete_in`], or make it idempotent by [`Due::token`]. Nothing starts before its due
+//! with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts before its due
 //! time, by the store's clock.
+//!
+//! There is no doorbell between processes: a timer that another process has scheduled less than one
+//! [look](Builder::look) before its due time may start up to one look late.
 //!
 //! # Vocabulary
 //!
 //! | word | meaning |
 //! |---|---|
-//! | queue, key | what handles a timer; by what it is found within the queue |
+//! | queue | the name that selects the handler of a timer |
+//! | key | the name of a timer within its queue |
 //! | node | a process with handlers, from its start to its end |
 //! | claim | the right of one node to run a timer |
-//! | term | how long a node may be silent before the others take its claims |
-//! | fenced | refused, since the claim is no longer this node's |
-//! | look | the read of what is due soon, once a second by default |
+//! | term | how long a node may be silent and keep its claims |
+//! | fenced | refused, because the claim is no longer this node's |
+//! | look | the read that finds timers that are due soon, once a second by default |
 //! | settle | to write the end of a run |
 //! | successor | a timer that was scheduled during a run of its key, and starts after it |
-//! | dead letter | a timer that was given up, which can be revived |
+//! | dead letter | a timer that was given up, and can be revived |
 
 mod answers;
 mod builder;

@@ -50,6 +50,7 @@ use crate::sync::{Arc, thread};
 /// |---|---|
 /// | a program that runs timers | `usage` on the schema; `select, insert, update, delete` on all its tables; `usage` on all its sequences |
 /// | a program that schedules by the SQL functions | `usage` on the schema; `select, insert, update, delete` on `timer`; `select` on `node`; `usage` on `gen` |
+/// | the connection of a handler that calls `complete_in` | the same, and `insert` on `dead` |
 /// | the first connection | to create a schema in the database |
 ///
 /// # Durability
