@@ -84,9 +84,9 @@ impl Builder {
 
     /// Sets the time between two looks at the store, from 10 ms to a minute. The default is 1 s.
     ///
-    /// A look covers the next two intervals. So a timer that was scheduled less than one look before
-    /// it is due may be up to one look late, if another process has scheduled it, a transaction of the
-    /// user's, or an SQL function. All others start on time.
+    /// A look covers the next two intervals. A timer that was scheduled less than one look before it
+    /// is due may be up to one look late, if another process, a transaction of the user's or an SQL
+    /// function has scheduled it. All others start on time.
     pub fn look(mut self, look: Duration) -> Self {
         self.look = look;
         self
