@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::names::Invalid;
-use crate::store::{Refusal, StoreError};
+use crate::store::StoreError;
 
 /// The reason why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,12 +69,6 @@ impl From<StoreError> for CallError {
             StoreError::Unknown(why) => CallError::Unknown(why),
             StoreError::Refused(why) => CallError::Refused(why),
         }
-    }
-}
-
-impl From<Refusal> for CallError {
-    fn from(refusal: Refusal) -> Self {
-        CallError::Refused(refusal.0)
     }
 }
 

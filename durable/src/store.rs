@@ -49,12 +49,12 @@ pub trait Connection: Send {
     /// Carries out calls of users, in one commit. The answers have the order of the calls.
     ///
     /// No two of the calls concern the same queue and key. A call that the store can't take fails
-    /// alone.
+    /// alone, and so does one whose row stays locked by somebody else's transaction.
     ///
     /// # Errors
     ///
     /// None of the calls was carried out, or, with [`StoreError::Unknown`], perhaps all of them.
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError>;
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError>;
 
     /// Reads one timer.
     ///
@@ -188,10 +188,6 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
-
-/// The reason why one call of a batch was refused. The others were carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal(pub String);
 
 // === calls of users ===
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tourbillon_durable::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ struct TimedConnection {
 }
 
 impl Connection for TimedConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         self.connection.write(calls)
     }
 

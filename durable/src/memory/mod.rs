@@ -8,7 +8,7 @@ use std::fmt;
 use self::state::MemoryState;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 use crate::sync::{Arc, Mutex};
 use crate::time::{StoreTime, WallClock};
@@ -144,7 +144,7 @@ impl Store for Memory {
 }
 
 impl Connection for Memory {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         let answers = self.call(&MemoryCall::Write(calls), |state, now| {
             state.write(calls, now)
         })?;

@@ -87,19 +87,24 @@ impl Adoption {
         again
     }
 
-    /// Takes up to `limit` orphans for a claim.
-    pub(super) fn take_sure(&mut self, limit: usize) -> Vec<(Place, Orphan)> {
-        let mut taken = Vec::new();
+    /// Takes up to `limit` orphans for a claim, and of each queue no more than there is `room` for.
+    /// The others stay: the node has claimed them, so nobody else takes them meanwhile.
+    pub(super) fn take_sure(&mut self, limit: usize, mut room: Vec<usize>) -> Vec<(Place, Orphan)> {
         self.eager &= self.sure.is_empty();
-        while taken.len() < limit {
-            let Some((place, orphan)) = self.sure.pop_first() else {
-                break;
-            };
+        let fitting = self.sure.keys().filter(|(queue, _)| {
+            let left = &mut room[*queue];
+            *left > 0 && {
+                *left -= 1;
+                true
+            }
+        });
+        let fitting: Vec<Place> = fitting.take(limit).cloned().collect();
+        let taken = fitting.into_iter().filter_map(|place| {
             // Only two further looks make it sure again.
             self.seen_once.remove(&place);
-            taken.push((place, orphan));
-        }
-        taken
+            self.sure.remove_entry(&place)
+        });
+        taken.collect()
     }
 
     pub(super) fn clear(&mut self) {

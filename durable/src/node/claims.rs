@@ -101,8 +101,12 @@ impl Claims {
             return Err(None);
         }
         self.wanted.clear();
-        self.adopt = adoption.take_sure(self.limit);
+        let room = queues.iter().map(Queue::free).collect();
+        self.adopt = adoption.take_sure(self.limit, room);
         self.adopt.retain(|(place, _)| !runs.is_held(place));
+        for ((number, _), _) in &self.adopt {
+            queues[*number].take(now, 1);
+        }
         if !self.was_suspect && self.adopt.is_empty() {
             self.pick_suspect(now, store_now, queues, runs);
         }

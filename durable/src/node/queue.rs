@@ -50,11 +50,14 @@ impl Queue {
     pub(super) fn room(&self) -> usize {
         match self.paused {
             true => 0,
-            false => self
-                .config
-                .running
-                .saturating_sub(self.running + self.claiming),
+            false => self.free(),
         }
+    }
+
+    /// The same for what the node has claimed already, which a pause does not hold up.
+    pub(super) fn free(&self) -> usize {
+        let taken = self.running + self.claiming;
+        self.config.running.saturating_sub(taken)
     }
 
     /// The number of runs that may start now.
@@ -109,7 +112,8 @@ impl Pace {
     fn new(per_second: u32) -> Self {
         let per_second = per_second.max(1);
         Pace {
-            gap: Duration::from_secs(1) / per_second,
+            // Not zero, with which no run would ever be allowed.
+            gap: (Duration::from_secs(1) / per_second).max(Duration::from_nanos(1)),
             burst: (per_second / 20).max(1),
             full_at: Mono::ZERO,
         }

@@ -118,8 +118,14 @@ impl Node {
     ) {
         let requested = self.claims.take();
         let mut wanted = vec![0; self.queues.len()];
-        for ((queue, _), _) in &requested.wanted {
-            wanted[*queue] += 1;
+        let adopted = requested.adopt.iter().map(|(place, _)| place.0);
+        for queue in requested
+            .wanted
+            .iter()
+            .map(|(place, _)| place.0)
+            .chain(adopted)
+        {
+            wanted[queue] += 1;
         }
         let mut claimed = vec![0; self.queues.len()];
         match result {
@@ -135,10 +141,10 @@ impl Node {
                     .collect();
                 self.claimed(now, answer, &shards, &adopted, &mut claimed);
             }
-            Some(result) => {
-                if matches!(result, Err(StoreError::Refused(_))) {
-                    self.claims.shrink(requested.wanted.len());
-                }
+            Some(_) => {
+                // One of the timers may be the reason, or the size of the answer.
+                let asked = requested.wanted.len() + requested.adopt.len();
+                self.claims.shrink(asked);
                 self.looks.marks.drop_all();
                 self.looks.soon = true;
                 // The claim may have been carried out, or may still be.
@@ -157,7 +163,7 @@ impl Node {
         }
     }
 
-    /// Takes in the runs that a claim has returned, and counts those that were wanted, by queues.
+    /// Takes in the runs that a claim has returned, and counts them by queues.
     fn claimed(
         &mut self,
         now: Mono,
@@ -176,7 +182,10 @@ impl Node {
                     counts[place.0] += 1;
                     expected.shard
                 }
-                (None, Some(shard)) => *shard,
+                (None, Some(shard)) => {
+                    counts[place.0] += 1;
+                    *shard
+                }
                 (None, None) => continue,
             };
             self.hold(now, place, shard, run);

@@ -17,10 +17,13 @@ use crate::postgres::statements::{
 use crate::postgres::wire::{Json, Span, Time};
 use crate::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Horizon, Look,
-    NewNode, Offset, Outcome, Page, QueueCounts, Refusal, Revived, Settle, Settled, Sight,
-    StoreError, Timer, When,
+    NewNode, Offset, Outcome, Page, QueueCounts, Revived, Settle, Settled, Sight, StoreError,
+    Timer, When,
 };
 use crate::time::StoreTime;
+
+/// How long the rows of old nodes are looked for. It is far below the time between two beats.
+const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
 /// A span that leads from now to a time that the server can show. No timer is that old.
 const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
@@ -40,7 +43,7 @@ impl PostgresConnection {
     }
 }
 
-type Answers = [Option<Result<Answer, Refusal>>];
+type Answers = [Option<Result<Answer, StoreError>>];
 
 impl PostgresConnection {
     /// Carries out some of the calls, which are given by their indices in the order of queue and key.
@@ -83,7 +86,7 @@ impl PostgresConnection {
             return self.write_some(calls, other, wait, answers);
         };
         if error.is_bad_value() {
-            answers[*alone] = Some(Err(Refusal(error.error.to_string())));
+            answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
         }
         // A locked row stays without an answer.
         Ok(())
@@ -127,7 +130,7 @@ impl PostgresConnection {
         for (index, error) in with.into_iter().zip(errors) {
             if let Some(error) = error {
                 bad += 1;
-                answers[index] = Some(Err(Refusal(error)));
+                answers[index] = Some(Err(StoreError::Refused(error)));
             }
         }
         Ok(bad)
@@ -143,10 +146,10 @@ impl PostgresConnection {
 }
 
 impl Connection for PostgresConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         let mut order: Vec<usize> = (0..calls.len()).collect();
         order.sort_unstable_by(|a, b| place(&calls[*a]).cmp(&place(&calls[*b])));
-        let mut answers: Vec<Option<Result<Answer, Refusal>>> = vec![None; calls.len()];
+        let mut answers: Vec<Option<Result<Answer, StoreError>>> = vec![None; calls.len()];
         let mut result = self.write_some(calls, &order, false, &mut answers);
         // What others have locked goes alone and waits for them, but not for all of them in turn.
         let start = Instant::now();
@@ -173,7 +176,7 @@ impl Connection for PostgresConnection {
         }
         let answers = answers.into_iter().map(|answer| {
             answer.unwrap_or_else(|| {
-                Err(Refusal(
+                Err(StoreError::Unavailable(
                     "another transaction holds the lock of the timer's row: end that transaction"
                         .to_owned(),
                 ))
@@ -198,7 +201,10 @@ impl Connection for PostgresConnection {
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        let rows = self.link.scan(Effect::Reads, COUNTS, &[])?;
+        let rows = {
+            let limit = self.link.scan_limit();
+            self.link.scan(Effect::Reads, COUNTS, &[], limit)?
+        };
         let counts = rows.iter().map(|row| QueueCounts {
             queue: row.get(0),
             waiting: unsigned(row.get(1)),
@@ -400,8 +406,9 @@ impl Connection for PostgresConnection {
         let declared = one(&rows)?.get(0);
         let rows = self.rows(OLD_NODES, &[])?;
         if one(&rows)?.get(0) {
-            // A huge table may take longer than the limit. The rows of old nodes do no harm.
-            let _ = self.link.scan(Effect::Writes, FORGET, &[]);
+            // It reads the whole table, and beats wait for it. So it has little time, and on a huge table
+            // the rows of old nodes stay. They do no harm.
+            let _ = self.link.scan(Effect::Writes, FORGET, &[], FORGET_LIMIT);
         }
         Ok(declared)
     }

@@ -104,14 +104,19 @@ impl Link {
         }
     }
 
+    /// How long a statement that users wait for may read a whole table.
+    pub(super) fn scan_limit(&self) -> Duration {
+        self.settings.scan_limit
+    }
+
     /// Runs a statement that reads a whole table.
     pub(super) fn scan(
         &mut self,
         effect: Effect,
         sql: &'static str,
         values: &[&(dyn ToSql + Sync)],
+        limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
-        let limit = self.settings.scan_limit;
         self.batch(&format!(
             "set statement_timeout = {}; set enable_seqscan = on; set enable_hashjoin = on",
             limit.as_millis()

@@ -132,6 +132,8 @@ impl Postgres {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
+        // A router forgets idle connections within minutes, and the driver's own default is two hours.
+        config.keepalives_idle(config.get_keepalives_idle().min(Duration::from_secs(60)));
         if config.get_application_name().is_none() {
             config.application_name("tourbillon");
         }

@@ -12,8 +12,7 @@ use crate::row::{self, Change, Claiming, Row};
 use crate::shard;
 use crate::store::{
     Answer, Beat, Call, Claim, Claimed, ClaimedRun, Connection, DeadLetter, Epoch, Look, NewNode,
-    Page, QueueCounts, Refusal, Revived, Run, Settle, Settled, Settlement, Sight, StoreError,
-    Timer,
+    Page, QueueCounts, Revived, Run, Settle, Settled, Settlement, Sight, StoreError, Timer,
 };
 use crate::sync::Arc;
 
@@ -24,7 +23,7 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct SqliteConnection(pub(super) Link);
 
 impl Connection for SqliteConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         self.0.write(|tables| {
             let mut answers = Vec::with_capacity(calls.len());
             for call in calls {
@@ -152,14 +151,16 @@ impl Connection for SqliteConnection {
 pub(super) fn apply(
     tables: &mut Tables<'_>,
     call: &Call,
-) -> Result<Result<Answer, Refusal>, Failure> {
+) -> Result<Result<Answer, StoreError>, Failure> {
     let (before, row) = tables.row(&call.queue, &call.key)?.unzip();
     let shard = shard::of_key(&call.key);
     let action = call.action.clone();
     let (change, answer) = tables.decide(|moment| row::apply(row, shard, action, moment));
     match tables.change(&call.queue, &call.key, before, &change) {
         Ok(()) => Ok(Ok(answer)),
-        Err(error) if failure::is_of_statement(&error) => Ok(Err(Refusal(error.to_string()))),
+        Err(error) if failure::is_of_statement(&error) => {
+            Ok(Err(StoreError::Refused(error.to_string())))
+        }
         Err(error) => Err(error.into()),
     }
 }

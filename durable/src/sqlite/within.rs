@@ -191,7 +191,7 @@ fn call<A: FromAnswer>(
         })?;
     match answer {
         Ok(answer) => A::take(answer),
-        Err(refusal) => Err(CallError::Refused(refusal.0)),
+        Err(error) => Err(CallError::from(error)),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kit::gate::Gate;
 use tourbillon_durable::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 use tourbillon_durable::{CallError, Cancelled, Durable, Memory};
 
@@ -46,7 +46,7 @@ impl Store for Watched {
 struct WatchedConnection(Watched, Box<dyn Connection>);
 
 impl Connection for WatchedConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         let keys = calls.iter().map(|call| call.key.to_string()).collect();
         self.0.commits.lock().unwrap().push(keys);
         self.0.gate.pass();
@@ -59,7 +59,7 @@ impl Connection for WatchedConnection {
         let mut all: Vec<_> = calls
             .iter()
             .map(|call| match call.key.starts_with("bad") {
-                true => Err(Refusal("a bad key".into())),
+                true => Err(StoreError::Refused("a bad key".into())),
                 false => answers.next().unwrap(),
             })
             .collect();

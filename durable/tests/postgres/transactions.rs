@@ -269,8 +269,9 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
     for (call, answer) in calls.iter().zip(&answers) {
         match &*call.key {
             "new" | "old" => {
-                let refusal = answer.as_ref().expect_err("it is locked");
-                assert!(refusal.0.contains("lock"), "{refusal:?}");
+                let error = answer.as_ref().expect_err("it is locked");
+                assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+                assert!(error.to_string().contains("lock"), "{error}");
             }
             _ => assert!(matches!(answer, Ok(Answer::Scheduled { .. })), "{answer:?}"),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tourbillon_durable::store::{
     Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
 /// A call of a node.
@@ -59,7 +59,7 @@ struct WatchedConnection {
 }
 
 impl Connection for WatchedConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         self.connection.write(calls)
     }
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {

@@ -467,6 +467,52 @@ fn a_claimed_row_that_is_not_held_is_adopted_after_two_looks() {
 }
 
 #[test]
+fn what_is_adopted_waits_until_its_queue_has_room() {
+    let mut script = Script::joined(options(&[("a", 2, None)]));
+    script.rows = vec![mine("k"), mine("l"), mine("m")];
+    for _ in 0..2 {
+        let (id, _) = script.look();
+        let sight = script.sight();
+        script.reply(id, Reply::Sight(sight));
+    }
+    let (id, first) = script.claim(script.now);
+    assert_eq!((first.timers.len(), first.adopt.len()), (0, 2));
+    let runs: Vec<ClaimedRun> = first.adopt.iter().map(adopted).collect();
+    let answer = |script: &Script, runs: Vec<ClaimedRun>| {
+        Reply::Claimed(Claimed {
+            now: store(script.now),
+            runs,
+            ..Claimed::default()
+        })
+    };
+    let reply = answer(&script, runs);
+    script.reply(id, reply);
+    assert_eq!(script.starts, first.adopt);
+    let claims = script.asks.iter();
+    let claims = claims.filter(|(_, call)| matches!(call, StoreCall::Claim(_)));
+    assert_eq!(claims.count(), 0, "the queue is full");
+    script.finish(&first.adopt[0], Outcome::Done);
+    let (id, second) = script.claim(script.now);
+    assert_eq!(second.adopt.len(), 1);
+    assert!(!first.adopt.contains(&second.adopt[0]));
+    let reply = answer(&script, second.adopt.iter().map(adopted).collect());
+    script.reply(id, reply);
+    assert_eq!(script.starts.len(), 3);
+}
+
+/// What a store returns for a run that is to be adopted.
+fn adopted(run: &Run) -> ClaimedRun {
+    ClaimedRun {
+        run: run.clone(),
+        due: START,
+        planned: START,
+        fails: 0,
+        crashes: 0,
+        payload: "0".into(),
+    }
+}
+
+#[test]
 fn a_look_that_saw_a_claim_under_way_is_no_proof() {
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(1)))];
@@ -609,6 +655,15 @@ fn no_more_than_its_limit_runs_in_a_queue_and_an_end_frees_a_place_before_it_is_
     let calls = script.quiet(secs(3));
     assert!(matches!(&calls[0].1, StoreCall::Claim(claim) if claim.timers.len() == 1));
     assert!(matches!(&calls[1].1, StoreCall::Settle(settle) if settle.settlements.len() == 1));
+}
+
+#[test]
+fn the_greatest_pace_starts_what_is_due() {
+    let mut script = Script::joined(options(&[("a", 4, Some(u32::MAX))]));
+    script.rows = vec![row("a", "k", START), row("a", "l", START)];
+    script.input(Input::LookNow);
+    let (_, claim) = script.claim(millis(1));
+    assert_eq!(claim.timers.len(), 2);
 }
 
 #[test]
