@@ -129,6 +129,6 @@ pub use stop_state::StopReport;
 pub use time::{StoreTime, WallClock};
 pub use timer_info::{DeadTimer, Paging, TimerInfo};
 
-#[cfg(all(doctest, feature = "sqlite"))]
+#[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tourbillon_durable::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Refusal, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
 use crate::journal::{Entry, Journal};
@@ -39,7 +39,7 @@ struct FailingConnection {
 }
 
 impl Connection for FailingConnection {
-    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, Refusal>>, StoreError> {
+    fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
         self.fuse.at(Point::BeforeWrite, || {
             for call in calls {
                 if let Action::Schedule { .. } = call.action {

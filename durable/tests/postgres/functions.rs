@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{
-    Answer, Claim, Epoch, NewNode, Outcome, Settle, Settled, Settlement, Store, Wanted,
+    Answer, Claim, Epoch, NewNode, Outcome, Settle, Settled, Settlement, Store, StoreError, Wanted,
 };
 
 use crate::cluster::{self, Database};
@@ -340,7 +340,7 @@ fn one_bad_payload_of_a_batch_fails_alone() {
     let answers = connection.write(&calls).expect("the store answers");
     for (number, answer) in answers.iter().enumerate() {
         match (number, answer) {
-            (17 | 63, Err(refusal)) => assert!(!refusal.0.is_empty()),
+            (17 | 63, Err(StoreError::Refused(why))) => assert!(!why.is_empty()),
             (17 | 63, answer) => panic!("{number}: {answer:?}"),
             (_, answer) => assert!(
                 matches!(answer, Ok(Answer::Scheduled { .. })),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postgres::IsolationLevel;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Run, Settle, Settled,
-    Settlement, Store, Wanted, When,
+    Settlement, Store, StoreError, Wanted, When,
 };
 use tourbillon_durable::{CallError, Cancelled, CompleteError, CompletesRun, Moved, Postgres};
 
