@@ -261,7 +261,8 @@ impl QueueBuilder {
     }
 
     /// Sets how many timers of this queue may run at one time on this node, from 1 to 10,000. The
-    /// default is 64.
+    /// default is 64. Closures of all queues share a pool of up to 1,024 threads: if more of them
+    /// block at one time, further runs wait for a thread.
     pub fn running(self, running: usize) -> Self {
         self.options(|options| options.running = running)
     }

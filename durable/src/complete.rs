@@ -23,8 +23,8 @@ pub trait CompletesRun {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The run is no longer that of this node: the timer was claimed by another one after this
-    /// node's term had ended. The other node's run has the effect.
+    /// The run is no longer that of this node, which was silent for longer than its term. Another
+    /// node runs the timer, or has run it, or will.
     Fenced,
     /// The database has stopped the transaction in favour of another one. The same work may succeed
     /// in a new transaction.

@@ -39,7 +39,7 @@ pub struct Due<T> {
     payload: T,
 }
 
-/// What is known of a run.
+/// A run, with its node's term.
 #[derive(Debug)]
 pub(crate) struct RunInfo {
     pub(crate) claimed: ClaimedRun,

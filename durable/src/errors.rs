@@ -13,7 +13,7 @@ pub enum CallError {
     Invalid(Invalid),
     /// The store can't be reached, or is busy, and the call was not carried out. It may be repeated.
     Unavailable(String),
-    /// The store's answer was lost: the call may have been carried out. To repeat a schedule re-arms
+    /// The store's answer was lost: the call may have been carried out, or may still be. To repeat a schedule re-arms
     /// the key; that is harmless unless the timer has run meanwhile, and
     /// [`schedule_if_absent`](crate::Durable::schedule_if_absent) or
     /// [`get`](crate::Durable::get) tell.

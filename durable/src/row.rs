@@ -70,7 +70,7 @@ pub struct Successor {
     pub payload: Box<str>,
 }
 
-/// What is to be written.
+/// A change of the tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Nothing.

@@ -5,8 +5,9 @@
 //! whole, or not at all. The module [`row`](crate::row) says what each call does to a timer; a store
 //! may use these functions, or say the same in its own language.
 //!
-//! - **STORE-1** The store's clock decides. A call reads it once, after it has every lock that it
-//!   needs, and never goes by the time of the caller.
+//! - **STORE-1** The store's clock decides, and never that of the caller. A call reads it after it has
+//!   begun, and again after a wait for a row's lock. A store that has [horizons](Horizon) takes the
+//!   number of the write before it reads the clock, so that no mark passes what the write is about.
 //! - **STORE-2** A claim is *live* if its epoch belongs to a node that is in the table of nodes and
 //!   not gone. All other claims count as none, in every call.
 //! - **STORE-3** `attempt` never falls within a generation, and a generation never comes back for

@@ -1,4 +1,4 @@
-//! What is read, and the calls for operators.
+//! The calls that read timers, and those for operators.
 
 use std::ops::{Bound, RangeBounds};
 use std::time::{Duration, SystemTime};
@@ -129,7 +129,8 @@ impl Durable {
     }
 
     /// Pauses a queue for all nodes, and for good: also those that start later do not run its timers
-    /// until it is [resumed](Self::resume). Runs that go on are not affected.
+    /// until it is [resumed](Self::resume). Runs that go on are not affected. A timer that a node has
+    /// claimed already, or claims at this very moment, may still start.
     ///
     /// # Errors
     ///

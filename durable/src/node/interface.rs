@@ -39,7 +39,7 @@ pub(crate) struct QueueConfig {
     pub(crate) crash_limit: u32,
 }
 
-/// What a node is told.
+/// A message to a node.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The moment of [`Node::next_wake`] has come. It is harmless at any time.

@@ -149,7 +149,7 @@ impl Looks {
                     (_, true) => Offset::Ahead(Duration::ZERO),
                     (rank, false) => Offset::Overdue(self.overdue(rank)),
                 };
-                // What is known already must not use up the limit.
+                // Timers that the node knows already must not use up the limit.
                 let known = queue.coming.in_shard(part.shard)
                     + held.get(&part.shard).copied().unwrap_or(0)
                     + claiming;

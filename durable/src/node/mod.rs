@@ -14,7 +14,7 @@
 //!            Joined              good beat                 Stop              Left
 //!  outside ---------> joined -----------------> holds ------------> stops ---------> ended
 //!     ^                  ^   a good beat | ^ the term               |
-//!     |                  '---------------' '-- is over              | the grace and one look
+//!     |                  '---------------' '-- is over              | the grace and up to 5 s
 //!     '---- a beat or a claim says "gone": another epoch            '-------> ended
 //! ```
 //!

@@ -201,10 +201,8 @@ impl Connection for PostgresConnection {
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        let rows = {
-            let limit = self.link.scan_limit();
-            self.link.scan(Effect::Reads, COUNTS, &[], limit)?
-        };
+        let limit = self.link.scan_limit();
+        let rows = self.link.scan(Effect::Reads, COUNTS, &[], limit)?;
         let counts = rows.iter().map(|row| QueueCounts {
             queue: row.get(0),
             waiting: unsigned(row.get(1)),

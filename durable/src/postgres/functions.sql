@@ -1,8 +1,9 @@
 -- What the calls do to a timer. The functions that end in a number belong to the crate: one version
 -- of the crate calls one number, so that two versions can work side by side.
 --
--- Each function takes the number of its transaction first, then every lock, and reads the clock and
--- the rows after that. Each of its statements sees what was committed before it began, so rows are
+-- Each function takes the number of its transaction first, and reads the clock after that. Claims and
+-- ends read it when they have their locks. A write reads it before, since it passes over locked rows,
+-- and again after a wait. Each statement sees what was committed before it began, so rows are
 -- decided by what they are once they are locked, and by the nodes that there are at that moment.
 --
 -- A write inserts the keys that are not there first, for which it needs no lock. Then it decides the

@@ -55,7 +55,7 @@ use crate::sync::{Arc, thread};
 ///
 /// # Durability
 ///
-/// What was accepted is as durable as a commit of the server. With `synchronous_commit = off` a crash
+/// An accepted call is as durable as a commit of the server. With `synchronous_commit = off` a crash
 /// of the server loses the last moments, and so does the promotion of an asynchronous standby: accepted
 /// calls may be missing, and runs that have ended may run again.
 ///
@@ -188,7 +188,8 @@ impl PostgresBuilder {
     }
 
     /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
-    /// at least 10 ms. Calls that travel together do not wait for it.
+    /// at least 10 ms. Calls that travel together with it get their answers when the wait is over; the
+    /// other calls are carried out before it begins.
     #[must_use]
     pub fn lock_limit(mut self, limit: Duration) -> Self {
         self.lock_limit = limit.max(SHORTEST);

@@ -34,7 +34,7 @@ fn handler(run: &ClaimedRun, starts: u32) -> (Duration, Outcome) {
 /// The faults of one run.
 struct Faults {
     random: Numbers,
-    /// One call in so many has a fault.
+    /// The number of calls for each one that has a fault.
     every: u64,
 }
 

@@ -539,7 +539,7 @@ fn a_look_that_saw_a_claim_under_way_is_no_proof() {
 #[test]
 fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
     let mut script = Script::new(alone());
-    // Of a hundred nodes, few look at shard 3.
+    // There are a hundred other nodes, so this one is not likely to look at shard 3.
     script.others = (0..100)
         .map(|number| SeenNode {
             epoch: Epoch(1_000 + number),
