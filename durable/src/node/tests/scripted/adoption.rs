@@ -1,0 +1,140 @@
+//! Claims whose answers were lost.
+
+use crate::node::tests::scripted::script::{Script, alone, millis, row, secs, store};
+use crate::node::tests::world::{START, options};
+use crate::node::{Input, Mono, Near, Reply, StoreCall};
+use crate::store::{Claimed, ClaimedRun, Epoch, Outcome, Run, Seen, SeenNode, Wanted};
+
+fn mine(key: &str) -> Seen {
+    Seen {
+        attempt: 1,
+        mine: true,
+        ..row("a", key, START)
+    }
+}
+
+#[test]
+fn a_claimed_row_that_is_not_held_is_adopted_after_two_looks() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![mine("k")];
+    let (id, _) = script.look();
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    let claims = |script: &Script| {
+        let asks = script.asks.iter();
+        asks.filter(|(_, call)| matches!(call, StoreCall::Claim(_)))
+            .count()
+    };
+    assert_eq!(claims(&script), 0, "one look is no proof");
+    let (id, _) = script.look();
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    assert_eq!(claims(&script), 1);
+    let (id, call) = script.asks.pop_back().unwrap();
+    let StoreCall::Claim(claim) = call else {
+        panic!("{call:?}");
+    };
+    assert_eq!((claim.timers.len(), claim.adopt.len()), (0, 1));
+    let wanted = Wanted {
+        queue: "a".into(),
+        key: "k".into(),
+        crash_limit: 3,
+    };
+    script.grant(id, &[wanted]);
+    assert_eq!(script.starts, claim.adopt);
+}
+
+#[test]
+fn what_is_adopted_waits_until_its_queue_has_room() {
+    let mut script = Script::joined(options(&[("a", 2, None)]));
+    script.rows = vec![mine("k"), mine("l"), mine("m")];
+    for _ in 0..2 {
+        let (id, _) = script.look();
+        let sight = script.sight();
+        script.reply(id, Reply::Sight(sight));
+    }
+    let (id, first) = script.claim(script.now);
+    assert_eq!((first.timers.len(), first.adopt.len()), (0, 2));
+    let runs: Vec<ClaimedRun> = first.adopt.iter().map(adopted).collect();
+    let answer = |script: &Script, runs: Vec<ClaimedRun>| {
+        Reply::Claimed(Claimed {
+            now: store(script.now),
+            runs,
+            ..Claimed::default()
+        })
+    };
+    let reply = answer(&script, runs);
+    script.reply(id, reply);
+    assert_eq!(script.starts, first.adopt);
+    let claims = script.asks.iter();
+    let claims = claims.filter(|(_, call)| matches!(call, StoreCall::Claim(_)));
+    assert_eq!(claims.count(), 0, "the queue is full");
+    script.finish(&first.adopt[0], Outcome::Done);
+    let (id, second) = script.claim(script.now);
+    assert_eq!(second.adopt.len(), 1);
+    assert!(!first.adopt.contains(&second.adopt[0]));
+    let reply = answer(&script, second.adopt.iter().map(adopted).collect());
+    script.reply(id, reply);
+    assert_eq!(script.starts.len(), 3);
+}
+
+/// What a store returns for a run that is to be adopted.
+fn adopted(run: &Run) -> ClaimedRun {
+    ClaimedRun {
+        run: run.clone(),
+        due: START,
+        planned: START,
+        fails: 0,
+        crashes: 0,
+        payload: "0".into(),
+    }
+}
+
+#[test]
+fn a_look_that_saw_a_claim_under_way_is_no_proof() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(1)))];
+    let (claim, _) = script.claim(secs(1));
+    // Two looks see the row of the claim whose answer is still on its way.
+    script.rows = vec![mine("k")];
+    for _ in 0..2 {
+        script.asks.clear();
+        let (id, _) = script.look();
+        let sight = script.sight();
+        script.reply(id, Reply::Sight(sight));
+    }
+    let wanted = Wanted {
+        queue: "a".into(),
+        key: "k".into(),
+        crash_limit: 3,
+    };
+    script.grant(claim, &[wanted]);
+    assert_eq!(script.starts.len(), 1);
+    let later = script.quiet(secs(3));
+    assert!(later.is_empty(), "{later:?}");
+}
+
+#[test]
+fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
+    let mut script = Script::new(alone());
+    // There are a hundred other nodes, so this one is not likely to look at shard 3.
+    script.others = (0..100)
+        .map(|number| SeenNode {
+            epoch: Epoch(1_000 + number),
+            beat: 1,
+            queues: vec!["a".into(), "b".into()],
+        })
+        .collect();
+    script.quiet(Mono::ZERO);
+    script.input(Input::Near(vec![Near {
+        queue: "a".into(),
+        key: "k".into(),
+        shard: 3,
+        due: store(millis(100)),
+    }]));
+    let (id, _) = script.claim(millis(100));
+    script.rows = vec![mine("k")];
+    script.fail(id);
+    let later = script.claim(secs(1)).1;
+    assert_eq!(later.adopt.len(), 1);
+}

@@ -1,0 +1,198 @@
+//! Claims: what a node asks for, and when.
+
+use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
+use crate::node::tests::world::{START, options};
+use crate::node::{Input, Mono, Near, QueueConfig, Reply, StoreCall};
+use crate::store::{Claimed, Outcome, Seen, Settled};
+
+#[test]
+fn suspects_are_claimed_alone_and_one_at_a_time() {
+    let mut script = Script::joined(alone());
+    let suspect = |key| Seen {
+        crashes: 2,
+        ..row("a", key, store(secs(1)))
+    };
+    script.rows = vec![
+        row("a", "x", store(secs(1))),
+        suspect("s"),
+        suspect("t"),
+        row("b", "y", store(secs(1))),
+    ];
+    let (id, first) = script.claim(secs(1));
+    assert_eq!(first.timers.len(), 1);
+    assert_eq!(&*first.timers[0].key, "s");
+    let mut run = claimed(&first.timers[0], 3);
+    run.crashes = 2;
+    let answer = Claimed {
+        now: store(secs(1)),
+        runs: vec![run.clone()],
+        ..Claimed::default()
+    };
+    script.rows.retain(|row| &*row.key != "s");
+    script.reply(id, Reply::Claimed(answer));
+    let (id, second) = script.claim(secs(1));
+    let keys: Vec<&str> = second.timers.iter().map(|timer| &*timer.key).collect();
+    assert_eq!((keys.len(), keys.contains(&"t")), (2, false));
+    script.grant(id, &second.timers);
+    script.rows = vec![suspect("t")];
+    assert!(script.quiet(secs(3)).is_empty(), "one suspect runs");
+    script.finish(&run.run, Outcome::Done);
+    let calls = script.quiet(secs(3));
+    let claims = calls.iter().filter_map(|(_, call)| match call {
+        StoreCall::Claim(claim) => Some(claim.timers.len()),
+        _ => None,
+    });
+    assert_eq!(claims.collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_backlog_in_one_queue_keeps_no_other_queue_out_of_a_claim() {
+    let config = options(&[("a", 5_000, None), ("b", 5_000, None)]);
+    let mut script = Script::joined(config);
+    let backlog = (0..2_000).map(|number| row("a", &format!("k{number:04}"), START));
+    script.rows = backlog.chain([row("b", "x", store(millis(900)))]).collect();
+    let (_, claim) = script.claim(secs(1));
+    assert_eq!(claim.timers.len(), 1_000);
+    assert!(claim.timers.iter().any(|timer| &*timer.queue == "b"));
+}
+
+#[test]
+fn no_more_than_its_limit_runs_in_a_queue_and_an_end_frees_a_place_before_it_is_settled() {
+    let mut script = Script::joined(alone());
+    script.rows = (0..9)
+        .map(|number| row("a", &format!("k{number}"), START))
+        .collect();
+    let runs = script.run_all(millis(1));
+    assert_eq!(runs.len(), 4);
+    script.rows.drain(..4);
+    assert!(script.quiet(secs(3)).is_empty());
+    script.finish(&runs[0], Outcome::Done);
+    let calls = script.quiet(secs(3));
+    assert!(matches!(&calls[0].1, StoreCall::Claim(claim) if claim.timers.len() == 1));
+    assert!(matches!(&calls[1].1, StoreCall::Settle(settle) if settle.settlements.len() == 1));
+}
+
+#[test]
+fn the_greatest_pace_starts_what_is_due() {
+    let mut script = Script::joined(options(&[("a", 4, Some(u32::MAX))]));
+    script.rows = vec![row("a", "k", START), row("a", "l", START)];
+    script.input(Input::LookNow);
+    let (_, claim) = script.claim(millis(1));
+    assert_eq!(claim.timers.len(), 2);
+}
+
+#[test]
+fn a_pace_bounds_the_starts_within_any_second() {
+    let mut script = Script::joined(options(&[("a", 1_000, Some(100))]));
+    let mut starts: Vec<Mono> = Vec::new();
+    let mut next = 0;
+    let mut refill = |script: &mut Script, known: &mut Vec<Seen>| {
+        known.clear();
+        known.extend((next..next + 300).map(|number| row("a", &format!("k{number:06}"), START)));
+        next += 300;
+        script.rows.clone_from(known);
+    };
+    let mut known = Vec::new();
+    refill(&mut script, &mut known);
+    script.input(Input::LookNow);
+    while script.now < secs(5) {
+        let until = script.now + millis(10);
+        for (id, call) in script.quiet(until) {
+            match call {
+                StoreCall::Claim(claim) => {
+                    let runs = script.grant(id, &claim.timers);
+                    starts.extend(runs.iter().map(|_| script.now));
+                    script
+                        .rows
+                        .retain(|row| !runs.iter().any(|run| run.key == row.key));
+                    for run in runs {
+                        script.finish(&run, Outcome::Done);
+                    }
+                    if script.rows.len() < 150 {
+                        refill(&mut script, &mut known);
+                    }
+                }
+                StoreCall::Settle(settle) => {
+                    let ends = vec![Settled::Ended; settle.settlements.len()];
+                    script.reply(id, Reply::Settled(ends));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(starts.len() >= 450, "{}", starts.len());
+    for (index, start) in starts.iter().enumerate() {
+        let within = starts[index..]
+            .iter()
+            .take_while(|other| **other - *start < secs(1));
+        assert!(within.count() <= 106);
+    }
+}
+
+#[test]
+fn a_timer_that_is_not_due_by_the_stores_clock_is_asked_for_again() {
+    let mut script = Script::joined(alone());
+    let due = store(secs(1));
+    script.rows = vec![row("a", "k", due)];
+    let (id, _) = script.claim(secs(1));
+    script.rows.clear();
+    // The store's clock is slower than it was.
+    let answer = Claimed {
+        now: due.back_by(millis(2)),
+        ..Claimed::default()
+    };
+    script.reply(id, Reply::Claimed(answer));
+    assert!(script.quiet(secs(1) + millis(1)).is_empty());
+    let (_, again) = script.claim(secs(1) + millis(3));
+    assert_eq!(again.timers.len(), 1);
+}
+
+#[test]
+fn a_hint_is_claimed_without_a_look() {
+    let mut script = Script::joined(alone());
+    let looks = script.asks.len();
+    script.input(Input::Near(vec![Near {
+        queue: "b".into(),
+        key: "k".into(),
+        shard: 9,
+        due: store(millis(50)),
+    }]));
+    assert_eq!(script.asks.len(), looks);
+    let (_, claim) = script.claim(millis(50));
+    assert_eq!((claim.timers.len(), script.now), (1, millis(50)));
+}
+
+#[test]
+fn a_timer_that_was_scheduled_during_a_run_of_its_key_is_claimed_after_the_run() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START)];
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    script.input(Input::Near(vec![Near {
+        queue: "a".into(),
+        key: "k".into(),
+        shard: 3,
+        due: store(millis(100)),
+    }]));
+    assert!(script.quiet(millis(200)).is_empty());
+    script.finish(&runs[0], Outcome::Done);
+    let (id, _) = script.settle(millis(201));
+    script.reply(id, Reply::Settled(vec![Settled::Ended]));
+    assert_eq!(script.claim(millis(202)).1.timers.len(), 1);
+}
+
+#[test]
+fn no_queue_has_a_limit_of_zero_places_that_blocks_another_one() {
+    let mut config = alone();
+    config.queues.push(QueueConfig {
+        name: "c".into(),
+        running: 0,
+        pace: None,
+        crash_limit: 3,
+    });
+    let mut script = Script::joined(config);
+    script.rows = vec![row("c", "x", START), row("a", "k", START)];
+    script.input(Input::LookNow);
+    let (_, claim) = script.claim(millis(1));
+    assert_eq!(claim.timers.len(), 1);
+}

@@ -1,0 +1,80 @@
+//! Ends of runs that the store does not know yet.
+
+use crate::node::tests::scripted::script::{Script, alone, millis, row, secs};
+use crate::node::tests::world::{START, options};
+use crate::node::{Input, Reply, StoreCall};
+use crate::store::{Outcome, Settled, StoreError};
+
+#[test]
+fn locked_ends_are_asked_for_again_and_fenced_ones_are_done() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START), row("a", "l", START)];
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    script.finish(&runs[0], Outcome::Done);
+    let (first, settle) = script.settle(millis(2));
+    assert_eq!(settle.settlements.len(), 1);
+    // What ends in the meantime travels with the next call.
+    script.finish(&runs[1], Outcome::Done);
+    script.reply(first, Reply::Settled(vec![Settled::Locked]));
+    let (second, settle) = script.settle(millis(3));
+    assert_eq!(settle.settlements[0].run, runs[1]);
+    script.reply(second, Reply::Settled(vec![Settled::Fenced]));
+    let (third, settle) = script.settle(millis(40));
+    assert_eq!(settle.settlements.len(), 1);
+    assert_eq!(settle.settlements[0].run, runs[0]);
+    script.reply(third, Reply::Settled(vec![Settled::Ended]));
+    assert!(script.quiet(secs(2)).is_empty());
+}
+
+#[test]
+fn an_end_whose_answer_was_lost_is_asked_for_again_until_it_is_answered() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", START)];
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    script.finish(&runs[0], Outcome::Retry(secs(9)));
+    let mut asked = 0;
+    let (mut id, _) = script.settle(millis(1));
+    while script.now < secs(5) {
+        script.fail(id);
+        let until = script.now + secs(1);
+        (id, _) = script.settle(until);
+        asked += 1;
+    }
+    assert_eq!(asked, 5);
+    script.reply(id, Reply::Settled(vec![Settled::Waits]));
+    assert!(script.quiet(secs(6)).is_empty());
+}
+
+#[test]
+fn an_end_that_the_store_refuses_does_not_hold_up_the_others() {
+    let mut script = Script::joined(options(&[("a", 64, None)]));
+    script.rows = (0..40)
+        .map(|number| row("a", &format!("k{number}"), START))
+        .collect();
+    let runs = script.run_all(millis(1));
+    script.rows.clear();
+    for run in &runs {
+        script.finish(run, Outcome::Done);
+    }
+    let bad = &runs[17];
+    let mut done = 0;
+    while done < 39 && script.now < secs(60) {
+        let until = script.now + millis(50);
+        for (id, call) in script.quiet(until) {
+            let StoreCall::Settle(settle) = call else {
+                panic!("{call:?}");
+            };
+            if settle.settlements.iter().any(|end| end.run == *bad) {
+                let result = Err(StoreError::Refused("bad".into()));
+                script.input(Input::Reply { id, result });
+            } else {
+                done += settle.settlements.len();
+                let ends = vec![Settled::Ended; settle.settlements.len()];
+                script.reply(id, Reply::Settled(ends));
+            }
+        }
+    }
+    assert_eq!(done, 39);
+}

@@ -1,0 +1,165 @@
+//! Looks, and the marks that they begin at.
+
+use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs};
+use crate::node::tests::world::START;
+use crate::node::{Input, Mono, Reply, StoreCall};
+use crate::store::{Beat, Horizon, Look, Offset, Seen, Sight};
+use crate::time::StoreTime;
+
+#[test]
+fn the_limits_of_a_look_do_not_depend_on_what_is_stored() {
+    let mut script = Script::joined(alone());
+    script.rows = (0..30_000)
+        .map(|number| row("a", &format!("k{number}"), START))
+        .collect();
+    let (id, look) = script.look();
+    let limits = |look: &Look| {
+        look.ranges
+            .iter()
+            .map(|range| u64::from(range.limit))
+            .sum::<u64>()
+    };
+    assert!(limits(&look) <= 2 * 4_100, "{}", limits(&look));
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    script.asks.clear();
+    script.now = secs(1);
+    let (_, look) = script.look();
+    // What it knows already is read again, and not more.
+    assert!(
+        limits(&look) <= 2 * 4_100 + 64 * 2_000 + 64 * 1_000,
+        "{}",
+        limits(&look)
+    );
+}
+
+#[test]
+fn a_paused_queue_is_not_asked_for_until_it_is_resumed() {
+    let mut script = Script::joined(alone());
+    script.paused = vec!["a".into()];
+    let (id, _) = script.look();
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    script.asks.clear();
+    script.now = secs(1);
+    let (id, look) = script.look();
+    assert!(look.ranges.iter().all(|range| &*range.queue == "b"));
+    script.paused.clear();
+    script.rows = vec![row("a", "k", START)];
+    let mut sight = script.sight();
+    sight.rows.clear();
+    script.reply(id, Reply::Sight(sight));
+    // The next look is at once.
+    assert_eq!(script.claim(secs(1)).1.timers.len(), 1);
+}
+
+/// The mark of a shard of queue `b`, if it is looked at.
+fn mark(look: &Look, shard: u16) -> Option<StoreTime> {
+    let mut ranges = look.ranges.iter();
+    let range = ranges.find(|range| range.shard == shard && &*range.queue == "b");
+    range.expect("the shard is looked at").mark
+}
+
+#[test]
+fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_ends() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(1)];
+    script.input(Input::Wake);
+    let (id, join) = script.asks.pop_front().unwrap();
+    script.answer(id, &join);
+    let (id, _) = script.asks.pop_front().unwrap();
+    let horizon = Some(Horizon {
+        number: 10,
+        at: START,
+    });
+    let now = START;
+    script.reply(id, Reply::Beat(Some(Beat { now, horizon })));
+    let (id, first) = script.asks.pop_front().unwrap();
+    script.answer(id, &first);
+
+    let old = START.back_by(secs(60));
+    script.rows = vec![Seen {
+        shard: 5,
+        ..row("b", "k", old)
+    }];
+    let look = |script: &mut Script, complete| {
+        script
+            .asks
+            .retain(|(_, call)| matches!(call, StoreCall::Look(_)));
+        let (id, look) = match script.asks.pop_front() {
+            Some((id, StoreCall::Look(look))) => (id, look),
+            _ => script.look(),
+        };
+        let mut sight = script.sight();
+        sight.complete_below = complete;
+        script.reply(id, Reply::Sight(sight));
+        look
+    };
+    for complete in [None, Some(9), Some(10)] {
+        let asked = look(&mut script, complete);
+        assert_eq!((mark(&asked, 5), mark(&asked, 40)), (None, None));
+    }
+    let asked = look(&mut script, Some(10));
+    assert_eq!(mark(&asked, 5), Some(old));
+    assert_eq!(mark(&asked, 40), Some(START.back_by(secs(2))));
+    // The other node may have held timers that are older than the marks.
+    script.others.clear();
+    look(&mut script, Some(10));
+    let asked = look(&mut script, Some(10));
+    assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
+}
+
+#[test]
+fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
+    let mut script = Script::new(alone());
+    script.input(Input::Wake);
+    let (id, join) = script.asks.pop_front().unwrap();
+    script.answer(id, &join);
+    let (id, _) = script.asks.pop_front().unwrap();
+    let horizon = Some(Horizon {
+        number: 10,
+        at: START,
+    });
+    let now = START;
+    script.reply(id, Reply::Beat(Some(Beat { now, horizon })));
+    let (id, first) = script.asks.pop_front().unwrap();
+    script.answer(id, &first);
+    let Some((id, StoreCall::Look(asked))) = script.asks.pop_front() else {
+        panic!("a look");
+    };
+    let ranges = asked.ranges.iter();
+    let cut = ranges.enumerate().filter(|(_, range)| range.shard == 40);
+    let sight = Sight {
+        complete_below: Some(11),
+        cut: cut.map(|(index, _)| index).collect(),
+        ..script.sight()
+    };
+    script.reply(id, Reply::Sight(sight));
+    let (id, asked) = script.look();
+    assert_eq!(mark(&asked, 40), None);
+    assert_eq!(mark(&asked, 41), Some(START.back_by(secs(2))));
+    script.fail(id);
+    script.now = secs(1);
+    let (_, asked) = script.look();
+    assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
+}
+
+#[test]
+fn others_shards_are_looked_at_for_what_is_overdue() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(1)];
+    script.quiet(Mono::ZERO);
+    script.now = secs(1);
+    let (_, look) = script.look();
+    let of = |queue: &str, until| {
+        let ranges = look.ranges.iter();
+        ranges
+            .filter(|range| &*range.queue == queue && range.until == until)
+            .count()
+    };
+    // The other node handles only the queue `a`.
+    assert_eq!(of("b", Offset::Ahead(secs(2))), 64);
+    let own = of("a", Offset::Ahead(secs(2)));
+    assert!((20..45).contains(&own), "{own}");
+    assert!(of("a", Offset::Overdue(millis(1_500))) >= 64 - own - 1);
+}

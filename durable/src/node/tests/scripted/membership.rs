@@ -1,0 +1,183 @@
+//! The term, the epochs, and what a node observes of the others.
+
+use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
+use crate::node::{Input, Mono, Near, Reply, StoreCall};
+use crate::store::{Beat, Claimed, Outcome};
+
+#[test]
+fn the_term_counts_from_the_sending_of_the_last_good_beat() {
+    let mut script = Script::new(alone());
+    script.input(Input::Wake);
+    let (id, _) = script.asks.pop_front().unwrap();
+    script.now = secs(1);
+    script.reply(id, Reply::Joined);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)));
+    assert_eq!(script.node.term_end(), None);
+    script.now = secs(4);
+    let beat = Beat {
+        now: store(secs(2)),
+        horizon: None,
+    };
+    script.reply(id, Reply::Beat(Some(beat)));
+    assert_eq!(script.node.term_end(), Some(secs(16)));
+    assert!(script.node.is_held(secs(16) - millis(1)));
+    assert!(!script.node.is_held(secs(16)));
+}
+
+#[test]
+fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(2)))];
+    let (id, claim) = script.claim(secs(2));
+    let end = script.node.term_end().unwrap();
+    assert!(claim.deadline <= store(end), "{claim:?}");
+    script.rows.clear();
+    // The answer comes when the term is over.
+    script.now = end;
+    script.grant(id, &claim.timers);
+    assert_eq!(script.starts, []);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.answer(id, &call);
+    assert_eq!(script.starts.len(), 1);
+}
+
+#[test]
+fn nothing_is_claimed_after_the_end_of_the_term() {
+    let mut script = Script::joined(alone());
+    let end = script.node.term_end().unwrap();
+    let due = store(end) + secs(1);
+    script.now = end - millis(500);
+    script.input(Input::Near(vec![Near {
+        queue: "a".into(),
+        key: "k".into(),
+        shard: 0,
+        due,
+    }]));
+    script.now = end + secs(2);
+    script.input(Input::Wake);
+    let claims = script.asks.iter();
+    let claims = claims.filter(|(_, call)| matches!(call, StoreCall::Claim(_)));
+    assert_eq!(claims.count(), 0);
+    assert_eq!(script.claim(end + secs(2)).1.timers.len(), 1);
+}
+
+#[test]
+fn a_node_that_is_gone_joins_as_another_one_and_drops_the_ends_of_its_runs() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(1)))];
+    let runs = script.run_all(secs(1));
+    script.rows.clear();
+    let before = script.node.epoch();
+    script.now = secs(4);
+    script.input(Input::Wake);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.reply(id, Reply::Beat(None));
+    assert!(!script.node.is_held(secs(4)));
+    assert_ne!(script.node.epoch(), before);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(&call, StoreCall::Join(node) if node.epoch != before));
+    script.answer(id, &call);
+    script.finish(&runs[0], Outcome::Done);
+    assert!(script.quiet(secs(8)).is_empty(), "nothing is settled");
+}
+
+#[test]
+fn a_claim_that_says_gone_ends_the_epoch() {
+    let mut script = Script::joined(alone());
+    script.rows = vec![row("a", "k", store(secs(1)))];
+    let (id, _) = script.claim(secs(1));
+    let before = script.node.epoch();
+    let gone = Claimed {
+        gone: true,
+        ..Claimed::default()
+    };
+    script.reply(id, Reply::Claimed(gone));
+    assert_ne!(script.node.epoch(), before);
+    assert!(!script.node.is_held(script.now));
+}
+
+/// Runs until a node is declared gone, or until this time. The store answers all.
+fn declared(script: &mut Script, until: Mono) -> Option<Mono> {
+    loop {
+        while let Some((id, call)) = script.asks.pop_front() {
+            if matches!(call, StoreCall::DeclareGone { .. }) {
+                return Some(script.now);
+            }
+            script.answer(id, &call);
+        }
+        let wake = script.node.next_wake().expect("beats and looks");
+        if wake > until {
+            return None;
+        }
+        script.now = wake;
+        script.input(Input::Wake);
+    }
+}
+
+#[test]
+fn a_silent_node_is_declared_gone_after_sixteen_seconds() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    let at = declared(&mut script, secs(60)).expect("declared gone");
+    assert!(at >= secs(16) && at <= secs(18), "{at:?}");
+}
+
+#[test]
+fn a_node_that_beats_is_never_declared_gone() {
+    let mut script = Script::new(alone());
+    script.input(Input::Wake);
+    for beat in 0..10 {
+        script.others = vec![other(beat)];
+        assert_eq!(declared(&mut script, secs(14 * (beat as u64 + 1))), None);
+    }
+}
+
+#[test]
+fn an_outage_longer_than_the_term_makes_nobody_gone() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    assert_eq!(declared(&mut script, secs(10)), None);
+    // The store is down for 30 s: nobody can beat.
+    while script.now < secs(40) {
+        while let Some((id, _)) = script.asks.pop_front() {
+            script.fail(id);
+        }
+        script.now = script.node.next_wake().expect("it tries again");
+        script.input(Input::Wake);
+    }
+    let at = declared(&mut script, secs(100)).expect("it does not come back");
+    assert!(at >= secs(40 + 16), "{at:?}");
+}
+
+#[test]
+fn one_failed_beat_begins_the_observation_anew() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    assert_eq!(declared(&mut script, secs(12) - millis(1)), None);
+    script.now = secs(12);
+    script.input(Input::Wake);
+    let (id, call) = script.asks.pop_front().unwrap();
+    assert!(matches!(call, StoreCall::Beat(_)), "{call:?}");
+    script.fail(id);
+    let at = declared(&mut script, secs(100)).expect("it does not come back");
+    assert!(at >= secs(12 + 16), "{at:?}");
+}
+
+#[test]
+fn a_node_that_stood_still_observes_anew() {
+    let mut script = Script::new(alone());
+    script.others = vec![other(5)];
+    script.input(Input::Wake);
+    assert_eq!(declared(&mut script, secs(12)), None);
+    // The whole machine stood still, the other node with it.
+    script.now = secs(42);
+    script.input(Input::Wake);
+    let at = declared(&mut script, secs(100)).expect("it does not come back");
+    assert!(at >= secs(42 + 16), "{at:?}");
+}
