@@ -19,6 +19,54 @@ pub trait CompletesRun {
     fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError>;
 }
 
+/// A transaction that can end a run, for drivers whose calls are futures.
+///
+/// It is implemented for `tokio_postgres`. [`Due::complete_in_async`](crate::Due::complete_in_async)
+/// calls it.
+pub trait CompletesRunAsync {
+    /// Ends the run within the transaction, as [`CompletesRun::complete`] does. A future that is dropped
+    /// early must leave a transaction that can be rolled back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CompletesRun::complete`].
+    fn complete(
+        self,
+        epoch: Epoch,
+        run: &Run,
+    ) -> impl Future<Output = Result<(), CompleteError>> + Send;
+}
+
+/// What names a run in the SQL function `tourbillon.complete`, with the types that PostgreSQL has for it.
+///
+/// [`Due::completion`](crate::Due::completion) returns it, with an example.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub struct Completion<'a> {
+    /// The queue: `text`.
+    pub queue: &'a str,
+    /// The key within the queue: `text`.
+    pub key: &'a str,
+    /// The generation of the timer: `bigint`.
+    pub generation: i64,
+    /// The epoch of the node that runs it: `bigint`.
+    pub epoch: i64,
+    /// The number of the run, from 1: `int`.
+    pub attempt: i32,
+}
+
+impl<'a> Completion<'a> {
+    pub(crate) fn of(epoch: Epoch, run: &'a Run) -> Self {
+        Completion {
+            queue: &run.queue,
+            key: &run.key,
+            generation: run.generation,
+            epoch: epoch.0,
+            attempt: i32::try_from(run.attempt).unwrap_or(i32::MAX),
+        }
+    }
+}
+
 /// The reason why a run could not be ended within a transaction. Roll the transaction back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

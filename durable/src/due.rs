@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::complete::{CompleteError, CompletesRun};
+use crate::complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 use crate::store::{ClaimedRun, Run};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ pub(crate) struct RunInfo {
     pub(crate) term: Arc<Term>,
     /// The store's clock when the run was about to start, as far as it is known here.
     pub(crate) started: StoreTime,
-    /// Whether `complete_in` was called.
+    /// Whether a transaction of the user's was about to end the run.
     completing: AtomicBool,
 }
 
@@ -65,9 +65,15 @@ impl RunInfo {
         &self.claimed.run
     }
 
-    /// Whether `complete_in` was called.
+    /// Notes that a transaction of the user's is about to end the run.
+    fn will_complete(&self) {
+        // Relaxed: see `is_completing`.
+        self.completing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction of the user's was about to end the run.
     pub(crate) fn is_completing(&self) -> bool {
-        // Relaxed: the handler's end, which comes before, orders it after the store in `complete_in`.
+        // Relaxed: the handler's end, which comes before, orders it after the store in `will_complete`.
         self.completing.load(Ordering::Relaxed)
     }
 }
@@ -170,9 +176,87 @@ impl<T> Due<T> {
     ///
     /// Executes a statement on the transaction.
     pub fn complete_in<X: CompletesRun>(&self, transaction: X) -> Result<(), CompleteError> {
-        // Relaxed: see `is_completing`. Set before the call, which may panic.
-        self.info.completing.store(true, Ordering::Relaxed);
+        // Before the call, which may panic.
+        self.info.will_complete();
         transaction.complete(self.info.term.epoch, self.info.run())
+    }
+
+    /// Ends the run within a transaction of a driver whose calls are futures, such as `tokio_postgres`.
+    /// All else is as for [`complete_in`](Self::complete_in).
+    ///
+    /// The future does nothing until it is awaited. If it is dropped early, roll the transaction back: the
+    /// run may have been ended within it.
+    ///
+    /// # Errors
+    ///
+    /// [`CompleteError`] says why the transaction must be rolled back.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "tokio-postgres")] {
+    /// use tourbillon_durable::{Due, tokio_postgres};
+    ///
+    /// type Failed = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// async fn cancel_unpaid(client: &mut tokio_postgres::Client, due: Due<i64>) -> Result<(), Failed> {
+    ///     let transaction = client.transaction().await?;
+    ///     let cancel = "update orders set state = 'cancelled' where id = $1 and state = 'open'";
+    ///     transaction.execute(cancel, &[due.payload()]).await?;
+    ///     due.complete_in_async(&transaction).await?;
+    ///     Ok(transaction.commit().await?)
+    /// }
+    /// # }
+    /// ```
+    pub fn complete_in_async<X: CompletesRunAsync + Send>(
+        &self,
+        transaction: X,
+    ) -> impl Future<Output = Result<(), CompleteError>> + Send + use<X, T> {
+        let info = Arc::clone(&self.info);
+        async move {
+            info.will_complete();
+            transaction.complete(info.term.epoch, info.run()).await
+        }
+    }
+
+    /// Returns what a transaction of another driver or language needs to end the run: the values for the
+    /// function `tourbillon.complete` of PostgreSQL, in this order. `Postgres::COMPLETE` is its statement.
+    ///
+    /// Call it only in a handler that ends the run so. From this call on the rules of
+    /// [`complete_in`](Self::complete_in) hold: a handler that returns `Ok` without having committed is
+    /// tried again like one that failed. The statement answers `false` if the run is no longer this node's.
+    /// Then roll the transaction back, and return [`CompleteError::Fenced`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")] {
+    /// use tourbillon_durable::{CompleteError, Due, Postgres};
+    ///
+    /// # mod driver { pub(super) type Client = postgres::Client; }
+    /// type Failed = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// fn cancel_unpaid(client: &mut driver::Client, due: &Due<i64>) -> Result<(), Failed> {
+    ///     let mut transaction = client.transaction()?;
+    ///     let cancel = "update orders set state = 'cancelled' where id = $1 and state = 'open'";
+    ///     transaction.execute(cancel, &[due.payload()])?;
+    ///     let run = due.completion();
+    ///     let row = transaction.query_one(
+    ///         Postgres::COMPLETE,
+    ///         &[&run.queue, &run.key, &run.generation, &run.epoch, &run.attempt],
+    ///     )?;
+    ///     let is_ended: bool = row.get("completed");
+    ///     if !is_ended {
+    ///         return Err(CompleteError::Fenced.into()); // the drop of the transaction rolls it back
+    ///     }
+    ///     Ok(transaction.commit()?)
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn completion(&self) -> Completion<'_> {
+        self.info.will_complete();
+        Completion::of(self.info.term.epoch, self.info.run())
     }
 }
 

@@ -33,7 +33,7 @@
 //! |---|---|
 //! | schedule and run timers | [`Durable`], which a [`Builder`] starts |
 //! | keep them in a file, for the processes of one machine | `Sqlite` (feature `sqlite`, on by default) |
-//! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `postgres`) |
+//! | keep them in a PostgreSQL database, for many machines | `Postgres` (feature `tokio-postgres` or `postgres`) |
 //! | keep them in this process, for tests | [`Memory`] |
 //! | read the payload of a due timer, and how often it has run | [`Due`] |
 //! | set what follows an error, or a start that is far too late | [`Retry`], [`Late`] |
@@ -81,7 +81,7 @@ mod node;
 mod panics;
 mod pending;
 mod plan;
-#[cfg(feature = "postgres")]
+#[cfg(feature = "tokio-postgres")]
 mod postgres;
 mod queue_options;
 mod reach;
@@ -104,7 +104,7 @@ mod writer;
 
 pub use answers::{Cancelled, IfAbsent, Moved, Scheduled};
 pub use builder::{Builder, QueueBuilder};
-pub use complete::{CompleteError, CompletesRun};
+pub use complete::{CompleteError, CompletesRun, CompletesRunAsync, Completion};
 pub use due::{Due, Token};
 pub use durable::Durable;
 pub use ending::{Ending, IntoEnding};
@@ -114,8 +114,8 @@ pub use late::Late;
 pub use memory::{Fault, Memory, MemoryCall};
 pub use names::Invalid;
 pub use pending::Pending;
-#[cfg(feature = "postgres")]
-#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+#[cfg(feature = "tokio-postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
 pub use postgres::{Postgres, PostgresBuilder};
 pub use retry::Retry;
 #[cfg(feature = "sqlite")]
@@ -128,6 +128,9 @@ pub use stats::Stats;
 pub use stop_state::StopReport;
 pub use time::{StoreTime, WallClock};
 pub use timer_info::{DeadTimer, Paging, TimerInfo};
+#[cfg(feature = "tokio-postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio-postgres")))]
+pub use tokio_postgres;
 
 #[cfg(all(doctest, feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../README.md")]

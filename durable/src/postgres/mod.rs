@@ -1,8 +1,12 @@
 //! Timers in a PostgreSQL database.
 
+mod awaited;
+#[cfg(feature = "postgres")]
+mod blocking;
 mod calls;
 mod failure;
 mod link;
+mod published;
 mod rows;
 mod schema;
 mod statements;
@@ -37,6 +41,9 @@ use crate::sync::{Arc, thread};
 /// select * from tourbillon.cancel('pay-by', 'order:7');
 /// select tourbillon.complete('pay-by', 'order:7', generation, epoch, attempt); -- false: roll back
 /// ```
+///
+/// [`Postgres::SCHEDULE`] and the others are such statements with parameters. A handler has the values of
+/// the last one from [`Due::completion`](crate::Due::completion).
 ///
 /// An interval must not have months, whose length depends on the date. A day has 24 hours. In a
 /// transaction with the isolation `repeatable read` or `serializable` the functions see the timers as of

@@ -1,169 +1,145 @@
-//! Calls within a transaction of the user's.
-
-use std::time::{Duration, SystemTime};
+//! Calls within a transaction of the user's, whatever its driver: their statements, values and answers.
 
 use serde::Serialize;
-use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Error, Row};
 
-use crate::answers::{Cancelled, FromAnswer, Moved, Scheduled};
-use crate::complete::{CompleteError, CompletesRun};
+use crate::answers::FromAnswer;
+use crate::complete::{CompleteError, Completion};
 use crate::errors::CallError;
-use crate::names;
-use crate::postgres::Postgres;
+use crate::names::{self, Invalid};
 use crate::postgres::calls::parts;
 use crate::postgres::failure::{Effect, is_conflict, message, refusal};
-use crate::postgres::rows::written;
-use crate::store::{Action, Epoch, Run, StoreError};
+use crate::postgres::rows::{one, written};
+use crate::postgres::wire::{Json, Span, Time};
+use crate::store::{Action, StoreError, When};
+use crate::sync::Arc;
 
-const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \
+/// The values of a statement, with their types. A statement whose types are given needs one message and
+/// one answer, so that it is sent as a whole or not at all.
+pub(super) type Typed<'a, const N: usize> = [(&'a (dyn ToSql + Sync), Type); N];
+
+pub(super) const WRITE_ONE: &str = "select answer, due, other, shard, running, attempt \
      from tourbillon.write_one_1($1, $2, $3, $4, $5, $6, tourbillon.rings_1())";
 
-const COMPLETE: &str = "select tourbillon.complete($1, $2, $3, $4, $5)";
+/// A call with good arguments.
+pub(super) struct CallWithin {
+    queue: Arc<str>,
+    key: Box<str>,
+    action: Action,
+}
 
-impl Postgres {
-    /// Schedules a timer within a transaction: it exists once the transaction commits.
-    ///
-    /// Otherwise it does what `Durable::schedule` does. The delay counts from this call.
-    ///
-    /// # Errors
-    ///
-    /// Bad arguments, or the transaction can't go on and must be rolled back.
-    /// [`CallError::Unavailable`] means that the same transaction may succeed if it is run again.
-    ///
-    /// # Blocking
-    ///
-    /// It waits for the server, and for another transaction that has changed the same timer.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// use tourbillon_durable::Postgres;
-    ///
-    /// fn order(client: &mut postgres::Client, number: i64) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut transaction = client.transaction()?;
-    ///     transaction.execute("insert into orders (number) values ($1)", &[&number])?;
-    ///     let key = format!("order:{number}");
-    ///     let delay = Duration::from_secs(15 * 60);
-    ///     Postgres::schedule_in(&mut transaction, "pay-by", &key, delay, &number)?;
-    ///     transaction.commit()?;
-    ///     Ok(())
-    /// }
-    /// ```
-    pub fn schedule_in<T: Serialize + ?Sized>(
-        transaction: &mut postgres::Transaction<'_>,
+impl CallWithin {
+    pub(super) fn schedule<T: Serialize + ?Sized>(
         queue: &str,
         key: &str,
-        delay: Duration,
+        when: Result<When, Invalid>,
         payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        let when = names::delay(delay)?;
+    ) -> Result<Self, Invalid> {
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        call(transaction, queue, key, &Action::Schedule { when, payload })
+        let when = when?;
+        CallWithin::new(queue, key, Action::Schedule { when, payload })
     }
 
-    /// Schedules a timer for a point in time within a transaction. See [`Postgres::schedule_in`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in`].
-    ///
-    /// # Blocking
-    ///
-    /// It waits for the server, and for another transaction that has changed the same timer.
-    pub fn schedule_at_in<T: Serialize + ?Sized>(
-        transaction: &mut postgres::Transaction<'_>,
+    pub(super) fn schedule_if_absent<T: Serialize + ?Sized>(
         queue: &str,
         key: &str,
-        at: SystemTime,
+        when: Result<When, Invalid>,
         payload: &T,
-    ) -> Result<Scheduled, CallError> {
-        let when = names::at(at)?;
+    ) -> Result<Self, Invalid> {
         let payload = names::payload(payload, names::PAYLOAD_LIMIT)?;
-        call(transaction, queue, key, &Action::Schedule { when, payload })
+        let when = when?;
+        CallWithin::new(queue, key, Action::ScheduleIfAbsent { when, payload })
     }
 
-    /// Moves a timer within a transaction. See [`Postgres::schedule_in`].
-    ///
-    /// In a transaction with the isolation `repeatable read` or `serializable` a timer that was
-    /// scheduled after its snapshot is not found.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in`].
-    ///
-    /// # Blocking
-    ///
-    /// It waits for the server, and for another transaction that has changed the same timer.
-    pub fn reschedule_in(
-        transaction: &mut postgres::Transaction<'_>,
+    pub(super) fn reschedule(
         queue: &str,
         key: &str,
-        delay: Duration,
-    ) -> Result<Moved, CallError> {
-        let when = names::delay(delay)?;
-        call(transaction, queue, key, &Action::Reschedule { when })
+        when: Result<When, Invalid>,
+    ) -> Result<Self, Invalid> {
+        CallWithin::new(queue, key, Action::Reschedule { when: when? })
     }
 
-    /// Cancels a timer within a transaction. See [`Postgres::schedule_in`].
-    ///
-    /// Until the transaction ends, no node starts the timer. In a transaction with the isolation
-    /// `repeatable read` or `serializable` a timer that was scheduled after its snapshot is not found.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Postgres::schedule_in`].
-    ///
-    /// # Blocking
-    ///
-    /// It waits for the server, and for another transaction that has changed the same timer.
-    pub fn cancel_in(
-        transaction: &mut postgres::Transaction<'_>,
-        queue: &str,
-        key: &str,
-    ) -> Result<Cancelled, CallError> {
-        call(transaction, queue, key, &Action::Cancel)
+    pub(super) fn cancel(queue: &str, key: &str) -> Result<Self, Invalid> {
+        CallWithin::new(queue, key, Action::Cancel)
+    }
+
+    fn new(queue: &str, key: &str, action: Action) -> Result<Self, Invalid> {
+        Ok(CallWithin {
+            queue: names::queue(queue)?,
+            key: names::key(key)?,
+            action,
+        })
+    }
+
+    /// The values of [`WRITE_ONE`].
+    pub(super) fn values(&self) -> CallValues<'_> {
+        let (action, delay, at, payload) = parts(&self.action);
+        CallValues {
+            queue: &self.queue,
+            key: &self.key,
+            action,
+            delay,
+            at,
+            payload,
+        }
     }
 }
 
-/// Makes one call within the transaction.
-fn call<A: FromAnswer>(
-    transaction: &mut postgres::Transaction<'_>,
-    queue: &str,
-    key: &str,
-    action: &Action,
-) -> Result<A, CallError> {
-    let queue = &*names::queue(queue)?;
-    let key = &*names::key(key)?;
-    let (number, delay, at, payload) = parts(action);
-    let values: [&(dyn ToSql + Sync); 6] = [&queue, &key, &number, &delay, &at, &payload];
-    let row = transaction
-        .query_one(WRITE_ONE, &values)
-        .map_err(|error| CallError::from(failed(&error)))?;
-    match written(row.get(0), &row, 1)? {
+/// The values of [`WRITE_ONE`].
+pub(super) struct CallValues<'a> {
+    queue: &'a str,
+    key: &'a str,
+    action: i16,
+    delay: Option<Span>,
+    at: Option<Time>,
+    payload: Option<Json<'a>>,
+}
+
+impl CallValues<'_> {
+    pub(super) fn typed(&self) -> Typed<'_, 6> {
+        [
+            (&self.queue, Type::TEXT),
+            (&self.key, Type::TEXT),
+            (&self.action, Type::INT2),
+            (&self.delay, Type::INTERVAL),
+            (&self.at, Type::TIMESTAMPTZ),
+            (&self.payload, Type::JSONB),
+        ]
+    }
+}
+
+/// Reads what the server has answered to a call.
+pub(super) fn answered<A: FromAnswer>(rows: Result<Vec<Row>, Error>) -> Result<A, CallError> {
+    let rows = rows.map_err(|error| failed(&error))?;
+    let row = one(&rows)?;
+    match written(row.get(0), row, 1)? {
         Some(answer) => A::take(answer),
         None => Err(CallError::Unavailable("the row is locked".to_owned())),
     }
 }
 
-impl CompletesRun for &mut postgres::Transaction<'_> {
-    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
-        let attempt = i32::try_from(run.attempt).unwrap_or(i32::MAX);
-        let (queue, key) = (&*run.queue, &*run.key);
-        let values: [&(dyn ToSql + Sync); 5] = [&queue, &key, &run.generation, &epoch.0, &attempt];
-        let row = self.query_one(COMPLETE, &values).map_err(|error| {
-            let failed = failed(&error);
-            match error.code() {
-                Some(code) if is_conflict(code) => CompleteError::Retry(message(&error)),
-                _ => CompleteError::Store(failed),
-            }
-        })?;
-        match row.get(0) {
-            true => Ok(()),
-            false => Err(CompleteError::Fenced),
-        }
+/// The values of `Postgres::COMPLETE`.
+pub(super) fn completing<'a>(run: &'a Completion<'_>) -> Typed<'a, 5> {
+    [
+        (&run.queue, Type::TEXT),
+        (&run.key, Type::TEXT),
+        (&run.generation, Type::INT8),
+        (&run.epoch, Type::INT8),
+        (&run.attempt, Type::INT4),
+    ]
+}
+
+/// Reads what the server has answered to the end of a run.
+pub(super) fn completed(rows: Result<Vec<Row>, Error>) -> Result<(), CompleteError> {
+    let rows = rows.map_err(|error| match error.code() {
+        Some(code) if is_conflict(code) => CompleteError::Retry(message(&error)),
+        _ => CompleteError::Store(failed(&error)),
+    })?;
+    match one(&rows)?.get(0) {
+        true => Ok(()),
+        false => Err(CompleteError::Fenced),
     }
 }
 

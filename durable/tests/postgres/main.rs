@@ -3,6 +3,8 @@
 #[path = "../kit/postgres.rs"]
 mod cluster;
 
+mod awaited;
+mod drivers;
 mod faults;
 mod functions;
 mod orders;

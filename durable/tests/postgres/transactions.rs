@@ -7,21 +7,23 @@ use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, NewNode, Outcome, Run, Settle, Settled,
     Settlement, Store, StoreError, Wanted, When,
 };
-use tourbillon_durable::{CallError, Cancelled, CompleteError, CompletesRun, Moved, Postgres};
+use tourbillon_durable::{
+    CallError, Cancelled, CompleteError, CompletesRun, IfAbsent, Moved, Postgres,
+};
 
 use crate::cluster;
 
-const ME: Epoch = Epoch(3);
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const ME: Epoch = Epoch(3);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-struct Bench {
-    connection: Box<dyn Connection>,
-    client: postgres::Client,
+pub(crate) struct Bench {
+    pub(crate) connection: Box<dyn Connection>,
+    pub(crate) client: postgres::Client,
     // Dropped last, so that nobody uses the database when it goes to the next test.
-    database: cluster::Lent,
+    pub(crate) database: cluster::Lent,
 }
 
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let database = cluster::lent();
     let store = Postgres::builder(&database.url())
         .and_then(|builder| builder.lock_limit(Duration::from_millis(50)).connect())
@@ -41,7 +43,7 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    fn call(&mut self, key: &str, action: Action) -> Answer {
+    pub(crate) fn call(&mut self, key: &str, action: Action) -> Answer {
         let call = Call {
             queue: "q".into(),
             key: key.into(),
@@ -55,7 +57,7 @@ impl Bench {
             .expect("it is accepted")
     }
 
-    fn run(&mut self, key: &str) -> Run {
+    pub(crate) fn run(&mut self, key: &str) -> Run {
         let schedule = Action::Schedule {
             when: When::In(Duration::ZERO),
             payload: "1".into(),
@@ -93,7 +95,7 @@ impl Bench {
         self.connection.settle(&settle).expect("the store answers")[0]
     }
 
-    fn timers(&self) -> String {
+    pub(crate) fn timers(&self) -> String {
         let rows = "select string_agg(key, ' ' order by key) from tourbillon.timer";
         self.database.psql(rows).expect("it reads")
     }
@@ -123,6 +125,20 @@ fn what_is_scheduled_in_a_transaction_exists_with_its_commit() {
         "{moved:?}"
     );
     Postgres::schedule_at_in(&mut transaction, "q", "b", first.due, &3).expect("it is accepted");
+    let exists = Postgres::schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &4);
+    assert!(
+        matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == first.due),
+        "{exists:?}"
+    );
+    let absent = Postgres::schedule_if_absent_in(&mut transaction, "q", "c", MINUTE, &5);
+    assert!(absent.expect("it is accepted").is_scheduled());
+    let moved = Postgres::reschedule_at_in(&mut transaction, "q", "c", again.due);
+    assert!(
+        matches!(moved, Ok(Moved::Moved { to, .. }) if to == again.due),
+        "{moved:?}"
+    );
+    let cancelled = Postgres::cancel_in(&mut transaction, "q", "c");
+    assert!(cancelled.expect("it is accepted").is_cancelled());
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "a b");
     let mut transaction = bench.client.transaction().expect("it begins");
@@ -150,6 +166,12 @@ fn bad_arguments_leave_the_transaction_as_it_is() {
     let refused = Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, "\0");
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     let refused = Postgres::schedule_in(&mut transaction, "q", "a", Duration::MAX, &1);
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused = Postgres::schedule_if_absent_in(&mut transaction, "q", "", MINUTE, &1);
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused = Postgres::reschedule_in(&mut transaction, "q", "a", Duration::MAX);
+    assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
+    let refused = Postgres::cancel_in(&mut transaction, "q", &"k".repeat(513));
     assert!(matches!(refused, Err(CallError::Invalid(_))), "{refused:?}");
     Postgres::schedule_in(&mut transaction, "q", "a", MINUTE, &1).expect("it goes on");
     transaction.commit().expect("it ends");

@@ -1,0 +1,163 @@
+//! Calls within a transaction of `tokio_postgres`, whose calls are futures.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use tokio_postgres::Transaction;
+
+use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
+use crate::complete::{CompleteError, CompletesRunAsync, Completion};
+use crate::errors::CallError;
+use crate::names::{self, Invalid};
+use crate::postgres::Postgres;
+use crate::postgres::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use crate::store::{Epoch, Run};
+
+/// # Calls within a transaction of `tokio_postgres`
+///
+/// These are calls of the feature `tokio-postgres`, with the rules of those whose names have no `_async`.
+/// They return futures that do nothing until they are awaited, on any runtime that `tokio_postgres` runs
+/// on. They never block a thread: while another transaction holds the timer, the future waits. The payload
+/// is written as JSON before the future is returned.
+///
+/// A future that was dropped early has sent its whole call or nothing. If it was sent, the server carries
+/// it out within the transaction, and its answer is lost. So roll such a transaction back; the drop of a
+/// `tokio_postgres::Transaction` does.
+impl Postgres {
+    /// Schedules a timer after a delay, and replaces one with the same key.
+    ///
+    /// # Errors
+    ///
+    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the transaction
+    /// must be rolled back. [`CallError::Unavailable`] means that the same transaction may succeed if it
+    /// is run again.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::error::Error;
+    /// use std::time::Duration;
+    /// use tourbillon_durable::{Postgres, tokio_postgres};
+    ///
+    /// async fn order(client: &mut tokio_postgres::Client, number: i64) -> Result<(), Box<dyn Error>> {
+    ///     let transaction = client.transaction().await?;
+    ///     transaction.execute("insert into orders (number) values ($1)", &[&number]).await?;
+    ///     let key = format!("order:{number}");
+    ///     let delay = Duration::from_secs(15 * 60);
+    ///     Postgres::schedule_in_async(&transaction, "pay-by", &key, delay, &number).await?;
+    ///     transaction.commit().await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn schedule_in_async<'t, 'c, T: Serialize + ?Sized>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
+        let when = names::delay(delay);
+        call(transaction, CallWithin::schedule(queue, key, when, payload))
+    }
+
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in_async`].
+    pub fn schedule_at_in_async<'t, 'c, T: Serialize + ?Sized>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+        payload: &T,
+    ) -> impl Future<Output = Result<Scheduled, CallError>> + Send + use<'t, 'c, T> {
+        let when = names::at(at);
+        call(transaction, CallWithin::schedule(queue, key, when, payload))
+    }
+
+    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    ///
+    /// In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
+    /// scheduled after its snapshot is a conflict: [`CallError::Unavailable`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in_async`].
+    pub fn schedule_if_absent_in_async<'t, 'c, T: Serialize + ?Sized>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> impl Future<Output = Result<IfAbsent, CallError>> + Send + use<'t, 'c, T> {
+        let when = names::delay(delay);
+        call(
+            transaction,
+            CallWithin::schedule_if_absent(queue, key, when, payload),
+        )
+    }
+
+    /// Moves a timer, so that it is due after a delay.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in_async`].
+    pub fn reschedule_in_async<'t, 'c>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
+        let when = names::delay(delay);
+        call(transaction, CallWithin::reschedule(queue, key, when))
+    }
+
+    /// Moves a timer to a time. One that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in_async`].
+    pub fn reschedule_at_in_async<'t, 'c>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+    ) -> impl Future<Output = Result<Moved, CallError>> + Send + use<'t, 'c> {
+        let when = names::at(at);
+        call(transaction, CallWithin::reschedule(queue, key, when))
+    }
+
+    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
+    /// never starts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in_async`].
+    pub fn cancel_in_async<'t, 'c>(
+        transaction: &'t Transaction<'c>,
+        queue: &str,
+        key: &str,
+    ) -> impl Future<Output = Result<Cancelled, CallError>> + Send + use<'t, 'c> {
+        call(transaction, CallWithin::cancel(queue, key))
+    }
+}
+
+/// Makes one call within the transaction.
+async fn call<A: FromAnswer>(
+    transaction: &Transaction<'_>,
+    call: Result<CallWithin, Invalid>,
+) -> Result<A, CallError> {
+    let call = call?;
+    let values = call.values();
+    answered(transaction.query_typed(WRITE_ONE, &values.typed()).await)
+}
+
+impl CompletesRunAsync for &Transaction<'_> {
+    async fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let run = Completion::of(epoch, run);
+        let values = completing(&run);
+        completed(self.query_typed(Postgres::COMPLETE, &values).await)
+    }
+}

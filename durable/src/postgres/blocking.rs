@@ -1,0 +1,192 @@
+//! Calls within a transaction of the crate `postgres`, whose calls block.
+
+use std::time::{Duration, SystemTime};
+
+use postgres::Transaction;
+use serde::Serialize;
+
+use crate::answers::{Cancelled, FromAnswer, IfAbsent, Moved, Scheduled};
+use crate::complete::{CompleteError, CompletesRun, Completion};
+use crate::errors::CallError;
+use crate::names::{self, Invalid};
+use crate::postgres::Postgres;
+use crate::postgres::transaction::{CallWithin, WRITE_ONE, answered, completed, completing};
+use crate::store::{Epoch, Run};
+
+/// # Calls within a transaction of the crate `postgres`
+///
+/// These are calls of the feature `postgres`. An order and its timer are stored together, or not at all.
+/// The calls take what the same calls of `Durable` take, and answer the same. In addition:
+///
+/// - The timer is there once the transaction commits. Nodes find it at their next look, so a timer that is
+///   due at once may be late by the time between two looks: a second by default.
+/// - A delay counts from the moment at which the server carries out the call.
+/// - The payload has at most 64 KiB as JSON.
+/// - Until the transaction ends, no node starts a timer that it has changed.
+/// - In a transaction with the isolation `repeatable read` or `serializable`, a timer that was scheduled
+///   after its snapshot is not found.
+/// - After an error other than [`CallError::Invalid`] the transaction can't go on: roll it back.
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+impl Postgres {
+    /// Schedules a timer after a delay, and replaces one with the same key.
+    ///
+    /// # Errors
+    ///
+    /// The arguments are [invalid](CallError::Invalid), and nothing was sent. Otherwise the transaction
+    /// must be rolled back. [`CallError::Unavailable`] means that the same transaction may succeed if it
+    /// is run again.
+    ///
+    /// # Blocking
+    ///
+    /// It waits for the server, and for another transaction that has changed the same timer. Like all
+    /// calls of the crate `postgres` it panics within an asynchronous runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// fn order(client: &mut postgres::Client, number: i64) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut transaction = client.transaction()?;
+    ///     transaction.execute("insert into orders (number) values ($1)", &[&number])?;
+    ///     let key = format!("order:{number}");
+    ///     let delay = Duration::from_secs(15 * 60);
+    ///     Postgres::schedule_in(&mut transaction, "pay-by", &key, delay, &number)?;
+    ///     transaction.commit()?;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn schedule_in<T: Serialize + ?Sized>(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        let when = names::delay(delay);
+        call(transaction, CallWithin::schedule(queue, key, when, payload))
+    }
+
+    /// Schedules a timer at a time, and replaces one with the same key. A time that has passed is due
+    /// at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Postgres::schedule_in`].
+    pub fn schedule_at_in<T: Serialize + ?Sized>(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+        payload: &T,
+    ) -> Result<Scheduled, CallError> {
+        let when = names::at(at);
+        call(transaction, CallWithin::schedule(queue, key, when, payload))
+    }
+
+    /// Schedules a timer after a delay, unless one with the same key waits or runs.
+    ///
+    /// In a transaction with the isolation `repeatable read` or `serializable`, a timer that was
+    /// scheduled after its snapshot is a conflict: [`CallError::Unavailable`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Postgres::schedule_in`].
+    pub fn schedule_if_absent_in<T: Serialize + ?Sized>(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+        payload: &T,
+    ) -> Result<IfAbsent, CallError> {
+        let when = names::delay(delay);
+        call(
+            transaction,
+            CallWithin::schedule_if_absent(queue, key, when, payload),
+        )
+    }
+
+    /// Moves a timer, so that it is due after a delay.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Postgres::schedule_in`].
+    pub fn reschedule_in(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+        delay: Duration,
+    ) -> Result<Moved, CallError> {
+        let when = names::delay(delay);
+        call(transaction, CallWithin::reschedule(queue, key, when))
+    }
+
+    /// Moves a timer to a time. One that has passed is due at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Postgres::schedule_in`].
+    pub fn reschedule_at_in(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+        at: SystemTime,
+    ) -> Result<Moved, CallError> {
+        let when = names::at(at);
+        call(transaction, CallWithin::reschedule(queue, key, when))
+    }
+
+    /// Cancels a timer. If it [was cancelled](Cancelled::Cancelled) and the transaction commits, it
+    /// never starts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Postgres::schedule_in`].
+    ///
+    /// # Blocking
+    ///
+    /// As for [`Postgres::schedule_in`].
+    pub fn cancel_in(
+        transaction: &mut Transaction<'_>,
+        queue: &str,
+        key: &str,
+    ) -> Result<Cancelled, CallError> {
+        call(transaction, CallWithin::cancel(queue, key))
+    }
+}
+
+/// Makes one call within the transaction.
+fn call<A: FromAnswer>(
+    transaction: &mut Transaction<'_>,
+    call: Result<CallWithin, Invalid>,
+) -> Result<A, CallError> {
+    let call = call?;
+    let values = call.values();
+    answered(transaction.query_typed(WRITE_ONE, &values.typed()))
+}
+
+/// It blocks, and panics within an asynchronous runtime, as all calls of the crate `postgres` do.
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+impl CompletesRun for &mut Transaction<'_> {
+    fn complete(self, epoch: Epoch, run: &Run) -> Result<(), CompleteError> {
+        let run = Completion::of(epoch, run);
+        completed(self.query_typed(Postgres::COMPLETE, &completing(&run)))
+    }
+}

@@ -1,0 +1,282 @@
+//! Calls within transactions of `tokio_postgres`. Each test has a runtime with one thread: a call that
+//! blocked it would wait for itself.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio_postgres::{Client, IsolationLevel, NoTls};
+use tourbillon_durable::store::StoreError;
+use tourbillon_durable::{
+    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Durable, Ending, IfAbsent, Moved,
+    Postgres, Retry,
+};
+
+use crate::cluster::Database;
+use crate::transactions::{ME, MINUTE, bench};
+
+fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+async fn client(database: &Database) -> Client {
+    let connected = tokio_postgres::connect(&database.url(), NoTls).await;
+    let (client, connection) = connected.expect("the cluster answers");
+    tokio::spawn(connection);
+    client
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn what_is_awaited_in_a_transaction_exists_with_its_commit() {
+    let bench = bench();
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let transaction = client.transaction().await.expect("it begins");
+        let scheduled = Postgres::schedule_in_async(&transaction, "q", "a", MINUTE, &1).await;
+        scheduled.expect("it is accepted");
+        transaction.rollback().await.expect("it ends");
+        assert_eq!(bench.timers(), "");
+        let tx = client.transaction().await.expect("it begins");
+        let first = Postgres::schedule_in_async(&tx, "q", "a", MINUTE, &1).await;
+        let first = first.expect("it is accepted");
+        let again = Postgres::schedule_at_in_async(&tx, "q", "a", first.due + MINUTE, &2).await;
+        let again = again.expect("it is accepted");
+        assert_eq!(again.replaced, Some(first.due));
+        let exists = Postgres::schedule_if_absent_in_async(&tx, "q", "a", MINUTE, &3).await;
+        assert!(
+            matches!(exists, Ok(IfAbsent::Exists { due, running: false, .. }) if due == again.due),
+            "{exists:?}"
+        );
+        let absent = Postgres::schedule_if_absent_in_async(&tx, "q", "b", MINUTE, &3).await;
+        assert!(absent.expect("it is accepted").is_scheduled());
+        let moved = Postgres::reschedule_in_async(&tx, "q", "a", MINUTE * 5).await;
+        assert!(
+            matches!(moved, Ok(Moved::Moved { from, .. }) if from == again.due),
+            "{moved:?}"
+        );
+        let moved = Postgres::reschedule_at_in_async(&tx, "q", "a", first.due).await;
+        assert!(
+            matches!(moved, Ok(Moved::Moved { to, .. }) if to == first.due),
+            "{moved:?}"
+        );
+        let cancelled = Postgres::cancel_in_async(&tx, "q", "b").await;
+        assert!(cancelled.expect("it is accepted").is_cancelled());
+        let absent = Postgres::cancel_in_async(&tx, "q", "c").await;
+        assert_eq!(absent, Ok(Cancelled::NotFound));
+        tx.commit().await.expect("it ends");
+    });
+    assert_eq!(bench.timers(), "a");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn bad_arguments_are_refused_when_awaited_and_the_transaction_goes_on() {
+    let bench = bench();
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let tx = client.transaction().await.expect("it begins");
+        let refused = [
+            Postgres::schedule_in_async(&tx, "", "a", MINUTE, &1)
+                .await
+                .err(),
+            Postgres::schedule_in_async(&tx, "q", "a", MINUTE, "\0")
+                .await
+                .err(),
+            Postgres::schedule_if_absent_in_async(&tx, "q", "a", Duration::MAX, &1)
+                .await
+                .err(),
+            Postgres::reschedule_in_async(&tx, "q", "", MINUTE)
+                .await
+                .err(),
+            Postgres::cancel_in_async(&tx, "q", "\0").await.err(),
+        ];
+        for refused in refused {
+            assert!(
+                matches!(refused, Some(CallError::Invalid(_))),
+                "{refused:?}"
+            );
+        }
+        let scheduled = Postgres::schedule_in_async(&tx, "q", "a", MINUTE, &1).await;
+        scheduled.expect("it goes on");
+        tx.execute("no statement", &[])
+            .await
+            .expect_err("it is none");
+        let aborted = Postgres::cancel_in_async(&tx, "q", "a").await;
+        assert!(
+            matches!(&aborted, Err(CallError::Refused(why)) if why.contains("roll the transaction back")),
+            "{aborted:?}"
+        );
+    });
+    assert_eq!(bench.timers(), "");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_future_that_was_dropped_has_sent_its_whole_call_or_nothing() {
+    let bench = bench();
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        // Each is asked once, which sends the call, and dropped before the answer is there.
+        for is_kept in [false, true] {
+            let tx = client.transaction().await.expect("it begins");
+            drop(Postgres::schedule_in_async(&tx, "q", "never", MINUTE, &1));
+            {
+                let mut sent = pin!(Postgres::schedule_in_async(&tx, "q", "sent", MINUTE, &1));
+                let answer = poll_fn(|context| Poll::Ready(sent.as_mut().poll(context))).await;
+                assert!(answer.is_pending());
+            }
+            match is_kept {
+                true => tx.commit().await.expect("it ends"),
+                // What a program does: the drop rolls back.
+                false => drop(tx),
+            }
+            let next = client.query_one("select 1", &[]).await;
+            assert_eq!(next.expect("the connection goes on").get::<_, i32>(0), 1);
+            assert_eq!(bench.timers(), if is_kept { "sent" } else { "" });
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_future_waits_for_a_locked_row_and_no_thread_is_blocked() {
+    let mut bench = bench();
+    bench.run("a");
+    on_one_thread(async {
+        let (mut one, mut other) = (client(&bench.database).await, client(&bench.database).await);
+        let lock = one.transaction().await.expect("it begins");
+        let locked = Postgres::cancel_in_async(&lock, "q", "a").await;
+        assert!(
+            matches!(locked, Ok(Cancelled::Running { .. })),
+            "{locked:?}"
+        );
+        let tx = other.transaction().await.expect("it begins");
+        let waits = Postgres::reschedule_in_async(&tx, "q", "a", MINUTE);
+        let frees = async {
+            let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
+                           and wait_event_type = 'Lock'";
+            while client(&bench.database)
+                .await
+                .query_one(waiting, &[])
+                .await
+                .expect("it reads")
+                .get::<_, i64>(0)
+                == 0
+            {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            lock.commit().await.expect("it ends");
+        };
+        let (moved, ()) = tokio::join!(waits, frees);
+        assert!(matches!(moved, Ok(Moved::Running { .. })), "{moved:?}");
+        tx.commit().await.expect("it ends");
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
+    let mut bench = bench();
+    let (held, lost) = (bench.run("a"), bench.run("b"));
+    on_one_thread(async {
+        let mut client = client(&bench.database).await;
+        let tx = client.transaction().await.expect("it begins");
+        (&tx).complete(ME, &held).await.expect("it is held");
+        let again = (&tx).complete(ME, &held).await;
+        assert_eq!(again, Err(CompleteError::Fenced));
+        tx.rollback().await.expect("it ends");
+        let tx = client.transaction().await.expect("it begins");
+        (&tx).complete(ME, &held).await.expect("it is held");
+        tx.commit().await.expect("it ends");
+        assert_eq!(bench.timers(), "b");
+        let snapshot = client.build_transaction();
+        let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead);
+        let tx = snapshot.start().await.expect("it begins");
+        tx.query("select 1 from tourbillon.node", &[])
+            .await
+            .expect("it has a snapshot now");
+        let changed = "update tourbillon.timer set cancelled = true";
+        bench.database.psql(changed).expect("it may");
+        let conflict = (&tx).complete(ME, &lost).await;
+        assert!(
+            matches!(conflict, Err(CompleteError::Retry(_))),
+            "{conflict:?}"
+        );
+        let aborted = (&tx).complete(ME, &lost).await;
+        assert!(
+            matches!(&aborted, Err(CompleteError::Store(StoreError::Refused(_)))),
+            "{aborted:?}"
+        );
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_handler_ends_its_run_by_a_future_exactly_once() {
+    let bench = bench();
+    let url = bench.database.url();
+    let table = "drop table if exists effects; create table effects (number int)";
+    bench.database.psql(table).expect("it may");
+    type Failed = Box<dyn std::error::Error + Send + Sync>;
+    async fn effect(url: String, due: Due<i32>) -> Result<Ending, Failed> {
+        let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+        tokio::spawn(connection);
+        let tx = client.transaction().await?;
+        tx.execute("insert into effects values ($1)", &[due.payload()])
+            .await?;
+        due.complete_in_async(&tx).await?;
+        match due.attempt() {
+            1 => tx.rollback().await?,
+            _ => tx.commit().await?,
+        }
+        // Without a commit this is no success.
+        Ok(Ending::Done)
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let store = Postgres::connect(&url).expect("the cluster answers");
+    let timers = Durable::builder(store)
+        .look(Duration::from_millis(50))
+        .handle_tokio("effects", runtime.handle().clone(), move |due: Due<i32>| {
+            effect(url.clone(), due)
+        })
+        .retry(Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(5)).attempts(5))
+        .start()
+        .expect("the node starts");
+    timers
+        .schedule("effects", "k", Duration::ZERO, &7)
+        .expect("it is accepted");
+    kit::wait::until("it has run twice", || timers.stats().succeeded == 1);
+    assert_eq!((timers.stats().failed, timers.stats().fenced), (1, 0));
+    assert_eq!(
+        bench.database.psql("select * from effects").as_deref(),
+        Ok("7")
+    );
+    assert_eq!(bench.timers(), "");
+    timers.stop(Duration::from_secs(5));
+}
