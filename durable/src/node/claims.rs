@@ -1,6 +1,6 @@
 //! Claims: which timers a node asks for, and when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::node::adoption::{Adoption, Orphan};
 use crate::node::clock::Estimate;
@@ -57,6 +57,19 @@ impl Claims {
         let wanted = self.wanted.iter().map(|(place, _)| place);
         let adopt = self.adopt.iter().map(|(place, _)| place);
         wanted.chain(adopt).cloned().collect()
+    }
+
+    /// The number of timers of a queue in the claim that is under way, by shards.
+    pub(super) fn in_shards(&self, queue: usize) -> BTreeMap<u16, usize> {
+        let wanted = self.wanted.iter().map(|(place, one)| (place, one.shard));
+        let adopt = self.adopt.iter().map(|(place, one)| (place, one.shard));
+        let mut counts = BTreeMap::new();
+        for (place, shard) in wanted.chain(adopt) {
+            if place.0 == queue {
+                *counts.entry(shard).or_default() += 1;
+            }
+        }
+        counts
     }
 
     pub(super) fn is_under_way(&self) -> bool {

@@ -23,8 +23,18 @@ pub(super) struct Coming {
     by_due: BTreeSet<(StoreTime, Box<str>)>,
     suspects: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
-    /// Shards of which not all timers are known that are due within the window of a look.
-    unread: BTreeSet<u16>,
+    /// Shards of which not all timers are known that are due within the window of a look, and where
+    /// what was left out begins.
+    unread: BTreeMap<u16, Unread>,
+}
+
+/// Where to go on reading a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unread {
+    /// What was left out is due at this time or later.
+    pub(super) from: StoreTime,
+    /// Timers that are due at exactly this time and were read. A look that goes on reads them again.
+    pub(super) ties: usize,
 }
 
 impl Coming {
@@ -35,7 +45,7 @@ impl Coming {
             by_due: BTreeSet::new(),
             suspects: BTreeSet::new(),
             in_shard: vec![0; usize::from(SHARDS)],
-            unread: BTreeSet::new(),
+            unread: BTreeMap::new(),
         }
     }
 
@@ -53,16 +63,27 @@ impl Coming {
             .map_or(0, |n| *n as usize)
     }
 
-    pub(super) fn unread(&self) -> &BTreeSet<u16> {
-        &self.unread
+    /// Where to go on reading a shard of which not all is known.
+    pub(super) fn unread(&self, shard: u16) -> Option<Unread> {
+        self.unread.get(&shard).copied()
     }
 
-    /// Notes whether all timers of a shard within the window were read.
-    pub(super) fn set_unread(&mut self, shard: u16, unread: bool) {
+    /// Notes from where on the timers of a shard within the window were not read. `None`: all were.
+    pub(super) fn set_unread(&mut self, shard: u16, unread: Option<Unread>) {
         match unread {
-            true => self.unread.insert(shard),
-            false => self.unread.remove(&shard),
+            Some(unread) => self.unread.insert(shard, unread),
+            None => self.unread.remove(&shard),
         };
+    }
+
+    /// A timer is left out.
+    fn leave_out(&mut self, expected: Expected) {
+        let from = expected.due;
+        let unread = self.unread.get(&expected.shard);
+        if unread.is_none_or(|unread| from < unread.from) {
+            self.unread
+                .insert(expected.shard, Unread { from, ties: 0 });
+        }
     }
 
     /// Whether less than a half is left, and there may be more to read.
@@ -76,7 +97,7 @@ impl Coming {
         self.remove(key);
         // Suspects run one by one, so that many of them wait for long. They leave room for the others.
         if expected.suspect && self.suspects.len() >= self.limit / 4 {
-            self.unread.insert(expected.shard);
+            self.leave_out(expected);
             return;
         }
         if self.len() >= self.limit {
@@ -87,11 +108,11 @@ impl Coming {
                 .filter(|(due, _)| *due > expected.due)
                 .map(|(_, key)| key.clone());
             let Some(latest) = latest else {
-                self.unread.insert(expected.shard);
+                self.leave_out(expected);
                 return;
             };
             if let Some(left_out) = self.remove(&latest) {
-                self.unread.insert(left_out.shard);
+                self.leave_out(left_out);
             }
         }
         self.by_key.insert(key.into(), expected);

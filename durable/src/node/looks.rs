@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::adoption::{Adoption, Orphan};
-use crate::node::coming::Expected;
+use crate::node::claims::Claims;
+use crate::node::coming::{Expected, Unread};
 use crate::node::interface::Mono;
 use crate::node::marks::Marks;
 use crate::node::queue::Queue;
@@ -23,6 +24,8 @@ struct Asked {
     queue: usize,
     part: Part,
     until: Offset,
+    /// Whether it goes on where an earlier look was cut, and so says nothing about what is due before.
+    goes_on: bool,
 }
 
 /// See the module.
@@ -98,7 +101,7 @@ impl Looks {
         epoch: Epoch,
         queues: &mut [Queue],
         runs: &HeldRuns,
-        in_claim: &BTreeSet<Place>,
+        claims: &Claims,
     ) -> Look {
         let everything = self.soon || now >= self.next;
         if everything {
@@ -108,7 +111,7 @@ impl Looks {
         }
         self.adoption.look_sent();
         self.asked.clear();
-        self.touched = in_claim.clone();
+        self.touched = claims.places();
         let mut ranges = Vec::new();
         for (number, queue) in queues.iter_mut().enumerate() {
             if !everything && !queue.is_hungry() {
@@ -117,13 +120,13 @@ impl Looks {
             queue.progressed = false;
             let whole = self.whole_shards(number, everything);
             let held = runs.in_shards(number);
-            let unread = queue.coming.unread();
+            let claiming = claims.in_shards(number);
             let mut asked: Vec<Part> = match (queue.paused, everything) {
                 (true, _) => Vec::new(),
                 (false, true) => self.parts[number].clone(),
                 (false, false) => self.parts[number]
                     .iter()
-                    .filter(|part| unread.contains(&part.shard))
+                    .filter(|part| queue.coming.unread(part.shard).is_some())
                     .copied()
                     .collect(),
             };
@@ -141,7 +144,6 @@ impl Looks {
                     asked.push(self.part(number, *shard));
                 }
             }
-            let claiming = in_claim.iter().filter(|place| place.0 == number).count();
             for part in asked {
                 let is_whole = whole.contains(&part.shard);
                 let until = match (part.rank, is_whole) {
@@ -152,12 +154,17 @@ impl Looks {
                 // Timers that the node knows already must not use up the limit.
                 let known = queue.coming.in_shard(part.shard)
                     + held.get(&part.shard).copied().unwrap_or(0)
-                    + claiming;
-                let mark = self.marks.get(number, part.shard);
+                    + claiming.get(&part.shard).copied().unwrap_or(0);
+                let unread = queue.coming.unread(part.shard);
+                let goes_on = unread.filter(|_| !everything && !is_whole);
+                let (from, known) = match goes_on {
+                    Some(unread) => (Some(unread.from), known.min(unread.ties)),
+                    None => (self.marks.get(number, part.shard), known),
+                };
                 ranges.push(Range {
                     queue: queue.config.name.clone(),
                     shard: part.shard,
-                    mark: mark.filter(|_| !is_whole),
+                    mark: from.filter(|_| !is_whole),
                     until,
                     limit: u32::try_from(share + known).unwrap_or(u32::MAX),
                 });
@@ -165,6 +172,7 @@ impl Looks {
                     queue: number,
                     part,
                     until,
+                    goes_on: goes_on.is_some(),
                 });
             }
         }
@@ -225,13 +233,17 @@ impl Looks {
                 continue;
             };
             let cut = sight.cut.contains(&index);
-            if let Some(bound) = bound.filter(|_| !cut) {
+            if let Some(bound) = bound.filter(|_| !cut && !range.goes_on) {
                 let oldest = rows.first().map_or(bound, |row| row.due);
                 let mark = bound.min(oldest).min(range.until.from(sight.now));
                 self.marks.set(number, part.shard, mark);
             }
             if part.rank < LAST_RANK {
-                queue.coming.set_unread(part.shard, cut);
+                let unread = rows.last().filter(|_| cut).map(|last| Unread {
+                    from: last.due,
+                    ties: rows.iter().filter(|row| row.due == last.due).count(),
+                });
+                queue.coming.set_unread(part.shard, unread);
             }
             let mut orphans = Vec::new();
             let late_enough = sight.now.back_by(self.overdue(part.rank));
@@ -255,6 +267,9 @@ impl Looks {
                     };
                     queue.coming.insert(&row.key, expected);
                 }
+            }
+            if range.goes_on {
+                continue;
             }
             if self.adoption.saw(number, part.shard, orphans, !cut) {
                 self.soon = true;

@@ -237,9 +237,8 @@ impl Node {
             }
             if self.looks.is_wanted(now, &self.queues) {
                 self.watching = Watching::Look;
-                let in_claim = self.claims.places();
                 let (queues, runs) = (&mut self.queues, &self.runs);
-                let look = self.looks.ask(now, epoch, queues, runs, &in_claim);
+                let look = self.looks.ask(now, epoch, queues, runs, &self.claims);
                 return self.send(now, StoreCall::Look(look), out);
             }
             self.wake_at(Some(self.looks.next));
