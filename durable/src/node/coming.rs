@@ -81,8 +81,7 @@ impl Coming {
         let from = expected.due;
         let unread = self.unread.get(&expected.shard);
         if unread.is_none_or(|unread| from < unread.from) {
-            self.unread
-                .insert(expected.shard, Unread { from, ties: 0 });
+            self.unread.insert(expected.shard, Unread { from, ties: 0 });
         }
     }
 

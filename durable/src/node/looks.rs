@@ -131,12 +131,13 @@ impl Looks {
                     .collect(),
             };
             let own = asked.iter().filter(|part| part.rank == 0).count();
-            let space = match everything {
-                true => queue.coming.limit(),
-                false => queue.coming.limit() - queue.coming.len(),
+            let share = match everything {
+                // Twice the mean, since keys do not fall evenly into the shards.
+                true => 2 * queue.coming.limit() / own.max(1),
+                // What is read in vain is read again, and the next look may come at once.
+                false => (queue.coming.limit() - queue.coming.len()) / own.max(1),
             };
-            // Twice the mean, since keys do not fall evenly into the shards.
-            let share = (2 * space / own.max(1)).max(LEAST_SHARE);
+            let share = share.max(LEAST_SHARE);
             for shard in &whole {
                 let doubtful = self.adoption.doubtful().contains(&(number, *shard));
                 let present = asked.iter().any(|part| part.shard == *shard);

@@ -50,7 +50,9 @@
 //!
 //! - **NODE-5** A queue has its own budget. What is known of it is bounded, whatever is stored, and no
 //!   other queue's look depends on it. A queue that runs out is looked at again at once, but only if a
-//!   claim of it has succeeded in the meantime, so that rows nobody can claim cause no loop.
+//!   claim of it has succeeded in the meantime, so that rows nobody can claim cause no loop. That look
+//!   goes on where the last one was cut. It says nothing about what is due before, so it sets no mark
+//!   and adopts nothing.
 //! - **NODE-6** A mark is behind all that a look could find. See the module `marks`.
 //! - **NODE-7** A sight is of one moment: a claim that is missing from its rows since a live node holds
 //!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it

@@ -1,9 +1,11 @@
 //! Looks, and the marks that they begin at.
 
+use std::collections::BTreeSet;
+
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs};
-use crate::node::tests::world::START;
+use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Reply, StoreCall};
-use crate::store::{Beat, Horizon, Look, Offset, Seen, Sight};
+use crate::store::{Beat, Horizon, Look, Offset, Outcome, Seen, Settled, Sight};
 use crate::time::StoreTime;
 
 #[test]
@@ -162,4 +164,69 @@ fn others_shards_are_looked_at_for_what_is_overdue() {
     let own = of("a", Offset::Ahead(secs(2)));
     assert!((20..45).contains(&own), "{own}");
     assert!(of("a", Offset::Overdue(millis(1_500))) >= 64 - own - 1);
+}
+
+/// Runs all timers of one shard of queue `a`, and returns how many rows the looks have read for it.
+fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
+    let mut script = Script::joined(options(&[("a", 2_000, None)]));
+    let mut stored: Vec<Seen> = dues
+        .enumerate()
+        .map(|(number, due)| row("a", &format!("k{number}"), due))
+        .collect();
+    stored.sort_by_key(|row| row.due);
+    let mut claimed = BTreeSet::new();
+    let mut read = 0;
+    script.asks.clear();
+    script.input(Input::LookNow);
+    while let Some((id, call)) = script.asks.pop_front() {
+        match call {
+            StoreCall::Look(look) => {
+                let mut sight = script.sight();
+                for (index, range) in look.ranges.iter().enumerate() {
+                    let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
+                    let of_shard = stored.iter().filter(|row| row.shard == range.shard);
+                    let mut rows = of_shard.filter(|row| row.due >= from);
+                    let limit = range.limit as usize;
+                    sight.rows.extend(rows.by_ref().take(limit).map(|row| Seen {
+                        mine: claimed.contains(&row.key),
+                        ..row.clone()
+                    }));
+                    if rows.next().is_some() {
+                        sight.cut.push(index);
+                    }
+                }
+                read += sight.rows.len();
+                script.reply(id, Reply::Sight(sight));
+            }
+            StoreCall::Claim(claim) => {
+                claimed.extend(claim.timers.iter().map(|wanted| wanted.key.clone()));
+                let runs = script.grant(id, &claim.timers);
+                for run in runs {
+                    script.finish(&run, Outcome::Done);
+                }
+            }
+            StoreCall::Settle(settle) => {
+                let ends = settle.settlements.iter();
+                let ended: BTreeSet<_> = ends.map(|end| &end.run.key).collect();
+                stored.retain(|row| !ended.contains(&row.key));
+                script.reply(id, Reply::Settled(vec![Settled::Ended; ended.len()]));
+            }
+            other => script.answer(id, &other),
+        }
+    }
+    assert_eq!(stored, Vec::new(), "all have run without another interval");
+    read
+}
+
+#[test]
+fn a_look_for_more_goes_on_where_the_last_one_was_cut() {
+    let spread = (0..20_000).map(|number| START.back_by(millis(20_000 - number)));
+    let read = rows_read(spread);
+    assert!(read < 21_000, "{read}");
+}
+
+#[test]
+fn a_look_for_more_gets_past_timers_of_one_instant() {
+    let read = rows_read((0..20_000).map(|_| START));
+    assert!(read < 50_000, "{read}");
 }
