@@ -12,6 +12,7 @@ pub mod naps;
 #[cfg(unix)]
 pub mod pause;
 pub mod program;
+pub mod proxy;
 pub mod quiet;
 pub mod rounds;
 #[cfg(feature = "tokio")]

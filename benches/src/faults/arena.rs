@@ -1,6 +1,7 @@
 //! One lock and its rounds.
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -172,7 +173,7 @@ impl Arena {
             let mut port = self.port;
             if let OnHolder::Path(..) = plan.fault {
                 let path = Proxy::before(
-                    port,
+                    (Ipv4Addr::LOCALHOST, port).into(),
                     if number == 0 {
                         plan.slow
                     } else {

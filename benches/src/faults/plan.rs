@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::holder::Sabotage;
+use super::proxy::{Trouble, Way};
 use crate::rng::Rng;
 
 /// No lease is longer, so this is what the stores are built for.
@@ -39,33 +40,6 @@ pub(crate) enum OnHolder {
     Kill,
     /// Its way to the server.
     Path(Trouble, Way, Duration),
-}
-
-/// What becomes of the bytes on a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Trouble {
-    /// Connections are cut, and those that come are closed at once.
-    Cut,
-    /// Each piece waits for so long.
-    Delay(Duration),
-    /// They wait until the trouble is over, and arrive.
-    Hold,
-    /// They are lost, and what lost some is cut when the trouble is over.
-    Swallow,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    /// To the server.
-    Up,
-    Down,
-    Both,
-}
-
-impl Way {
-    pub(crate) fn includes(self, way: Way) -> bool {
-        self == Way::Both || self == way
-    }
 }
 
 /// One round of one lock.
@@ -225,6 +199,7 @@ impl OnHolder {
             OnHolder::Path(Trouble::Delay(_), ..) => "path delays",
             OnHolder::Path(Trouble::Hold, ..) => "path holds",
             OnHolder::Path(Trouble::Swallow, ..) => "path swallows",
+            OnHolder::Path(Trouble::Lose, ..) => "path loses",
         }
     }
 

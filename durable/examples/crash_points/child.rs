@@ -1,27 +1,24 @@
 //! One process: it schedules, moves and cancels timers, and runs them, until it dies.
 
-use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use tourbillon_durable::rusqlite::{self, TransactionBehavior};
-use tourbillon_durable::{CallError, Cancelled, Due, Durable, Moved, Retry, Sqlite};
+use kit::proxy::Trouble;
+use tourbillon_durable::{CallError, Cancelled, Due, Durable, Event, Moved, Retry};
 
+use crate::database::{self, Database, Fault};
 use crate::failing::Failing;
 use crate::journal::{self, Entry, Journal};
-use crate::point::{Fuse, Point};
+use crate::point::{Cause, Fuse, Point};
 use crate::random::Random;
 
 /// Timers whose effect is a line of the journal: it happens at least once.
-const PLAIN: &str = "plain";
+pub(crate) const PLAIN: &str = "crash-points-plain";
 
 /// Timers whose effect is a row of a table, committed with the end of the run: exactly once.
-pub(crate) const EXACT: &str = "exact";
-
-/// The table of effects, in the file of the timers.
-pub(crate) const EFFECTS: &str = "create table if not exists effect(key text, token text)";
+pub(crate) const EXACT: &str = "crash-points-exact";
 
 /// The threads that call, and the timers of each.
 const CALLERS: u64 = 3;
@@ -33,191 +30,301 @@ const LONGEST: u64 = 400;
 const TERM: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A process that dies later than this has missed its point.
+/// The length of a fault that has to be longer than the term: so long that others declare the node
+/// gone in most cases.
+pub(crate) const LONGER: Duration = Duration::from_millis(700);
+
+/// The faults at a random moment come after this time at the latest.
+pub(crate) const LATEST: Duration = Duration::from_millis(500);
+
+/// The time that a process runs on after a fault that it has survived.
+pub(crate) const AFTERMATH: Duration = Duration::from_millis(400);
+
+/// A process that goes on for longer has missed its point.
 const LIFE: Duration = Duration::from_secs(2);
 
-pub(crate) fn file(folder: &Path) -> PathBuf {
-    folder.join("timers.db")
-}
+/// The time within which the server has to be reachable again.
+const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Runs the process with the arguments that `main` has given to it.
-pub(crate) fn run(arguments: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let [name, point, count, seed, folder] = arguments else {
-        return Err("a child needs five arguments".into());
+/// The exit code of a process that has survived its fault. Without a fault it is 0.
+pub(crate) const SURVIVED: i32 = 9;
+
+/// Runs the process with the arguments that the parent has given to it.
+pub(crate) fn run(arguments: &[String]) -> Result<(), Fault> {
+    let [name, point, count, seed, place, folder, fence] = arguments else {
+        return Err("a child needs seven arguments".into());
     };
-    let folder = Path::new(folder);
     let point = Point::named(point).ok_or("there is no such point")?;
     let fuse = Arc::new(Fuse::new(point, count.parse()?));
-    let journal = Arc::new(Journal::create(folder, name)?);
-    let timers = start(folder, &fuse, &journal)?;
+    let journal = Arc::new(Journal::create(Path::new(folder), name)?);
+    let database = database::open(place, point)?;
+    let timers = started(&database, &fuse, &journal, fence == "fenced")?;
     if point == Point::None {
         run_what_is_left(&timers)?;
         timers.stop(Duration::from_secs(10));
         return Ok(());
     }
+    if point == Point::Watch {
+        // Until the parent closes the pipe, or has ended.
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+        std::process::exit(0);
+    }
     let seed: u64 = seed.parse()?;
     let begun = Instant::now();
     thread::scope(|scope| {
         for caller in 0..CALLERS {
-            let (timers, journal) = (&timers, &journal);
-            scope.spawn(move || {
-                let random = Random::new(seed ^ (caller << 32));
-                call(timers, journal, &format!("{name}:{caller}"), random);
-            });
+            let caller = Caller {
+                timers: &timers,
+                journal: &journal,
+                name: format!("{name}:{caller}"),
+                random: Random::new(seed ^ (caller << 32)),
+                has_breaks: !matches!(point.cause(), Cause::Failpoint | Cause::Answer),
+            };
+            scope.spawn(|| caller.call());
+        }
+        if point.cause() == Cause::Path {
+            scope.spawn(|| trouble(&*database, &fuse, Random::new(seed)));
         }
     });
-    // It runs timers until it dies, or its point does not come.
-    while begun.elapsed() < LIFE {
-        thread::park_timeout(Duration::from_millis(10));
-    }
+    live_on(&fuse, begun);
     // Without a stop: this is a crash as well.
-    std::process::exit(0);
+    std::process::exit(if fuse.has_happened() { SURVIVED } else { 0 });
+}
+
+/// Runs timers until the process dies, or its fault is over, or its point does not come.
+fn live_on(fuse: &Fuse, begun: Instant) {
+    let life = match fuse.point.cause() {
+        // The parent ends the process.
+        Cause::Signal | Cause::Server => PATIENCE,
+        Cause::Failpoint | Cause::Answer | Cause::Path => LIFE,
+    };
+    let mut end = None;
+    while begun.elapsed() < life && end.is_none_or(|end| Instant::now() < end) {
+        thread::park_timeout(Duration::from_millis(10));
+        if fuse.has_happened() && end.is_none() {
+            end = Some(Instant::now() + AFTERMATH);
+        }
+    }
+}
+
+/// Begins a trouble on all paths at a random moment, and ends it.
+fn trouble(database: &dyn Database, fuse: &Fuse, mut random: Random) {
+    let millis = |number: u64| Duration::from_millis(number);
+    let latest = u64::try_from(LATEST.as_millis()).unwrap_or(u64::MAX);
+    pause(millis(random.below(latest)));
+    let (trouble, span) = match fuse.point {
+        Point::Hold => (Trouble::Hold, LONGER),
+        _ => (Trouble::Cut, millis(random.below(300))),
+    };
+    database.trouble(Some(trouble));
+    pause(span);
+    database.trouble(None);
+    fuse.happens();
+}
+
+/// Lets time go by: how much is what the round is about.
+pub(crate) fn pause(span: Duration) {
+    let begun = Instant::now();
+    while let Some(left) = span
+        .checked_sub(begun.elapsed())
+        .filter(|left| !left.is_zero())
+    {
+        thread::park_timeout(left);
+    }
+}
+
+/// Starts the timers. A server that is down comes back.
+fn started(
+    database: &Arc<dyn Database>,
+    fuse: &Arc<Fuse>,
+    journal: &Arc<Journal>,
+    is_fenced: bool,
+) -> Result<Durable, Fault> {
+    let begun = Instant::now();
+    loop {
+        match start(database, fuse, journal, is_fenced) {
+            Ok(timers) => return Ok(timers),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Err(_) => thread::park_timeout(Duration::from_millis(50)),
+        }
+    }
 }
 
 fn start(
-    folder: &Path,
+    database: &Arc<dyn Database>,
     fuse: &Arc<Fuse>,
     journal: &Arc<Journal>,
-) -> Result<Durable, Box<dyn Error + Send + Sync>> {
+    is_fenced: bool,
+) -> Result<Durable, Fault> {
     let store = Failing {
-        store: Sqlite::open(file(folder))?,
+        database: Arc::clone(database),
         fuse: Arc::clone(fuse),
         journal: Arc::clone(journal),
     };
-    let connections = Connections::new(file(folder));
-    connections.with(|connection| Ok(connection.execute_batch(EFFECTS)?))?;
     let retry = Retry::fixed(Duration::from_millis(20)).attempts(u32::MAX);
     let of_plain = (Arc::clone(fuse), Arc::clone(journal));
     let of_exact = (Arc::clone(fuse), Arc::clone(journal));
+    let (of_events, database) = (Arc::clone(journal), Arc::clone(database));
     let timers = Durable::builder(store)
         .term(TERM)
         .look(LOOK)
-        .handle(PLAIN, move |due: &Due<u64>| {
-            let (fuse, journal) = &of_plain;
-            journal.write(&ran(due));
-            fuse.at(Point::InRun, || ());
+        .on_event(move |event| {
+            if matches!(event, Event::NodeGone) {
+                of_events.write(&Entry::Gone);
+            }
         })
+        .handle(PLAIN, move |due: &Due<u64>| -> Result<(), Fault> {
+            let (fuse, journal) = &of_plain;
+            begin(due, journal)?;
+            fuse.at(Point::InRun, || ());
+            Ok(())
+        })
+        .running(8)
         .retry(retry.clone())
         .crash_limit(u32::MAX)
-        .handle(EXACT, move |due: &Due<u64>| {
+        .handle(EXACT, move |due: &Due<u64>| -> Result<(), Fault> {
             let (fuse, journal) = &of_exact;
-            journal.write(&ran(due));
-            connections.with(|connection| effect(connection, due, fuse))
+            begin(due, journal)?;
+            database.effect(due, fuse, is_fenced)
         })
+        .running(8)
         .retry(retry)
         .crash_limit(u32::MAX)
         .start()?;
     Ok(timers)
 }
 
-fn ran(due: &Due<u64>) -> Entry {
-    Entry::Ran {
-        key: due.key().to_owned(),
-        at: journal::now(),
-        token: due.token().to_string(),
+/// Notes the begin of a run. The process may have been stopped since the timer was claimed: then
+/// `is_held` says no, and the run must not do anything.
+fn begin(due: &Due<u64>, journal: &Journal) -> Result<(), Fault> {
+    let (key, at) = (due.key().to_owned(), journal::now());
+    // After the time was read, so that the claim was live at that time.
+    if !due.is_held() {
+        journal.write(&Entry::Unheld { key });
+        return Err("the term has ended".into());
     }
-}
-
-/// The effect and the end of the run, in one commit.
-fn effect(connection: &mut rusqlite::Connection, due: &Due<u64>, fuse: &Fuse) -> Outcome {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let row = (due.key(), due.token().to_string());
-    transaction.execute("insert into effect(key, token) values (?1, ?2)", row)?;
-    due.complete_in(&transaction)?;
-    fuse.at(Point::BeforeCommit, || ());
-    transaction.commit()?;
-    fuse.at(Point::AfterCommit, || ());
+    journal.write(&Entry::Ran {
+        key,
+        at,
+        attempt: due.attempt(),
+        token: due.token().to_string(),
+    });
     Ok(())
 }
 
-type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
-
-/// The connections of the handlers.
-struct Connections {
-    path: PathBuf,
-    idle: Mutex<Vec<rusqlite::Connection>>,
+/// A thread that schedules timers, moves some of them, and cancels others.
+struct Caller<'a> {
+    timers: &'a Durable,
+    journal: &'a Journal,
+    name: String,
+    random: Random,
+    /// Whether it takes its time, so that a fault at a random moment meets a call.
+    has_breaks: bool,
 }
 
-impl Connections {
-    fn new(path: PathBuf) -> Self {
-        let idle = Mutex::default();
-        Connections { path, idle }
-    }
-
-    fn with(&self, act: impl FnOnce(&mut rusqlite::Connection) -> Outcome) -> Outcome {
-        let idle = self.idle.lock().expect("nothing panics under it").pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => {
-                let connection = rusqlite::Connection::open(&self.path)?;
-                connection.busy_timeout(Duration::from_secs(5))?;
-                connection
+impl Caller<'_> {
+    fn call(mut self) {
+        for number in 0..TIMERS {
+            if self.has_breaks {
+                pause(Duration::from_millis(self.random.below(12)));
             }
-        };
-        act(&mut connection)?;
-        self.idle
-            .lock()
-            .expect("nothing panics under it")
-            .push(connection);
-        Ok(())
+            let queue = if self.random.below(2) == 0 {
+                PLAIN
+            } else {
+                EXACT
+            };
+            let key = format!("{queue}:{}:{number}", self.name);
+            match self.random.below(6) {
+                0 => self.schedule_and_move(queue, key, number),
+                1 => self.schedule_and_cancel(queue, key, number),
+                _ => {
+                    let delay = Duration::from_millis(self.random.below(LONGEST));
+                    self.schedule(queue, &key, delay, number);
+                }
+            }
+        }
     }
-}
 
-/// Schedules timers; moves some of them, and cancels others.
-fn call(timers: &Durable, journal: &Journal, name: &str, mut random: Random) {
-    for number in 0..TIMERS {
-        let queue = if random.below(2) == 0 { PLAIN } else { EXACT };
-        let key = format!("{queue}:{name}:{number}");
-        let delay = Duration::from_millis(random.below(LONGEST));
-        let Some(scheduled) = answer(timers.schedule(queue, &key, delay, &number)) else {
-            continue;
+    /// Returns when the timer is due, if it was certainly accepted.
+    fn schedule(&self, queue: &str, key: &str, delay: Duration, number: u64) -> Option<SystemTime> {
+        let due = match self.timers.schedule(queue, key, delay, &number) {
+            Ok(scheduled) => scheduled.due,
+            // A timer that is there was accepted. One that is not there may have run already.
+            Err(CallError::Unknown(_)) => answer(self.timers.get(queue, key))??.planned,
+            Err(error) => return answer(Err(error)),
         };
-        journal.write(&Entry::Accepted {
-            key: key.clone(),
-            due: journal::micros(scheduled.due),
+        self.journal.write(&Entry::Accepted {
+            key: key.to_owned(),
+            due: journal::micros(due),
         });
-        match random.below(6) {
-            0 => {
-                // Later than before: also if the answer is lost, no run may start before the first
-                // time.
-                let delay = Duration::from_millis(LONGEST + random.below(200));
-                if let Some(Moved::Moved { to, .. }) = answer(timers.reschedule(queue, &key, delay))
-                {
-                    let (at, due) = (journal::now(), journal::micros(to));
-                    journal.write(&Entry::Moved { key, at, due });
-                }
+        Some(due)
+    }
+
+    fn schedule_and_move(&mut self, queue: &str, key: String, number: u64) {
+        let delay = Duration::from_millis(self.random.below(LONGEST));
+        if self.schedule(queue, &key, delay, number).is_none() {
+            return;
+        }
+        // Later than before: also if the answer is lost, no run may start before the first time.
+        let delay = Duration::from_millis(LONGEST + self.random.below(200));
+        let moved = answer(self.timers.reschedule(queue, &key, delay));
+        if let Some(Moved::Moved { to, .. }) = moved {
+            let (at, due) = (journal::now(), journal::micros(to));
+            self.journal.write(&Entry::Moved { key, at, due });
+        }
+    }
+
+    /// Every second time at the moment at which the timer is due: then the cancel and the claim meet.
+    fn schedule_and_cancel(&mut self, queue: &str, key: String, number: u64) {
+        let meets = self.random.below(2) == 0;
+        let longest = if meets { 30 } else { LONGEST };
+        let delay = Duration::from_millis(self.random.below(longest));
+        let Some(due) = self.schedule(queue, &key, delay, number) else {
+            return;
+        };
+        if meets {
+            pause(due.duration_since(SystemTime::now()).unwrap_or_default());
+        }
+        self.journal.write(&Entry::Cancelling { key: key.clone() });
+        match answer(self.timers.cancel(queue, &key)) {
+            Some(Cancelled::Cancelled { .. }) => {
+                let at = journal::now();
+                self.journal.write(&Entry::Cancelled { key, at });
             }
-            1 => {
-                journal.write(&Entry::Cancelling { key: key.clone() });
-                if let Some(Cancelled::Cancelled { .. }) = answer(timers.cancel(queue, &key)) {
-                    let at = journal::now();
-                    journal.write(&Entry::Cancelled { key, at });
-                }
+            Some(Cancelled::Running { attempt, .. }) => {
+                self.journal.write(&Entry::Ending { key, attempt });
             }
             _ => {}
         }
     }
 }
 
-/// The answer. A store that was busy for too long is no error of this test.
+/// The answer. A store that can't be reached is no error of this program, and other errors are.
 fn answer<T>(answered: Result<T, CallError>) -> Option<T> {
     match answered {
         Ok(answer) => Some(answer),
-        Err(error) if error.may_pass() => None,
+        Err(error) if error.may_pass() => {
+            // While the server is down, the calls are spread over the time.
+            pause(Duration::from_millis(10));
+            None
+        }
         Err(error) => panic!("{error}"),
     }
 }
 
-fn run_what_is_left(timers: &Durable) -> Result<(), Box<dyn Error + Send + Sync>> {
+fn run_what_is_left(timers: &Durable) -> Result<(), Fault> {
     let begun = Instant::now();
     loop {
         let counts = timers.counts()?;
         let is_left =
             |of: &tourbillon_durable::store::QueueCounts| of.waiting + of.overdue + of.running > 0;
-        if !counts.iter().any(is_left) {
+        let ours = counts
+            .iter()
+            .filter(|of| [PLAIN, EXACT].contains(&&*of.queue));
+        if !ours.into_iter().any(is_left) {
             return Ok(());
         }
-        if begun.elapsed() > Duration::from_secs(50) {
+        if begun.elapsed() > PATIENCE {
             return Err(format!("timers are left: {counts:?}").into());
         }
         thread::park_timeout(Duration::from_millis(20));

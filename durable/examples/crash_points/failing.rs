@@ -1,41 +1,70 @@
-//! A store whose process dies at a point.
+//! A store whose process dies at a point, or loses an answer.
 
+use std::fmt;
 use std::sync::Arc;
 
+use kit::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
     Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
     QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
+use crate::database::{Database, Opened};
 use crate::journal::{Entry, Journal};
 use crate::point::{Fuse, Point};
 
-/// Passes all calls on, and ends the process at a point.
-#[derive(Debug)]
-pub(crate) struct Failing<S> {
-    pub(crate) store: S,
+/// Passes all calls on, and does at a point what the round is about.
+pub(crate) struct Failing {
+    pub(crate) database: Arc<dyn Database>,
     pub(crate) fuse: Arc<Fuse>,
     pub(crate) journal: Arc<Journal>,
 }
 
-impl<S: Store> Store for Failing<S> {
+impl fmt::Debug for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Failing").field(&self.database).finish()
+    }
+}
+
+impl Store for Failing {
     fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
         Ok(Box::new(FailingConnection {
-            connection: self.store.connect()?,
+            opened: self.database.connect()?,
             fuse: Arc::clone(&self.fuse),
             journal: Arc::clone(&self.journal),
         }))
     }
 
     fn writers(&self) -> usize {
-        self.store.writers()
+        self.database.writers()
     }
 }
 
 struct FailingConnection {
-    connection: Box<dyn Connection>,
+    opened: Opened,
     fuse: Arc<Fuse>,
     journal: Arc<Journal>,
+}
+
+impl FailingConnection {
+    /// Makes the call. At this point its answer is lost.
+    fn losing<T>(
+        &mut self,
+        point: Point,
+        call: impl FnOnce(&mut dyn Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Opened { connection, path } = &mut self.opened;
+        let Some(path) = path.as_ref().filter(|_| self.fuse.burns(point)) else {
+            return call(&mut **connection);
+        };
+        path.begin(Trouble::Lose, Way::Down);
+        let result = call(&mut **connection);
+        path.end();
+        if matches!(result, Err(StoreError::Unknown(_))) {
+            self.fuse.happens();
+        }
+        result
+    }
 }
 
 impl Connection for FailingConnection {
@@ -48,13 +77,13 @@ impl Connection for FailingConnection {
                 }
             }
         });
-        let answers = self.connection.write(calls)?;
+        let answers = self.losing(Point::LostWrite, |connection| connection.write(calls))?;
         self.fuse.at(Point::AfterWrite, || ());
         Ok(answers)
     }
 
     fn look(&mut self, look: &Look) -> Result<Sight, StoreError> {
-        let sight = self.connection.look(look)?;
+        let sight = self.opened.connection.look(look)?;
         if !sight.rows.is_empty() {
             self.fuse.at(Point::AfterLook, || ());
         }
@@ -63,7 +92,7 @@ impl Connection for FailingConnection {
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.fuse.at(Point::BeforeClaim, || ());
-        let claimed = self.connection.claim(claim)?;
+        let claimed = self.losing(Point::LostClaim, |connection| connection.claim(claim))?;
         if !claimed.runs.is_empty() {
             self.fuse.at(Point::AfterClaim, || ());
         }
@@ -72,48 +101,48 @@ impl Connection for FailingConnection {
 
     fn settle(&mut self, settle: &Settle) -> Result<Vec<Settled>, StoreError> {
         self.fuse.at(Point::BeforeSettle, || ());
-        let settled = self.connection.settle(settle)?;
+        let settled = self.losing(Point::LostSettle, |connection| connection.settle(settle))?;
         self.fuse.at(Point::AfterSettle, || ());
         Ok(settled)
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
-        self.connection.get(queue, key)
+        self.opened.connection.get(queue, key)
     }
 
     fn list(&mut self, page: &Page) -> Result<Vec<Timer>, StoreError> {
-        self.connection.list(page)
+        self.opened.connection.list(page)
     }
 
     fn counts(&mut self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.connection.counts()
+        self.opened.connection.counts()
     }
 
     fn dead(&mut self, queue: &str, after: i64, limit: u32) -> Result<Vec<DeadLetter>, StoreError> {
-        self.connection.dead(queue, after, limit)
+        self.opened.connection.dead(queue, after, limit)
     }
 
     fn revive(&mut self, letter: i64) -> Result<Revived, StoreError> {
-        self.connection.revive(letter)
+        self.opened.connection.revive(letter)
     }
 
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<(), StoreError> {
-        self.connection.set_paused(queue, paused)
+        self.opened.connection.set_paused(queue, paused)
     }
 
     fn join(&mut self, node: &NewNode) -> Result<(), StoreError> {
-        self.connection.join(node)
+        self.opened.connection.join(node)
     }
 
     fn beat(&mut self, epoch: Epoch) -> Result<Option<Beat>, StoreError> {
-        self.connection.beat(epoch)
+        self.opened.connection.beat(epoch)
     }
 
     fn declare_gone(&mut self, asking: Epoch, epoch: Epoch, beat: i64) -> Result<bool, StoreError> {
-        self.connection.declare_gone(asking, epoch, beat)
+        self.opened.connection.declare_gone(asking, epoch, beat)
     }
 
     fn leave(&mut self, epoch: Epoch) -> Result<(), StoreError> {
-        self.connection.leave(epoch)
+        self.opened.connection.leave(epoch)
     }
 }

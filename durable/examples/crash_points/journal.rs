@@ -1,5 +1,5 @@
-//! What a process was answered, and what it ran. Each line is one write to a file that outlives the
-//! process.
+//! The answers that a process got, and the runs that it began. Each line is one write to a file that
+//! outlives the process.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -18,10 +18,21 @@ pub(crate) enum Entry {
     Cancelled { key: String, at: u64 },
     /// The answer, which came then, was `Moved`.
     Moved { key: String, at: u64, due: u64 },
+    /// The answer to a cancel was `Running`: no run with a greater number starts.
+    Ending { key: String, attempt: u32 },
     /// The process died before the commit that would have made the timer.
     Never { key: String },
-    /// A run began then.
-    Ran { key: String, at: u64, token: String },
+    /// A run began then, and its claim was certainly live.
+    Ran {
+        key: String,
+        at: u64,
+        attempt: u32,
+        token: String,
+    },
+    /// A run began after the term had ended, and did nothing.
+    Unheld { key: String },
+    /// Others have declared the node of this process gone.
+    Gone,
 }
 
 impl fmt::Display for Entry {
@@ -31,8 +42,16 @@ impl fmt::Display for Entry {
             Entry::Cancelling { key } => write!(f, "cancelling {key}"),
             Entry::Cancelled { key, at } => write!(f, "cancelled {key} {at}"),
             Entry::Moved { key, at, due } => write!(f, "moved {key} {at} {due}"),
+            Entry::Ending { key, attempt } => write!(f, "ending {key} {attempt}"),
             Entry::Never { key } => write!(f, "never {key}"),
-            Entry::Ran { key, at, token } => write!(f, "ran {key} {at} {token}"),
+            Entry::Ran {
+                key,
+                at,
+                attempt,
+                token,
+            } => write!(f, "ran {key} {at} {attempt} {token}"),
+            Entry::Unheld { key } => write!(f, "unheld {key}"),
+            Entry::Gone => f.write_str("gone"),
         }
     }
 }
@@ -58,14 +77,23 @@ impl Entry {
                 at: number(at)?,
                 due: number(due)?,
             },
+            ["ending", key, attempt] => Entry::Ending {
+                key: key.to_owned(),
+                attempt: attempt.parse().ok()?,
+            },
             ["never", key] => Entry::Never {
                 key: key.to_owned(),
             },
-            ["ran", key, at, token] => Entry::Ran {
+            ["ran", key, at, attempt, token] => Entry::Ran {
                 key: key.to_owned(),
                 at: number(at)?,
+                attempt: attempt.parse().ok()?,
                 token: token.to_owned(),
             },
+            ["unheld", key] => Entry::Unheld {
+                key: key.to_owned(),
+            },
+            ["gone"] => Entry::Gone,
             _ => return None,
         };
         Some(entry)

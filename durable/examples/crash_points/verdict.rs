@@ -1,16 +1,14 @@
-//! Compares what was answered with what happened.
+//! Compares the answers with what happened.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fmt;
 use std::path::Path;
 
-use tourbillon_durable::rusqlite::Connection;
-
 use crate::child;
+use crate::database::{Database, Fault};
 use crate::journal::{self, Entry};
 
-/// What came of all timers.
+/// What happened to all timers.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     accepted: usize,
@@ -19,6 +17,8 @@ pub(crate) struct Verdict {
     runs: usize,
     repeated: usize,
     effects: usize,
+    unheld: usize,
+    gone: usize,
     lost: usize,
     early: usize,
     doubled: usize,
@@ -40,13 +40,16 @@ impl fmt::Display for Verdict {
         }
         write!(
             f,
-            "accepted {} moved {} cancelled {} runs {} repeated {} effects {} wrong answers {}",
+            "accepted {} moved {} cancelled {} runs {} repeated {} after the term {} effects {} nodes \
+             declared gone {} wrong answers {}",
             self.accepted,
             self.moved,
             self.cancelled,
             self.runs,
             self.repeated,
+            self.unheld,
             self.effects,
+            self.gone,
             self.wrong
         )
     }
@@ -59,14 +62,18 @@ struct Known {
     moved: Option<(u64, u64)>,
     is_cancelling: bool,
     cancelled: Option<u64>,
+    /// The number of the run that was under way when the timer was cancelled.
+    ending: Option<u32>,
     never: bool,
-    runs: Vec<u64>,
+    /// When each run began, and its number.
+    runs: Vec<(u64, u32)>,
     tokens: BTreeSet<String>,
     /// How often each token has had its effect.
     effects: BTreeMap<String, usize>,
 }
 
-pub(crate) fn of(folder: &Path) -> Result<Verdict, Box<dyn Error + Send + Sync>> {
+pub(crate) fn of(folder: &Path, database: &dyn Database) -> Result<Verdict, Fault> {
+    let mut verdict = Verdict::default();
     let mut timers: BTreeMap<String, Known> = BTreeMap::new();
     for entry in journal::read(folder)? {
         match entry {
@@ -77,21 +84,27 @@ pub(crate) fn of(folder: &Path) -> Result<Verdict, Box<dyn Error + Send + Sync>>
                 timers.entry(key).or_default().moved = Some((at, due));
             }
             Entry::Never { key } => timers.entry(key).or_default().never = true,
-            Entry::Ran { key, at, token } => {
+            Entry::Ending { key, attempt } => {
+                timers.entry(key).or_default().ending = Some(attempt);
+            }
+            Entry::Ran {
+                key,
+                at,
+                attempt,
+                token,
+            } => {
                 let known = timers.entry(key).or_default();
-                known.runs.push(at);
+                known.runs.push((at, attempt));
                 known.tokens.insert(token);
             }
+            Entry::Unheld { .. } => verdict.unheld += 1,
+            Entry::Gone => verdict.gone += 1,
         }
     }
-    let file = Connection::open(child::file(folder))?;
-    let mut effects = file.prepare("select key, token from effect")?;
-    let mut effects = effects.query(())?;
-    while let Some(row) = effects.next()? {
-        let known = timers.entry(row.get(0)?).or_default();
-        *known.effects.entry(row.get(1)?).or_insert(0) += 1;
+    for (key, token) in database.effects()? {
+        let known = timers.entry(key).or_default();
+        *known.effects.entry(token).or_insert(0) += 1;
     }
-    let mut verdict = Verdict::default();
     for (key, known) in &timers {
         verdict.add(key, known);
     }
@@ -120,16 +133,20 @@ impl Verdict {
                 problem(&mut self.lost, "ran, and its effect is not there");
             }
         }
-        for run in &known.runs {
-            let is_early = known.accepted.is_some_and(|due| *run < due)
-                || known
-                    .moved
-                    .is_some_and(|(at, due)| *run >= at && *run < due);
+        for &(run, attempt) in &known.runs {
+            let is_early = known.accepted.is_some_and(|due| run < due)
+                || known.moved.is_some_and(|(at, due)| run >= at && run < due);
             if is_early {
                 problem(&mut self.early, "ran early");
             }
-            if known.cancelled.is_some_and(|at| *run > at) {
+            if known.cancelled.is_some_and(|at| run > at) {
                 problem(&mut self.wrong, "started after it was cancelled");
+            }
+            if known.ending.is_some_and(|last| attempt > last) {
+                problem(
+                    &mut self.wrong,
+                    "ran again after it was cancelled during a run",
+                );
             }
         }
         if effects > 1 {

@@ -1,16 +1,47 @@
-//! The way of one holder to its server, with troubles in both directions. Unlike in the proxy of the
-//! tests, requests can be late, too, and what is late arrives in the end.
+//! The way of one client to its server, with troubles in both directions: a proxy that passes bytes on
+//! and knows no protocol.
 
+use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::plan::{Trouble, Way};
+/// What happens to the bytes on a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// Connections are cut, and new ones are closed at once.
+    Cut,
+    /// Each piece is delayed by this span.
+    Delay(Duration),
+    /// Pieces wait until the trouble is over, and arrive.
+    Hold,
+    /// Pieces are lost. A connection that lost some is cut when the trouble is over.
+    Swallow,
+    /// A piece is lost, and its connection is cut at once.
+    Lose,
+}
+
+/// A direction of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// To the server.
+    Up,
+    /// From the server.
+    Down,
+    /// Both.
+    Both,
+}
+
+impl Way {
+    fn includes(self, way: Way) -> bool {
+        self == Way::Both || self == way
+    }
+}
 
 struct State {
-    server: u16,
+    server: SocketAddr,
     trouble: Option<(Trouble, Way)>,
     slow: Duration,
     closed: bool,
@@ -23,15 +54,16 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) struct Proxy {
+/// A proxy on a port of the loopback device. Its connections are cut when it is dropped.
+pub struct Proxy {
     port: u16,
     state: Shared,
     accepts: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// In front of the server on this port. Without trouble answers take so long.
-    pub(crate) fn before(server: u16, slow: Duration) -> io::Result<Self> {
+    /// Stands in front of a server. Without trouble, each piece of an answer is delayed by `slow`.
+    pub fn before(server: SocketAddr, slow: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let state = Arc::new(Mutex::new(State {
             server,
@@ -50,11 +82,13 @@ impl Proxy {
         })
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// The port of the proxy.
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn begin(&self, trouble: Trouble, way: Way) {
+    /// Begins a trouble, and ends the one before.
+    pub fn begin(&self, trouble: Trouble, way: Way) {
         let mut state = locked(&self.state);
         state.trouble = Some((trouble, way));
         if trouble == Trouble::Cut {
@@ -62,12 +96,21 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn end(&self) {
+    /// Ends the trouble.
+    pub fn end(&self) {
         let mut state = locked(&self.state);
-        // What lost a piece of what was said can't be understood any more.
+        // The rest of a stream that lost a piece can't be understood.
         if matches!(state.trouble.take(), Some((Trouble::Swallow, _))) {
             cut(&mut state);
         }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,8 +147,8 @@ fn accept(listener: &TcpListener, state: &Shared) {
         if matches!(locked.trouble, Some((Trouble::Cut, _))) {
             continue;
         }
-        // On the loopback device this is at once, or refused.
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, locked.server)) else {
+        // On the loopback device this succeeds or fails at once.
+        let Ok(server) = TcpStream::connect(locked.server) else {
             continue;
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -117,7 +160,7 @@ fn accept(listener: &TcpListener, state: &Shared) {
         for (from, to, way) in [(from, to, Way::Up), (server, client, Way::Down)] {
             let state = Arc::clone(state);
             thread::spawn(move || {
-                // Whichever end was the first, it is that of the connection.
+                // The end of either direction is the end of the connection.
                 let _ = pump(&from, &to, way, &state);
                 let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
             });
@@ -148,6 +191,7 @@ fn pump(
         match trouble() {
             None | Some(Trouble::Cut) => {}
             Some(Trouble::Swallow) => continue,
+            Some(Trouble::Lose) => return Ok(()),
             Some(Trouble::Delay(time)) => thread::sleep(time),
             Some(Trouble::Hold) => {
                 while trouble() == Some(Trouble::Hold) {
