@@ -76,6 +76,15 @@ pub enum Event {
     },
     /// A call to the store has succeeded, after calls that failed.
     StoreUp,
+    /// The store's doorbell is not heard any more. Timers that others schedule for the next moments may
+    /// start up to one look late. The store connects again by itself.
+    #[non_exhaustive]
+    DoorbellDown {
+        /// Why.
+        error: String,
+    },
+    /// The store's doorbell is heard again, after [`DoorbellDown`](Event::DoorbellDown).
+    DoorbellUp,
     /// Others have declared this node gone, since it was silent for longer than its term. It goes on
     /// under a new name; what it ran is run again by others.
     NodeGone,

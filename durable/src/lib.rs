@@ -87,6 +87,7 @@ mod queue_options;
 mod reach;
 mod reader;
 mod retry;
+mod rings;
 pub mod row;
 mod shard;
 mod shell;

@@ -3,7 +3,7 @@
 use crate::event_sink::EventSink;
 use crate::events::Event;
 use crate::panics::catch_panic;
-use crate::store::{Connection, Store, StoreError};
+use crate::store::{Connection, Hear, Listening, Store, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +22,12 @@ impl Reach {
             is_down: AtomicBool::new(false),
             events,
         })
+    }
+
+    /// Listens to the store's doorbell, if it has one.
+    pub(crate) fn listen(&self, hear: Hear) -> Option<Listening> {
+        // A store that panics here has no doorbell.
+        catch_panic(|| self.store.listen(hear)).unwrap_or(None)
     }
 
     /// Reports a change between calls that fail and calls that succeed.

@@ -14,7 +14,8 @@ use crate::node::{Command, Input, Lane, Mono, Near, Node, NodeConfig, Reply, Sto
 use crate::panics::catch_panic;
 use crate::queue_options::QueueOptions;
 use crate::reach::{Reach, StoreLink};
-use crate::store::{ClaimedRun, Outcome, Run, StoreError};
+use crate::rings::Rings;
+use crate::store::{ClaimedRun, Listening, Outcome, Run, StoreError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::channel::{Receiver, Sender, unbounded};
@@ -113,6 +114,11 @@ pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
         .build()
         .map_err(io_error)?;
     let pool = pool(&parts)?;
+    let rings = rings(&parts);
+    let listening = {
+        let rings = Arc::clone(&rings);
+        parts.reach.listen(Box::new(move |heard| rings.hear(heard)))
+    };
     let node = Node::new(parts.config);
     let shell = Shell {
         term: Term::new(node.epoch(), parts.clock.clone()),
@@ -120,6 +126,8 @@ pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
         clock: parts.clock,
         way: parts.way,
         lanes,
+        rings,
+        listening,
         wake,
         wakes_at: None,
         pool,
@@ -133,6 +141,19 @@ pub(crate) fn start(parts: NodeParts) -> io::Result<()> {
         on_end(end);
     })?;
     Ok(())
+}
+
+/// The way of the doorbell's rings to the node.
+fn rings(parts: &NodeParts) -> Arc<Rings> {
+    let queues = parts
+        .config
+        .queues
+        .iter()
+        .map(|queue| Arc::clone(&queue.name));
+    let (counters, events) = (Arc::clone(&parts.runs.counters), parts.runs.events.clone());
+    let way = parts.way.clone();
+    let tell = Box::new(move |queue| way.send(Input::Rang(queue)));
+    Rings::new(queues, counters, events, tell)
 }
 
 /// The pool that runs closures, if there are any.
@@ -234,6 +255,9 @@ struct Shell {
     clock: LocalClock,
     way: NodeWay,
     lanes: Lanes,
+    rings: Arc<Rings>,
+    /// `None` if the store has no doorbell, and after a stop.
+    listening: Option<Listening>,
     /// Sends the node its wake-ups.
     wake: Scheduler<()>,
     wakes_at: Option<Mono>,
@@ -269,8 +293,11 @@ impl Shell {
                 let Message::Input(input) = message else {
                     return None;
                 };
-                if matches!(input, Input::Wake) {
-                    self.wakes_at = None;
+                match &input {
+                    Input::Wake => self.wakes_at = None,
+                    Input::Rang(Some(queue)) => self.rings.taken(queue),
+                    Input::Stop { .. } => self.stop_listening(),
+                    _ => {}
                 }
                 self.node.step(self.clock.now(), input, &mut commands);
                 // Before the starts: a run asks for its term.
@@ -292,6 +319,13 @@ impl Shell {
             self.arm();
             next = Some(receiver.recv().ok()?);
         }
+    }
+
+    /// A node that stops looks no more.
+    fn stop_listening(&mut self) {
+        let listening = self.listening.take();
+        // The store may be the user's.
+        drop(catch_panic(move || drop(listening)));
     }
 
     /// Publishes the end of the term. A term of an epoch that is over never comes back.

@@ -42,6 +42,8 @@ pub struct Stats {
     pub store_errors: u64,
     /// How often others have declared this node gone.
     pub gone: u64,
+    /// Rings of the store's doorbell that concerned a queue of this node.
+    pub rings: u64,
     /// How many handlers run now.
     pub running: u64,
     /// How many timers that are due soon the node holds in memory now.
@@ -82,6 +84,7 @@ counters!(
     given_back,
     store_errors,
     gone,
+    rings,
     running,
     coming
 );

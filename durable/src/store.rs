@@ -40,6 +40,79 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn writers(&self) -> usize {
         1
     }
+
+    /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon. So a
+    /// node that has not scheduled it looks at its queue at once. A store without a doorbell returns
+    /// `None`, as this default does: nodes then find such a timer by their next look.
+    ///
+    /// `hear` is called on a thread of the store's, until the result is dropped. A store that loses its
+    /// connection connects again by itself. A lost ring is no error, since looks go on as before.
+    ///
+    /// It is called once by each node, at its start, and must not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::Memory;
+    /// use tourbillon_durable::store::Store;
+    ///
+    /// assert!(Memory::new().listen(Box::new(|heard| println!("{heard:?}"))).is_none());
+    /// ```
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        drop(hear);
+        None
+    }
+}
+
+/// Gets what a [doorbell](Store::listen) lets its listener hear. It must not block.
+pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
+
+/// What the listener of a [doorbell](Store::listen) hears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Heard<'a> {
+    /// Rings are heard from now on. Those before may have been lost, so the node looks at all queues.
+    Open,
+    /// A timer of this queue may be due soon.
+    Ring(&'a str),
+    /// No ring is heard, for this reason, until [`Heard::Open`] follows.
+    Lost(&'a StoreError),
+}
+
+/// Somebody listens to a [doorbell](Store::listen) until this is dropped.
+#[must_use = "nobody listens any more when this is dropped"]
+pub struct Listening(Option<Box<dyn FnOnce() + Send>>);
+
+impl Listening {
+    /// Calls `stop` when this is dropped. It must not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::store::Listening;
+    ///
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let listening = Listening::new(move || drop(sender));
+    /// drop(listening);
+    /// assert!(receiver.recv().is_err());
+    /// ```
+    pub fn new(stop: impl FnOnce() + Send + 'static) -> Self {
+        Listening(Some(Box::new(stop)))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(stop) = self.0.take() {
+            stop();
+        }
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").finish_non_exhaustive()
+    }
 }
 
 /// One connection to a store.

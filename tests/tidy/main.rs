@@ -111,6 +111,7 @@ const DURABLE_LAYERS: &[Layer] = &[
     // Pure: what each call does to a row, and where a key lies.
     layer(3, "row", 1..=2, &[]),
     layer(3, "shard", 0..=2, &[]),
+    layer(3, "rings", 0..=2, &[]),
     layer(3, "names", 0..=2, &[]),
     layer(3, "complete", 0..=2, &[]),
     layer(3, "timer_info", 0..=2, &[]),

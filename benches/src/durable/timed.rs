@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::store::{
-    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening, Look,
+    NewNode, Page, QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
 #[derive(Clone, Debug)]
@@ -47,6 +47,10 @@ impl Store for Timed {
 
     fn writers(&self) -> usize {
         self.store.writers()
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        self.store.listen(hear)
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) enum Input {
     Near(Vec<Near>),
     /// A run that was started has ended.
     Finished { run: Run, outcome: Outcome },
+    /// The doorbell of the store rang: timers of this queue, or of any queue, may be due soon.
+    Rang(Option<Arc<str>>),
     /// A queue was paused or resumed by this process; others learn it from their next look.
     LookNow,
     /// No more claims. After the grace, runs that have not ended are left to the other nodes.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::adoption::{Adoption, Orphan};
+use crate::node::bell::Bell;
 use crate::node::claims::Claims;
 use crate::node::coming::{Expected, Unread};
 use crate::node::interface::Mono;
@@ -12,6 +13,7 @@ use crate::node::queue::Queue;
 use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK, Part};
 use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, Sight};
+use crate::time::StoreTime;
 
 /// The least number of timers that a look asks for in one shard.
 const LEAST_SHARE: usize = 8;
@@ -40,8 +42,9 @@ pub(super) struct Looks {
     nodes: BTreeMap<Epoch, Vec<String>>,
     pub(super) marks: Marks,
     pub(super) adoption: Adoption,
+    pub(super) bell: Bell,
     /// When the next look at everything is due.
-    pub(super) next: Mono,
+    next: Mono,
     /// Whether it is wanted at once.
     pub(super) soon: bool,
     /// The shard whose turn it is to be looked at whole.
@@ -60,6 +63,7 @@ impl Looks {
             nodes: BTreeMap::new(),
             marks: Marks::default(),
             adoption: Adoption::default(),
+            bell: Bell::default(),
             next: Mono::ZERO,
             soon: true,
             turn: (seed % u64::from(SHARDS)) as u16,
@@ -84,6 +88,12 @@ impl Looks {
         }
     }
 
+    /// Whether the node owns a shard of the queue, or may own one once it knows the other nodes.
+    pub(super) fn may_own(&self, queue: usize) -> bool {
+        let parts = &self.parts[queue];
+        !self.knows_nodes || parts.iter().any(|part| part.rank == 0)
+    }
+
     /// How long a timer must be overdue until a node of this rank takes it.
     fn overdue(&self, rank: u32) -> Duration {
         self.interval * 3 / 2 * rank
@@ -91,13 +101,20 @@ impl Looks {
 
     /// Whether a look is wanted now.
     pub(super) fn is_wanted(&self, now: Mono, queues: &[Queue]) -> bool {
-        self.soon || now >= self.next || queues.iter().any(Queue::is_hungry)
+        self.soon || now >= self.next() || queues.iter().any(Queue::is_hungry)
     }
 
-    /// Writes a look: at everything, or only at the queues whose timers run out.
+    /// When the next look is due at the latest.
+    pub(super) fn next(&self) -> Mono {
+        self.bell.next().unwrap_or(self.next).min(self.next)
+    }
+
+    /// Writes a look: at everything, or only at the queues whose timers run out, and the own shards of
+    /// those that rang.
     pub(super) fn ask(
         &mut self,
         now: Mono,
+        store_now: Option<StoreTime>,
         epoch: Epoch,
         queues: &mut [Queue],
         runs: &HeldRuns,
@@ -109,15 +126,25 @@ impl Looks {
             self.next = now + self.interval;
             self.turn = (self.turn + 1) % SHARDS;
         }
+        let rung = self.bell.answer(now);
         self.adoption.look_sent();
         self.asked.clear();
         self.touched = claims.places();
         let mut ranges = Vec::new();
         for (number, queue) in queues.iter_mut().enumerate() {
-            if !everything && !queue.is_hungry() {
+            let (hungry, rang) = (queue.is_hungry(), rung.contains(&number));
+            if !everything && !hungry && !rang {
                 continue;
             }
-            queue.progressed = false;
+            if everything || hungry {
+                queue.progressed = false;
+            }
+            // A shard whose overdue timers are not all known has older work than what rang.
+            let answers = |queue: &Queue, part: &Part| {
+                let unread = queue.coming.unread(part.shard);
+                let backlog = unread.is_some_and(|unread| Some(unread.from) <= store_now);
+                rang && part.rank == 0 && !backlog
+            };
             let whole = self.whole_shards(number, everything);
             let held = runs.in_shards(number);
             let claiming = claims.in_shards(number);
@@ -126,7 +153,9 @@ impl Looks {
                 (false, true) => self.parts[number].clone(),
                 (false, false) => self.parts[number]
                     .iter()
-                    .filter(|part| queue.coming.unread(part.shard).is_some())
+                    .filter(|part| {
+                        answers(queue, part) || hungry && queue.coming.unread(part.shard).is_some()
+                    })
                     .copied()
                     .collect(),
             };
@@ -157,7 +186,8 @@ impl Looks {
                     + held.get(&part.shard).copied().unwrap_or(0)
                     + claiming.get(&part.shard).copied().unwrap_or(0);
                 let unread = queue.coming.unread(part.shard);
-                let goes_on = unread.filter(|_| !everything && !is_whole);
+                let from_start = everything || is_whole || answers(queue, &part);
+                let goes_on = unread.filter(|_| !from_start);
                 let (from, known) = match goes_on {
                     Some(unread) => (Some(unread.from), known.min(unread.ties)),
                     None => (self.marks.get(number, part.shard), known),

@@ -137,6 +137,7 @@ impl Node {
             Input::Reply { id, result } => self.replied(now, id, result),
             Input::Near(near) => self.near(now, near),
             Input::Finished { run, outcome } => self.finished(now, &run, outcome),
+            Input::Rang(queue) => self.rang(queue.as_deref()),
             Input::LookNow => self.looks.soon = true,
             Input::Stop { grace } => self.stop(now, grace),
         }
@@ -238,10 +239,12 @@ impl Node {
             if self.looks.is_wanted(now, &self.queues) {
                 self.watching = Watching::Look;
                 let (queues, runs) = (&mut self.queues, &self.runs);
-                let look = self.looks.ask(now, epoch, queues, runs, &self.claims);
+                let store_now = self.clock.at(now);
+                let claims = &self.claims;
+                let look = self.looks.ask(now, store_now, epoch, queues, runs, claims);
                 return self.send(now, StoreCall::Look(look), out);
             }
-            self.wake_at(Some(self.looks.next));
+            self.wake_at(Some(self.looks.next()));
         }
         self.wake_at(Some(self.membership.next_beat));
     }
@@ -322,6 +325,23 @@ impl Node {
                 suspect: false,
             };
             self.queues[number].coming.insert(&place.1, expected);
+        }
+    }
+
+    fn rang(&mut self, queue: Option<&str>) {
+        let rung = match queue {
+            Some(queue) => {
+                let number = self.numbers_of.get(queue).copied();
+                number.map_or(0..0, |number| number..number + 1)
+            }
+            None => 0..self.queues.len(),
+        };
+        for number in rung {
+            // A look that finds out about a resume reads the whole queue.
+            let wanted = self.stopping.is_none() && !self.queues[number].paused;
+            if wanted && self.looks.may_own(number) {
+                self.looks.bell.ring(number);
+            }
         }
     }
 

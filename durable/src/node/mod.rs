@@ -1,8 +1,8 @@
 //! The node: what decides when timers are looked at, claimed, run and settled.
 //!
 //! It is a state machine without threads, clock or I/O. Its *inputs* are the answers of the store,
-//! the ends of runs, hints of timers that are due soon, and the time. Its *commands* are calls to the
-//! store and starts of runs. The shell around it has the threads and the connections, and a
+//! the ends of runs, hints of timers that are due soon, rings of the store's doorbell, and the time.
+//! Its *commands* are calls to the store and starts of runs. The shell around it has the threads and the connections, and a
 //! simulation drives the very same machine. The same seed and the same inputs give the same commands.
 //!
 //! Times here are [`Mono`]: the time since the start of the node, by a clock of this machine that
@@ -58,6 +58,14 @@
 //!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it
 //!   had claimed may be older than they are.
 //!
+//! - **NODE-15** A ring of the store's doorbell makes the node look at once at its own shards of the
+//!   queue that rang. Between two such looks lie at least 20 ms, so a storm of rings costs 50 looks a
+//!   second at most. A lost ring costs nothing but time: the looks of each interval go on.
+//!
+//! - **NODE-15** A ring of the store's doorbell makes the node look at once at its own shards of the
+//!   queue that rang. Between two such looks lie at least 20 ms, so a storm of rings costs 50 looks a
+//!   second at most. A lost ring costs nothing but time: the looks of each interval go on.
+//!
 //! # Claims and runs
 //!
 //! - **NODE-8** A claim is sent when a lower bound of the store's clock has reached the due time. The
@@ -84,6 +92,7 @@
 //!   is later than now, or something is sent.
 
 mod adoption;
+mod bell;
 mod claims;
 mod clock;
 mod coming;

@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Row, Statement};
 
 use crate::postgres::failure::{
     Effect, Failure, ends_connection, lost, message, not_connected, refusal,
@@ -31,6 +33,8 @@ pub(super) struct Settings {
     pub(super) scan_limit: Duration,
     /// Whether timers that are due soon are announced by `NOTIFY`.
     pub(super) notify: bool,
+    /// Whether nodes listen to these announcements.
+    pub(super) listen: bool,
 }
 
 impl fmt::Debug for Settings {
@@ -43,12 +47,13 @@ impl fmt::Debug for Settings {
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
             .field("notify", &self.notify)
+            .field("listen", &self.listen)
             .finish()
     }
 }
 
 /// How long the answer may take beyond the limit of the server, before the connection is given up.
-const GRACE: Duration = Duration::from_secs(2);
+pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How often a statement is sent again that the server has ended in favour of another one.
 const TRIES: usize = 5;
@@ -190,11 +195,7 @@ impl Link {
         self.open = None;
         let settings = Arc::clone(&self.settings);
         let connect = async {
-            let (client, connection) = settings.config.connect(NoTls).await?;
-            // It ends with the client, or with the runtime.
-            tokio::spawn(async move {
-                let _ = connection.await;
-            });
+            let (client, _task) = connect(&settings, |_, _| ()).await?;
             client.batch_execute(&session(&settings)).await?;
             Ok::<_, Error>(client)
         };
@@ -260,6 +261,24 @@ impl fmt::Debug for Link {
             .field("open", &self.open.is_some())
             .finish_non_exhaustive()
     }
+}
+
+/// Opens a connection. Its task calls `notified` with the channel and the payload of each notification.
+/// It ends with the client, with the runtime, or with the connection.
+pub(super) async fn connect(
+    settings: &Settings,
+    notified: impl Fn(&str, &str) + Send + 'static,
+) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
+    let (client, mut connection) = settings.config.connect(NoTls).await?;
+    let task = tokio::spawn(async move {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message? {
+                notified(notification.channel(), notification.payload());
+            }
+        }
+        Ok(())
+    });
+    Ok((client, task))
 }
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept

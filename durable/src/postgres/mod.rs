@@ -6,6 +6,7 @@ mod blocking;
 mod calls;
 mod failure;
 mod link;
+mod listener;
 mod published;
 mod rows;
 mod schema;
@@ -22,7 +23,7 @@ use tokio_postgres::config::SslMode;
 
 use crate::postgres::calls::PostgresConnection;
 use crate::postgres::link::{Link, Settings};
-use crate::store::{Connection, Store, StoreError};
+use crate::store::{Connection, Hear, Listening, Store, StoreError};
 use crate::sync::{Arc, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
@@ -150,6 +151,7 @@ impl Postgres {
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
             notify: false,
+            listen: None,
         })
     }
 }
@@ -170,6 +172,13 @@ impl Store for Postgres {
         // The server commits them together. More of them make smaller batches.
         4
     }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        match self.0.listen {
+            true => listener::start(&self.0, hear),
+            false => None,
+        }
+    }
 }
 
 /// Options of a [`Postgres`].
@@ -179,6 +188,7 @@ pub struct PostgresBuilder {
     lock_limit: Duration,
     scan_limit: Duration,
     notify: bool,
+    listen: Option<bool>,
 }
 
 /// The shortest time limit: a limit of zero would be none.
@@ -214,10 +224,35 @@ impl PostgresBuilder {
     /// the name of the queue. Off by default: it slows down commits, and nodes find timers without it.
     ///
     /// The SQL functions do it where the setting `tourbillon.notify` is `on`, for instance by `alter
-    /// database .. set tourbillon.notify = on`.
+    /// database .. set tourbillon.notify = on`. Nodes hear it with [`listen`](Self::listen).
     #[must_use]
     pub fn notify(mut self, notify: bool) -> Self {
         self.notify = notify;
+        self
+    }
+
+    /// Sets whether nodes listen to these announcements: the *doorbell*. A node that hears one looks at
+    /// the queue at once, at most 50 times a second. So a timer that another process, a transaction of
+    /// the user's or an SQL function has scheduled for the next moments starts on time, and not up to one
+    /// [look](crate::Builder::look) late.
+    ///
+    /// The default is that of [`notify`](Self::notify): a doorbell that nobody rings costs a connection for
+    /// nothing. Turn it on by hand where only SQL functions announce timers. Each process with handlers
+    /// then has one more connection, which is opened again when it was lost, after 10 s at most. Until
+    /// then, and for announcements that are lost, timers are found by looks as before.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// // Other programs schedule timers in SQL, and the database has `tourbillon.notify = on`.
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop")?.listen(true).connect()?;
+    /// # Ok::<(), tourbillon_durable::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn listen(mut self, listen: bool) -> Self {
+        self.listen = Some(listen);
         self
     }
 
@@ -237,6 +272,7 @@ impl PostgresBuilder {
             lock_limit: self.lock_limit,
             scan_limit: self.scan_limit,
             notify: self.notify,
+            listen: self.listen.unwrap_or(self.notify),
         });
         // On a thread of its own, since the caller's may be one of a runtime.
         let (answer, answered) = oneshot::channel();
@@ -268,6 +304,7 @@ impl fmt::Debug for PostgresBuilder {
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
             .field("notify", &self.notify)
+            .field("listen", &self.listen.unwrap_or(self.notify))
             .finish()
     }
 }

@@ -1,11 +1,14 @@
 //! Looks, and the marks that they begin at.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs};
+use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Reply, StoreCall};
-use crate::store::{Beat, Horizon, Look, Offset, Outcome, Seen, Settled, Sight};
+use crate::store::{
+    Beat, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
+};
 use crate::time::StoreTime;
 
 #[test]
@@ -229,4 +232,121 @@ fn a_look_for_more_goes_on_where_the_last_one_was_cut() {
 fn a_look_for_more_gets_past_timers_of_one_instant() {
     let read = rows_read((0..20_000).map(|_| START));
     assert!(read < 50_000, "{read}");
+}
+
+// === the doorbell ===
+
+/// The looks among the calls that wait for an answer. They are answered.
+fn answered_looks(script: &mut Script) -> Vec<Look> {
+    let mut looks = Vec::new();
+    while let Some((id, call)) = script.asks.pop_front() {
+        script.answer(id, &call);
+        if let StoreCall::Look(look) = call {
+            looks.push(look);
+        }
+    }
+    looks
+}
+
+#[test]
+fn a_ring_makes_the_node_look_at_once_at_its_own_shards_of_the_queue() {
+    // NODE-15
+    let mut script = Script::new(alone());
+    script.others = vec![other(1)];
+    script.quiet(millis(300));
+    let due = store(millis(320));
+    script.input(Input::Rang(Some("b".into())));
+    let (id, look) = match script.asks.pop_front() {
+        Some((id, StoreCall::Look(look))) => (id, look),
+        other => panic!("{other:?}"),
+    };
+    // The other node handles only the queue `a`.
+    assert_eq!(look.ranges.len(), 64);
+    let own = |range: &Range| &*range.queue == "b" && range.until == Offset::Ahead(secs(2));
+    assert!(look.ranges.iter().all(own), "{look:?}");
+    script.rows = vec![row("b", "k", due)];
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    assert_eq!(script.claim(millis(320)).1.timers.len(), 1);
+    assert_eq!(script.now, millis(320));
+}
+
+#[test]
+fn a_storm_of_rings_costs_one_look_in_twenty_milliseconds() {
+    // NODE-15
+    let mut script = Script::joined(alone());
+    script.quiet(millis(100));
+    let (mut looks, mut beats) = (0, 0);
+    let start = script.now;
+    while script.now < start + secs(10) {
+        script.input(Input::Rang(Some("a".into())));
+        script.input(Input::Rang(None));
+        if script
+            .node
+            .next_wake()
+            .is_some_and(|wake| wake <= script.now)
+        {
+            script.input(Input::Wake);
+        }
+        beats += script
+            .asks
+            .iter()
+            .filter(|(_, call)| matches!(call, StoreCall::Beat(_)))
+            .count();
+        looks += answered_looks(&mut script).len();
+        script.now += Duration::from_micros(500);
+    }
+    // Ten looks at everything, and those of the rings.
+    assert!((490..=511).contains(&looks), "{looks}");
+    assert_eq!(beats, 3, "rings hold up no beat");
+    // The last ring is answered without another input.
+    let wake = script.node.next_wake().expect("a look or a beat");
+    assert!(wake < script.now + millis(20), "{wake:?}");
+}
+
+#[test]
+fn a_ring_during_a_look_is_answered_by_another_look() {
+    // NODE-15: the first look may be older than the timer.
+    let mut script = Script::joined(alone());
+    script.quiet(millis(100));
+    script.input(Input::Rang(Some("a".into())));
+    let (id, _) = script.asks.pop_front().expect("a look");
+    script.now = millis(105);
+    script.input(Input::Rang(Some("a".into())));
+    let sight = script.sight();
+    script.reply(id, Reply::Sight(sight));
+    assert!(script.asks.is_empty(), "it waits for its span");
+    assert_eq!(script.node.next_wake(), Some(millis(120)));
+    script.now = millis(120);
+    script.input(Input::Wake);
+    assert_eq!(answered_looks(&mut script).len(), 1);
+}
+
+#[test]
+fn nobody_looks_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
+    // NODE-15
+    let mut script = Script::new(options(&[("a", 4, None), ("b", 4, None)]));
+    let busy = |number: i64| SeenNode {
+        epoch: Epoch(1_000 + number),
+        beat: 1,
+        queues: vec!["b".into()],
+    };
+    // With so many others this node owns no shard of the queue `b`, or one or two.
+    script.others = (0..2_000).map(busy).collect();
+    script.paused = vec!["a".into()];
+    script.quiet(millis(100));
+    for queue in ["a", "unknown"] {
+        script.input(Input::Rang(Some(queue.into())));
+        assert!(script.asks.is_empty(), "{queue}");
+    }
+    script.input(Input::Rang(Some("b".into())));
+    let ranges: usize = answered_looks(&mut script)
+        .iter()
+        .map(|look| look.ranges.len())
+        .sum();
+    assert!(ranges < 5, "{ranges}");
+    script.input(Input::Stop { grace: secs(1) });
+    answered_looks(&mut script);
+    script.input(Input::Rang(None));
+    assert!(answered_looks(&mut script).is_empty());
 }

@@ -1,0 +1,38 @@
+//! The doorbell of the store: which queues rang, and when a look may answer.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::node::interface::Mono;
+
+/// The least time between two looks that rings have caused. So a storm of rings costs 50 looks a
+/// second at most, and a ring waits for 20 ms at most while the store answers.
+const SPAN: Duration = Duration::from_millis(20);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    /// The queues that rang since the last look at them was sent.
+    rung: BTreeSet<usize>,
+    /// From when on a look may answer.
+    free_at: Mono,
+}
+
+impl Bell {
+    pub(super) fn ring(&mut self, queue: usize) {
+        self.rung.insert(queue);
+    }
+
+    /// When the rings are to be answered. `None` if there are none.
+    pub(super) fn next(&self) -> Option<Mono> {
+        (!self.rung.is_empty()).then_some(self.free_at)
+    }
+
+    /// A look is sent. Returns the queues that rang.
+    pub(super) fn answer(&mut self, now: Mono) -> BTreeSet<usize> {
+        if !self.rung.is_empty() {
+            self.free_at = now + SPAN;
+        }
+        std::mem::take(&mut self.rung)
+    }
+}

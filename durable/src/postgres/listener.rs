@@ -1,0 +1,132 @@
+//! The doorbell: a connection of its own that listens to the announcements of near timers.
+//!
+//! It has a thread, and a runtime on it. The connection is opened again when it was lost, after pauses
+//! that grow. It asks for nothing, so an end of the server without a word would go unnoticed: a call
+//! without an effect, each [`CHECK`], finds out.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::time::{sleep, timeout};
+
+use crate::postgres::failure::{message, not_connected};
+use crate::postgres::link::{self, GRACE, Settings};
+use crate::store::{Hear, Heard, Listening, StoreError};
+use crate::sync::{Arc, thread};
+
+/// The channel that the functions of the schema notify.
+const CHANNEL: &str = "tourbillon";
+
+/// How long the connection may be silent before it is checked.
+const CHECK: Duration = Duration::from_secs(15);
+
+/// The pause after the first failure. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Listens until the result is dropped.
+pub(super) fn start(settings: &Arc<Settings>, hear: Hear) -> Option<Listening> {
+    let (stop, stopped) = oneshot::channel();
+    let settings = Arc::clone(settings);
+    let hear = Arc::new(hear);
+    let hears = Arc::clone(&hear);
+    match thread::spawn("listen", move || run(&settings, &hears, stopped)) {
+        Ok(_) => Some(Listening::new(move || drop(stop))),
+        Err(error) => {
+            let why = format!("a thread could not be started: {error}");
+            hear(Heard::Lost(&StoreError::Unavailable(why)));
+            None
+        }
+    }
+}
+
+/// The work of the thread. It ends when `stopped` is disconnected.
+fn run(settings: &Settings, hear: &Arc<Hear>, stopped: oneshot::Receiver<Infallible>) {
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let why = format!("no runtime for a connection: {error}");
+            return hear(Heard::Lost(&StoreError::Unavailable(why)));
+        }
+    };
+    let mut stopped = stopped.into_future();
+    runtime.block_on(async {
+        let mut listening = pin!(listen(settings, hear));
+        std::future::poll_fn(|context| match Pin::new(&mut stopped).poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => listening.as_mut().poll(context).map(|never| match never {}),
+        })
+        .await;
+    });
+    // The search for the address of a host may still go on. Nobody waits for it.
+    runtime.shutdown_background();
+}
+
+async fn listen(settings: &Settings, hear: &Arc<Hear>) -> Infallible {
+    let random = RandomState::new();
+    let mut failures = 0_u32;
+    loop {
+        let error = hold(settings, hear, || failures = 0).await;
+        hear(Heard::Lost(&error));
+        sleep(pause(failures, random.hash_one(failures))).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// The pause after this number of failures in a row: between a half and the whole of it by `random`,
+/// so that many processes do not come back to a server at one moment.
+fn pause(failures: u32, random: u64) -> Duration {
+    let longest = FIRST_PAUSE
+        .saturating_mul(1 << failures.min(16))
+        .min(LONGEST_PAUSE);
+    let half = longest / 2;
+    half + half.mul_f64((random % 1_000) as f64 / 1_000.0)
+}
+
+/// Listens by one connection until it ends, and returns why. Calls `is_open` when it listens.
+async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> StoreError {
+    let limit = settings.statement_limit + GRACE;
+    let hears = Arc::clone(hear);
+    let notified = move |channel: &str, payload: &str| {
+        if channel == CHANNEL {
+            hears(Heard::Ring(payload));
+        }
+    };
+    let connect = async {
+        let (client, task) = link::connect(settings, notified).await?;
+        let begin = format!(
+            "set statement_timeout = {}; listen {CHANNEL}",
+            settings.statement_limit.as_millis()
+        );
+        client.batch_execute(&begin).await?;
+        Ok((client, task))
+    };
+    let (client, mut task) = match timeout(limit, connect).await {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(error)) => return not_connected(&error),
+        Err(_) => return StoreError::Unavailable(format!("no connection within {limit:?}")),
+    };
+    is_open();
+    // Notifications are those of transactions that commit after the server has begun to listen. So
+    // what was scheduled before may have been missed.
+    hear(Heard::Open);
+    loop {
+        match timeout(CHECK, &mut task).await {
+            Ok(Ok(Err(error))) => return StoreError::Unavailable(message(&error)),
+            Ok(_) => return StoreError::Unavailable("the connection has ended".to_owned()),
+            Err(_) => match timeout(limit, client.batch_execute("")).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return StoreError::Unavailable(message(&error)),
+                Err(_) => {
+                    return StoreError::Unavailable(format!("no answer within {limit:?}"));
+                }
+            },
+        }
+    }
+}

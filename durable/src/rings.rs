@@ -1,0 +1,80 @@
+//! The way of a ring from the store's doorbell to the node.
+
+use std::collections::HashMap;
+
+use crate::event_sink::EventSink;
+use crate::events::Event;
+use crate::stats::Counters;
+use crate::store::Heard;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Tells the node which queue rang. `None` is any queue.
+type Tell = Box<dyn Fn(Option<Arc<str>>) + Send + Sync>;
+
+/// Passes rings on to the node, at most one of each queue at a time: while one waits for the node,
+/// others of the same queue say nothing new.
+pub(crate) struct Rings {
+    /// The queues of the node, and whether a ring of each waits for the node.
+    waiting: HashMap<Arc<str>, AtomicBool>,
+    is_down: AtomicBool,
+    counters: Arc<Counters>,
+    events: EventSink,
+    tell: Tell,
+}
+
+impl Rings {
+    pub(crate) fn new(
+        queues: impl Iterator<Item = Arc<str>>,
+        counters: Arc<Counters>,
+        events: EventSink,
+        tell: Tell,
+    ) -> Arc<Self> {
+        Arc::new(Rings {
+            waiting: queues
+                .map(|queue| (queue, AtomicBool::new(false)))
+                .collect(),
+            is_down: AtomicBool::new(false),
+            counters,
+            events,
+            tell,
+        })
+    }
+
+    pub(crate) fn hear(&self, heard: Heard<'_>) {
+        match heard {
+            Heard::Ring(queue) => {
+                let Some((queue, waits)) = self.waiting.get_key_value(queue) else {
+                    return;
+                };
+                self.counters.rings.increment();
+                // AcqRel: pairs with the swap in `taken`. Either that comes later and the node looks
+                // after this ring, or this one finds `false` and sends another ring.
+                if !waits.swap(true, Ordering::AcqRel) {
+                    (self.tell)(Some(Arc::clone(queue)));
+                }
+            }
+            Heard::Open => {
+                // Relaxed, here and below: nothing else is read by way of it.
+                if self.is_down.swap(false, Ordering::Relaxed) {
+                    self.events.send(|| Event::DoorbellUp);
+                }
+                (self.tell)(None);
+            }
+            Heard::Lost(error) => {
+                if !self.is_down.swap(true, Ordering::Relaxed) {
+                    let error = error.to_string();
+                    self.events.send(|| Event::DoorbellDown { error });
+                }
+            }
+        }
+    }
+
+    /// The node takes a ring, and sends its look after this.
+    pub(crate) fn taken(&self, queue: &str) {
+        if let Some(waits) = self.waiting.get(queue) {
+            // AcqRel: pairs with the swap in `hear`.
+            waits.swap(false, Ordering::AcqRel);
+        }
+    }
+}
