@@ -46,8 +46,8 @@
 //! with [`Due::complete_in`], or make it idempotent by [`Due::token`]. No timer starts before its due
 //! time, by the store's clock.
 //!
-//! There is no doorbell between processes: a timer that another process has scheduled less than one
-//! [look](Builder::look) before its due time may start up to one look late.
+//! A timer that another process has scheduled less than one [look](Builder::look) before its due time
+//! may start up to one look late, unless the store has a doorbell: `PostgresBuilder::notify`.
 //!
 //! # Vocabulary
 //!
@@ -60,6 +60,7 @@
 //! | term | how long a node may be silent and keep its claims |
 //! | fenced | refused, because the claim is no longer this node's |
 //! | look | the read that finds timers that are due soon, once a second by default |
+//! | doorbell | a store's signal that a timer was scheduled for the next moments |
 //! | settle | to write the end of a run |
 //! | successor | a timer that was scheduled during a run of its key, and starts after it |
 //! | dead letter | a timer that was given up, and can be revived |

@@ -55,13 +55,14 @@ impl Rings {
                 }
             }
             Heard::Open => {
-                // Relaxed, here and below: nothing else is read by way of it.
+                // Relaxed: nothing else is read by way of it.
                 if self.is_down.swap(false, Ordering::Relaxed) {
                     self.events.send(|| Event::DoorbellUp);
                 }
                 (self.tell)(None);
             }
             Heard::Lost(error) => {
+                // Relaxed: nothing else is read by way of it.
                 if !self.is_down.swap(true, Ordering::Relaxed) {
                     let error = error.to_string();
                     self.events.send(|| Event::DoorbellDown { error });

@@ -15,11 +15,17 @@
 //! - **STORE-4** A node that is gone stays gone. Its row is deleted only when no timer has a claim of
 //!   it any more.
 
+mod doorbell;
+mod ends;
+
 use std::fmt;
 use std::time::Duration;
 
 use crate::sync::Arc;
 use crate::time::StoreTime;
+
+pub use self::doorbell::{Hear, Heard, Listening};
+pub use self::ends::{Outcome, Settle, Settled, Settlement};
 
 /// The shards of each queue. A node asks for those that are its own; see [`Look`].
 pub const SHARDS: u16 = 64;
@@ -61,57 +67,6 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     fn listen(&self, hear: Hear) -> Option<Listening> {
         drop(hear);
         None
-    }
-}
-
-/// Gets what a [doorbell](Store::listen) lets its listener hear. It must not block.
-pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
-
-/// What the listener of a [doorbell](Store::listen) hears.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Heard<'a> {
-    /// Rings are heard from now on. Those before may have been lost, so the node looks at all queues.
-    Open,
-    /// A timer of this queue may be due soon.
-    Ring(&'a str),
-    /// No ring is heard, for this reason, until [`Heard::Open`] follows.
-    Lost(&'a StoreError),
-}
-
-/// Somebody listens to a [doorbell](Store::listen) until this is dropped.
-#[must_use = "nobody listens any more when this is dropped"]
-pub struct Listening(Option<Box<dyn FnOnce() + Send>>);
-
-impl Listening {
-    /// Calls `stop` when this is dropped. It must not block.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon_durable::store::Listening;
-    ///
-    /// let (sender, receiver) = std::sync::mpsc::channel();
-    /// let listening = Listening::new(move || drop(sender));
-    /// drop(listening);
-    /// assert!(receiver.recv().is_err());
-    /// ```
-    pub fn new(stop: impl FnOnce() + Send + 'static) -> Self {
-        Listening(Some(Box::new(stop)))
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        if let Some(stop) = self.0.take() {
-            stop();
-        }
-    }
-}
-
-impl fmt::Debug for Listening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").finish_non_exhaustive()
     }
 }
 
@@ -695,56 +650,4 @@ pub struct ClaimedRun {
     pub crashes: u32,
     /// The payload, as JSON.
     pub payload: Box<str>,
-}
-
-// === ends ===
-
-/// What became of runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settle {
-    /// The node.
-    pub epoch: Epoch,
-    /// The runs, no two of which concern the same queue and key.
-    pub settlements: Vec<Settlement>,
-}
-
-/// What became of a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settlement {
-    /// The run.
-    pub run: Run,
-    /// Its end.
-    pub outcome: Outcome,
-}
-
-/// The end of a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It succeeded: the timer is deleted.
-    Done,
-    /// It succeeded, and wants to run again after this span, as a new generation.
-    Again(Duration),
-    /// It failed, and is to be tried again after this span.
-    Retry(Duration),
-    /// It failed, and becomes a dead letter with this error.
-    Dead(String),
-    /// It has not started. Others may have it after this span.
-    GiveBack(Duration),
-}
-
-/// The answer to a [`Settlement`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Settled {
-    /// The timer is deleted, or its successor waits in its place.
-    Ended,
-    /// The timer waits for another run.
-    Waits,
-    /// The timer is a dead letter.
-    Buried,
-    /// The run is no longer the node's: nothing was changed.
-    Fenced,
-    /// Somebody else holds the row's lock: nothing was changed, ask again.
-    Locked,
 }

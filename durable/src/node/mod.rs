@@ -57,14 +57,10 @@
 //! - **NODE-7** A sight is of one moment: a claim that is missing from its rows since a live node holds
 //!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it
 //!   had claimed may be older than they are.
-//!
 //! - **NODE-15** A ring of the store's doorbell makes the node look at once at its own shards of the
 //!   queue that rang. Between two such looks lie at least 20 ms, so a storm of rings costs 50 looks a
-//!   second at most. A lost ring costs nothing but time: the looks of each interval go on.
-//!
-//! - **NODE-15** A ring of the store's doorbell makes the node look at once at its own shards of the
-//!   queue that rang. Between two such looks lie at least 20 ms, so a storm of rings costs 50 looks a
-//!   second at most. A lost ring costs nothing but time: the looks of each interval go on.
+//!   second at most. A shard with an overdue backlog is left out. A lost ring costs nothing but time: the
+//!   looks of each interval go on.
 //!
 //! # Claims and runs
 //!

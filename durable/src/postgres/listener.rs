@@ -1,8 +1,8 @@
 //! The doorbell: a connection of its own that listens to the announcements of near timers.
 //!
 //! It has a thread, and a runtime on it. The connection is opened again when it was lost, after pauses
-//! that grow. It asks for nothing, so an end of the server without a word would go unnoticed: a call
-//! without an effect, each [`CHECK`], finds out.
+//! that grow. It asks for nothing, so an end of the server without a word would go unnoticed. After
+//! each [`CHECK`] limits of a statement, a call without an effect finds out.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -21,8 +21,8 @@ use crate::sync::{Arc, thread};
 /// The channel that the functions of the schema notify.
 const CHANNEL: &str = "tourbillon";
 
-/// How long the connection may be silent before it is checked.
-const CHECK: Duration = Duration::from_secs(15);
+/// How long the connection may be silent before it is checked, in limits of a statement.
+const CHECK: u32 = 3;
 
 /// The pause after the first failure. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -117,7 +117,7 @@ async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> 
     // what was scheduled before may have been missed.
     hear(Heard::Open);
     loop {
-        match timeout(CHECK, &mut task).await {
+        match timeout(settings.statement_limit * CHECK, &mut task).await {
             Ok(Ok(Err(error))) => return StoreError::Unavailable(message(&error)),
             Ok(_) => return StoreError::Unavailable("the connection has ended".to_owned()),
             Err(_) => match timeout(limit, client.batch_execute("")).await {
@@ -127,6 +127,79 @@ async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> 
                     return StoreError::Unavailable(format!("no answer within {limit:?}"));
                 }
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+    use std::thread::park_timeout;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn settings(port: u16, statement_limit: Duration) -> Arc<Settings> {
+        let url = format!("postgres://x@127.0.0.1:{port}/x");
+        Arc::new(Settings {
+            config: url.parse().expect("a URL"),
+            statement_limit,
+            lock_limit: statement_limit,
+            scan_limit: statement_limit,
+            notify: false,
+            listen: true,
+        })
+    }
+
+    #[test]
+    fn pauses_grow_to_ten_seconds() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(0, 0), ms(50));
+        assert!(pause(0, 999) < ms(100));
+        assert_eq!(pause(3, 0), ms(400));
+        for failures in [7, 16, 17, u32::MAX] {
+            assert_eq!(pause(failures, 1_000), LONGEST_PAUSE / 2);
+            assert!(pause(failures, 999) < LONGEST_PAUSE);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_tried_again() {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = free.local_addr().expect("an address").port();
+        drop(free);
+        let (sender, heard) = mpsc::channel();
+        let hear = move |heard: Heard<'_>| {
+            if let Heard::Lost(error) = heard {
+                let _ = sender.send(error.clone());
+            }
+        };
+        let listening = start(&settings(port, Duration::from_secs(5)), Box::new(hear));
+        for _ in 0..3 {
+            let error = heard.recv_timeout(PATIENCE).expect("it is reported");
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+        }
+        drop(listening);
+    }
+
+    #[test]
+    fn an_end_waits_for_no_server() {
+        // It accepts connections and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = silent.local_addr().expect("an address").port();
+        let alive = Arc::new(());
+        let witness = Arc::downgrade(&alive);
+        let hear = move |heard: Heard<'_>| panic!("{heard:?} {alive:?}");
+        let listening = start(&settings(port, 60 * PATIENCE), Box::new(hear));
+        let _client = silent.accept().expect("it connects");
+        assert!(witness.upgrade().is_some());
+        drop(listening);
+        let start = std::time::Instant::now();
+        while witness.upgrade().is_some() {
+            assert!(start.elapsed() < PATIENCE, "the thread goes on");
+            park_timeout(Duration::from_millis(1));
         }
     }
 }

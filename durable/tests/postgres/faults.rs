@@ -1,7 +1,6 @@
 //! Servers that end, restart, hang or refuse.
 
 use std::net::TcpListener;
-use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use tourbillon_durable::Postgres;
 use tourbillon_durable::store::{Action, Answer, Call, Connection, Epoch, Store, StoreError, When};
 
 use crate::cluster::{self, Cluster};
+use crate::stopped::Stopped;
 
 fn schedule(connection: &mut dyn Connection, key: &str) -> Result<Answer, StoreError> {
     let call = Call {
@@ -155,30 +155,6 @@ fn an_answer_that_never_comes_is_an_unknown_outcome() {
     let answer = schedule(&mut *connection, "c").expect("another process answers");
     assert!(matches!(answer, Answer::Scheduled { .. }), "{answer:?}");
     drop(stopped);
-}
-
-/// A process that stands still until this is dropped.
-struct Stopped<'a>(&'a str);
-
-impl<'a> Stopped<'a> {
-    fn new(process: &'a str) -> Self {
-        signal("-STOP", process);
-        Stopped(process)
-    }
-}
-
-impl Drop for Stopped<'_> {
-    fn drop(&mut self) {
-        signal("-CONT", self.0);
-    }
-}
-
-fn signal(signal: &str, process: &str) {
-    let sent = Command::new("kill").args([signal, process]).status();
-    assert!(
-        sent.is_ok_and(|status| status.success()),
-        "kill {signal} {process}"
-    );
 }
 
 #[test]

@@ -4,11 +4,13 @@
 mod cluster;
 
 mod awaited;
+mod doorbell;
 mod drivers;
 mod faults;
 mod functions;
 mod orders;
 mod plans;
 mod same;
+mod stopped;
 mod stress;
 mod transactions;

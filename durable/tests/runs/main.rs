@@ -1,6 +1,7 @@
 //! Nodes and their handlers: what runs, when, how it ends, and how nodes share and leave.
 
 mod completing;
+mod doorbell;
 mod endings;
 mod events;
 mod futures;

@@ -1,0 +1,56 @@
+//! What the listener of a doorbell hears, and how it ends.
+
+use std::fmt;
+
+use crate::store::StoreError;
+
+/// Gets what a [doorbell](crate::store::Store::listen) lets its listener hear. It must not block.
+pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
+
+/// What the listener of a [doorbell](crate::store::Store::listen) hears.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Heard<'a> {
+    /// Rings are heard from now on. Those before may have been lost, so the node looks at all queues.
+    Open,
+    /// A timer of this queue may be due soon.
+    Ring(&'a str),
+    /// No ring is heard, for this reason, until [`Heard::Open`] follows.
+    Lost(&'a StoreError),
+}
+
+/// Somebody listens to a [doorbell](crate::store::Store::listen) until this is dropped.
+#[must_use = "nobody listens any more when this is dropped"]
+pub struct Listening(Option<Box<dyn FnOnce() + Send>>);
+
+impl Listening {
+    /// Calls `stop` when this is dropped. It must not block.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_durable::store::Listening;
+    ///
+    /// let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    /// let listening = Listening::new(move || drop(sender));
+    /// drop(listening);
+    /// assert!(receiver.recv().is_err());
+    /// ```
+    pub fn new(stop: impl FnOnce() + Send + 'static) -> Self {
+        Listening(Some(Box::new(stop)))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(stop) = self.0.take() {
+            stop();
+        }
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").finish_non_exhaustive()
+    }
+}

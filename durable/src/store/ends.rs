@@ -1,0 +1,55 @@
+//! Ends of runs, and what became of them.
+
+use std::time::Duration;
+
+use crate::store::{Epoch, Run};
+
+/// What became of runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settle {
+    /// The node.
+    pub epoch: Epoch,
+    /// The runs, no two of which concern the same queue and key.
+    pub settlements: Vec<Settlement>,
+}
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settlement {
+    /// The run.
+    pub run: Run,
+    /// Its end.
+    pub outcome: Outcome,
+}
+
+/// The end of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It succeeded: the timer is deleted.
+    Done,
+    /// It succeeded, and wants to run again after this span, as a new generation.
+    Again(Duration),
+    /// It failed, and is to be tried again after this span.
+    Retry(Duration),
+    /// It failed, and becomes a dead letter with this error.
+    Dead(String),
+    /// It has not started. Others may have it after this span.
+    GiveBack(Duration),
+}
+
+/// The answer to a [`Settlement`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The timer is deleted, or its successor waits in its place.
+    Ended,
+    /// The timer waits for another run.
+    Waits,
+    /// The timer is a dead letter.
+    Buried,
+    /// The run is no longer the node's: nothing was changed.
+    Fenced,
+    /// Somebody else holds the row's lock: nothing was changed, ask again.
+    Locked,
+}

@@ -1,0 +1,242 @@
+//! A store with a doorbell: a node looks at once at the queue that rang.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::gate::Gate;
+use kit::{quiet, wait};
+use tourbillon_durable::store::{
+    Action, Call, Connection, Hear, Heard, Listening, Store, StoreError, When,
+};
+use tourbillon_durable::{Builder, Due, Durable, Event, Fault, Memory, MemoryCall};
+
+use super::setup::{HOUR, ms};
+
+/// A store in memory whose doorbell the test rings.
+#[derive(Clone, Default, Debug)]
+struct Belled {
+    memory: Memory,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Bell {
+    hear: Mutex<Option<Hear>>,
+    is_over: AtomicBool,
+    looks: AtomicUsize,
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bell").finish_non_exhaustive()
+    }
+}
+
+impl Belled {
+    fn new() -> Self {
+        let store = Belled::default();
+        let bell = Arc::clone(&store.bell);
+        store.memory.inject(move |call| {
+            if matches!(call, MemoryCall::Look(_)) {
+                bell.looks.fetch_add(1, Ordering::SeqCst);
+            }
+            Fault::None
+        });
+        store
+    }
+
+    /// A node that would find nothing within a minute without the doorbell.
+    fn node(&self) -> Builder {
+        Durable::builder(self.clone()).look(ms(60_000)).term(HOUR)
+    }
+
+    /// Waits until the node has looked, and waits for the next minute.
+    fn settle_down(&self) {
+        let mut last = (0, Instant::now());
+        wait::until("the node looks and rests", || {
+            let looks = self.looks();
+            if looks != last.0 {
+                last = (looks, Instant::now());
+            }
+            looks > 0 && last.1.elapsed() > ms(100)
+        });
+    }
+
+    fn looks(&self) -> usize {
+        self.bell.looks.load(Ordering::SeqCst)
+    }
+
+    fn says(&self, heard: Heard<'_>) {
+        let hear = self.bell.hear.lock().unwrap();
+        hear.as_ref().expect("a node listens")(heard);
+    }
+
+    fn is_over(&self) -> bool {
+        self.bell.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Another process schedules a timer.
+    fn schedule(&self, key: &str) {
+        let call = Call {
+            queue: "q".into(),
+            key: key.into(),
+            action: Action::Schedule {
+                when: When::In(ms(20)),
+                payload: "null".into(),
+            },
+        };
+        let answers = self.memory.connect().unwrap().write(&[call]).unwrap();
+        assert!(answers[0].is_ok(), "{answers:?}");
+    }
+}
+
+impl Store for Belled {
+    fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+        self.memory.connect()
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        *self.bell.hear.lock().unwrap() = Some(hear);
+        let bell = Arc::clone(&self.bell);
+        Some(Listening::new(move || {
+            bell.is_over.store(true, Ordering::SeqCst);
+        }))
+    }
+}
+
+/// Less than the time until the next look.
+const SOON: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_timer_of_another_process_runs_at_once_when_its_queue_rings() {
+    let store = Belled::new();
+    let (sender, runs) = mpsc::channel();
+    let timers = store
+        .node()
+        .handle("q", move |due: &Due<()>| {
+            sender.send(due.key().to_owned()).unwrap();
+        })
+        .start()
+        .unwrap();
+    store.settle_down();
+    store.schedule("rung");
+    store.says(Heard::Ring("another"));
+    assert_eq!(timers.stats().rings, 0, "it is not handled here");
+    store.says(Heard::Ring("q"));
+    assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("rung"));
+    assert_eq!(timers.stats().rings, 1);
+    // What was scheduled while nobody listened is found too.
+    store.schedule("missed");
+    store.says(Heard::Open);
+    assert_eq!(runs.recv_timeout(SOON).as_deref(), Ok("missed"));
+}
+
+#[test]
+fn a_storm_of_rings_costs_fifty_looks_a_second() {
+    let store = Belled::new();
+    let timers = store.node().handle("q", |_: &Due<()>| ()).start().unwrap();
+    store.settle_down();
+    let (start, before) = (Instant::now(), store.looks());
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50_000 {
+                    store.says(Heard::Ring("q"));
+                }
+            });
+        }
+    });
+    wait::until("the last ring is answered", || store.looks() > before);
+    store.settle_down();
+    let most = start.elapsed().as_millis() / 20 + 2;
+    let looks = store.looks() - before;
+    assert!(looks as u128 <= most, "{looks} looks, not {most}");
+    assert_eq!(timers.stats().rings, 200_000);
+}
+
+#[test]
+fn nobody_listens_after_the_begin_of_a_stop_and_after_a_crash() {
+    let store = Belled::new();
+    let gate = Gate::default();
+    let pass = gate.clone();
+    let timers = store
+        .node()
+        .handle("q", move |_: &Due<()>| pass.pass())
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    gate.crowd(1);
+    assert!(!store.is_over());
+    let stop = timers.stop_async(HOUR);
+    wait::until("nobody listens", || store.is_over());
+    // The stop waits for the run.
+    assert_eq!(gate.waiting(), 1);
+    store.says(Heard::Ring("q"));
+    gate.open();
+    assert_eq!(stop.wait().unwrap().unfinished, 0);
+
+    let store = Belled::new();
+    let timers = store.node().handle("q", |_: &Due<()>| ()).start().unwrap();
+    store.settle_down();
+    timers.crash();
+    wait::until("nobody listens", || store.is_over());
+}
+
+#[test]
+fn a_program_without_handlers_does_not_listen() {
+    let store = Belled::new();
+    let timers = Durable::builder(store.clone()).start().unwrap();
+    timers.schedule("q", "k", HOUR, &()).unwrap();
+    assert!(store.bell.hear.lock().unwrap().is_none());
+}
+
+#[test]
+fn an_end_of_the_doorbell_is_reported_once_and_so_is_its_return() {
+    let store = Belled::new();
+    let (sender, events) = mpsc::channel();
+    let timers = store
+        .node()
+        .on_event(move |event| sender.send(event.clone()).unwrap())
+        .handle("q", |_: &Due<()>| ())
+        .start()
+        .unwrap();
+    store.says(Heard::Open);
+    let why = StoreError::Unavailable("cut".into());
+    store.says(Heard::Lost(&why));
+    store.says(Heard::Lost(&why));
+    store.says(Heard::Open);
+    store.says(Heard::Open);
+    let first = wait::next(&events);
+    assert!(
+        matches!(&first, Event::DoorbellDown { error, .. } if error.contains("cut")),
+        "{first:?}"
+    );
+    assert_eq!(wait::next(&events), Event::DoorbellUp);
+    timers.stop(Duration::ZERO);
+    drop((timers, store));
+    assert_eq!(wait::all(&events), []);
+}
+
+#[test]
+fn a_doorbell_that_panics_is_none() {
+    #[derive(Debug)]
+    struct Broken(Memory);
+    impl Store for Broken {
+        fn connect(&self) -> Result<Box<dyn Connection>, StoreError> {
+            self.0.connect()
+        }
+        fn listen(&self, _: Hear) -> Option<Listening> {
+            panic!("{}: no doorbell", quiet::WANTED);
+        }
+    }
+    quiet::hush();
+    let (sender, runs) = mpsc::channel();
+    let timers = Durable::builder(Broken(Memory::new()))
+        .handle("q", move |_: &Due<()>| sender.send(()).unwrap())
+        .start()
+        .unwrap();
+    timers.schedule("q", "k", Duration::ZERO, &()).unwrap();
+    wait::next(&runs);
+}
