@@ -107,6 +107,10 @@ pub(super) fn ends_connection(code: &SqlState) -> bool {
 
 /// What an error of a connection attempt says.
 pub(super) fn not_connected(error: &Error) -> StoreError {
+    #[cfg(feature = "postgres-tls")]
+    if let Some(why) = crate::postgres::tls::refusal(error) {
+        return StoreError::Refused(why);
+    }
     let why = message(error);
     match error.code().map(|code| &code.code()[..2]) {
         // Wrong user or password, no such database, no right to connect.

@@ -7,24 +7,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Row, Statement};
+use tokio_postgres::{Client, Error, Row, Statement};
 
-use crate::postgres::failure::{
-    Effect, Failure, ends_connection, lost, message, not_connected, refusal,
-};
+use crate::postgres::failure::{Effect, Failure, ends_connection, lost, message, refusal};
+use crate::postgres::hosts::Hosts;
 use crate::postgres::schema;
 use crate::store::StoreError;
 use crate::sync::Arc;
 
 /// What all connections of a store have in common.
 pub(super) struct Settings {
-    pub(super) config: Config,
+    pub(super) hosts: Hosts,
     /// The server ends a statement that takes longer.
     pub(super) statement_limit: Duration,
     /// The server ends a statement that waits longer for a lock.
@@ -41,8 +38,8 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the configuration's password.
         f.debug_struct("Settings")
-            .field("hosts", &self.config.get_hosts())
-            .field("database", &self.config.get_dbname())
+            .field("hosts", &self.hosts.names())
+            .field("database", &self.hosts.database())
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)
@@ -193,22 +190,9 @@ impl Link {
 
     fn reopen(&mut self) -> Result<(), StoreError> {
         self.open = None;
-        let settings = Arc::clone(&self.settings);
-        let connect = async {
-            let (client, _task) = connect(&settings, |_, _| ()).await?;
-            client.batch_execute(&session(&settings)).await?;
-            Ok::<_, Error>(client)
-        };
-        let limit = settings.statement_limit + GRACE;
-        let limited = async { tokio::time::timeout(limit, connect).await };
-        let client = match self.runtime.block_on(limited) {
-            Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(not_connected(&error)),
-            Err(_) => {
-                let why = format!("no connection within {limit:?}");
-                return Err(StoreError::Unavailable(why));
-            }
-        };
+        let session = session(&self.settings);
+        let connect = self.settings.hosts.connect(&session, |_, _| ());
+        let (client, _task) = self.runtime.block_on(connect)?;
         let limited = async { tokio::time::timeout(schema::LIMIT, schema::check(&client)).await };
         match self.runtime.block_on(limited) {
             Ok(checked) => checked?,
@@ -261,24 +245,6 @@ impl fmt::Debug for Link {
             .field("open", &self.open.is_some())
             .finish_non_exhaustive()
     }
-}
-
-/// Opens a connection. Its task calls `notified` with the channel and the payload of each notification.
-/// It ends with the client, with the runtime, or with the connection.
-pub(super) async fn connect(
-    settings: &Settings,
-    notified: impl Fn(&str, &str) + Send + 'static,
-) -> Result<(Client, JoinHandle<Result<(), Error>>), Error> {
-    let (client, mut connection) = settings.config.connect(NoTls).await?;
-    let task = tokio::spawn(async move {
-        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(notification) = message? {
-                notified(notification.channel(), notification.payload());
-            }
-        }
-        Ok(())
-    });
-    Ok((client, task))
 }
 
 /// The settings of a session. Every statement of the crate goes by an index, so the planner is kept

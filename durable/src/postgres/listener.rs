@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-use crate::postgres::failure::{message, not_connected};
-use crate::postgres::link::{self, GRACE, Settings};
+use crate::postgres::failure::message;
+use crate::postgres::link::{GRACE, Settings};
 use crate::store::{Hear, Heard, Listening, StoreError};
 use crate::sync::{Arc, thread};
 
@@ -98,19 +98,13 @@ async fn hold(settings: &Settings, hear: &Arc<Hear>, is_open: impl FnOnce()) -> 
             hears(Heard::Ring(payload));
         }
     };
-    let connect = async {
-        let (client, task) = link::connect(settings, notified).await?;
-        let begin = format!(
-            "set statement_timeout = {}; listen {CHANNEL}",
-            settings.statement_limit.as_millis()
-        );
-        client.batch_execute(&begin).await?;
-        Ok((client, task))
-    };
-    let (client, mut task) = match timeout(limit, connect).await {
-        Ok(Ok(connected)) => connected,
-        Ok(Err(error)) => return not_connected(&error),
-        Err(_) => return StoreError::Unavailable(format!("no connection within {limit:?}")),
+    let begin = format!(
+        "set statement_timeout = {}; listen {CHANNEL}",
+        settings.statement_limit.as_millis()
+    );
+    let (client, mut task) = match settings.hosts.connect(&begin, notified).await {
+        Ok(connected) => connected,
+        Err(error) => return error,
     };
     is_open();
     // Notifications are those of transactions that commit after the server has begun to listen. So
@@ -138,13 +132,16 @@ mod tests {
     use std::thread::park_timeout;
 
     use super::*;
+    use crate::postgres::hosts::Hosts;
+    use crate::postgres::security::Security;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn settings(port: u16, statement_limit: Duration) -> Arc<Settings> {
-        let url = format!("postgres://x@127.0.0.1:{port}/x");
+        let url = format!("postgres://x@127.0.0.1:{port}/x?connect_timeout=3600");
+        let config = url.parse().expect("a URL");
         Arc::new(Settings {
-            config: url.parse().expect("a URL"),
+            hosts: Hosts::new(&config, Security::none()).expect("a host"),
             statement_limit,
             lock_limit: statement_limit,
             scan_limit: statement_limit,

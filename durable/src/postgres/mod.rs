@@ -5,24 +5,32 @@ mod awaited;
 mod blocking;
 mod calls;
 mod failure;
+mod hosts;
 mod link;
 mod listener;
 mod published;
 mod rows;
 mod schema;
+mod security;
 mod statements;
+#[cfg(feature = "postgres-tls")]
+mod tls;
 mod transaction;
 mod wire;
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+#[cfg(feature = "postgres-tls")]
+use tokio_postgres::config::Host;
 
 use crate::postgres::calls::PostgresConnection;
+use crate::postgres::hosts::Hosts;
 use crate::postgres::link::{Link, Settings};
+use crate::postgres::security::{Encryption, Security};
+#[cfg(feature = "postgres-tls")]
+use crate::postgres::tls::Certificates;
 use crate::store::{Connection, Hear, Listening, Store, StoreError};
 use crate::sync::{Arc, thread};
 
@@ -87,8 +95,29 @@ impl Postgres {
     /// Opens the store at a URL, or a string of `key=value` pairs, as `psql` takes them. The tables
     /// are made if there are none.
     ///
-    /// With several hosts and `target_session_attrs=read-write` each connection finds the primary.
-    /// The connection is not encrypted; `sslmode=require` is refused.
+    /// # Several hosts
+    ///
+    /// Each connection tries the hosts in the order of the URL, and with `target_session_attrs=read-write`
+    /// it finds the primary. `connect_timeout` is the limit for each address of each host, from the first
+    /// packet until the server is ready, in seconds; 5 by default. So a host that accepts connections and
+    /// never answers does not hide the next one.
+    ///
+    /// # TLS
+    ///
+    /// With the feature `postgres-tls`, `sslmode` says what is checked:
+    ///
+    /// | `sslmode` | the connection |
+    /// |---|---|
+    /// | none, `disable`, `prefer` | is not encrypted |
+    /// | `verify-full`, `require` | is encrypted, with a server whose certificate is valid, was issued by a trusted authority, and has the host of the URL as a name |
+    /// | `verify-ca` | the same, but the certificate may have any name |
+    ///
+    /// There is no encryption without a check. So `require` is stricter than in `libpq`, and `prefer` does
+    /// not pretend to protect. The trusted authorities are those of the system, or those of
+    /// `PostgresBuilder::tls_root_certificate_pem`. With `hostaddr` the connection goes to that address, and
+    /// the certificate is for `host`. A connection to a Unix socket is never encrypted, as in `libpq`.
+    /// Whether a certificate was revoked is not checked. Without the feature a URL that asks for TLS is
+    /// refused.
     ///
     /// # Errors
     ///
@@ -121,22 +150,9 @@ impl Postgres {
     /// # Ok::<(), tourbillon_durable::store::StoreError>(())
     /// ```
     pub fn builder(url: &str) -> Result<PostgresBuilder, StoreError> {
-        let mut config = Config::from_str(url).map_err(|error| {
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            StoreError::Refused(match source {
-                Some(source) => format!("the URL of the database can't be read: {error}: {source}"),
-                None => format!("the URL of the database can't be read: {error}"),
-            })
-        })?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(StoreError::Refused(
-                "the URL asks for TLS, which this build does not have".to_owned(),
-            ));
-        }
+        let (mut config, encryption) = security::read(url)?;
+        security::check(encryption, cfg!(feature = "postgres-tls"))?;
         // Finds a server that is gone within seconds, also where no answer is awaited.
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
@@ -147,6 +163,9 @@ impl Postgres {
         }
         Ok(PostgresBuilder {
             config,
+            encryption,
+            #[cfg(feature = "postgres-tls")]
+            certificates: Certificates::default(),
             statement_limit: Duration::from_secs(5),
             lock_limit: Duration::from_secs(1),
             scan_limit: Duration::from_secs(60),
@@ -184,6 +203,9 @@ impl Store for Postgres {
 /// Options of a [`Postgres`].
 pub struct PostgresBuilder {
     config: Config,
+    encryption: Encryption,
+    #[cfg(feature = "postgres-tls")]
+    certificates: Certificates,
     statement_limit: Duration,
     lock_limit: Duration,
     scan_limit: Duration,
@@ -256,6 +278,45 @@ impl PostgresBuilder {
         self
     }
 
+    /// Adds one or more certificates of trusted authorities in PEM, for a URL that asks for TLS. Without
+    /// this call the store trusts the authorities that the system trusts. With one or more calls it trusts
+    /// the authorities of these calls and no others. Feature `postgres-tls`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tourbillon_durable::Postgres;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Postgres::builder("postgres://app@db.example.com/shop?sslmode=verify-full")?
+    ///     .tls_root_certificate_pem(std::fs::read("/etc/postgresql/ca.crt")?)
+    ///     .connect()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    #[must_use]
+    pub fn tls_root_certificate_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.trust(pem.into());
+        self
+    }
+
+    /// Sets the certificate of this client and its private key, both in PEM, for a server that asks for
+    /// certificates. `chain` also holds the intermediate certificates up to an authority that the server
+    /// trusts. Feature `postgres-tls`.
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    #[must_use]
+    pub fn tls_client_certificate_pem(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.show(chain.into(), key.into());
+        self
+    }
+
     /// Opens the store, as [`Postgres::connect`] does.
     ///
     /// # Errors
@@ -267,7 +328,7 @@ impl PostgresBuilder {
     /// It waits for the server. It does not panic inside a runtime, but blocks its thread.
     pub fn connect(self) -> Result<Postgres, StoreError> {
         let settings = Arc::new(Settings {
-            config: self.config,
+            hosts: Hosts::new(&self.config, self.security()?)?,
             statement_limit: self.statement_limit,
             lock_limit: self.lock_limit,
             scan_limit: self.scan_limit,
@@ -293,6 +354,37 @@ impl PostgresBuilder {
         }
         Ok(Postgres(settings))
     }
+
+    #[cfg(not(feature = "postgres-tls"))]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "with TLS it can fail"
+    )]
+    fn security(&self) -> Result<Security, StoreError> {
+        Ok(Security::none())
+    }
+
+    #[cfg(feature = "postgres-tls")]
+    fn security(&self) -> Result<Security, StoreError> {
+        if self.encryption == Encryption::None {
+            return match self.certificates.is_empty() {
+                true => Ok(Security::none()),
+                false => Err(StoreError::Refused(
+                    "there are certificates, and the URL does not ask for TLS: add \
+                     `sslmode=verify-full`"
+                        .to_owned(),
+                )),
+            };
+        }
+        for host in self.config.get_hosts() {
+            if let Host::Tcp(name) = host {
+                tls::check_name(name).map_err(StoreError::Refused)?;
+            }
+        }
+        let tls = self.certificates.tls(self.encryption);
+        tls.map(Security::tls).map_err(StoreError::Refused)
+    }
 }
 
 impl fmt::Debug for PostgresBuilder {
@@ -300,6 +392,7 @@ impl fmt::Debug for PostgresBuilder {
         // Without the configuration's password.
         f.debug_struct("PostgresBuilder")
             .field("hosts", &self.config.get_hosts())
+            .field("encryption", &self.encryption)
             .field("statement_limit", &self.statement_limit)
             .field("lock_limit", &self.lock_limit)
             .field("scan_limit", &self.scan_limit)

@@ -81,6 +81,10 @@ impl Database {
         format!("postgres://{role}@127.0.0.1:{}/{}", self.port, self.name)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -188,6 +192,11 @@ impl Cluster {
         self.port
     }
 
+    /// The folder of its socket, among others.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Ends it as a crash would: nothing is written that was not written before.
     pub(crate) fn crash(&mut self) {
         self.running = None;
@@ -212,10 +221,7 @@ impl Cluster {
 
     /// Makes the files of the cluster.
     fn create(&self) {
-        if is_root() {
-            let status = Command::new("chown").arg(OWNER).arg(&self.folder).status();
-            assert!(status.is_ok_and(|status| status.success()), "chown {OWNER}");
-        }
+        give(&self.folder);
         let mut initdb = unprivileged("initdb");
         initdb
             .args([
@@ -340,6 +346,17 @@ fn programs() -> &'static Path {
         found.expect("the build script has found them")
     });
     &FOUND
+}
+
+/// Gives a folder to the user that the server runs as.
+pub(crate) fn give(folder: &Path) {
+    if is_root() {
+        let status = Command::new("chown")
+            .args(["-R", OWNER])
+            .arg(folder)
+            .status();
+        assert!(status.is_ok_and(|status| status.success()), "chown {OWNER}");
+    }
 }
 
 /// A program of the server, as a user that it accepts.

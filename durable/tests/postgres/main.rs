@@ -8,9 +8,12 @@ mod doorbell;
 mod drivers;
 mod faults;
 mod functions;
+mod hosts;
 mod orders;
 mod plans;
 mod same;
 mod stopped;
 mod stress;
+#[cfg(feature = "postgres-tls")]
+mod tls;
 mod transactions;
