@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_is_no_mode_is_refused() {
         for url in ["host=h sslmode=verify", "postgres://h?sslmode=", "nonsense"] {
-            let refused = read(url).err().expect(url);
+            let refused = read(url).expect_err(url);
             assert!(refused.to_string().contains("can't be read"), "{refused}");
         }
     }

@@ -29,6 +29,11 @@ pub(crate) fn database() -> Database {
     SHARED.database()
 }
 
+/// The folder of the socket of the shared cluster.
+pub(crate) fn socket_folder() -> &'static Path {
+    &SHARED.folder
+}
+
 /// A database of the shared cluster whose tables are made, and empty. It goes to another test after
 /// this one: to make a database takes a fifth of a second.
 pub(crate) fn lent() -> Lent {
@@ -190,11 +195,6 @@ impl Cluster {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
-    }
-
-    /// The folder of its socket, among others.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Ends it as a crash would: nothing is written that was not written before.

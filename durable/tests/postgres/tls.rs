@@ -274,9 +274,12 @@ fn a_server_without_tls_and_one_that_never_answers_are_told() {
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn a_unix_socket_needs_no_certificate() {
-    let cluster = Cluster::start();
-    let database = cluster.database();
-    let (folder, port, name) = (cluster.folder().display(), database.port(), database.name());
+    let database = cluster::lent();
+    let (folder, port, name) = (
+        cluster::socket_folder().display(),
+        database.port(),
+        database.name(),
+    );
     let url = format!("host={folder} port={port} dbname={name} user=postgres sslmode=verify-full");
     let builder = Postgres::builder(&url).expect("a URL");
     let builder = builder.tls_root_certificate_pem(Authority::new().pem);
