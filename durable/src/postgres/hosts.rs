@@ -21,7 +21,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Hosts {
     /// What they have in common, and no host.
     common: Config,
-    each: Vec<Place>,
+    each: Vec<Server>,
     /// For one address, until the server is ready for statements.
     limit: Duration,
     security: Security,
@@ -29,14 +29,14 @@ pub(super) struct Hosts {
 
 /// One host of a URL.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct Server {
     host: Option<Host>,
     /// It is not looked up.
     address: Option<IpAddr>,
     port: u16,
 }
 
-impl Place {
+impl Server {
     /// For errors.
     fn name(&self) -> String {
         match (&self.host, self.address) {
@@ -52,7 +52,7 @@ impl Place {
 impl Hosts {
     /// Reads the hosts of a configuration.
     pub(super) fn new(config: &Config, security: Security) -> Result<Self, StoreError> {
-        let each = places(config).map_err(|why| {
+        let each = servers(config).map_err(|why| {
             StoreError::Refused(format!("the URL of the database can't be used: {why}"))
         })?;
         Ok(Hosts {
@@ -67,7 +67,7 @@ impl Hosts {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.each.iter().map(Place::name).collect()
+        self.each.iter().map(Server::name).collect()
     }
 
     pub(super) fn database(&self) -> Option<&str> {
@@ -83,20 +83,20 @@ impl Hosts {
         notified: impl Fn(&str, &str) + Clone + Send + 'static,
     ) -> Result<(Client, Driven), StoreError> {
         let mut failed = Vec::new();
-        for place in self.in_order() {
-            let found = match timeout(self.limit, self.addresses(place)).await {
+        for server in self.in_order() {
+            let found = match timeout(self.limit, self.addresses(server)).await {
                 Ok(found) => found,
                 Err(_) => Err(self.silence("no answer to the name")),
             };
             let addresses = match found {
                 Ok(addresses) => addresses,
                 Err(error) => {
-                    failed.push((place, error));
+                    failed.push((server, error));
                     continue;
                 }
             };
             for address in addresses {
-                let config = self.at(place, address);
+                let config = self.at(server, address);
                 let connect = async {
                     let connected = self.security.connect(&config, notified.clone()).await?;
                     connected.0.batch_execute(first).await?;
@@ -104,8 +104,8 @@ impl Hosts {
                 };
                 match timeout(self.limit, connect).await {
                     Ok(Ok(connected)) => return Ok(connected),
-                    Ok(Err(error)) => failed.push((place, not_connected(&error))),
-                    Err(_) => failed.push((place, self.silence("no connection"))),
+                    Ok(Err(error)) => failed.push((server, not_connected(&error))),
+                    Err(_) => failed.push((server, self.silence("no connection"))),
                 }
             }
         }
@@ -117,24 +117,24 @@ impl Hosts {
     }
 
     /// The hosts in the order in which they are tried.
-    fn in_order(&self) -> Vec<&Place> {
-        let mut places: Vec<&Place> = self.each.iter().collect();
+    fn in_order(&self) -> Vec<&Server> {
+        let mut servers: Vec<&Server> = self.each.iter().collect();
         if self.common.get_load_balance_hosts() == LoadBalanceHosts::Random {
             let random = RandomState::new();
-            let mut order: Vec<_> = (0..places.len()).collect();
+            let mut order: Vec<_> = (0..servers.len()).collect();
             order.sort_by_cached_key(|index| random.hash_one(index));
-            places = order.into_iter().map(|index| places[index]).collect();
+            servers = order.into_iter().map(|index| servers[index]).collect();
         }
-        places
+        servers
     }
 
     /// The addresses of a host. One that has none is a path, which needs none.
-    async fn addresses(&self, place: &Place) -> Result<Vec<Option<IpAddr>>, StoreError> {
-        let name = match (&place.host, place.address) {
+    async fn addresses(&self, server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
+        let name = match (&server.host, server.address) {
             (Some(Host::Tcp(name)), None) => name,
             (_, address) => return Ok(vec![address]),
         };
-        let found = lookup_host((&**name, place.port)).await.map_err(|error| {
+        let found = lookup_host((&**name, server.port)).await.map_err(|error| {
             StoreError::Unavailable(format!("the name has no address: {error}"))
         })?;
         let found: Vec<_> = found.map(|address| Some(address.ip())).collect();
@@ -147,10 +147,10 @@ impl Hosts {
     }
 
     /// The configuration for one address.
-    fn at(&self, place: &Place, address: Option<IpAddr>) -> Config {
+    fn at(&self, server: &Server, address: Option<IpAddr>) -> Config {
         let mut config = self.common.clone();
-        config.port(place.port);
-        match (&place.host, address) {
+        config.port(server.port);
+        match (&server.host, address) {
             (Some(Host::Tcp(name)), _) => config.host(name),
             #[cfg(unix)]
             (Some(Host::Unix(path)), _) => {
@@ -170,7 +170,7 @@ impl Hosts {
 }
 
 /// The hosts of a configuration, by the rules of `libpq`.
-fn places(config: &Config) -> Result<Vec<Place>, String> {
+fn servers(config: &Config) -> Result<Vec<Server>, String> {
     let (hosts, addresses, ports) = (
         config.get_hosts(),
         config.get_hostaddrs(),
@@ -189,12 +189,12 @@ fn places(config: &Config) -> Result<Vec<Place>, String> {
         let found = ports.len();
         return Err(format!("it has {found} ports for {number} hosts"));
     }
-    let place = |index: usize| Place {
+    let server = |index: usize| Server {
         host: hosts.get(index).cloned(),
         address: addresses.get(index).copied(),
         port: ports.get(index).or(ports.first()).copied().unwrap_or(5432),
     };
-    Ok((0..number).map(place).collect())
+    Ok((0..number).map(server).collect())
 }
 
 /// A copy without hosts, addresses and ports. The driver has no call for it.
@@ -238,15 +238,15 @@ fn without_hosts(config: &Config) -> Config {
 }
 
 /// What several failed attempts say together. It may pass if one of them may.
-fn together(failed: Vec<(&Place, StoreError)>) -> StoreError {
+fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
     let may_pass = failed.iter().any(|(_, error)| error.may_pass());
     let is_one = failed.len() == 1;
-    let parts = failed.into_iter().map(|(place, error)| {
+    let parts = failed.into_iter().map(|(server, error)| {
         let (StoreError::Unavailable(why) | StoreError::Unknown(why) | StoreError::Refused(why)) =
             error;
         match is_one {
             true => why,
-            false => format!("{}: {why}", place.name()),
+            false => format!("{}: {why}", server.name()),
         }
     });
     let why = parts.collect::<Vec<_>>().join("; ");
@@ -308,8 +308,8 @@ mod tests {
                    sslnegotiation=direct";
         let whole = config(url);
         let hosts = Hosts::new(&whole, Security::none()).expect("a host");
-        let place = &hosts.each[0];
-        assert_eq!(hosts.at(place, place.address), whole);
+        let server = &hosts.each[0];
+        assert_eq!(hosts.at(server, server.address), whole);
         // A field that a new version of the driver adds is missing in the URL above.
         let fields = format!("{:?}", Config::new()).matches(": ").count();
         assert_eq!(fields, 18, "does `without_hosts` copy all fields?");
