@@ -240,6 +240,11 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     ),
     // The process that other tests of the file start and kill.
     ("durable/tests/sqlite/processes.rs", "process"),
+    // Three million rows: a test with a fifth of them runs always.
+    (
+        "durable/tests/postgres/plans.rs",
+        "a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
+    ),
 ];
 
 /// The folders whose tests hold rows of `docs/conformance.md`. One that does not exist has none.
