@@ -25,8 +25,8 @@ impl Paused {
         assert!(sent.unwrap().success());
     }
 
-    /// Stops the process, and continues it after at least `pause`.
-    pub fn pause(&self, pause: Duration) {
+    /// Stops the process, and waits until it stands still.
+    pub fn stop(&self) {
         self.signal("STOP");
         let stat = format!("/proc/{}/stat", self.0.id());
         let is_stopped = || {
@@ -37,11 +37,21 @@ impl Paused {
         while !is_stopped() {
             thread::yield_now();
         }
+    }
+
+    /// Continues the process.
+    pub fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    /// Stops the process, and continues it after at least `pause`.
+    pub fn pause(&self, pause: Duration) {
+        self.stop();
         // The pause is what the test is about: it must not be shorter than asked.
         let begun = Instant::now();
         while begun.elapsed() < pause {
             thread::park_timeout(pause);
         }
-        self.signal("CONT");
+        self.go_on();
     }
 }

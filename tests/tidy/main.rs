@@ -238,7 +238,8 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
         "durable/src/node/tests/days.rs",
         "random_faults_break_no_promise_for_a_long_time",
     ),
-    // The process that other tests of the file start and kill.
+    // The processes that other tests of the file start and kill.
+    ("durable/tests/postgres/processes.rs", "process"),
     ("durable/tests/sqlite/processes.rs", "process"),
     // Three million rows: a test with a fifth of them runs always.
     (

@@ -601,7 +601,8 @@ fn a_new_due_time_is_neither_in_the_past_nor_after_the_last_one() {
     }
 }
 
-/// All sequences of four calls: ROW-1 holds, and a fence that was passed on never opens again.
+/// All sequences of six calls: ROW-1 holds, a fence that was passed on never opens again, and a cancel
+/// tells the truth. After `Cancelled` and `Running` no run of that generation starts.
 #[test]
 fn no_sequence_of_calls_breaks_an_invariant() {
     #[derive(Clone, Copy, Debug)]
@@ -639,6 +640,7 @@ fn no_sequence_of_calls_breaks_an_invariant() {
         // Node 1 dies at `Die`.
         let mut died = false;
         let mut fences: Vec<(Epoch, i64, u32)> = Vec::new();
+        let mut cancelled: Vec<i64> = Vec::new();
         let mut rest = sequence;
         for _ in 0..LENGTH {
             let step = steps[rest % steps.len()];
@@ -664,12 +666,28 @@ fn no_sequence_of_calls_breaks_an_invariant() {
                     let action = Action::Reschedule { when: now };
                     apply(row.clone(), 9, action, &mut moment).0
                 }
-                Step::Cancel => apply(row.clone(), 9, Action::Cancel, &mut moment).0,
+                Step::Cancel => {
+                    let (change, answer) = apply(row.clone(), 9, Action::Cancel, &mut moment);
+                    if let Some(row) = &row {
+                        let has_run = fences.iter().any(|(.., generation, attempt)| {
+                            (*generation, *attempt) == (row.generation, row.attempt)
+                        });
+                        if let Answer::Running { attempt, .. } = answer {
+                            assert_eq!(attempt, row.attempt, "{sequence}");
+                            assert!(has_run, "{sequence}: {}", show_row(row));
+                        }
+                        let successor = row.successor.as_ref();
+                        cancelled.push(row.generation);
+                        cancelled.extend(successor.map(|successor| successor.generation));
+                    }
+                    change
+                }
                 Step::Claim(epoch) if live(epoch) => match row.clone() {
                     Some(row) => match claim(row, epoch, CRASH_LIMIT, &moment) {
                         Claiming::Run(row) => {
                             let fence = (epoch, row.generation, row.attempt);
                             assert!(!fences.contains(&fence), "STORE-3: {sequence}: {fence:?}");
+                            assert!(!cancelled.contains(&fence.1), "{sequence}: {fence:?}");
                             fences.push(fence);
                             runs_seen += 1;
                             Change::Put(row)

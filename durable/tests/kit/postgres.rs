@@ -86,6 +86,11 @@ impl Database {
         format!("postgres://{role}@127.0.0.1:{}/{}", self.port, self.name)
     }
 
+    /// The URL for the owner of the cluster, by another port that leads to it.
+    pub(crate) fn url_by(&self, port: u16) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/{}", self.name)
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -158,6 +163,15 @@ impl Cluster {
 
     /// One with settings of its own, as `name=value`.
     pub(crate) fn with(settings: &[&str]) -> Self {
+        Cluster::made(settings, Cluster::create)
+    }
+
+    /// A standby of the server that is reached by this port. It streams what that server writes.
+    pub(crate) fn standby_of(primary: u16) -> Self {
+        Cluster::made(&[], |standby| standby.copy(primary))
+    }
+
+    fn made(settings: &[&str], make: impl Fn(&Cluster)) -> Self {
         let options: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
         for _ in 0..20 {
             let port = free_port();
@@ -172,7 +186,7 @@ impl Cluster {
                 running: None,
                 databases: AtomicU32::new(0),
             };
-            cluster.create();
+            make(&cluster);
             if cluster.launch() {
                 return cluster;
             }
@@ -215,6 +229,21 @@ impl Cluster {
         self.restart();
     }
 
+    /// Makes a standby a primary.
+    pub(crate) fn promote(&self) {
+        let promoted = psql(&self.url(), "select pg_promote(true, 60)");
+        assert_eq!(promoted.as_deref(), Ok("t"), "{}", self.log());
+    }
+
+    /// What `psql` prints for these statements in the database `postgres`.
+    pub(crate) fn psql(&self, sql: &str) -> Result<String, String> {
+        psql(&self.url(), sql)
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
     fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
@@ -238,6 +267,26 @@ impl Cluster {
         let output: Output = initdb.output().expect("initdb comes with the server");
         let error = text(&output.stderr);
         assert!(output.status.success(), "initdb: {error}");
+    }
+
+    /// Copies the files of a running server, with the settings of a standby.
+    fn copy(&self, primary: u16) {
+        give(&self.folder);
+        let mut copy = unprivileged("pg_basebackup");
+        copy.args(["--host", "127.0.0.1", "--port", &primary.to_string()])
+            .args([
+                "--username",
+                "postgres",
+                "--checkpoint",
+                "fast",
+                "--no-sync",
+            ])
+            .args(["--write-recovery-conf", "--pgdata"])
+            .arg(self.data())
+            .stdin(Stdio::null());
+        let output = copy.output().expect("pg_basebackup comes with the server");
+        let error = text(&output.stderr);
+        assert!(output.status.success(), "pg_basebackup: {error}");
     }
 
     /// Starts the server and waits until it answers; false if another program has the port.
@@ -280,7 +329,7 @@ impl Cluster {
             .spawn()
             .expect("sh is in the PATH");
         let mut running = Running { server, reaper };
-        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", self.port);
+        let url = self.url();
         let start = Instant::now();
         loop {
             if matches!(running.server.try_wait(), Ok(Some(_))) {

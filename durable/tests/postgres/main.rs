@@ -11,6 +11,8 @@ mod functions;
 mod hosts;
 mod orders;
 mod plans;
+mod processes;
+mod replica;
 mod same;
 mod stopped;
 mod stress;

@@ -62,34 +62,31 @@ pub(crate) fn each_timer_is_claimed_by_one_node(bench: &Bench) {
     assert_eq!(times.len() + rest, keys.len());
 }
 
+/// Crash point 10: the lock of the row decides.
 pub(crate) fn a_cancel_and_a_claim_agree(bench: &Bench) {
     let keys = keys(120);
     schedule_all(&mut bench.client(), &keys);
+    // Both begin each key at the same time.
     let start = Barrier::new(2);
     let (runs, answers) = thread::scope(|scope| {
         let claimer = scope.spawn(|| {
             let mut client = bench.client();
             let node = client.join(1);
-            start.wait();
             let mut runs: Vec<Run> = Vec::new();
             for key in &keys {
-                runs.extend(
-                    client
-                        .claim(node, &[key])
-                        .runs
-                        .pop()
-                        .map(|claimed| claimed.run),
-                );
+                start.wait();
+                let claimed = client.claim(node, &[key]).runs;
+                runs.extend(claimed.into_iter().map(|claimed| claimed.run));
             }
             runs
         });
         let canceller = scope.spawn(|| {
             let mut client = bench.client();
-            start.wait();
-            // From the other end: both meet in the middle.
-            let cancel = |key: &String| (key.clone(), client.call(key, Action::Cancel));
+            let cancel = |key: &String| {
+                start.wait();
+                (key.clone(), client.call(key, Action::Cancel))
+            };
             keys.iter()
-                .rev()
                 .map(cancel)
                 .collect::<BTreeMap<String, Answer>>()
         });

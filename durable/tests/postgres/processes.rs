@@ -1,0 +1,490 @@
+//! Several processes on one server, and what can happen to them. The processes are this test program,
+//! started again: each runs the function `child::process`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use kit::pause::Paused;
+use kit::proxy::{Proxy, Trouble, Way};
+use kit::wait;
+use postgres::Client;
+use tourbillon_durable::store::{Action, Answer, Call, QueueCounts, Store, When};
+use tourbillon_durable::{CallError, Durable, Postgres};
+
+use crate::cluster::{self, Cluster, Database};
+
+const QUEUE: &str = "pay-by";
+
+/// A node in a process of its own. It is told what to do by a variable, and by lines.
+mod child {
+    use std::error::Error;
+    use std::io::{BufRead, Write};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use postgres::{Client, NoTls};
+    use tourbillon_durable::{Due, Durable, Event, Postgres, Retry};
+
+    type Fault = Box<dyn Error + Send + Sync>;
+
+    /// A line that the parent reads.
+    fn say(line: &str) {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "SAY {line}").expect("the parent reads");
+        out.flush().expect("the parent reads");
+    }
+
+    #[test]
+    #[ignore = "a part of other tests, which start it"]
+    fn process() {
+        let Ok(task) = std::env::var("POSTGRES_TEST_TASK") else {
+            return;
+        };
+        let words: Vec<&str> = task.split('|').collect();
+        let [name, url, term, look] = words[..] else {
+            panic!("no task: {task}");
+        };
+        let millis = |word: &str| Duration::from_millis(word.parse().expect("a number"));
+        let (tell, told) = channel();
+        let work = Work {
+            name: name.to_owned(),
+            url: url.to_owned(),
+            told: Mutex::new(told),
+        };
+        let timers = Durable::builder(Postgres::connect(url).expect("the server answers"))
+            .name(name)
+            .term(millis(term))
+            .look(millis(look))
+            .on_event(|event| {
+                if matches!(event, Event::NodeGone) {
+                    say("NodeGone");
+                }
+            })
+            .handle(super::QUEUE, move |due: &Due<()>| work.run(due))
+            .retry(Retry::fixed(Duration::from_millis(50)).attempts(u32::MAX))
+            .start()
+            .expect("the server answers");
+        say("ready");
+        // The parent closes the pipe, or kills this process.
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            tell.send(line).expect("the handler lives on");
+        }
+        drop(timers);
+    }
+
+    struct Work {
+        name: String,
+        url: String,
+        told: Mutex<Receiver<String>>,
+    }
+
+    impl Work {
+        /// Has an effect, which is a row with the name of the process, and ends the run with it. The
+        /// key says where the run waits for a line: before its transaction, or before the commit.
+        fn run(&self, due: &Due<()>) -> Result<(), Fault> {
+            let key = due.key();
+            if key.starts_with("slow") {
+                self.wait(key);
+            }
+            let mut client = Client::connect(&self.url, NoTls)?;
+            let mut transaction = client.transaction()?;
+            let insert = "insert into effect(key, process, attempt) values ($1, $2, $3)";
+            let attempt = i64::from(due.attempt());
+            transaction.execute(insert, &[&key, &self.name, &attempt])?;
+            if let Err(error) = due.complete_in(&mut transaction) {
+                say(&format!("refused {key}: {error}"));
+                return Err(error.into());
+            }
+            if key.starts_with("commit") {
+                self.wait(key);
+            }
+            if let Err(error) = transaction.commit() {
+                say(&format!("failed {key}"));
+                return Err(error.into());
+            }
+            Ok(())
+        }
+
+        fn wait(&self, key: &str) {
+            let told = self.told.lock().expect("nothing panics under it");
+            say(&format!("started {key}"));
+            told.recv().expect("the parent goes on");
+        }
+    }
+}
+
+/// A process, and what it says.
+struct Process {
+    name: &'static str,
+    process: Paused,
+    to: ChildStdin,
+    said: Receiver<String>,
+}
+
+impl Process {
+    /// Starts a process whose node has this term and look interval, in milliseconds, and waits until
+    /// it has joined.
+    fn start(name: &'static str, url: &str, term: u32, look: u32) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
+        command
+            .args(["--exact", "processes::child::process"])
+            .args(["--ignored", "--nocapture", "--test-threads", "1"])
+            .env("POSTGRES_TEST_TASK", format!("{name}|{url}|{term}|{look}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = Paused(command.spawn().expect("a process"));
+        let out = process.0.stdout.take().expect("piped");
+        let to = process.0.stdin.take().expect("piped");
+        let (say, said) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                // The test harness writes its own words before the first one.
+                if let Some((_, said)) = line.split_once("SAY ") {
+                    let _ = say.send(said.to_owned());
+                }
+            }
+        });
+        let process = Process {
+            name,
+            process,
+            to,
+            said,
+        };
+        process.hear("ready");
+        process
+    }
+
+    /// Waits until the process says this.
+    #[track_caller]
+    fn hear(&self, expected: &str) {
+        while !wait::next(&self.said).starts_with(expected) {}
+    }
+
+    /// Lets a run that waits go on.
+    fn go(&mut self) {
+        writeln!(self.to, "go").expect("the process reads");
+    }
+
+    /// Whether others have declared its node gone since it was last asked what it has said.
+    fn was_gone(&self) -> bool {
+        self.said().contains(&"NodeGone".to_owned())
+    }
+
+    /// What the process has said since it was last asked.
+    fn said(&self) -> Vec<String> {
+        self.said.try_iter().collect()
+    }
+}
+
+/// Waits until one of two processes has started the run of a timer. Returns that one first.
+#[track_caller]
+fn which_started(pair: [Process; 2], key: &str) -> [Process; 2] {
+    let line = format!("started {key}");
+    let mut started = None;
+    wait::until("a process starts the run", || {
+        started = pair
+            .iter()
+            .position(|process| process.said().contains(&line));
+        started.is_some()
+    });
+    let [a, b] = pair;
+    if started == Some(0) { [a, b] } else { [b, a] }
+}
+
+/// Those who schedule, and count.
+struct Shop {
+    timers: Durable,
+    client: Client,
+}
+
+impl Shop {
+    fn open(database: &Database) -> Self {
+        let store = Postgres::connect(&database.url()).expect("the cluster answers");
+        let mut client = database.client();
+        let table = "drop table if exists effect;
+            create table effect(key text not null, process text not null, attempt bigint not null)";
+        client.batch_execute(table).expect("it may");
+        let timers = Durable::builder(store)
+            .start()
+            .expect("the cluster answers");
+        Shop { timers, client }
+    }
+
+    #[track_caller]
+    fn schedule(&self, key: &str, delay: Duration) {
+        let scheduled = self.timers.schedule(QUEUE, key, delay, &());
+        scheduled.expect("the cluster answers");
+    }
+
+    #[track_caller]
+    fn wait_until_nothing_is_left(&self) {
+        let left = |of: &QueueCounts| of.waiting + of.overdue + of.running + of.dead;
+        wait::until("no timer is left", || {
+            let counts = self.timers.counts();
+            counts.is_ok_and(|counts| counts.iter().map(left).sum::<u64>() == 0)
+        });
+    }
+
+    /// The effects of each key: the process, and the number of the run.
+    fn effects(&mut self) -> BTreeMap<String, Vec<(String, i64)>> {
+        let rows = self
+            .client
+            .query("select key, process, attempt from effect", &[]);
+        let mut effects: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for row in rows.expect("it reads") {
+            let effect = (row.get(1), row.get(2));
+            effects.entry(row.get(0)).or_default().push(effect);
+        }
+        effects
+    }
+
+    fn effects_of(&mut self, key: &str) -> Vec<(String, i64)> {
+        self.effects().remove(key).unwrap_or_default()
+    }
+}
+
+fn effect(process: &Process, attempt: i64) -> Vec<(String, i64)> {
+    vec![(process.name.to_owned(), attempt)]
+}
+
+fn two_processes(database: &Database, term: u32) -> [Process; 2] {
+    ["a", "b"].map(|name| Process::start(name, &database.url(), term, 50))
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn processes_share_the_work_by_affinity() {
+    const TIMERS: usize = 240;
+    let database = cluster::lent();
+    let mut shop = Shop::open(&database);
+    let url = database.url();
+    let _processes = ["a", "b", "c"].map(|name| Process::start(name, &url, 5_000, 1_000));
+    // They are due after each process has seen the others.
+    let calls = (0..TIMERS).map(|number| Call {
+        queue: QUEUE.into(),
+        key: format!("{number}").into(),
+        action: Action::Schedule {
+            when: When::In(Duration::from_millis(1_500 + number as u64)),
+            payload: "null".into(),
+        },
+    });
+    let calls: Vec<Call> = calls.collect();
+    let store = Postgres::connect(&url).expect("the cluster answers");
+    let mut connection = store.connect().expect("the cluster answers");
+    let answers = connection.write(&calls).expect("they are accepted");
+    shop.wait_until_nothing_is_left();
+
+    let effects = shop.effects();
+    assert_eq!(effects.len(), TIMERS);
+    let (mut of_shards, mut of_processes) = (BTreeMap::new(), BTreeMap::new());
+    for (call, answer) in calls.iter().zip(answers) {
+        let Ok(Answer::Scheduled { shard, .. }) = answer else {
+            panic!("{answer:?}");
+        };
+        let [(process, 1)] = &effects[&*call.key][..] else {
+            panic!("{}: {:?}", call.key, effects[&*call.key]);
+        };
+        let of_shard: &mut BTreeMap<_, usize> = of_shards.entry(shard).or_default();
+        *of_shard.entry(process).or_default() += 1;
+        *of_processes.entry(process).or_insert(0) += 1;
+    }
+    assert_eq!(of_processes.len(), 3, "{of_processes:?}");
+    assert!(
+        of_processes.values().all(|runs| *runs >= TIMERS / 10),
+        "{of_processes:?}"
+    );
+    // Each shard has an owner. Others help out where the owner is late.
+    let owned = of_shards
+        .values()
+        .filter_map(|of_shard| of_shard.values().max());
+    let owned: usize = owned.sum();
+    assert!(
+        owned >= TIMERS * 3 / 4,
+        "{owned} of {TIMERS}: {of_shards:?}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_timers_of_a_process_that_is_killed_run_in_another_one() {
+    let database = cluster::lent();
+    let mut shop = Shop::open(&database);
+    let pair = two_processes(&database, 500);
+    shop.schedule("slow", Duration::ZERO);
+    let [killed, mut other] = which_started(pair, "slow");
+    for number in 0..40 {
+        shop.schedule(&format!("{number}"), Duration::from_millis(number * 5));
+    }
+    drop(killed);
+    other.hear("started slow");
+    other.go();
+    shop.wait_until_nothing_is_left();
+    assert_eq!(shop.effects_of("slow"), effect(&other, 2));
+    let effects = shop.effects();
+    assert_eq!(effects.len(), 41);
+    assert!(
+        effects.values().all(|effects| effects.len() == 1),
+        "{effects:?}"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_process_that_stood_still_for_longer_than_its_term_does_not_end_its_run() {
+    let database = cluster::lent();
+    let mut shop = Shop::open(&database);
+    let pair = two_processes(&database, 500);
+    shop.schedule("slow", Duration::ZERO);
+    let [mut stopped, mut other] = which_started(pair, "slow");
+    stopped.process.stop();
+    // Only a process that was declared gone has its runs taken over.
+    other.hear("started slow");
+    other.go();
+    shop.wait_until_nothing_is_left();
+    stopped.go();
+    stopped.process.go_on();
+    stopped.hear("refused slow");
+    assert_eq!(shop.effects_of("slow"), effect(&other, 2));
+    // Under a new epoch it goes on.
+    drop(other);
+    shop.schedule("next", Duration::ZERO);
+    shop.wait_until_nothing_is_left();
+    assert_eq!(shop.effects_of("next"), effect(&stopped, 1));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn an_answer_that_is_lost_after_the_commit_neither_doubles_nor_loses_anything() {
+    let database = cluster::lent();
+    let mut shop = Shop::open(&database);
+    let path = Proxy::before(
+        (Ipv4Addr::LOCALHOST, database.port()).into(),
+        Duration::ZERO,
+    );
+    let path = path.expect("a port is free");
+    let url = database.url_by(path.port());
+    let mut process = Process::start("a", &url, 500, 50);
+    shop.schedule("commit", Duration::ZERO);
+    process.hear("started commit");
+    // Answers to its beats, looks and claims are lost, too.
+    path.begin(Trouble::Lose, Way::Down);
+    process.go();
+    process.hear("failed commit");
+    path.end();
+    shop.wait_until_nothing_is_left();
+    assert_eq!(shop.effects_of("commit"), effect(&process, 1));
+    shop.schedule("next", Duration::ZERO);
+    shop.wait_until_nothing_is_left();
+    assert_eq!(shop.effects_of("next"), effect(&process, 1));
+
+    // The same of a call: its caller learns that the timer may be there, and finds it.
+    let store = Postgres::connect(&url).expect("the server answers");
+    let remote = Durable::builder(store).start().expect("the server answers");
+    let minute = Duration::from_secs(60);
+    // Each connection of the calls knows its statements before its answer is lost.
+    for number in 0..20 {
+        let key = format!("{number}");
+        remote
+            .schedule("other", &key, minute, &())
+            .expect("the server answers");
+    }
+    path.begin(Trouble::Lose, Way::Down);
+    let lost = remote.schedule("other", "lost", minute, &());
+    path.end();
+    assert!(matches!(lost, Err(CallError::Unknown(_))), "{lost:?}");
+    wait::until("the timer is found", || {
+        remote
+            .get("other", "lost")
+            .is_ok_and(|found| found.is_some())
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn processes_outlive_the_end_of_all_their_connections() {
+    let database = cluster::lent();
+    let mut shop = Shop::open(&database);
+    let pair = two_processes(&database, 2_000);
+    shop.schedule("slow", Duration::ZERO);
+    let [mut process, other] = which_started(pair, "slow");
+    let ended = format!(
+        "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity \
+         where datname = '{}' and application_name = 'tourbillon'",
+        database.name()
+    );
+    let ended = database.psql(&ended).expect("it may end them");
+    assert!(ended.parse::<u32>().expect("a number") >= 6, "{ended}");
+    for number in 0..40 {
+        let key = format!("{number}");
+        // The first call on each connection learns that it has ended.
+        wait::until("the call is accepted", || {
+            shop.timers
+                .schedule(QUEUE, &key, Duration::ZERO, &())
+                .is_ok()
+        });
+    }
+    process.go();
+    shop.wait_until_nothing_is_left();
+    // The run went on all the time.
+    assert_eq!(shop.effects_of("slow"), effect(&process, 1));
+    assert_eq!(shop.effects().keys().collect::<BTreeSet<_>>().len(), 41);
+    assert!(!process.was_gone() && !other.was_gone());
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn nobody_is_declared_gone_since_the_server_was_down_for_longer_than_the_term() {
+    const TERM: u32 = 1_500;
+    let mut cluster = Cluster::durable();
+    let database = cluster.database();
+    let mut shop = Shop::open(&database);
+    let pair = two_processes(&database, TERM);
+    for number in 0..80 {
+        shop.schedule(&format!("{number}"), Duration::from_millis(number * 40));
+    }
+    wait::until("some have run", || shop.effects().len() >= 5);
+    // As in a crash of the server, twice: the second time it stays away.
+    cluster.restart();
+    shop.client = database.client();
+    let before = shop.effects().len();
+    wait::until("they go on", || shop.effects().len() > before);
+    cluster.crash();
+    // The outage has to be longer than the term: time is what this test is about.
+    thread::sleep(Duration::from_millis(u64::from(TERM) * 3 / 2));
+    cluster.restart();
+    shop.client = database.client();
+    shop.wait_until_nothing_is_left();
+    let effects = shop.effects();
+    assert_eq!(effects.len(), 80);
+    assert!(
+        effects.values().all(|effects| effects.len() == 1),
+        "{effects:?}"
+    );
+    let nodes = "select count(*), count(gone) from tourbillon.node";
+    assert_eq!(database.psql(nodes).as_deref(), Ok("2|0"));
+    assert!(pair.iter().all(|process| !process.was_gone()));
+}
