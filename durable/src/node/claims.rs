@@ -13,7 +13,7 @@ use crate::time::StoreTime;
 
 /// The greatest number of timers in a claim.
 const MOST_CLAIMED: usize = 1_000;
-/// With this many ends that the store does not know, nothing is claimed.
+/// With this many ends of a queue that the store does not know, nothing of it is claimed.
 const MOST_UNSETTLED: usize = 4_000;
 
 /// The term that a claim is sent in.
@@ -110,10 +110,10 @@ impl Claims {
         let Some(store_now) = clock.at(now) else {
             return Err(None);
         };
-        if runs.unsettled() >= MOST_UNSETTLED {
-            return Err(None);
-        }
         self.wanted.clear();
+        for (number, queue) in queues.iter_mut().enumerate() {
+            queue.is_clogged = runs.unsettled_of(number) >= MOST_UNSETTLED;
+        }
         let room = queues.iter().map(Queue::free).collect();
         self.adopt = adoption.take_sure(self.limit, room);
         self.adopt.retain(|(place, _)| !runs.is_held(place));
@@ -153,7 +153,8 @@ impl Claims {
         Ok(Claim {
             epoch,
             // The estimate is not later than the store's clock, so this moment is not later than the
-            // end of the term.
+            // end of the term. If the store's clock runs slower, it is later by a round trip at most, and
+            // others wait for longer than the term by more than that.
             deadline: store_now + end.saturating_sub(now),
             timers: wanted.collect(),
             adopt: adopt.collect(),

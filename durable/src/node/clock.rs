@@ -3,14 +3,29 @@
 use crate::node::interface::Mono;
 use crate::time::StoreTime;
 
+/// How far the store's clock may seem to go back, in microseconds, before that counts as a step. It is
+/// below the margin of a mark, which bears such a step.
+pub(super) const LEAST_STEP: i64 = 1_000_000;
+
+/// The part of the local clock's time by which the store's clock may fall behind without a step: one in
+/// this number. It is more than daemons take that correct a clock without setting it.
+const DRIFT: i64 = 10;
+
 /// An answer that was read at the time `t` of the store's clock, to a call that was sent at `s` and
 /// answered at `a` by the local clock, shows that the store's clock was at least `t` at `a`, and that
 /// it was at most `t` at `s`. The greatest of the lower bounds is used. If it contradicts an upper
-/// bound, then the store's clock was set back, or runs slower than the local one.
+/// bound, then it is replaced by the lower bound of the same answer.
+///
+/// Two things contradict it: a store's clock that runs slower than the local one, which happens all the
+/// time and is harmless, and one that was set back. They are told apart by a second bound. It is the
+/// greatest lower bound too, and falls with time, by more than a clock that is never set does. An answer
+/// that shows less than that, by more than [`LEAST_STEP`], shows a step back. Small steps add up.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// The store's clock minus the local clock, in microseconds.
     offset: Option<i64>,
+    /// The second bound, and the local time at which it was taken.
+    unset: Option<(i64, Mono)>,
 }
 
 /// The local time in whole microseconds.
@@ -19,28 +34,30 @@ fn micros(now: Mono) -> i64 {
 }
 
 impl Estimate {
-    /// Takes the time of an answer. Returns `false` if the store's clock has gone back.
+    /// Takes the time of an answer. Returns `false` if the store's clock was set back.
     pub(super) fn learn(&mut self, sent: Mono, arrived: Mono, store: StoreTime) -> bool {
         // Rounded up, since the estimate must not be too great.
         let lower = store.as_micros() - micros(arrived + Mono::from_nanos(999));
         let upper = store.as_micros() - micros(sent);
-        match self.offset {
-            Some(offset) if offset > upper => {
-                self.offset = Some(lower);
-                false
-            }
-            Some(offset) => {
-                self.offset = Some(offset.max(lower));
-                true
-            }
-            None => {
-                self.offset = Some(lower);
-                true
-            }
-        }
+        self.offset = match self.offset {
+            Some(offset) if offset <= upper => Some(offset.max(lower)),
+            _ => Some(lower),
+        };
+        let least = self.unset.map(|(bound, taken)| {
+            let drift = micros(arrived.saturating_sub(taken)) / DRIFT;
+            bound.saturating_sub(drift)
+        });
+        let was_set = least.is_some_and(|least| upper < least.saturating_sub(LEAST_STEP));
+        let bound = match least {
+            Some(least) if !was_set => lower.max(least),
+            _ => lower,
+        };
+        self.unset = Some((bound, arrived));
+        !was_set
     }
 
-    /// The least time that the store's clock can show. `None` before the first answer.
+    /// The least time that the store's clock can show, if it does not run slower than the local one.
+    /// `None` before the first answer.
     pub(super) fn at(&self, now: Mono) -> Option<StoreTime> {
         self.offset
             .map(|offset| StoreTime::from_micros(offset.saturating_add(micros(now))))
@@ -78,6 +95,43 @@ mod tests {
         assert!(clock.learn(millis(50), millis(90), store(1_060)));
         assert_eq!(clock.at(millis(90)), Some(store(1_087)));
         assert_eq!(clock.when(store(1_087)), Some(millis(90)));
+    }
+
+    /// Answers each second for an hour, 0.2 ms after their calls, from a clock of this rate. Returns how
+    /// often it seems to have gone back.
+    fn steps_seen(rate: f64, back: impl Fn(u64) -> f64) -> usize {
+        let mut clock = Estimate::default();
+        let mut steps = 0;
+        for second in 0..3_600 {
+            let sent = Mono::from_secs(second);
+            let arrived = sent + Mono::from_micros(200);
+            let shows = |at: Mono| 1e12 + at.as_secs_f64() * 1e6 * rate - back(second) * 1e6;
+            let read = StoreTime::from_micros(shows(sent + Mono::from_micros(100)) as i64);
+            steps += usize::from(!clock.learn(sent, arrived, read));
+            let estimate = clock.at(arrived).expect("an answer").as_micros() as f64;
+            // A slower clock is found out when it contradicts the estimate.
+            let round_trip = 201.0;
+            assert!(estimate <= shows(arrived) + round_trip, "too great");
+        }
+        steps
+    }
+
+    #[test]
+    fn a_store_whose_clock_runs_slower_has_not_gone_back() {
+        for rate in [1.0, 0.999_98, 0.999, 0.92, 1.000_02, 1.1] {
+            assert_eq!(steps_seen(rate, |_| 0.0), 0, "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_step_back_is_seen_once_whether_it_comes_at_once_or_in_parts() {
+        let at_once = |second| if second < 100 { 0.0 } else { 3.0 };
+        assert_eq!(steps_seen(0.999_98, at_once), 1);
+        // Each part is too small to be seen alone. No mark bears more than two seconds.
+        let in_parts = |second: u64| second.saturating_sub(100).min(3) as f64 * 0.9;
+        assert_eq!(steps_seen(1.0, in_parts), 1);
+        let little = |second| if second < 100 { 0.0 } else { 0.5 };
+        assert_eq!(steps_seen(1.0, little), 0);
     }
 
     #[test]

@@ -10,16 +10,21 @@
 //!    nodes have claimed. Timers of the latter kind come back only when their node ends, and it is
 //!    then missing from a sight: all marks are dropped.
 //!
-//! Two seconds are taken off, for a clock that is set back by a little.
+//! Two seconds are taken off, for a clock that is set back by less than a node notices. A clock that
+//! falls behind by more, within the life of a mark, drops all marks: see the module `clock`. If that is
+//! noticed too late, then each shard is still looked at whole when its turn comes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::node::clock::LEAST_STEP;
 use crate::store::Horizon;
 use crate::time::StoreTime;
 
 /// How far a mark stays behind its horizon.
 const MARGIN: Duration = Duration::from_secs(2);
+
+const _: () = assert!(MARGIN.as_micros() > LEAST_STEP as u128);
 
 /// The marks of all shards that a node looks at, by queue and shard.
 #[derive(Debug, Default)]

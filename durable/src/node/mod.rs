@@ -76,7 +76,8 @@
 //! - **NODE-11** A timer with two crashes or more is claimed alone, and only one such run goes on at a
 //!   time on a node. So it takes no neighbours with it.
 //! - **NODE-12** An end is asked for until it is answered, and is fenced by epoch, generation and
-//!   attempt. It frees its room at once. With too many ends unsettled, nothing is claimed.
+//!   attempt. It frees its room at once. One whose row is locked is asked for less and less often, up to
+//!   once an interval. With too many ends of a queue unsettled, nothing more of that queue is claimed.
 //!
 //! # The end
 //!

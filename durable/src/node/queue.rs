@@ -15,6 +15,8 @@ const LEAST_COMING: usize = 64;
 pub(super) struct Queue {
     pub(super) config: QueueConfig,
     pub(super) paused: bool,
+    /// Whether too many of its ends are not settled, so that nothing more is claimed.
+    pub(super) is_clogged: bool,
     pub(super) coming: Coming,
     /// Runs that were claimed and have not ended, and runs of an earlier epoch that still go on.
     pub(super) running: usize,
@@ -40,6 +42,7 @@ impl Queue {
             pace: config.pace.map(Pace::new),
             config,
             paused: false,
+            is_clogged: false,
             running: 0,
             claiming: 0,
             progressed: false,
@@ -56,8 +59,13 @@ impl Queue {
 
     /// The same for what the node has claimed already, which a pause does not hold up.
     pub(super) fn free(&self) -> usize {
-        let taken = self.running + self.claiming;
-        self.config.running.saturating_sub(taken)
+        match self.is_clogged {
+            true => 0,
+            false => {
+                let taken = self.running + self.claiming;
+                self.config.running.saturating_sub(taken)
+            }
+        }
     }
 
     /// The number of runs that may start now.

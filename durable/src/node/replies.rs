@@ -1,7 +1,6 @@
 //! What the machine makes of the answers to its calls.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::node::coming::Expected;
 use crate::node::interface::{Lane, Mono, Reply};
@@ -11,9 +10,6 @@ use crate::node::machine::{MOST_SETTLED, Node, Watching};
 use crate::node::runs::Place;
 use crate::store::{Beat, Claimed, ClaimedRun, Outcome, Settled, Sight, StoreError};
 use crate::time::StoreTime;
-
-/// The pause after which a locked row is asked for again.
-const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
 impl Node {
     /// Takes in the answer to a call.
@@ -227,7 +223,7 @@ impl Node {
                 for (place, outcome) in ends {
                     match answers.next() {
                         Some(Settled::Locked) | None => {
-                            self.runs.settle_again(place, now + LOCKED_PAUSE);
+                            self.runs.settle_later(place, now, self.look);
                         }
                         Some(settled) => self.settled(now, call, &place, &outcome, settled),
                     }

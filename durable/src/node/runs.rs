@@ -1,11 +1,15 @@
 //! The runs of a node: claimed, started, ended and not yet settled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use crate::node::interface::Mono;
 use crate::store::{ClaimedRun, Outcome, Run, Settlement};
 use crate::sync::Arc;
 use crate::time::StoreTime;
+
+/// The pause after which the end of a run is asked for again whose row is locked.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
 /// The place of a timer: its queue, by its number, and its key.
 pub(super) type Place = (usize, Box<str>);
@@ -19,6 +23,8 @@ pub(super) struct Held {
     pub(super) suspect: bool,
     /// When the timer that waits for the end of the run is due, as far as the node knows.
     pub(super) next_due: Option<StoreTime>,
+    /// How often its end has met a locked row.
+    locked: u32,
     state: RunState,
 }
 
@@ -39,6 +45,8 @@ pub(super) struct HeldRuns {
     /// Ends to settle, by the time from which on they are sent.
     ended: BTreeMap<(Mono, u64), Place>,
     numbered: u64,
+    /// The number of ends that the store does not know, by queues.
+    unsettled: BTreeMap<usize, usize>,
     /// Runs of earlier epochs that still go on. Their ends are dropped.
     dropped: BTreeSet<(usize, Box<str>, i64, u32)>,
     /// The runs that go on, and are a suspect's.
@@ -82,6 +90,11 @@ impl HeldRuns {
         self.ended.len() + self.settling.len()
     }
 
+    /// The same of one queue.
+    pub(super) fn unsettled_of(&self, queue: usize) -> usize {
+        self.unsettled.get(&queue).copied().unwrap_or(0)
+    }
+
     pub(super) fn going_on(&self) -> usize {
         self.going_on
     }
@@ -94,6 +107,7 @@ impl HeldRuns {
             shard,
             suspect,
             next_due: None,
+            locked: 0,
             state: RunState::Waits(run),
         };
         self.suspects += usize::from(suspect);
@@ -124,7 +138,7 @@ impl HeldRuns {
             .into_iter()
             .map(|place| {
                 let queue = place.0;
-                self.end(place, Outcome::GiveBack(std::time::Duration::ZERO), now);
+                self.end(place, Outcome::GiveBack(Duration::ZERO), now);
                 queue
             })
             .collect()
@@ -152,6 +166,7 @@ impl HeldRuns {
         if let Some(held) = self.held.get_mut(&place) {
             held.state = RunState::Ended(outcome);
             self.suspects -= usize::from(held.suspect);
+            *self.unsettled.entry(place.0).or_default() += 1;
             self.ask(place, now);
         }
     }
@@ -214,9 +229,24 @@ impl HeldRuns {
         self.ask(place, at);
     }
 
+    /// An end has met a locked row. It is asked for again after a pause, which doubles each time up to
+    /// `longest`, so that many of them leave time for other ends.
+    pub(super) fn settle_later(&mut self, place: Place, now: Mono, longest: Duration) {
+        let Some(held) = self.held.get_mut(&place) else {
+            return;
+        };
+        let pause = LOCKED_PAUSE.saturating_mul(1 << held.locked.min(16));
+        held.locked = held.locked.saturating_add(1);
+        self.ask(place, now + pause.min(longest).max(LOCKED_PAUSE));
+    }
+
     /// The store knows the end.
     pub(super) fn release(&mut self, place: &Place) -> Option<Held> {
-        self.held.remove(place)
+        let held = self.held.remove(place)?;
+        if let Some(unsettled) = self.unsettled.get_mut(&place.0) {
+            *unsettled -= 1;
+        }
+        Some(held)
     }
 
     /// Drops all: their claims count as none any more. Returns, for each run that has not started,
@@ -235,6 +265,7 @@ impl HeldRuns {
         }
         self.waiting.clear();
         self.ended.clear();
+        self.unsettled.clear();
         self.settling.clear();
         self.suspects = 0;
         self.going_on = 0;

@@ -78,3 +78,64 @@ fn an_end_that_the_store_refuses_does_not_hold_up_the_others() {
     }
     assert_eq!(done, 39);
 }
+
+#[test]
+fn ends_that_are_locked_hold_up_neither_other_queues_nor_their_ends() {
+    // NODE-12
+    let mut script = Script::joined(options(&[("a", 10_000, None), ("b", 4, None)]));
+    let (mut next, mut runs_of_a, mut asked_in_last_second) = (0, 0, 0);
+    let mut settled_b = None;
+    script.input(Input::LookNow);
+    while script.now < secs(60) && settled_b.is_none() {
+        if script.rows.is_empty() {
+            let new = (next..next + 1_000).map(|n| row("a", &format!("k{n}"), START));
+            script.rows = new.collect();
+            next += 1_000;
+            if script.now >= secs(30) {
+                // It comes last, and is due last.
+                script.rows = vec![row("b", "x", START + secs(30))];
+            }
+        }
+        let until = script.now + millis(10);
+        for (id, call) in script.quiet(until) {
+            match call {
+                StoreCall::Claim(claim) => {
+                    let runs = script.grant(id, &claim.timers);
+                    script
+                        .rows
+                        .retain(|row| !runs.iter().any(|run| run.key == row.key));
+                    for run in runs {
+                        runs_of_a += usize::from(&*run.queue == "a");
+                        script.finish(&run, Outcome::Done);
+                    }
+                }
+                StoreCall::Settle(settle) => {
+                    let ends = settle.settlements.iter().map(|end| match &*end.run.queue {
+                        "a" => Settled::Locked,
+                        _ => Settled::Ended,
+                    });
+                    let ends: Vec<Settled> = ends.collect();
+                    if ends.contains(&Settled::Ended) {
+                        settled_b = Some(script.now);
+                    }
+                    if (secs(28)..secs(29)).contains(&script.now) {
+                        asked_in_last_second += ends.len();
+                    }
+                    script.reply(id, Reply::Settled(ends));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if script.now >= secs(29) {
+            script.rows.retain(|row| &*row.queue == "b");
+        }
+    }
+    assert!((4_000..6_000).contains(&runs_of_a), "{runs_of_a}");
+    // Each of them once an interval, or a little more.
+    assert!(
+        asked_in_last_second < 3 * runs_of_a,
+        "{asked_in_last_second}"
+    );
+    let settled = settled_b.expect("the queue `b` is not held up");
+    assert!(settled < secs(33), "{settled:?}");
+}

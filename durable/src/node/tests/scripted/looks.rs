@@ -169,6 +169,54 @@ fn others_shards_are_looked_at_for_what_is_overdue() {
     assert!(of("a", Offset::Overdue(millis(1_500))) >= 64 - own - 1);
 }
 
+#[test]
+fn only_a_real_step_back_of_the_stores_clock_drops_the_marks() {
+    // NODE-6
+    let mut script = Script::new(alone());
+    script.input(Input::Wake);
+    let mut behind = Duration::ZERO;
+    let mut marked = Vec::new();
+    // The clock of the store falls behind by a thousandth, and then steps back.
+    while script.now < secs(100) {
+        while let Some((id, call)) = script.asks.pop_front() {
+            let now = store(script.now).back_by(behind);
+            let horizon = Some(Horizon {
+                number: 10,
+                at: now,
+            });
+            match call {
+                StoreCall::Beat(_) => script.reply(id, Reply::Beat(Some(Beat { now, horizon }))),
+                StoreCall::Look(look) => {
+                    let full = look.ranges.len() >= 128;
+                    let marks = look.ranges.iter().filter(|range| range.mark.is_some());
+                    marked.extend(full.then_some((script.now, marks.count())));
+                    let sight = Sight {
+                        now,
+                        complete_below: Some(11),
+                        ..script.sight()
+                    };
+                    script.reply(id, Reply::Sight(sight));
+                }
+                call => script.answer(id, &call),
+            }
+        }
+        script.now = script.node.next_wake().expect("beats and looks");
+        behind = script.now / 1_000;
+        if script.now >= secs(50) {
+            behind += millis(2_500);
+        }
+        script.input(Input::Wake);
+    }
+    let without = marked.iter().filter(|(_, marks)| *marks < 100);
+    let without: Vec<u64> = without.map(|(now, _)| now.as_secs()).collect();
+    assert_eq!(without[0], 0, "there are none in the beginning");
+    assert!(
+        without[1..].iter().all(|second| (51..=54).contains(second)),
+        "{without:?}"
+    );
+    assert!(without.len() > 1, "the step was not seen");
+}
+
 /// Runs all timers of one shard of queue `a`, and returns how many rows the looks have read for it.
 fn rows_read(dues: impl Iterator<Item = StoreTime>) -> usize {
     let mut script = Script::joined(options(&[("a", 2_000, None)]));
