@@ -22,11 +22,19 @@ pub(super) struct Coming {
     by_key: BTreeMap<Box<str>, Expected>,
     by_due: BTreeSet<(StoreTime, Box<str>)>,
     suspects: BTreeSet<(StoreTime, Box<str>)>,
+    /// Refused timers that are tried again, when all others that are due have been claimed.
+    again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
     /// Shards of which not all timers are known that are due within the window of a look, and where
     /// what was left out begins.
     unread: BTreeMap<u16, Unread>,
+    /// Timers that were due, and that a claim did not return, with their shards: somebody has locked
+    /// their rows, or they are gone. They must not hide those behind them.
+    refused: BTreeMap<Box<str>, u16>,
 }
+
+/// The greatest number of timers that are known as refused.
+const MOST_REFUSED: usize = 2_000;
 
 /// Where to go on reading a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,8 +52,10 @@ impl Coming {
             by_key: BTreeMap::new(),
             by_due: BTreeSet::new(),
             suspects: BTreeSet::new(),
+            again: BTreeSet::new(),
             in_shard: vec![0; usize::from(SHARDS)],
             unread: BTreeMap::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -85,9 +95,51 @@ impl Coming {
         }
     }
 
+    /// A claim did not return a timer that was due.
+    pub(super) fn refuse(&mut self, key: Box<str>, shard: u16) {
+        if self.refused.len() < MOST_REFUSED {
+            self.refused.insert(key, shard);
+        }
+    }
+
+    /// A claim returned a timer.
+    pub(super) fn granted(&mut self, key: &str) {
+        self.remove(key);
+        self.refused.remove(key);
+    }
+
+    pub(super) fn is_refused(&self, key: &str) -> bool {
+        self.refused.contains_key(key)
+    }
+
+    /// The number of refused timers, by shards.
+    pub(super) fn refused_in_shards(&self) -> BTreeMap<u16, usize> {
+        let mut counts = BTreeMap::new();
+        for shard in self.refused.values() {
+            *counts.entry(*shard).or_default() += 1;
+        }
+        counts
+    }
+
+    /// A look has shown a shard from its beginning. Refused timers that it did not show are forgotten.
+    pub(super) fn keep_refused(&mut self, shard: u16, is_shown: impl Fn(&str) -> bool) {
+        self.refused.retain(|key, of| *of != shard || is_shown(key));
+    }
+
+    /// Adds a refused timer, which is tried again when nothing else is due. It takes no room from others.
+    pub(super) fn try_again(&mut self, key: &str, expected: Expected) {
+        if self.len() >= self.limit / 2 {
+            return;
+        }
+        self.insert(key, expected);
+        if self.by_due.remove(&(expected.due, key.into())) {
+            self.again.insert((expected.due, key.into()));
+        }
+    }
+
     /// Whether less than a half is left, and there may be more to read.
     pub(super) fn runs_out(&self) -> bool {
-        !self.unread.is_empty() && self.len() < self.limit / 2
+        !self.unread.is_empty() && self.len() - self.again.len() < self.limit / 2
     }
 
     /// Adds a timer, or takes its new due time. If there are too many, the latest one is left out,
@@ -98,6 +150,11 @@ impl Coming {
         if expected.suspect && self.suspects.len() >= self.limit / 4 {
             self.leave_out(expected);
             return;
+        }
+        if self.len() >= self.limit
+            && let Some((_, key)) = self.again.last().cloned()
+        {
+            self.remove(&key);
         }
         if self.len() >= self.limit {
             let latest = self
@@ -131,29 +188,41 @@ impl Coming {
 
     pub(super) fn remove(&mut self, key: &str) -> Option<Expected> {
         let (key, expected) = self.by_key.remove_entry(key)?;
-        self.order(expected.suspect).remove(&(expected.due, key));
+        let entry = (expected.due, key);
+        if !self.order(expected.suspect).remove(&entry) {
+            self.again.remove(&entry);
+        }
         if let Some(count) = self.in_shard.get_mut(usize::from(expected.shard)) {
             *count -= 1;
         }
         Some(expected)
     }
 
-    /// The due time of the earliest timer.
-    pub(super) fn first(&self, suspect: bool) -> Option<StoreTime> {
-        let order = match suspect {
-            true => &self.suspects,
-            false => &self.by_due,
-        };
-        order.first().map(|(due, _)| *due)
+    /// The earliest timer, except those that are tried again.
+    fn next(&self, suspect: bool) -> Option<&(StoreTime, Box<str>)> {
+        match suspect {
+            true => self.suspects.first(),
+            false => self.by_due.first(),
+        }
     }
 
-    /// Takes the earliest timer, if it is due at `now`.
+    /// The due time of the earliest timer.
+    pub(super) fn first(&self, suspect: bool) -> Option<StoreTime> {
+        let again = self.again.first().filter(|_| !suspect);
+        let first = self.next(suspect).into_iter().chain(again).min();
+        first.map(|(due, _)| *due)
+    }
+
+    /// Takes the earliest timer that is due at `now`. Those that are tried again are the last.
     pub(super) fn take_due(
         &mut self,
         now: StoreTime,
         suspect: bool,
     ) -> Option<(Box<str>, Expected)> {
-        let (_, key) = self.order(suspect).first().filter(|(due, _)| *due <= now)?;
+        let is_due = |entry: &&(StoreTime, Box<str>)| entry.0 <= now;
+        let again = self.again.first().filter(|_| !suspect);
+        let next = self.next(suspect).filter(is_due);
+        let (_, key) = next.or(again).filter(is_due)?;
         let key = key.clone();
         let expected = self.remove(&key)?;
         Some((key, expected))

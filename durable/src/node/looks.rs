@@ -148,6 +148,7 @@ impl Looks {
             let whole = self.whole_shards(number, everything);
             let held = runs.in_shards(number);
             let claiming = claims.in_shards(number);
+            let refused = queue.coming.refused_in_shards();
             let mut asked: Vec<Part> = match (queue.paused, everything) {
                 (true, _) => Vec::new(),
                 (false, true) => self.parts[number].clone(),
@@ -181,10 +182,13 @@ impl Looks {
                     (_, true) => Offset::Ahead(Duration::ZERO),
                     (rank, false) => Offset::Overdue(self.overdue(rank)),
                 };
-                // Timers that the node knows already must not use up the limit.
+                // Timers that the node knows already must not use up the limit. Refused ones count twice,
+                // so that a look finds its way past many of them soon.
                 let known = queue.coming.in_shard(part.shard)
-                    + held.get(&part.shard).copied().unwrap_or(0)
-                    + claiming.get(&part.shard).copied().unwrap_or(0);
+                    + [&held, &claiming, &refused, &refused]
+                        .iter()
+                        .filter_map(|counts| counts.get(&part.shard))
+                        .sum::<usize>();
                 let unread = queue.coming.unread(part.shard);
                 let from_start = everything || is_whole || answers(queue, &part);
                 let goes_on = unread.filter(|_| !from_start);
@@ -258,6 +262,7 @@ impl Looks {
         };
         self.learn_paused(sight, queues);
         let by_range = by_range(&asked, sight, queues);
+        let mut refused = Vec::new();
         for (index, (range, rows)) in asked.iter().zip(by_range).enumerate() {
             let (number, part) = (range.queue, range.part);
             let Some(queue) = queues.get_mut(number) else {
@@ -275,6 +280,11 @@ impl Looks {
                     ties: rows.iter().filter(|row| row.due == last.due).count(),
                 });
                 queue.coming.set_unread(part.shard, unread);
+            }
+            if !range.goes_on {
+                let shown: BTreeSet<&str> = rows.iter().map(|row| &*row.key).collect();
+                let is_shown = |key: &str| shown.contains(key);
+                queue.coming.keep_refused(part.shard, is_shown);
             }
             let mut orphans = Vec::new();
             let late_enough = sight.now.back_by(self.overdue(part.rank));
@@ -296,7 +306,10 @@ impl Looks {
                         shard: row.shard,
                         suspect: row.crashes >= SUSPECT,
                     };
-                    queue.coming.insert(&row.key, expected);
+                    match queue.coming.is_refused(&row.key) {
+                        true => refused.push((place, expected)),
+                        false => queue.coming.insert(&row.key, expected),
+                    }
                 }
             }
             if range.goes_on {
@@ -305,6 +318,9 @@ impl Looks {
             if self.adoption.saw(number, part.shard, orphans, !cut) {
                 self.soon = true;
             }
+        }
+        for ((number, key), expected) in refused {
+            queues[number].coming.try_again(&key, expected);
         }
     }
 

@@ -66,7 +66,9 @@
 //!
 //! - **NODE-8** A claim is sent when a lower bound of the store's clock has reached the due time. The
 //!   store decides. A timer that was not due is kept; all else that a claim does not return is
-//!   forgotten, and found by the next look if it is still there.
+//!   forgotten, and found by the next look if it is still there. The next look at its shard then shows
+//!   twice as many timers more, so that rows which somebody has locked hide none behind them. Of a queue this
+//!   holds for 2,000 such rows.
 //! - **NODE-9** A row that the node has claimed and does not hold is adopted after two looks in a row
 //!   that saw the same generation and attempt, with no claim of that key under way from the sending of
 //!   each look to its answer. See the module `adoption`. The shards of a lost claim are looked at,

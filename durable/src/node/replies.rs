@@ -190,8 +190,11 @@ impl Node {
         // forgotten: if it is still to be had, the next look finds it.
         let window = answer.now + self.look * 2;
         for ((queue, key), expected) in left {
-            if expected.due > answer.now && expected.due < window && self.stopping.is_none() {
-                self.queues[queue].coming.insert(&key, expected);
+            let coming = &mut self.queues[queue].coming;
+            if expected.due <= answer.now {
+                coming.refuse(key, expected.shard);
+            } else if expected.due < window && self.stopping.is_none() {
+                coming.insert(&key, expected);
             }
         }
     }
@@ -201,7 +204,7 @@ impl Node {
             return;
         }
         let suspect = run.crashes >= SUSPECT;
-        self.queues[place.0].coming.remove(&place.1);
+        self.queues[place.0].coming.granted(&place.1);
         self.queues[place.0].running += 1;
         self.runs.add(place, shard, suspect, run);
         if self.stopping.is_some() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::node::tests::scripted::script::{Script, alone, millis, other, row, secs, store};
 use crate::node::tests::world::{START, options};
-use crate::node::{Input, Mono, Reply, StoreCall};
+use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
 use crate::store::{
     Beat, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
 };
@@ -280,6 +280,61 @@ fn a_look_for_more_goes_on_where_the_last_one_was_cut() {
 fn a_look_for_more_gets_past_timers_of_one_instant() {
     let read = rows_read((0..20_000).map(|_| START));
     assert!(read < 50_000, "{read}");
+}
+
+/// When a timer runs that is due behind many locked ones of its shard, which nobody can claim.
+fn behind_locked(config: NodeConfig, locked: u32, apart: Duration) -> Option<Mono> {
+    let mut script = Script::new(config);
+    script.is_limited = true;
+    let all = (0..locked).map(|n| {
+        row(
+            "a",
+            &format!("k{n:05}"),
+            START.back_by(apart * (locked - n)),
+        )
+    });
+    script.rows = all
+        .chain([row("a", "x", START), row("b", "y", START)])
+        .collect();
+    let mut asked = 0;
+    while script.now < secs(60) {
+        let until = script.now + millis(10);
+        for (id, call) in script.quiet(until) {
+            let StoreCall::Claim(mut claim) = call else {
+                panic!("{call:?}");
+            };
+            asked += claim.timers.len();
+            claim.timers.retain(|wanted| !wanted.key.starts_with('k'));
+            let runs = script.grant(id, &claim.timers);
+            script
+                .rows
+                .retain(|row| !runs.iter().any(|run| run.key == row.key));
+        }
+        if script.starts.iter().any(|run| &*run.key == "x") {
+            let looks = u32::try_from(script.now.as_secs()).expect("few") + 1;
+            assert!(
+                asked < 4 * (locked * looks) as usize,
+                "{asked} in {looks} looks"
+            );
+            return Some(script.now);
+        }
+    }
+    None
+}
+
+#[test]
+fn locked_timers_hide_none_behind_them() {
+    // NODE-5
+    for apart in [Duration::ZERO, millis(1)] {
+        let at = behind_locked(alone(), 60, apart);
+        assert!(at.is_some_and(|at| at < secs(1)), "{at:?}");
+        // Each look shows more of them.
+        let at = behind_locked(alone(), 500, apart);
+        assert!(at.is_some_and(|at| at < secs(10)), "{at:?}");
+        // What is known of a queue with a pace is less.
+        let at = behind_locked(options(&[("a", 4, Some(10)), ("b", 4, None)]), 500, apart);
+        assert!(at.is_some_and(|at| at < secs(50)), "{at:?}");
+    }
 }
 
 // === the doorbell ===

@@ -35,6 +35,8 @@ pub(super) struct Script {
     pub(super) others: Vec<SeenNode>,
     pub(super) rows: Vec<Seen>,
     pub(super) paused: Vec<String>,
+    /// Whether looks are answered within their limits.
+    pub(super) is_limited: bool,
 }
 
 impl Script {
@@ -55,6 +57,7 @@ impl Script {
             others: Vec::new(),
             rows: Vec::new(),
             paused: Vec::new(),
+            is_limited: false,
         }
     }
 
@@ -97,6 +100,30 @@ impl Script {
         }
     }
 
+    /// What a look shows, with its limits.
+    fn limited(&self, look: &Look) -> Sight {
+        let mut sight = self.sight();
+        sight.rows.clear();
+        for (index, range) in look.ranges.iter().enumerate() {
+            let from = range.mark.unwrap_or(StoreTime::from_micros(i64::MIN));
+            let until = range.until.from(store(self.now));
+            let of_range = self.rows.iter().filter(|row| {
+                row.queue == range.queue
+                    && row.shard == range.shard
+                    && (from..until).contains(&row.due)
+            });
+            let mut rows: Vec<&Seen> = of_range.collect();
+            rows.sort_by_key(|row| row.due);
+            if rows.len() > range.limit as usize {
+                sight.cut.push(index);
+            }
+            sight
+                .rows
+                .extend(rows.into_iter().take(range.limit as usize).cloned());
+        }
+        sight
+    }
+
     /// Answers one call as an undisturbed store does. Claims and settles are left for the test.
     pub(super) fn answer(&mut self, id: u64, call: &StoreCall) {
         let reply = match call {
@@ -105,6 +132,7 @@ impl Script {
                 now: store(self.now),
                 horizon: None,
             })),
+            StoreCall::Look(look) if self.is_limited => Reply::Sight(self.limited(look)),
             StoreCall::Look(_) => Reply::Sight(self.sight()),
             StoreCall::DeclareGone { .. } => Reply::DeclaredGone(true),
             StoreCall::Leave(_) => Reply::Left,
