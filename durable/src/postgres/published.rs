@@ -37,6 +37,15 @@ impl Postgres {
     pub const SCHEDULE: &'static str = "select due, replaced, running from tourbillon.schedule($1::text, $2::text, \
          pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb)";
 
+    /// Schedules a timer, unless one with the same key waits or runs. It is safe to repeat while the timer
+    /// has not run.
+    ///
+    /// Parameters: those of [`Postgres::SCHEDULE`]. The row has `scheduled boolean`, `due timestamptz`, which
+    /// is that of the other timer if there is one, and `running boolean`.
+    pub const SCHEDULE_IF_ABSENT: &'static str = "select scheduled, due, running \
+         from tourbillon.schedule_if_absent($1::text, $2::text, \
+         pg_catalog.make_interval(secs => $3::double precision), $4::text::jsonb)";
+
     /// Moves a timer.
     ///
     /// Parameters: queue `text`, key `text`, delay in seconds `double precision`. The row has `result text`,

@@ -30,6 +30,12 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
         ahead > Duration::from_secs(59) && ahead < Duration::from_secs(60),
         "{ahead:?}"
     );
+    let moved: SystemTime = row.get("due");
+    let row = transaction
+        .query_one(Postgres::SCHEDULE_IF_ABSENT, &[&"q", &"a", &60.0, &"[]"])
+        .expect("it is accepted");
+    assert!(!row.get::<_, bool>("scheduled"));
+    assert_eq!(row.get::<_, SystemTime>("due"), moved);
     let row = transaction
         .query_one(Postgres::CANCEL, &[&"q", &"a"])
         .expect("it is accepted");
@@ -38,9 +44,10 @@ fn the_statements_schedule_move_and_cancel_with_plain_parameters() {
         .query_one(Postgres::CANCEL, &[&"q", &"a"])
         .expect("it is accepted");
     assert_eq!(row.get::<_, &str>("result"), "not found");
-    transaction
-        .query_one(Postgres::SCHEDULE, &[&"q", &"b", &60.0, &"null"])
+    let row = transaction
+        .query_one(Postgres::SCHEDULE_IF_ABSENT, &[&"q", &"b", &60.0, &"null"])
         .expect("it is accepted");
+    assert!(row.get::<_, bool>("scheduled") && !row.get::<_, bool>("running"));
     transaction.commit().expect("it ends");
     assert_eq!(bench.timers(), "b");
 }
@@ -70,6 +77,9 @@ fn the_statements_take_text_and_refuse_bad_values_with_the_documented_codes() {
         (Postgres::SCHEDULE, "'q', 'a', '1', '{'", "22P02"),
         (Postgres::SCHEDULE, "'q', 'a', '1', null", "22004"),
         (Postgres::SCHEDULE, "'q', 'a', null, '1'", "22023"),
+        (Postgres::SCHEDULE_IF_ABSENT, "'q', '', '1', '1'", "22023"),
+        (Postgres::SCHEDULE_IF_ABSENT, "'q', 'a', '-1', '1'", "22023"),
+        (Postgres::SCHEDULE_IF_ABSENT, "'q', 'a', '1', null", "22004"),
         (Postgres::RESCHEDULE, "'q', 'a', 'inf'", "22008"),
         (Postgres::CANCEL, "null, 'a'", "22023"),
     ];

@@ -361,4 +361,18 @@ fn a_snapshot_does_not_find_a_timer_that_is_younger() {
         matches!(conflict, Err(CallError::Unavailable(_))),
         "{conflict:?}"
     );
+    transaction.rollback().expect("it ends");
+    let builder = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::Serializable);
+    let mut transaction = builder.start().expect("it begins");
+    transaction
+        .query("select 1 from tourbillon.node", &[])
+        .expect("it has a snapshot now");
+    bench.run("b");
+    let conflict = Postgres::schedule_if_absent_in(&mut transaction, "q", "b", MINUTE, &1);
+    assert!(
+        matches!(conflict, Err(CallError::Unavailable(_))),
+        "{conflict:?}"
+    );
 }
