@@ -1,17 +1,17 @@
 //! The rounds: one process after the other, in two lanes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use kit::pause::Paused;
 
 use crate::child::{AFTERMATH, LATEST, LONGER, SURVIVED, pause};
-use crate::database::{self, Fault};
+use crate::database::{self, Database, Fault};
 use crate::host::Host;
 use crate::point::{Cause, Point};
 use crate::random::Random;
@@ -57,13 +57,10 @@ struct Stage<'a> {
 pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
     let folder = env::temp_dir().join(format!("tourbillon-crash-points-{}", std::process::id()));
     fs::create_dir(&folder)?;
-    let (host, place) = match &options.place {
-        Place::File => (Host::File, folder.join("timers.db").display().to_string()),
-        Place::OwnServer => Host::start()?,
-        Place::Url(url) => (Host::at(url)?, url.clone()),
-    };
-    let database = database::open(&place, Point::None)?;
-    database.prepare()?;
+    let (host, place, database) = prepare(&options.place, &folder).inspect_err(|_| {
+        // Nothing is in it that anybody wants to read.
+        let _ = fs::remove_dir_all(&folder);
+    })?;
     let begun = Instant::now();
     eprintln!(
         "{} rounds, seed {}, journals in {}",
@@ -123,6 +120,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Fault> {
     }
     fs::remove_dir_all(&stage.folder)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a server if there has to be one, and makes the tables.
+fn prepare(place: &Place, folder: &Path) -> Result<(Host, String, Arc<dyn Database>), Fault> {
+    let (host, place) = match place {
+        Place::File => (Host::File, folder.join("timers.db").display().to_string()),
+        Place::OwnServer => Host::start()?,
+        Place::Url(url) => (Host::at(url)?, url.clone()),
+    };
+    let database = database::open(&place, Point::None)?;
+    database.prepare()?;
+    Ok((host, place, database))
 }
 
 impl Stage<'_> {
