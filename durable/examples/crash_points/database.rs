@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kit::proxy::{Proxy, Trouble};
 use tourbillon_durable::Due;
-use tourbillon_durable::store::{Connection, StoreError};
+use tourbillon_durable::store::{Connection, Hear, Listening, StoreError};
 
 use crate::point::{Fuse, Point};
 use crate::sqlite::SqliteFile;
@@ -30,6 +30,9 @@ pub(crate) trait Database: fmt::Debug + Send + Sync {
 
     /// Opens a connection of the store.
     fn connect(&self) -> Result<Opened, StoreError>;
+
+    /// Listens to the doorbell of the store, if it has one.
+    fn listen(&self, hear: Hear) -> Option<Listening>;
 
     /// Has the effect of a run, and ends the run in the same commit unless the fence is taken out.
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault>;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kit::proxy::{Trouble, Way};
 use tourbillon_durable::store::{
-    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Look, NewNode, Page,
-    QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
+    Action, Answer, Beat, Call, Claim, Claimed, Connection, DeadLetter, Epoch, Hear, Listening,
+    Look, NewNode, Page, QueueCounts, Revived, Settle, Settled, Sight, Store, StoreError, Timer,
 };
 
 use crate::database::{Database, Opened};
@@ -37,6 +37,10 @@ impl Store for Failing {
 
     fn writers(&self) -> usize {
         self.database.writers()
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        self.database.listen(hear)
     }
 }
 

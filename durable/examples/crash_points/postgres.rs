@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kit::proxy::{Proxy, Trouble, Way};
 use postgres::{Client, NoTls};
-use tourbillon_durable::store::{Store, StoreError};
+use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
 use tourbillon_durable::{Due, Postgres};
 
 use crate::child;
@@ -33,6 +33,8 @@ pub(crate) struct Server {
 #[derive(Debug, Default)]
 struct Paths {
     open: Vec<Arc<Proxy>>,
+    /// Those whose connections belong to the store. They stay open.
+    of_doorbells: Vec<Arc<Proxy>>,
     /// What happens on all of them now.
     trouble: Option<Trouble>,
 }
@@ -152,6 +154,14 @@ impl Database for Server {
         let (url, path) = way.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let connection = Postgres::connect(&url)?.connect()?;
         Ok(Opened { connection, path })
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        let (url, path) = self.way().ok()?;
+        let listening = Postgres::connect(&url).ok()?.listen(hear);
+        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        paths.of_doorbells.extend(path);
+        listening
     }
 
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault> {

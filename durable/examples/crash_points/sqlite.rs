@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kit::proxy::Trouble;
 use tourbillon_durable::rusqlite::{self, TransactionBehavior};
-use tourbillon_durable::store::{Store, StoreError};
+use tourbillon_durable::store::{Hear, Listening, Store, StoreError};
 use tourbillon_durable::{Due, Sqlite};
 
 use crate::database::{Database, Fault, Opened};
@@ -65,6 +65,10 @@ impl Database for SqliteFile {
             connection: self.store()?.connect()?,
             path: None,
         })
+    }
+
+    fn listen(&self, hear: Hear) -> Option<Listening> {
+        self.store().ok()?.listen(hear)
     }
 
     fn effect(&self, due: &Due<u64>, fuse: &Fuse, is_fenced: bool) -> Result<(), Fault> {
