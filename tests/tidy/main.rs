@@ -233,10 +233,14 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
         "tests/examples/sessions.rs",
         "the_replay_of_the_large_log_is_the_offline_computation",
     ),
-    // A simulation by the hour: a short one of the same name runs always.
+    // Simulations by the hour and of a day: short ones run always.
     (
         "durable/src/node/tests/days.rs",
         "random_faults_break_no_promise_for_a_long_time",
+    ),
+    (
+        "durable/src/node/tests/days.rs",
+        "random_faults_break_no_promise_within_a_day",
     ),
     // The processes that other tests of the file start and kill.
     ("durable/tests/postgres/processes.rs", "process"),

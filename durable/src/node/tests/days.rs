@@ -34,7 +34,7 @@ fn handler(run: &ClaimedRun, starts: u32) -> (Duration, Outcome) {
 /// The faults of one run.
 struct Faults {
     random: Numbers,
-    /// The number of calls for each one that has a fault.
+    /// See [`Plan`].
     every: u64,
 }
 
@@ -58,79 +58,122 @@ impl Faults {
     }
 }
 
-/// Plays `span` of virtual time with faults, and then waits until all has ended.
-fn play(seed: u64, nodes: usize, span: Duration, timers: u64, every: u64) -> World {
+/// What is played.
+#[derive(Clone, Copy)]
+struct Plan {
+    seed: u64,
+    nodes: usize,
+    span: Duration,
+    timers: u64,
+    /// The number of calls for each one that has a fault.
+    every: u64,
+    /// The calls of users come in this number of bursts, and idle stretches between them are skipped.
+    /// Without it they come at any time.
+    bursts: Option<u64>,
+}
+
+/// How long a burst lasts.
+const BURST: u64 = 20;
+
+impl Plan {
+    /// A random time of the day.
+    fn at(&self, random: &mut Numbers) -> Duration {
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        match self.bursts {
+            Some(bursts) => {
+                let start = self.span / bursts as u32 * (random.next() % bursts) as u32;
+                start + Duration::from_micros(random.next() % micros(secs(BURST)))
+            }
+            None => Duration::from_micros(random.next() % micros(self.span)),
+        }
+    }
+
+    /// The delay of a timer. On a day with bursts a few timers wait for hours.
+    fn delay(&self, random: &mut Numbers) -> Duration {
+        if self.bursts.is_some() && random.next().is_multiple_of(10_000) {
+            return secs(random.next() % 20_000);
+        }
+        Duration::from_millis(match random.next() % 10 {
+            0 => 0,
+            1..=3 => random.next() % 2_000,
+            _ => random.next() % 60_000,
+        })
+    }
+
+    /// What users do.
+    fn calls(&self, random: &mut Numbers, world: &mut World) {
+        for number in 0..self.timers {
+            let time = self.at(random);
+            let queue = QUEUES[number as usize % 3];
+            // Some keys are used more than once.
+            let key = format!("k{}", number - number % 5 % 2);
+            let after = self.delay(random);
+            world.user_at(time, UserCall::Schedule(queue, key.clone(), after));
+            let later = time + Duration::from_millis(random.next() % 60_000);
+            match random.next() % 20 {
+                0..=2 => world.user_at(later, UserCall::Cancel(queue, key)),
+                3..=4 => world.user_at(later, UserCall::Reschedule(queue, key, after)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What befalls nodes and the store, about once a minute in which something happens.
+    fn upsets(&self, random: &mut Numbers, world: &mut World) {
+        let minutes = self.bursts.unwrap_or(self.span.as_secs() / 60);
+        for _ in 0..=minutes {
+            let time = self.at(random);
+            world.user_at(time, UserCall::SetPaused("b", true));
+            world.user_at(time + secs(7), UserCall::SetPaused("b", false));
+            let node = random.next() as usize % self.nodes;
+            let grace = secs(random.next() % 20);
+            world.user_at(self.at(random), UserCall::Stop(node, grace));
+            let micros = (random.next() % 6_000_000).cast_signed() - 3_000_000;
+            world.user_at(self.at(random), UserCall::SetClock(micros));
+            // An outage of the whole store, now and then longer than the term.
+            let outage = Duration::from_millis(random.next() % 25_000);
+            world.user_at(self.at(random), UserCall::Outage(outage));
+            world.user_at(self.at(random), UserCall::Storm("a", 200));
+        }
+    }
+}
+
+/// Plays the plan with faults, and then waits until all has ended.
+fn play(plan: Plan) -> World {
+    let Plan {
+        seed, nodes, span, ..
+    } = plan;
     let mut random = Numbers::new(seed);
     let mut faults = Faults {
         random: Numbers::new(random.next()),
-        every,
+        every: plan.every,
     };
     let mut config = options(&[("a", 64, None), ("b", 8, None), ("c", 16, Some(200))]);
     for queue in &mut config.queues {
         // Nodes die so often here that a limit would end timers that do no harm.
         queue.crash_limit = 1_000;
     }
-    let end = span;
     let mut world = World::new(
         config,
         nodes,
         random.next(),
         handler,
-        move |_, time, call| match time < end {
+        move |_, time, call| match time < span {
             true => faults.fate(call),
             false => Fate::Fine,
         },
     );
     world.bounds = false;
-    let at = |random: &mut Numbers| {
-        Duration::from_micros(random.next() % u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
-    };
-    for number in 0..timers {
-        let time = at(&mut random);
-        let queue = QUEUES[number as usize % 3];
-        // Some keys are used more than once.
-        let key = format!("k{}", number - number % 5 % 2);
-        let after = Duration::from_millis(match random.next() % 10 {
-            0 => 0,
-            1..=3 => random.next() % 2_000,
-            _ => random.next() % 60_000,
-        });
-        world.user_at(time, UserCall::Schedule(queue, key.clone(), after));
-        let later = time + Duration::from_millis(random.next() % 60_000);
-        match random.next() % 20 {
-            0..=2 => world.user_at(later, UserCall::Cancel(queue, key)),
-            3..=4 => world.user_at(later, UserCall::Reschedule(queue, key, after)),
-            _ => {}
-        }
-    }
-    let minutes = span.as_secs() / 60;
-    for _ in 0..=minutes {
-        let time = at(&mut random);
-        world.user_at(time, UserCall::SetPaused("b", true));
-        world.user_at(time + secs(7), UserCall::SetPaused("b", false));
-        let node = random.next() as usize % nodes;
-        world.user_at(
-            at(&mut random),
-            UserCall::Stop(node, secs(random.next() % 20)),
-        );
-        let micros = (random.next() % 6_000_000).cast_signed() - 3_000_000;
-        world.user_at(at(&mut random), UserCall::SetClock(micros));
-        // An outage of the whole store, now and then longer than the term.
-        let outage = Duration::from_millis(random.next() % 25_000);
-        world.user_at(at(&mut random), UserCall::Outage(outage));
-    }
-    // Dead and stopped nodes come back.
-    let mut time = secs(10);
-    while time < span + secs(20) {
-        for node in 0..nodes {
-            world.birth_at(time, node);
-        }
-        time += secs(10);
-    }
+    // With every second seed the store has a doorbell.
+    world.bell = (seed % 2 == 1).then_some(4);
+    world.reborn = Some(secs(10));
+    world.skipped = plan.bursts.map(|_| Duration::ZERO);
+    plan.calls(&mut random, &mut world);
+    plan.upsets(&mut random, &mut world);
     world.run(span);
     let mut waited = 0;
     while world.timers() > 0 && waited < 60 {
-        let next = world.time + secs(5);
+        let next = world.day() + secs(5);
         world.run(next);
         waited += 1;
     }
@@ -138,13 +181,16 @@ fn play(seed: u64, nodes: usize, span: Duration, timers: u64, every: u64) -> Wor
     world.ledger.check_all_ran();
     let ledger = &world.ledger;
     println!(
-        "seed {seed}: {nodes} nodes, {} schedules, {} starts, {} calls, {} crashes, {} adopted, {} fenced",
+        "seed {seed}: {nodes} nodes, {} schedules, {} starts, {} calls, {} crashes, {} adopted, {} fenced, \
+         {:?} of {:?} played",
         ledger.ops.len(),
         ledger.starts,
         world.calls,
         ledger.crashes,
         ledger.adopted,
-        ledger.fenced
+        ledger.fenced,
+        world.time,
+        world.day(),
     );
     world
 }
@@ -158,7 +204,14 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 #[test]
 fn random_faults_break_no_promise() {
     let seed = setting("SIMULATION_SEED", 1);
-    let world = play(seed, 5, secs(60), 1_500, 60);
+    let world = play(Plan {
+        seed,
+        nodes: 5,
+        span: secs(60),
+        timers: 1_500,
+        every: 60,
+        bursts: None,
+    });
     assert!(world.ledger.crashes > 0 && world.ledger.fenced > 0);
 }
 
@@ -172,6 +225,51 @@ fn random_faults_break_no_promise_for_a_long_time() {
     let nodes = usize::try_from(setting("SIMULATION_NODES", 100)).expect("few nodes");
     let timers = setting("SIMULATION_TIMERS", 1_000 * minutes);
     println!("seed {seed}");
-    let world = play(seed, nodes, secs(60 * minutes), timers, 2_000);
+    let world = play(Plan {
+        seed,
+        nodes,
+        span: secs(60 * minutes),
+        timers,
+        every: 2_000,
+        bursts: None,
+    });
     assert!(world.ledger.starts > 0);
+}
+
+/// A day: by default 100 nodes and a million timers in bursts, between which idle stretches are skipped.
+#[test]
+#[ignore = "it takes minutes: run it with --release and --ignored"]
+fn random_faults_break_no_promise_within_a_day() {
+    let seed = setting("SIMULATION_SEED", 1);
+    let nodes = usize::try_from(setting("SIMULATION_NODES", 100)).expect("few nodes");
+    let plan = Plan {
+        seed,
+        nodes,
+        span: secs(24 * 3_600),
+        timers: setting("SIMULATION_TIMERS", 1_000_000),
+        every: 2_000,
+        bursts: Some(50),
+    };
+    println!("seed {seed}");
+    let world = play(plan);
+    assert!(world.day() >= plan.span && world.time < plan.span / 4);
+    assert!(world.ledger.crashes > 0 && world.ledger.fenced > 0 && world.ledger.adopted > 0);
+}
+
+#[test]
+fn an_hour_with_idle_stretches_is_played_within_minutes() {
+    let plan = Plan {
+        seed: setting("SIMULATION_SEED", 1),
+        nodes: 3,
+        span: secs(3_600),
+        timers: 300,
+        every: 100,
+        bursts: Some(4),
+    };
+    let world = play(plan);
+    assert!(
+        world.day() >= plan.span && world.time < plan.span / 4,
+        "{:?}",
+        world.time
+    );
 }

@@ -35,6 +35,31 @@ fn timers_of_three_nodes_run_within_milliseconds() {
     assert!(late < millis(10), "{late:?}");
 }
 
+#[test]
+fn timers_that_a_program_without_a_node_schedules_run_at_once_with_the_doorbell() {
+    // NODE-15
+    let lateness = |bell: bool| {
+        let config = options(&[("a", 8, None)]);
+        let mut world = World::new(config, 3, 1, quick, |_, _, _| Fate::Fine);
+        // Node 0 gets hints of what users schedule, so it is not there.
+        world.run(secs(1));
+        world.crash(0);
+        world.bell = bell.then_some(0);
+        for number in 0..40_u64 {
+            let at = secs(30) + millis(770 * number);
+            let call = UserCall::Schedule("a", format!("k{number}"), millis(20));
+            world.user_at(at, call);
+        }
+        world.run(secs(70));
+        world.ledger.check_all_ran();
+        world.ledger.latest_unclaimed
+    };
+    let (without, with) = (lateness(false), lateness(true));
+    assert!(without > millis(500), "{without:?}");
+    // The way of a claim.
+    assert!(with < millis(2), "{with:?}");
+}
+
 // === the enumerated simulation ===
 
 fn by_key(run: &ClaimedRun, starts: u32) -> (Duration, Outcome) {
@@ -140,12 +165,13 @@ impl Shown {
 const SCENARIO: Duration = secs(11);
 const BOUND: Duration = secs(75);
 
-fn play(fate_of: Option<(usize, Fate)>) -> Shown {
+fn play(fate_of: Option<(usize, Fate)>, bell: bool) -> Shown {
     let config = options(&[("a", 16, None), ("b", 4, None), ("c", 2, Some(4))]);
     let mut world = World::new(config, 3, 7, by_key, move |number, _, _| match fate_of {
         Some((call, fate)) if call == number => fate,
         _ => Fate::Fine,
     });
+    world.bell = bell.then_some(4);
     scenario(&mut world);
     world.run(SCENARIO);
     while world.timers() > 0 && world.time < BOUND {
@@ -165,12 +191,13 @@ fn play(fate_of: Option<(usize, Fate)>) -> Shown {
     }
 }
 
-/// Plays the scenario once for each call of the undisturbed run, with this fate of the call.
+/// Plays the scenario once for each call of the undisturbed run, with this fate of the call. Near timers
+/// ring the doorbell of all nodes.
 fn play_all(fate: Fate) -> Shown {
-    let clean = play(None);
+    let clean = play(None, true);
     let mut all = Shown::default();
     for call in 0..clean.calls {
-        let shown = std::panic::catch_unwind(|| play(Some((call, fate))));
+        let shown = std::panic::catch_unwind(|| play(Some((call, fate)), true));
         let shown = shown.unwrap_or_else(|_| panic!("call {call} of {}: {fate:?}", clean.calls));
         all.add(&shown);
     }
@@ -180,14 +207,16 @@ fn play_all(fate: Fate) -> Shown {
 
 #[test]
 fn the_undisturbed_scenario_is_punctual() {
-    let shown = play(None);
-    assert!(shown.unclaimed < millis(20), "{shown:?}");
-    // The node that stops leaves its long runs to the others, which counts as a crash.
-    assert_eq!(
-        (shown.adopted, shown.crashes, shown.fenced),
-        (0, CRASHES, 0)
-    );
-    assert!(shown.calls > 100, "{shown:?}");
+    for bell in [false, true] {
+        let shown = play(None, bell);
+        assert!(shown.unclaimed < millis(20), "{shown:?}");
+        // The node that stops leaves its long runs to the others, which counts as a crash.
+        assert_eq!(
+            (shown.adopted, shown.crashes, shown.fenced),
+            (0, CRASHES, 0)
+        );
+        assert!(shown.calls > 100, "{shown:?}");
+    }
 }
 
 #[test]

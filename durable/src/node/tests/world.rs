@@ -40,6 +40,8 @@ pub(super) enum UserCall {
     Reschedule(&'static str, String, Duration),
     SetPaused(&'static str, bool),
     Stop(usize, Duration),
+    /// The doorbell rings this often for a queue.
+    Storm(&'static str, u32),
     /// The store's clock is set by this, in microseconds.
     SetClock(i64),
     /// No call reaches the store for this time.
@@ -64,9 +66,21 @@ enum Event {
         call: StoreCall,
         fate: Fate,
     },
-    User(UserCall),
     Birth(usize),
 }
+
+/// What happens from outside, by the time of the day.
+#[derive(Debug)]
+enum Outside {
+    Call(UserCall),
+    Birth(usize),
+}
+
+/// A stretch without work that is longer than this is skipped.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// So much of it is played before the work goes on.
+const WAKING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct SimNode {
@@ -91,6 +105,12 @@ pub(super) struct World {
     pub(super) store: Memory,
     pub(super) nodes: Vec<SimNode>,
     events: BTreeMap<(Duration, u64), Event>,
+    outside: BTreeMap<(Duration, u64), Outside>,
+    /// The time of the day without `time`: the idle stretches that were skipped. For the nodes the
+    /// store's clock has made a step forward there.
+    pub(super) skipped: Option<Duration>,
+    /// When the world was last seen busy.
+    busy: Duration,
     numbered: u64,
     config: NodeConfig,
     handler: Handler,
@@ -107,6 +127,10 @@ pub(super) struct World {
     outage_until: Duration,
     /// Whether lateness is measured. Not if the clock is set.
     pub(super) bounds: bool,
+    /// Whether near timers ring the doorbell. One ring of this number is lost, none if it is zero.
+    pub(super) bell: Option<u64>,
+    /// Dead and stopped nodes come back after this.
+    pub(super) reborn: Option<Duration>,
 }
 
 pub(super) const START: StoreTime = StoreTime::from_micros(1_000_000_000_000_000);
@@ -144,6 +168,9 @@ impl World {
             clock,
             nodes: Vec::new(),
             events: BTreeMap::new(),
+            outside: BTreeMap::new(),
+            skipped: None,
+            busy: Duration::ZERO,
             numbered: 0,
             config,
             handler,
@@ -156,6 +183,8 @@ impl World {
             ledger: Ledger::default(),
             outage_until: Duration::ZERO,
             bounds: true,
+            bell: None,
+            reborn: None,
         };
         for node in 0..nodes {
             world.nodes.push(SimNode {
@@ -167,7 +196,7 @@ impl World {
                 stopped: None,
             });
             // They do not start at the same moment.
-            world.at(Duration::from_millis(7 * node as u64), Event::Birth(node));
+            world.birth_at(Duration::from_millis(7 * node as u64), node);
         }
         world
     }
@@ -178,25 +207,81 @@ impl World {
     }
 
     pub(super) fn user_at(&mut self, time: Duration, call: UserCall) {
-        self.at(time, Event::User(call));
+        self.numbered += 1;
+        self.outside
+            .insert((time, self.numbered), Outside::Call(call));
     }
 
     pub(super) fn birth_at(&mut self, time: Duration, node: usize) {
-        self.at(time, Event::Birth(node));
+        self.numbered += 1;
+        self.outside
+            .insert((time, self.numbered), Outside::Birth(node));
     }
 
-    /// Runs until this time.
+    /// The time of the day: with the stretches that were skipped.
+    pub(super) fn day(&self) -> Duration {
+        self.time + self.skipped.unwrap_or_default()
+    }
+
+    /// Runs until this time of the day.
     pub(super) fn run(&mut self, until: Duration) {
-        while let Some(entry) = self.events.first_entry() {
-            let time = entry.key().0;
-            if time > until {
+        loop {
+            self.skip_idle(until);
+            let skipped = self.skipped.unwrap_or_default();
+            let event = self.events.first_key_value();
+            let event = event.map(|((time, number), _)| (*time + skipped, *number));
+            let outside = self.outside.first_key_value().map(|(entry, _)| *entry);
+            let Some(next) = event.into_iter().chain(outside).min() else {
+                break;
+            };
+            if next.0 > until {
                 break;
             }
-            let event = entry.remove();
-            self.set_time(time);
-            self.happen(event);
+            self.set_time(next.0.saturating_sub(skipped));
+            if Some(next) == event {
+                let event = self.events.pop_first();
+                self.happen(event.expect("it was seen").1);
+            } else {
+                let outside = self.outside.pop_first();
+                match outside.expect("it was seen").1 {
+                    Outside::Call(call) => self.user(call),
+                    Outside::Birth(node) => self.birth(node),
+                }
+            }
         }
-        self.set_time(until);
+        self.set_time(until.saturating_sub(self.skipped.unwrap_or_default()));
+    }
+
+    /// Skips a stretch in which nothing is scheduled, due, or running.
+    fn skip_idle(&mut self, until: Duration) {
+        let (Some(skipped), day) = (self.skipped, self.day()) else {
+            return;
+        };
+        let next = self.outside.first_key_value();
+        let mut next = next.map_or(until, |((time, _), _)| *time).min(until);
+        let mut runs = self.running.values().flatten();
+        let runs = runs.any(|(node, life, _)| self.nodes[*node].life == *life);
+        if next < day + IDLE || runs {
+            self.busy = self.time;
+            return;
+        }
+        // What is stored is read only after a while without calls from outside.
+        if self.time < self.busy + WAKING {
+            return;
+        }
+        self.busy = self.time;
+        let now = self.store_now();
+        for queue in &self.config.queues {
+            let first = self.store.clone().list(&Page::first(&queue.name, 1));
+            if let Some(first) = first.expect("no fault").first() {
+                next = next.min(day + first.due.since(now));
+            }
+        }
+        if next >= day + IDLE {
+            let span = next - WAKING - day;
+            self.clock.advance(span);
+            self.skipped = Some(skipped + span);
+        }
     }
 
     fn set_time(&mut self, time: Duration) {
@@ -219,7 +304,6 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Birth(node) => self.birth(node),
-            Event::User(call) => self.user(call),
             Event::Wake { node, life } => {
                 if self.nodes[node].life == life && self.nodes[node].wake.is_some() {
                     self.nodes[node].wake = None;
@@ -262,6 +346,13 @@ impl World {
         node.life += 1;
         if let Some(machine) = node.machine.take() {
             self.ledger.died.insert(machine.epoch(), now);
+            self.come_back(number);
+        }
+    }
+
+    fn come_back(&mut self, node: usize) {
+        if let Some(after) = self.reborn {
+            self.at(self.time + after, Event::Birth(node));
         }
     }
 
@@ -322,6 +413,7 @@ impl World {
                     node.stopped = Some(stopped);
                     node.machine = None;
                     node.wake = None;
+                    self.come_back(number);
                 }
             }
             if self.nodes[number].life != life {
@@ -333,9 +425,10 @@ impl World {
     fn ask(&mut self, node: usize, life: u32, id: u64, call: StoreCall) {
         let number = self.calls;
         self.calls += 1;
+        let day = self.day();
         let fate = match self.time < self.outage_until {
             true => Fate::Fail,
-            false => (self.fate)(number, self.time, &call),
+            false => (self.fate)(number, day, &call),
         };
         let (go, back) = (self.travel(), self.travel());
         match fate {
@@ -502,6 +595,12 @@ impl World {
                 let life = self.nodes[node].life;
                 return self.step(node, life, Input::Stop { grace });
             }
+            UserCall::Storm(queue, rings) => {
+                for _ in 0..rings {
+                    self.ring(queue, 0);
+                }
+                return;
+            }
             UserCall::SetClock(micros) => {
                 let now = self.clock.now().as_micros();
                 return self.clock.set(StoreTime::from_micros(now + micros));
@@ -526,6 +625,10 @@ impl World {
             _ => None,
         };
         if let Some((due, shard)) = near {
+            if self.bell.is_some() && due < self.store_now() + Duration::from_secs(2) {
+                let queue = Arc::clone(&call.queue);
+                self.ring(&queue, 1);
+            }
             let near = Near {
                 queue: call.queue,
                 key: call.key,
@@ -534,6 +637,19 @@ impl World {
             };
             let life = self.nodes[0].life;
             self.step(0, life, Input::Near(vec![near]));
+        }
+    }
+
+    /// Rings for the nodes from this one on.
+    fn ring(&mut self, queue: &str, from: usize) {
+        for node in from..self.nodes.len() {
+            let life = self.nodes[node].life;
+            let input = Input::Rang(Some(queue.into()));
+            let time = self.time + self.travel();
+            let lost = self.random.next().is_multiple_of(self.bell.unwrap_or(0));
+            if !lost {
+                self.at(time, Event::Step { node, life, input });
+            }
         }
     }
 

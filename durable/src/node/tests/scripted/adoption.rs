@@ -15,6 +15,7 @@ fn mine(key: &str) -> Seen {
 
 #[test]
 fn a_claimed_row_that_is_not_held_is_adopted_after_two_looks() {
+    // NODE-9
     let mut script = Script::joined(alone());
     script.rows = vec![mine("k")];
     let (id, _) = script.look();
@@ -92,6 +93,7 @@ fn adopted(run: &Run) -> ClaimedRun {
 
 #[test]
 fn a_look_that_saw_a_claim_under_way_is_no_proof() {
+    // NODE-9
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(1)))];
     let (claim, _) = script.claim(secs(1));
@@ -116,6 +118,7 @@ fn a_look_that_saw_a_claim_under_way_is_no_proof() {
 
 #[test]
 fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
+    // NODE-9
     let mut script = Script::new(alone());
     // There are a hundred other nodes, so this one is not likely to look at shard 3.
     script.others = (0..100)

@@ -7,6 +7,7 @@ use crate::store::{Claimed, Outcome, Seen, Settled};
 
 #[test]
 fn suspects_are_claimed_alone_and_one_at_a_time() {
+    // NODE-11
     let mut script = Script::joined(alone());
     let suspect = |key| Seen {
         crashes: 2,
@@ -131,6 +132,7 @@ fn a_pace_bounds_the_starts_within_any_second() {
 
 #[test]
 fn a_timer_that_is_not_due_by_the_stores_clock_is_asked_for_again() {
+    // NODE-8
     let mut script = Script::joined(alone());
     let due = store(secs(1));
     script.rows = vec![row("a", "k", due)];
@@ -164,6 +166,7 @@ fn a_hint_is_claimed_without_a_look() {
 
 #[test]
 fn a_timer_that_was_scheduled_during_a_run_of_its_key_is_claimed_after_the_run() {
+    // NODE-10
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
     let runs = script.run_all(millis(1));

@@ -7,6 +7,7 @@ use crate::store::{Outcome, Settled, StoreError};
 
 #[test]
 fn locked_ends_are_asked_for_again_and_fenced_ones_are_done() {
+    // NODE-12
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START), row("a", "l", START)];
     let runs = script.run_all(millis(1));
@@ -29,6 +30,7 @@ fn locked_ends_are_asked_for_again_and_fenced_ones_are_done() {
 
 #[test]
 fn an_end_whose_answer_was_lost_is_asked_for_again_until_it_is_answered() {
+    // NODE-12
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
     let runs = script.run_all(millis(1));

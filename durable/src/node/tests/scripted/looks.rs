@@ -13,6 +13,7 @@ use crate::time::StoreTime;
 
 #[test]
 fn the_limits_of_a_look_do_not_depend_on_what_is_stored() {
+    // NODE-5
     let mut script = Script::joined(alone());
     script.rows = (0..30_000)
         .map(|number| row("a", &format!("k{number}"), START))
@@ -67,6 +68,7 @@ fn mark(look: &Look, shard: u16) -> Option<StoreTime> {
 
 #[test]
 fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_ends() {
+    // NODE-6, NODE-7
     let mut script = Script::new(alone());
     script.others = vec![other(1)];
     script.input(Input::Wake);

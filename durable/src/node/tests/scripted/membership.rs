@@ -6,6 +6,7 @@ use crate::store::{Beat, Claimed, Outcome};
 
 #[test]
 fn the_term_counts_from_the_sending_of_the_last_good_beat() {
+    // NODE-1
     let mut script = Script::new(alone());
     script.input(Input::Wake);
     let (id, _) = script.asks.pop_front().unwrap();
@@ -27,6 +28,7 @@ fn the_term_counts_from_the_sending_of_the_last_good_beat() {
 
 #[test]
 fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
+    // NODE-2
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(2)))];
     let (id, claim) = script.claim(secs(2));
@@ -45,6 +47,7 @@ fn a_run_that_is_claimed_at_the_end_of_the_term_waits_for_the_next_good_beat() {
 
 #[test]
 fn nothing_is_claimed_after_the_end_of_the_term() {
+    // NODE-1
     let mut script = Script::joined(alone());
     let end = script.node.term_end().unwrap();
     let due = store(end) + secs(1);
@@ -65,6 +68,7 @@ fn nothing_is_claimed_after_the_end_of_the_term() {
 
 #[test]
 fn a_node_that_is_gone_joins_as_another_one_and_drops_the_ends_of_its_runs() {
+    // NODE-4
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", store(secs(1)))];
     let runs = script.run_all(secs(1));
@@ -119,6 +123,7 @@ fn declared(script: &mut Script, until: Mono) -> Option<Mono> {
 
 #[test]
 fn a_silent_node_is_declared_gone_after_sixteen_seconds() {
+    // NODE-3
     let mut script = Script::new(alone());
     script.others = vec![other(5)];
     script.input(Input::Wake);
@@ -138,6 +143,7 @@ fn a_node_that_beats_is_never_declared_gone() {
 
 #[test]
 fn an_outage_longer_than_the_term_makes_nobody_gone() {
+    // NODE-3
     let mut script = Script::new(alone());
     script.others = vec![other(5)];
     script.input(Input::Wake);
@@ -156,6 +162,7 @@ fn an_outage_longer_than_the_term_makes_nobody_gone() {
 
 #[test]
 fn one_failed_beat_begins_the_observation_anew() {
+    // NODE-3
     let mut script = Script::new(alone());
     script.others = vec![other(5)];
     script.input(Input::Wake);
@@ -171,6 +178,7 @@ fn one_failed_beat_begins_the_observation_anew() {
 
 #[test]
 fn a_node_that_stood_still_observes_anew() {
+    // NODE-3
     let mut script = Script::new(alone());
     script.others = vec![other(5)];
     script.input(Input::Wake);

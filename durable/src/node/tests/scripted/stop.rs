@@ -9,6 +9,7 @@ use crate::store::{Outcome, Settled};
 
 #[test]
 fn a_node_whose_store_is_down_does_not_spin() {
+    // NODE-14
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
     let runs = script.run_all(millis(1));
@@ -33,6 +34,7 @@ fn a_node_whose_store_is_down_does_not_spin() {
 
 #[test]
 fn a_stop_gives_back_what_has_not_started_waits_for_the_rest_and_leaves() {
+    // NODE-13
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
     let runs = script.run_all(millis(1));
@@ -70,6 +72,7 @@ fn a_stop_gives_back_what_has_not_started_waits_for_the_rest_and_leaves() {
 
 #[test]
 fn a_stop_tells_the_others_at_once_that_the_node_handles_no_queue() {
+    // NODE-13
     let mut script = Script::joined(alone());
     script.rows = vec![row("a", "k", START)];
     script.run_all(millis(1));
