@@ -33,18 +33,23 @@ impl From<Failure> for StoreError {
 impl Failure {
     /// The server has ended the statement in favour of another one.
     pub(super) fn is_conflict(&self) -> bool {
-        self.code.as_ref().is_some_and(is_conflict)
+        self.code.as_ref().is_some_and(is_conflict) || self.is_taken()
     }
 
-    /// The statement has waited too long for a lock.
+    /// Somebody else has inserted a key that was new when the statement began.
+    fn is_taken(&self) -> bool {
+        self.code.as_ref() == Some(&SqlState::UNIQUE_VIOLATION)
+    }
+
+    /// The statement has waited too long for a lock, or somebody else was quicker again and again.
     pub(super) fn is_locked(&self) -> bool {
-        self.code.as_ref() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+        self.code.as_ref() == Some(&SqlState::LOCK_NOT_AVAILABLE) || self.is_taken()
     }
 
     /// The server does not accept a value.
     pub(super) fn is_bad_value(&self) -> bool {
         let class = self.code.as_ref().map(|code| &code.code()[..2]);
-        matches!(class, Some("22" | "23" | "54"))
+        matches!(class, Some("22" | "23" | "54")) && !self.is_taken()
     }
 }
 

@@ -42,7 +42,6 @@ declare
   v_now timestamptz;
   v_locked boolean[];
   v_gen bigint;
-  v_inserted bigint;
 begin
   -- Before the clock is read: marks rely on it. See `Horizon`.
   perform pg_current_xact_id();
@@ -54,6 +53,29 @@ begin
     end if;
     -- One for all rows: a generation must never come back for the same key, and no key is here twice.
     v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
+    if p_notify then
+      perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
+    end if;
+
+    -- The short way, if all keys are new. If somebody else inserts one of them in the meantime, this fails
+    -- with unique_violation, and the crate calls again.
+    if not p_wait and 1 >= all (p_action) and not exists (
+      select from unnest(p_queue, p_key) u(queue, key)
+      join tourbillon.timer t on t.queue = u.queue and t.key = u.key
+    ) then
+      return query
+      with fresh as materialized (
+        select u.n, u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint as shard,
+          least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end) as due, u.payload
+        from unnest(p_queue, p_key, p_delay, p_at, p_payload) with ordinality u(queue, key, delay, at, payload, n)
+      ), inserted as (
+        insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
+        select f.queue, f.key, f.shard, f.due, f.due, v_gen, f.payload from fresh f
+      )
+      select f.n, 0::smallint, f.due, null::timestamptz, f.shard, false, 0 from fresh f;
+      return;
+    end if;
+
     insert into tourbillon.timer (queue, key, shard, due, planned, gen, payload)
     select u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint, w.due, w.due, v_gen, u.payload
     from unnest(p_queue, p_key, p_action, p_delay, p_at, p_payload) with ordinality u(queue, key, action, delay, at, payload, n)
@@ -65,18 +87,6 @@ begin
       and not exists (select from tourbillon.timer t where t.queue = u.queue and t.key = u.key)
     order by u.n
     on conflict do nothing;
-    get diagnostics v_inserted = row_count;
-    if p_notify then
-      perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
-    end if;
-    if v_inserted = cardinality(p_key) then
-      return query
-      select u.n, 0::smallint,
-        least(v_end, case when u.at is null then v_now + u.delay else greatest(u.at, v_now) end),
-        null::timestamptz, (hashtextextended(u.key, 0) & 63)::smallint, false, 0
-      from unnest(p_key, p_delay, p_at) with ordinality u(key, delay, at, n);
-      return;
-    end if;
   elsif p_notify then
     perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
   end if;
@@ -261,16 +271,26 @@ as $$
 declare
   v_number bigint;
   v_now timestamptz;
-  v_locked boolean[];
   v_live boolean;
+  v_paused text[];
+  -- The rows that nobody has claimed: which of p_queue, and where they are.
+  v_plain bigint[];
+  v_plain_queue text[];
+  v_plain_key text[];
+  v_place tid[];
+  -- Locked rows with a claim.
+  v_other bigint[];
 begin
   v_number := pg_current_xact_id()::text::bigint;
-  select array_agg(l.locked order by u.n) into v_locked
+  select array_agg(u.n) filter (where l.plain), array_agg(u.queue) filter (where l.plain),
+    array_agg(u.key) filter (where l.plain), array_agg(l.place) filter (where l.plain),
+    array_agg(u.n) filter (where not l.plain)
+  into v_plain, v_plain_queue, v_plain_key, v_place, v_other
   from unnest(p_queue, p_key) with ordinality u(queue, key, n)
-  left join lateral (
-    select true as locked from tourbillon.timer t
+  cross join lateral (
+    select t.ctid as place, t.claim is null as plain from tourbillon.timer t
     where t.queue = u.queue and t.key = u.key for update skip locked
-  ) l on true;
+  ) l;
   v_now := clock_timestamp();
   v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
   return query select 0::smallint, (not v_live)::int::bigint, v_now, v_number, null::bigint, null::int,
@@ -278,40 +298,50 @@ begin
   if not v_live or v_now >= p_deadline then
     return;
   end if;
+  v_paused := array(select q.name from tourbillon.queue q where q.paused);
 
+  -- The short way, by the place that the lock has found.
+  return query
+  update tourbillon.timer t set attempt = t.attempt + 1, claim = p_epoch, claimed = v_now
+  from unnest(v_plain, v_plain_queue, v_plain_key, v_place) u(n, queue, key, place)
+  where t.ctid = u.place and t.queue = u.queue and t.key = u.key
+    and t.claim is null and t.due <= v_now and t.queue <> all (v_paused)
+  returning 1::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text;
+
+  -- What others had claimed.
+  if v_other is not null then
   return query
   with old as materialized (
-    select u.n, u.queue, u.key, t.claim is not null as crashed, t.cancelled,
-      t.claim is not null and t.next_due is not null as promoted, u.crash_limit,
+    select u.n, u.queue, u.key, t.cancelled,
+      t.next_due is not null as promoted, u.crash_limit,
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due, t.next_gen, t.next_payload
-    from unnest(p_queue, p_key, p_crash_limit, v_locked) with ordinality u(queue, key, crash_limit, locked, n)
+    from unnest(p_queue, p_key, p_crash_limit) with ordinality u(queue, key, crash_limit, n)
     cross join lateral (
-      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.payload,
+      select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.cancelled, t.payload,
         t.next_due, t.next_gen, t.next_payload
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
-        and (t.claim is null or not exists (
-          select from tourbillon.node d where d.epoch = t.claim and d.gone is null))
+        and t.claim is not null and not exists (
+          select from tourbillon.node d where d.epoch = t.claim and d.gone is null)
     ) t
-    where u.locked and not exists (select from tourbillon.queue q where q.name = u.queue and q.paused)
+    where u.n = any (v_other) and u.queue <> all (v_paused)
   ), standing as materialized (
-    select o.n, o.queue, o.key, o.crashed, o.cancelled, o.crash_limit,
+    select o.n, o.queue, o.key, o.cancelled, o.crash_limit,
       case when o.promoted then greatest(o.next_due, v_now) else o.due end as due,
       case when o.promoted then o.next_due else o.planned end as planned,
       case when o.promoted then o.next_gen else o.gen end as gen,
       case when o.promoted then 0 else o.attempt end as attempt,
       case when o.promoted then 0 else o.fails end as fails,
-      case when o.promoted then 0 when o.crashed then o.crashes + 1 else o.crashes end as crashes,
+      case when o.promoted then 0 else o.crashes + 1 end as crashes,
       case when o.promoted then o.next_payload else o.payload end as payload,
-      o.crashed and not o.promoted as counted
+      not o.promoted as counted
     from old o
   ), decided as materialized (
     select s.n, s.queue, s.key, s.due, s.planned, s.gen, s.attempt, s.fails, s.crashes, s.payload,
       case
-        when s.crashed and s.cancelled then 'delete'
+        when s.cancelled then 'delete'
         when s.counted and s.crashes >= s.crash_limit then 'bury'
         when s.due <= v_now then 'run'
-        when s.crashed then 'free'
-        else 'keep' end as change
+        else 'free' end as change
     from standing s
   ), changed as (
     update tourbillon.timer t set
@@ -335,7 +365,11 @@ begin
   select case d.change when 'run' then 1::smallint else 3::smallint end, d.n, v_now, v_number, d.gen, d.attempt + 1,
     d.due, d.planned, d.fails, d.crashes, case d.change when 'run' then d.payload::text end
   from decided d where d.change in ('run', 'bury');
+  end if;
 
+  if cardinality(p_adopt_queue) = 0 then
+    return;
+  end if;
   return query
   select 2::smallint, u.n, v_now, v_number, t.gen, t.attempt, t.due, t.planned, t.fails, t.crashes, t.payload::text
   from unnest(p_adopt_queue, p_adopt_key, p_adopt_gen, p_adopt_attempt) with ordinality u(queue, key, gen, attempt, n)
@@ -362,28 +396,50 @@ as $$
 declare
   v_end constant timestamptz := '9999-12-31 23:59:59.999999+00';
   v_now timestamptz;
-  v_locked boolean[];
   v_live boolean;
   v_gen bigint;
+  -- The runs that succeeded, and leave nothing behind: which of p_queue, and where their rows are.
+  v_plain bigint[];
+  v_plain_queue text[];
+  v_plain_key text[];
+  v_place tid[];
+  -- The other rows that were locked.
+  v_locked bigint[];
 begin
   perform pg_current_xact_id();
   if p_wait then
-    select array_agg(l.locked order by u.n) into v_locked
+    select array_agg(u.n) into v_locked
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)
-    left join lateral (
-      select true as locked from tourbillon.timer t
+    cross join lateral (
+      select from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key for update
-    ) l on true;
+    ) l;
   else
-    select array_agg(l.locked order by u.n) into v_locked
-    from unnest(p_queue, p_key) with ordinality u(queue, key, n)
-    left join lateral (
-      select true as locked from tourbillon.timer t
+    select array_agg(u.n) filter (where l.plain), array_agg(u.queue) filter (where l.plain),
+      array_agg(u.key) filter (where l.plain), array_agg(l.place) filter (where l.plain),
+      array_agg(u.n) filter (where not l.plain)
+    into v_plain, v_plain_queue, v_plain_key, v_place, v_locked
+    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome) with ordinality u(queue, key, gen, attempt, outcome, n)
+    cross join lateral (
+      select t.ctid as place,
+        u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and t.next_due is null as plain
+      from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key for update skip locked
-    ) l on true;
+    ) l;
   end if;
   v_now := clock_timestamp();
   v_live := exists (select from tourbillon.node d where d.epoch = p_epoch and d.gone is null);
+
+  -- The short way, by the place that the lock has found.
+  if v_live and v_plain is not null then
+    return query
+    delete from tourbillon.timer t using unnest(v_plain, v_plain_queue, v_plain_key, v_place) u(n, queue, key, place)
+    where t.ctid = u.place and t.queue = u.queue and t.key = u.key and t.claim = p_epoch
+    returning u.n, 0::smallint;
+    if cardinality(v_plain) = cardinality(p_key) then
+      return;
+    end if;
+  end if;
   if 1 = any (p_outcome) then
     v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;
   end if;
@@ -395,7 +451,7 @@ begin
       t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.payload, t.next_due,
       case
         when not v_live or t.gen is null then 'fenced'
-        when u.locked is null then 'locked'
+        when u.n <> all (coalesce(v_locked, '{}')) then 'locked'
         when t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt then case
           when t.next_due is not null then 'promote'
           when t.cancelled or u.outcome = 0 then 'delete'
@@ -404,12 +460,13 @@ begin
           when u.outcome = 3 then 'bury'
           else 'give back' end
         else 'fenced' end as change
-    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error, v_locked)
-      with ordinality u(queue, key, gen, attempt, outcome, delay, error, locked, n)
+    from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome, p_delay, p_error)
+      with ordinality u(queue, key, gen, attempt, outcome, delay, error, n)
     left join lateral (
       select t.due, t.planned, t.gen, t.attempt, t.fails, t.crashes, t.claim, t.cancelled, t.payload, t.next_due
       from tourbillon.timer t where t.queue = u.queue and t.key = u.key
     ) t on true
+    where not v_live or v_plain is null or u.n <> all (v_plain)
   ), changed as (
     update tourbillon.timer t set
       due = case o.change when 'promote' then greatest(t.next_due, v_now) when 'give back' then greatest(t.due, o.later) else o.later end,
