@@ -7,7 +7,8 @@
 -- decided by what they are once they are locked, and by the nodes that there are at that moment.
 --
 -- A write inserts the keys that are not there first, for which it needs no lock. Then it decides the
--- others.
+-- others. Three things have a short way each: a batch of new keys, timers that nobody has claimed, and
+-- runs that succeeded.
 --
 -- Locks on several rows are taken in the order of queue and key, which is the order of the arrays,
 -- and rows that are locked by others are passed over. The settings keep the planner from reading a
@@ -422,7 +423,8 @@ begin
     from unnest(p_queue, p_key, p_gen, p_attempt, p_outcome) with ordinality u(queue, key, gen, attempt, outcome, n)
     cross join lateral (
       select t.ctid as place,
-        u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and t.next_due is null as plain
+        coalesce(u.outcome = 0 and t.claim = p_epoch and t.gen = u.gen and t.attempt = u.attempt and t.next_due is null,
+          false) as plain
       from tourbillon.timer t
       where t.queue = u.queue and t.key = u.key for update skip locked
     ) l;

@@ -43,8 +43,19 @@ pub(crate) fn lent() -> Lent {
         Postgres::connect(&database.url()).expect("the tables are made");
         database
     });
+    let mut client = database.client();
+    // The test before has ended, and a statement of it may still be under way.
+    let end_others = "select pg_terminate_backend(pid) from pg_stat_activity \
+                      where datname = current_database() and pid <> pg_backend_pid()";
+    while !client
+        .query(end_others, &[])
+        .expect("a superuser")
+        .is_empty()
+    {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
     let empty = "truncate tourbillon.timer, tourbillon.dead, tourbillon.node, tourbillon.queue";
-    let emptied = database.client().batch_execute(empty);
+    let emptied = client.batch_execute(empty);
     emptied.expect("nobody uses the tables any more");
     Lent(Some(database))
 }

@@ -222,3 +222,46 @@ fn a_claim_reads_only_the_rows_that_it_names() {
     }
     assert!(plans.iter().map(|plan| pages(plan)).sum::<u64>() > 100);
 }
+
+/// The page of each row of the backlog.
+const PAGES_OF_ROWS: &str =
+    "select string_agg((ctid::text::point)[0]::text, ' ' order by key) from tourbillon.timer";
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_claim_changes_the_rows_where_they_lie() {
+    let mut planned = Planned::new();
+    let node = NewNode {
+        epoch: Epoch(1),
+        name: "plans".to_owned(),
+        queues: vec![BACKLOG.into()],
+    };
+    planned.connection.join(&node).expect("the store answers");
+    planned.backlog(BACKLOG, 2_000);
+    let before = planned.database.psql(PAGES_OF_ROWS).expect("rows");
+    let beat = planned.connection.beat(Epoch(1));
+    let now = beat.expect("the store answers").expect("it lives").now;
+    let wanted = (1..=2_000).map(|number| Wanted {
+        queue: BACKLOG.into(),
+        key: format!("key:{number}").into(),
+        crash_limit: 3,
+    });
+    let claim = Claim {
+        epoch: Epoch(1),
+        deadline: now + Duration::from_secs(60),
+        timers: wanted.collect(),
+        adopt: Vec::new(),
+    };
+    let claimed = planned.connection.claim(&claim).expect("the store answers");
+    assert_eq!(claimed.runs.len(), 2_000);
+    let after = planned.database.psql(PAGES_OF_ROWS).expect("rows");
+    let moved = before
+        .split(' ')
+        .zip(after.split(' '))
+        .filter(|(a, b)| a != b);
+    // Otherwise each claim writes all indexes of the row too.
+    assert_eq!(moved.count(), 0, "rows that went to another page");
+}

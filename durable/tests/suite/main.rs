@@ -142,6 +142,7 @@ macro_rules! cases {
                 each_timer_is_claimed_by_one_node,
                 a_cancel_and_a_claim_agree,
                 a_schedule_and_a_settlement_lose_no_timer,
+                a_new_key_is_inserted_once,
                 eight_writers_get_the_truth,
                 replacements_of_one_key_form_a_chain,
                 a_node_that_was_declared_gone_claims_nothing_more,

@@ -1,7 +1,7 @@
 //! Calls of several threads at one time.
 
 use std::collections::BTreeMap;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -192,6 +192,43 @@ pub(crate) fn eight_writers_get_the_truth(bench: &Bench) {
     let timers = client.list(&Page::first(QUEUE, 10_000));
     assert_eq!(timers.len(), WRITERS * ROUNDS + 5);
     assert!(timers.iter().all(|timer| !timer.key.starts_with("gone")));
+}
+
+/// Of those who schedule a new key at one time, one inserts it and the others replace what is there.
+pub(crate) fn a_new_key_is_inserted_once(bench: &Bench) {
+    const WRITERS: usize = 4;
+    const ROUNDS: usize = 20;
+    let start = Barrier::new(WRITERS);
+    let inserted = Mutex::new(BTreeMap::new());
+    thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                let mut client = bench.client();
+                for round in 0..ROUNDS {
+                    let keys: Vec<String> = (0..50).map(|n| format!("{round}:{n}")).collect();
+                    let calls: Vec<_> = keys
+                        .iter()
+                        .map(|key| call(QUEUE, key, schedule(When::In(HOUR))))
+                        .collect();
+                    start.wait();
+                    let answers = client.write(&calls);
+                    let mut inserted = inserted.lock().expect("no writer panics");
+                    for (key, answer) in keys.into_iter().zip(answers) {
+                        match answer {
+                            Answer::Scheduled { replaced: None, .. } => {
+                                *inserted.entry(key).or_insert(0) += 1;
+                            }
+                            Answer::Scheduled { .. } => {}
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let inserted = inserted.into_inner().expect("no writer panics");
+    assert_eq!(inserted.len(), ROUNDS * 50);
+    assert!(inserted.values().all(|times| *times == 1), "{inserted:?}");
 }
 
 /// Of many replacements of one key each one replaces the one before it, and one is left.
