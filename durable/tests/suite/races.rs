@@ -1,7 +1,7 @@
 //! Calls of several threads at one time.
 
 use std::collections::BTreeMap;
-use std::sync::{Barrier, Mutex};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -196,42 +196,38 @@ pub(crate) fn eight_writers_get_the_truth(bench: &Bench) {
 
 /// Of those who schedule a new key at one time, one inserts it and the others replace what is there.
 pub(crate) fn a_new_key_is_inserted_once(bench: &Bench) {
-    const WRITERS: usize = 4;
-    const ROUNDS: usize = 60;
     const MANY: usize = 20;
-    let start = Barrier::new(WRITERS);
-    let inserted = Mutex::new(BTreeMap::new());
-    thread::scope(|scope| {
-        for _ in 0..WRITERS {
-            scope.spawn(|| {
-                let mut client = bench.client();
-                for round in 0..ROUNDS {
-                    // A call that travels alone must not fail either.
-                    let many = if round % 2 == 0 { 1 } else { MANY };
-                    let keys: Vec<String> = (0..many).map(|n| format!("{round}:{n}")).collect();
-                    let calls: Vec<_> = keys
-                        .iter()
-                        .map(|key| call(QUEUE, key, schedule(When::In(HOUR))))
-                        .collect();
-                    start.wait();
-                    let answers = client.write(&calls);
-                    let mut inserted = inserted.lock().expect("no writer panics");
-                    for (key, answer) in keys.into_iter().zip(answers) {
-                        match answer {
-                            Answer::Scheduled { replaced: None, .. } => {
-                                *inserted.entry(key).or_insert(0) += 1;
-                            }
-                            Answer::Scheduled { .. } => {}
-                            other => panic!("{other:?}"),
-                        }
-                    }
-                }
-            });
+    let mut clients: Vec<Client> = (0..4).map(|_| bench.client()).collect();
+    let start = Barrier::new(clients.len());
+    for round in 0..60 {
+        // A call that travels alone must not fail either.
+        let many = if round % 2 == 0 { 1 } else { MANY };
+        let keys = (0..many).map(|number| format!("{round}:{number}"));
+        let calls: Vec<_> = keys
+            .map(|key| call(QUEUE, &key, schedule(When::In(HOUR))))
+            .collect();
+        let answers: Vec<Vec<Answer>> = thread::scope(|scope| {
+            let writers: Vec<_> = clients
+                .iter_mut()
+                .map(|client| {
+                    scope.spawn(|| {
+                        start.wait();
+                        client.write(&calls)
+                    })
+                })
+                .collect();
+            let answers = writers.into_iter().map(|writer| writer.join());
+            answers
+                .map(|answers| answers.expect("no writer panics"))
+                .collect()
+        });
+        for key in 0..many {
+            let of_key = answers.iter().map(|answers| &answers[key]);
+            let inserted =
+                of_key.filter(|answer| matches!(answer, Answer::Scheduled { replaced: None, .. }));
+            assert_eq!(inserted.count(), 1, "{answers:?}");
         }
-    });
-    let inserted = inserted.into_inner().expect("no writer panics");
-    assert_eq!(inserted.len(), ROUNDS / 2 * (1 + MANY));
-    assert!(inserted.values().all(|times| *times == 1), "{inserted:?}");
+    }
 }
 
 /// Of many replacements of one key each one replaces the one before it, and one is left.
