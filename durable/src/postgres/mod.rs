@@ -189,8 +189,9 @@ impl Store for Postgres {
     }
 
     fn writers(&self) -> usize {
-        // The server commits them together. More of them make smaller batches.
-        4
+        // More of them make smaller batches. With two cores, 16 threads made 28,000 calls a second by one
+        // connection, 22,000 by two and 18,000 by four.
+        1
     }
 
     fn listen(&self, hear: Hear) -> Option<Listening> {
