@@ -65,7 +65,7 @@ impl From<Invalid> for CallError {
 impl From<StoreError> for CallError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(why) => CallError::Unavailable(why),
+            StoreError::Unavailable(why) | StoreError::Locked(why) => CallError::Unavailable(why),
             StoreError::Unknown(why) => CallError::Unknown(why),
             StoreError::Refused(why) => CallError::Refused(why),
         }

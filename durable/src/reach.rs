@@ -1,5 +1,7 @@
 //! One connection to the store, opened when it is needed and dropped when it has failed.
 
+use std::time::Duration;
+
 use crate::event_sink::EventSink;
 use crate::events::Event;
 use crate::panics::catch_panic;
@@ -22,6 +24,12 @@ impl Reach {
             is_down: AtomicBool::new(false),
             events,
         })
+    }
+
+    /// How long a call is repeated whose row others have locked.
+    pub(crate) fn lock_limit(&self) -> Duration {
+        // A store that panics here has the limit of the others.
+        catch_panic(|| self.store.lock_limit()).unwrap_or(Duration::from_secs(1))
     }
 
     /// Listens to the store's doorbell, if it has one.

@@ -47,6 +47,12 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         1
     }
 
+    /// How long a call of a user is sent again and again while another transaction has locked its row,
+    /// that is, while [`Connection::try_write`] answers [`StoreError::Locked`]. 1 s by default.
+    fn lock_limit(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
     /// Listens to the store's *doorbell*, which rings when a timer is scheduled that is due soon. So a
     /// node that has not scheduled it looks at its queue at once. A store without a doorbell returns
     /// `None`, as this default does: nodes then find such a timer by their next look.
@@ -80,10 +86,28 @@ pub trait Connection: Send {
     /// No two of the calls concern the same queue and key. A call that the store can't take fails
     /// alone, and so does one whose row stays locked by somebody else's transaction.
     ///
+    /// A store that carries out the calls in several commits may fail between two of them. Then it
+    /// returns the answers that it knows, and the error in place of each other answer.
+    ///
     /// # Errors
     ///
     /// None of the calls was carried out, or, with [`StoreError::Unknown`], perhaps all of them.
     fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError>;
+
+    /// Carries out calls like [`write`](Self::write), but does not wait for a transaction that has
+    /// locked some of the rows: these calls are not carried out, and their answers are
+    /// [`StoreError::Locked`]. The caller sends them again. A call may have that answer although its row
+    /// is free, if a locked one hides it; after a few repetitions it has another one.
+    ///
+    /// A store whose rows can't be locked by others needs no other form than this default, which calls
+    /// [`write`](Self::write).
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write).
+    fn try_write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        self.write(calls)
+    }
 
     /// Reads one timer.
     ///
@@ -193,6 +217,9 @@ pub enum StoreError {
     Unknown(String),
     /// The store refused the call and did not carry it out. The same call will be refused again.
     Refused(String),
+    /// Another transaction has locked the timer's row, and the call was not carried out. It may pass
+    /// when that transaction ends.
+    Locked(String),
 }
 
 impl StoreError {
@@ -212,6 +239,7 @@ impl fmt::Display for StoreError {
                 "the store's answer was lost, and the call may have been carried out: {why}"
             ),
             StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
+            StoreError::Locked(why) => write!(f, "the timer is locked: {why}"),
         }
     }
 }

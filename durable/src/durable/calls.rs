@@ -18,9 +18,16 @@ use crate::writer::Answering;
 /// single call is not delayed for that. Calls on one key are carried out in the order in which they
 /// were made.
 ///
-/// Up to 65,536 calls may wait for each connection that writes. Further ones fail at once with
-/// [`CallError::Unavailable`]. So the `_async` forms never block, neither for the store nor for the
-/// other calls.
+/// Up to 65,536 calls, with up to 64 MiB of keys and payloads, may wait for each connection that
+/// writes. A call or a batch of calls that comes below both bounds is taken as a whole. Further ones fail
+/// at once with [`CallError::Unavailable`]. So the `_async` forms never block, neither for the store nor
+/// for the other calls. Up to 1,000 calls with up to 8 MiB travel in one commit.
+///
+/// A call whose row a transaction of yours has locked waits for [`Store::lock_limit`], which is 1 s by
+/// default, and then fails with [`CallError::Unavailable`]. Later calls on the same key wait behind it.
+/// Calls on other keys do not.
+///
+/// [`Store::lock_limit`]: crate::store::Store::lock_limit
 impl Durable {
     /// Schedules a timer, and replaces one with the same queue and key.
     ///

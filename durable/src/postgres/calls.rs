@@ -25,6 +25,9 @@ use crate::time::StoreTime;
 /// How long the rows of old nodes are looked for. It is far below the time between two beats.
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
+/// The number of parts that calls go in if one of them is locked by an insert.
+const PARTS: usize = 8;
+
 /// A span that leads from now to a time that the server can show. No timer is that old.
 const LONGEST_BACK: Duration = Duration::from_secs(6_000 * 365 * 86_400);
 
@@ -47,11 +50,15 @@ type Answers = [Option<Result<Answer, StoreError>>];
 
 impl PostgresConnection {
     /// Carries out some of the calls, which are given by their indices in the order of queue and key.
+    /// Locked ones are left without an answer, with some of their neighbours if one of the keys is being
+    /// inserted: a statement ends at the first such key after 20 ms. So a list of calls `is_whole` at
+    /// first, is divided once, and waits for at most [`PARTS`] such keys and one more.
     fn write_some(
         &mut self,
         calls: &[Call],
         some: &[usize],
         wait: bool,
+        is_whole: bool,
         answers: &mut Answers,
     ) -> Result<(), Failure> {
         if some.is_empty() {
@@ -61,35 +68,48 @@ impl PostgresConnection {
             Ok(rows) => {
                 for row in rows {
                     let index = some[ordinal(&row)];
-                    answers[index] = answer(&row)?.map(Ok);
+                    answers[index] = match answer(&row) {
+                        Ok(answer) => answer.map(Ok),
+                        Err(failure) => Some(Err(failure.error)),
+                    };
                 }
                 return Ok(());
             }
             Err(error) => error,
         };
-        if !error.is_bad_value() && !error.is_locked() {
-            return Err(error);
-        }
-        let [alone] = some else {
-            if error.is_bad_value() {
+        match some {
+            [alone] if error.is_bad_value() => {
+                answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
+                Ok(())
+            }
+            _ if error.is_bad_value() => {
                 let bad = self.refuse_payloads(calls, some, answers)?;
                 if bad > 0 {
                     let is_good = |index: &&usize| answers[**index].is_none();
                     let good: Vec<usize> = some.iter().filter(is_good).copied().collect();
-                    return self.write_some(calls, &good, wait, answers);
+                    return self.write_some(calls, &good, wait, is_whole, answers);
                 }
+                // One of the values is bad in a way that can't be found out.
+                let (one, other) = some.split_at(some.len() / 2);
+                self.write_some(calls, one, wait, is_whole, answers)?;
+                self.write_some(calls, other, wait, is_whole, answers)
             }
-            // Somebody inserts one of the keys at this moment, or one of the values is bad in a way
-            // that can't be found out.
-            let (one, other) = some.split_at(some.len() / 2);
-            self.write_some(calls, one, wait, answers)?;
-            return self.write_some(calls, other, wait, answers);
-        };
-        if error.is_bad_value() {
-            answers[*alone] = Some(Err(StoreError::Refused(error.error.to_string())));
+            // Somebody inserts one of the keys at this moment.
+            [_, _, ..] if error.is_locked() && is_whole => {
+                for part in some.chunks(some.len().div_ceil(PARTS)) {
+                    self.write_some(calls, part, wait, false, answers)?;
+                }
+                Ok(())
+            }
+            _ if error.is_locked() => Ok(()),
+            // The others are not sent any more, or have their answers.
+            _ => {
+                for index in some {
+                    answers[*index] = Some(Err(error.error.clone()));
+                }
+                Err(error)
+            }
         }
-        // A locked row stays without an answer.
-        Ok(())
     }
 
     fn send(&mut self, calls: &[Call], some: &[usize], wait: bool) -> Result<Vec<Row>, Failure> {
@@ -147,10 +167,8 @@ impl PostgresConnection {
 
 impl Connection for PostgresConnection {
     fn write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
-        let mut order: Vec<usize> = (0..calls.len()).collect();
-        order.sort_unstable_by(|a, b| place(&calls[*a]).cmp(&place(&calls[*b])));
-        let mut answers: Vec<Option<Result<Answer, StoreError>>> = vec![None; calls.len()];
-        let mut result = self.write_some(calls, &order, false, &mut answers);
+        let (order, mut answers) = (order(calls), vec![None; calls.len()]);
+        let mut result = self.write_some(calls, &order, false, true, &mut answers);
         // What others have locked goes alone and waits for them, but not for all of them in turn.
         let start = Instant::now();
         let patience = self.link.settings().lock_limit * 2;
@@ -159,30 +177,20 @@ impl Connection for PostgresConnection {
                 let wait = start.elapsed() < patience;
                 // Without an answer the row was inserted or deleted between two steps.
                 for _ in 0..3 {
-                    result = self.write_some(calls, &[index], wait, &mut answers);
+                    result = self.write_some(calls, &[index], wait, true, &mut answers);
                     if result.is_err() || answers[index].is_some() || start.elapsed() >= patience {
                         break;
                     }
                 }
             }
         }
-        if let Err(failure) = result {
-            // Each part is a commit of its own.
-            let carried_out = answers.iter().flatten().any(Result::is_ok);
-            return Err(match (carried_out, failure.error) {
-                (true, error) => StoreError::Unknown(error.to_string()),
-                (false, error) => error,
-            });
-        }
-        let answers = answers.into_iter().map(|answer| {
-            answer.unwrap_or_else(|| {
-                Err(StoreError::Unavailable(
-                    "another transaction holds the lock of the timer's row: end that transaction"
-                        .to_owned(),
-                ))
-            })
-        });
-        Ok(answers.collect())
+        all(answers, result)
+    }
+
+    fn try_write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        let (order, mut answers) = (order(calls), vec![None; calls.len()]);
+        let result = self.write_some(calls, &order, false, true, &mut answers);
+        all(answers, result)
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
@@ -418,6 +426,43 @@ impl Connection for PostgresConnection {
 }
 
 // === values of calls ===
+
+/// The indices of calls in the order in which rows are locked.
+fn order(calls: &[Call]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..calls.len()).collect();
+    order.sort_unstable_by(|a, b| place(&calls[*a]).cmp(&place(&calls[*b])));
+    order
+}
+
+/// The answers to all calls. Each part of them was a commit of its own, so a failure of one part leaves
+/// the answers of the others as they are, and the calls that were not sent are not carried out.
+fn all(
+    answers: Vec<Option<Result<Answer, StoreError>>>,
+    result: Result<(), Failure>,
+) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+    let rest = match result {
+        Ok(()) => StoreError::Locked(
+            "another transaction holds the lock of the timer's row: end that transaction"
+                .to_owned(),
+        ),
+        Err(failure) => {
+            let error = failure.error;
+            let is_failure =
+                |answer: &Option<Result<_, _>>| matches!(answer, Some(Err(why)) if *why == error);
+            if answers.iter().all(is_failure) {
+                return Err(error);
+            }
+            match error {
+                StoreError::Unknown(why) => StoreError::Unavailable(why),
+                error => error,
+            }
+        }
+    };
+    let answers = answers.into_iter();
+    Ok(answers
+        .map(|answer| answer.unwrap_or_else(|| Err(rest.clone())))
+        .collect())
+}
 
 /// Where a call lies in the order in which rows are locked.
 fn place(call: &Call) -> (&str, &str) {

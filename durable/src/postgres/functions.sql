@@ -50,7 +50,7 @@ begin
   if 0 = any (p_action) or 1 = any (p_action) then
     if not p_wait then
       -- Somebody else's insert of one of the keys must not hold up the others.
-      perform set_config('lock_timeout', '100ms', true);
+      perform set_config('lock_timeout', '20ms', true);
     end if;
     -- One for all rows: a generation must never come back for the same key, and no key is here twice.
     v_gen := nextval('tourbillon.gen') << 16 | floor(random() * 65536)::bigint;

@@ -242,8 +242,10 @@ fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
     let may_pass = failed.iter().any(|(_, error)| error.may_pass());
     let is_one = failed.len() == 1;
     let parts = failed.into_iter().map(|(server, error)| {
-        let (StoreError::Unavailable(why) | StoreError::Unknown(why) | StoreError::Refused(why)) =
-            error;
+        let (StoreError::Unavailable(why)
+        | StoreError::Unknown(why)
+        | StoreError::Refused(why)
+        | StoreError::Locked(why)) = error;
         match is_one {
             true => why,
             false => format!("{}: {why}", server.name()),

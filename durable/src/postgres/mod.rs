@@ -194,6 +194,10 @@ impl Store for Postgres {
         1
     }
 
+    fn lock_limit(&self) -> Duration {
+        self.0.lock_limit
+    }
+
     fn listen(&self, hear: Hear) -> Option<Listening> {
         match self.0.listen {
             true => listener::start(&self.0, hear),
@@ -229,8 +233,8 @@ impl PostgresBuilder {
     }
 
     /// Sets how long one call waits for a row that another transaction has locked. 1 s by default,
-    /// at least 10 ms. Calls that travel together with it get their answers when the wait is over; the
-    /// other calls are carried out before it begins.
+    /// at least 10 ms. Then it fails with [`CallError::Unavailable`](crate::CallError::Unavailable),
+    /// which names the lock. Other calls do not wait for it, except later ones on the same key.
     #[must_use]
     pub fn lock_limit(mut self, limit: Duration) -> Self {
         self.lock_limit = limit.max(SHORTEST);

@@ -286,6 +286,7 @@ fn of_file(path: &Path, error: StoreError) -> StoreError {
         StoreError::Unavailable(why) => StoreError::Unavailable(format!("{path:?}: {why}")),
         StoreError::Unknown(why) => StoreError::Unknown(format!("{path:?}: {why}")),
         StoreError::Refused(why) => StoreError::Refused(format!("{path:?}: {why}")),
+        StoreError::Locked(why) => StoreError::Locked(format!("{path:?}: {why}")),
     }
 }
 

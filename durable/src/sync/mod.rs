@@ -16,9 +16,7 @@ pub(crate) mod atomic {
 }
 
 pub(crate) mod thread {
-    #[cfg(feature = "sqlite")]
-    pub(crate) use std::thread::sleep;
-    pub(crate) use std::thread::{JoinHandle, Thread, current, park};
+    pub(crate) use std::thread::{JoinHandle, Thread, current, park, sleep};
 
     /// Starts a thread with a name, for those who look at the threads of a process.
     pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>

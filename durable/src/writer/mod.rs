@@ -8,10 +8,20 @@
 //!   were left.
 //! - **WRITER-2** Each call gets exactly one answer. A call that is dropped before it was sent to the
 //!   store answers that the timers are stopped.
+//! - **WRITER-3** A call whose row others have locked is *detained*: it goes to a thread with a
+//!   connection of its own, which sends it again until it is carried out or the store's limit is over.
+//!   Later calls on the same key follow it there, so WRITER-1 holds. All other calls of its batch are
+//!   answered at once, and none waits for it.
+//! - **WRITER-4** The calls that wait for one thread are bounded by their number and by the bytes of
+//!   their keys and payloads. A batch is bounded by both too, and has at least one call.
 
 mod batch;
+mod carrier;
+mod locked;
 mod reply;
+mod room;
 mod worker;
 
+pub(crate) use carrier::{Hints, NearTimer};
 pub(crate) use reply::{Answering, Collector};
-pub(crate) use worker::{Hints, NearTimer, Writers};
+pub(crate) use worker::Writers;

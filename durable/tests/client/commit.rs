@@ -24,11 +24,37 @@ struct Watched {
     commits: Arc<Mutex<Vec<Vec<String>>>>,
     /// How many answers too few a commit returns.
     too_few: usize,
+    /// The keys whose rows a transaction of somebody else holds.
+    locked: Arc<Mutex<HashSet<String>>>,
+    lock_limit: Duration,
 }
 
 impl Watched {
     fn commits(&self) -> Vec<Vec<String>> {
         self.commits.lock().unwrap().clone()
+    }
+
+    fn lock(&self, keys: &[&str]) {
+        let keys = keys.iter().map(|key| (*key).to_owned());
+        self.locked.lock().unwrap().extend(keys);
+    }
+
+    fn unlock(&self) {
+        self.locked.lock().unwrap().clear();
+    }
+
+    /// Waits until this key was sent a number of times.
+    #[track_caller]
+    fn sent(&self, key: &str, times: usize) {
+        let start = Instant::now();
+        let number = || {
+            let commits = self.commits();
+            commits.iter().flatten().filter(|one| *one == key).count()
+        };
+        while number() < times {
+            assert!(start.elapsed() < SECOND * 60, "{key} was sent too rarely");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -40,6 +66,10 @@ impl Store for Watched {
 
     fn writers(&self) -> usize {
         self.writers
+    }
+
+    fn lock_limit(&self) -> Duration {
+        self.lock_limit
     }
 }
 
@@ -65,6 +95,33 @@ impl Connection for WatchedConnection {
             .collect();
         all.truncate(calls.len() - self.0.too_few);
         Ok(all)
+    }
+
+    fn try_write(&mut self, calls: &[Call]) -> Result<Vec<Result<Answer, StoreError>>, StoreError> {
+        let locked = self.0.locked.lock().unwrap().clone();
+        if locked.is_empty() {
+            return self.write(calls);
+        }
+        let is_locked = |call: &Call| locked.contains(&*call.key);
+        let free: Vec<Call> = calls
+            .iter()
+            .filter(|call| !is_locked(call))
+            .cloned()
+            .collect();
+        let sent = calls.iter().filter(|call| is_locked(call));
+        let sent: Vec<String> = sent.map(|call| call.key.to_string()).collect();
+        if !sent.is_empty() {
+            self.0.commits.lock().unwrap().push(sent);
+        }
+        let mut answers = match free.is_empty() {
+            true => Vec::new().into_iter(),
+            false => self.write(&free)?.into_iter(),
+        };
+        let answers = calls.iter().map(|call| match is_locked(call) {
+            true => Err(StoreError::Locked("it is held".into())),
+            false => answers.next().unwrap(),
+        });
+        Ok(answers.collect())
     }
 
     fn get(&mut self, queue: &str, key: &str) -> Result<Option<Timer>, StoreError> {
@@ -291,4 +348,149 @@ fn several_writers_keep_the_order_of_each_key() {
     let many = (0..500).map(|n| (format!("many-{n}"), SECOND, n));
     let results = timers.schedule_many("q", many).unwrap();
     assert!(results.iter().all(Result::is_ok));
+}
+
+/// An open store with some locked keys, whose calls wait for them for this time.
+fn with_locked(keys: &[&str], lock_limit: Duration) -> (Watched, Durable) {
+    let store = Watched {
+        lock_limit,
+        ..Watched::default()
+    };
+    store.gate.open();
+    store.lock(keys);
+    let timers = Durable::builder(store.clone()).start().unwrap();
+    (store, timers)
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[test]
+fn a_locked_call_holds_up_no_other_key_and_is_carried_out_after_the_lock() {
+    let (store, timers) = with_locked(&["held"], HOUR);
+    let held = timers.schedule_async("q", "held", SECOND, &1);
+    store.sent("held", 3);
+    let many: Vec<_> = (0..1_000)
+        .map(|n| timers.schedule_async("q", &n.to_string(), SECOND, &n))
+        .collect();
+    for call in many {
+        call.wait().unwrap();
+    }
+    assert_eq!(timers.get("q", "held").unwrap(), None);
+    assert_eq!(timers.stats().failed_calls, 0);
+    store.unlock();
+    held.wait().unwrap();
+    assert!(timers.get("q", "held").unwrap().is_some());
+    // It goes straight to its writer again.
+    timers.schedule("q", "held", SECOND, &2).unwrap();
+}
+
+#[test]
+fn calls_behind_a_locked_one_keep_their_order() {
+    let (store, timers) = with_locked(&["k"], HOUR);
+    let mut calls = Vec::new();
+    for n in 1..=20_u32 {
+        calls.push(timers.schedule_async("q", "k", SECOND * 1_000 * n, &n));
+        // Some are in the batch of the first one, and some come later.
+        if n % 5 == 0 {
+            store.sent("k", n as usize);
+        }
+    }
+    timers.schedule("q", "other", SECOND, &0).unwrap();
+    store.unlock();
+    let mut before = None;
+    for call in calls {
+        let scheduled = call.wait().unwrap();
+        assert_eq!(scheduled.replaced, before);
+        before = Some(scheduled.due);
+    }
+    let last = timers.get("q", "k").unwrap().unwrap();
+    assert_eq!(last.payload_as::<u32>().unwrap(), 20);
+}
+
+#[test]
+fn a_locked_call_fails_after_the_limit() {
+    let limit = Duration::from_millis(50);
+    let (store, timers) = with_locked(&["k"], limit);
+    let start = Instant::now();
+    let calls = [1, 2].map(|n| timers.schedule_async("q", "k", SECOND, &n));
+    for call in calls {
+        let error = call.wait().unwrap_err();
+        assert_eq!(error, CallError::Unavailable("it is held".into()));
+        assert!(start.elapsed() >= limit);
+    }
+    let stats = timers.stats();
+    assert_eq!((stats.failed_calls, stats.commits), (2, 0));
+    store.unlock();
+    timers.schedule("q", "k", SECOND, &3).unwrap();
+    assert_eq!(timers.stats().commits, 1);
+}
+
+#[test]
+fn a_stop_ends_the_wait_for_a_lock() {
+    let (store, timers) = with_locked(&["k"], HOUR);
+    let calls = [1, 2].map(|n| timers.schedule_async("q", "k", SECOND, &n));
+    store.sent("k", 2);
+    timers.stop(Duration::from_millis(10));
+    for call in calls {
+        assert_eq!(call.wait(), Err(CallError::Stopped));
+    }
+}
+
+#[test]
+fn more_locked_calls_than_a_commit_holds_keep_out_no_free_one() {
+    let keys: Vec<String> = (0..1_500).map(|n| format!("held-{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let (store, timers) = with_locked(&keys, HOUR);
+    store.lock(&["late"]);
+    let held: Vec<_> = keys
+        .iter()
+        .map(|key| timers.schedule_async("q", key, SECOND, &()))
+        .collect();
+    let late = timers.schedule_async("q", "late", SECOND, &());
+    store.sent("late", 1);
+    store.locked.lock().unwrap().remove("late");
+    late.wait().unwrap();
+    store.unlock();
+    for call in held {
+        call.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_commit_has_at_most_eight_mebibytes() {
+    let (store, timers, first) = held_up();
+    let payload = "x".repeat(60_000);
+    let calls: Vec<_> = (0..300)
+        .map(|n| timers.schedule_async("q", &format!("{n:03}"), SECOND, &payload))
+        .collect();
+    store.gate.open();
+    first.wait().unwrap();
+    for call in calls {
+        call.wait().unwrap();
+    }
+    // A payload has two quotation marks, and a key three letters.
+    let most = (8 << 20) / 60_005;
+    let sizes: Vec<usize> = store.commits().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, most, most, 300 - 2 * most]);
+}
+
+#[test]
+fn waiting_calls_are_bounded_by_their_bytes() {
+    let (store, timers, first) = held_up();
+    let payload = "x".repeat(60_000);
+    let schedule = |n: usize| timers.schedule_async("q", &format!("{n:04}"), SECOND, &payload);
+    let most = (64_usize << 20).div_ceil(60_006);
+    let mut calls: Vec<_> = (0..most - 2).map(schedule).collect();
+    // Of a batch that comes below the bound all are taken.
+    let many = (0..4).map(|n| (format!("many-{n}"), SECOND, &payload));
+    let many = timers.schedule_many_async("q", many);
+    let refused = schedule(9_999).wait().unwrap_err();
+    assert!(matches!(&refused, CallError::Unavailable(why) if why.contains("64 MiB")));
+    store.gate.open();
+    first.wait().unwrap();
+    for call in calls.drain(..) {
+        call.wait().unwrap();
+    }
+    assert!(many.wait().unwrap().iter().all(Result::is_ok));
+    schedule(9_999).wait().unwrap();
 }

@@ -292,7 +292,7 @@ fn locks_of_a_user_hold_up_only_their_own_keys() {
         match &*call.key {
             "new" | "old" => {
                 let error = answer.as_ref().expect_err("it is locked");
-                assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+                assert!(matches!(error, StoreError::Locked(_)), "{error:?}");
                 assert!(error.to_string().contains("lock"), "{error}");
             }
             _ => assert!(matches!(answer, Ok(Answer::Scheduled { .. })), "{answer:?}"),

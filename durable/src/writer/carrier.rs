@@ -1,0 +1,175 @@
+//! Carries a batch to the store, and its answers to the callers.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
+
+use super::batch::WriteRequest;
+use crate::errors::CallError;
+use crate::reach::{Reach, StoreLink};
+use crate::stats::Counters;
+use crate::store::{Action, Answer, Call, StoreError, When};
+use crate::sync::Arc;
+use crate::time::StoreTime;
+
+/// A timer that is due soon, as [`Hints`] report it.
+pub(crate) struct NearTimer {
+    pub(crate) queue: Arc<str>,
+    pub(crate) key: Box<str>,
+    pub(crate) shard: u16,
+    pub(crate) due: StoreTime,
+}
+
+/// Who wants to know of timers that were scheduled and are due soon.
+#[derive(Clone)]
+pub(crate) struct Hints {
+    /// The queues that this process handles.
+    pub(crate) queues: Arc<HashSet<Arc<str>>>,
+    /// Timers that are due within this span.
+    pub(crate) within: Duration,
+    pub(crate) tell: Arc<dyn Fn(Vec<NearTimer>) + Send + Sync>,
+}
+
+impl Hints {
+    fn of(&self, call: &Call, answer: &Answer) -> Option<NearTimer> {
+        let (due, shard) = match *answer {
+            Answer::Scheduled { due, shard, .. } => (due, shard),
+            Answer::Moved { to, shard, .. } => (to, shard),
+            _ => return None,
+        };
+        let is_near = match &call.action {
+            Action::Schedule { when, .. }
+            | Action::ScheduleIfAbsent { when, .. }
+            | Action::Reschedule { when } => match when {
+                When::In(span) => *span <= self.within,
+                // By the local clock: this is a hint only.
+                When::At(time) => *time <= StoreTime::from(SystemTime::now()) + self.within,
+            },
+            Action::Cancel => false,
+        };
+        let is_near = is_near && self.queues.contains(&call.queue);
+        is_near.then(|| NearTimer {
+            queue: Arc::clone(&call.queue),
+            key: call.key.clone(),
+            shard,
+            due,
+        })
+    }
+}
+
+/// A connection that carries calls.
+pub(super) struct Carrier {
+    link: StoreLink,
+    counters: Arc<Counters>,
+    hints: Option<Hints>,
+}
+
+impl Carrier {
+    /// The connection is opened when it is needed.
+    pub(super) fn new(reach: &Arc<Reach>, counters: &Arc<Counters>, hints: Option<&Hints>) -> Self {
+        Carrier {
+            link: StoreLink::new(reach),
+            counters: Arc::clone(counters),
+            hints: hints.cloned(),
+        }
+    }
+
+    pub(super) fn open(&mut self) -> Result<(), StoreError> {
+        self.link.open().map(drop)
+    }
+
+    /// Sends a batch, and answers its calls except those that are locked. It returns these, in their
+    /// order and each with the store's reason.
+    pub(super) fn carry(&mut self, batch: Vec<WriteRequest>) -> Vec<(WriteRequest, String)> {
+        let mut calls = Vec::with_capacity(batch.len());
+        let mut ways = Vec::with_capacity(batch.len());
+        for request in batch {
+            ways.push((
+                request.answering,
+                request.hash,
+                request.space,
+                request.until,
+            ));
+            calls.push(request.call);
+        }
+        let result = self.link.call(|connection| {
+            let answers = connection.try_write(&calls)?;
+            match answers.len() == calls.len() {
+                true => Ok(answers),
+                false => Err(StoreError::Unknown(format!(
+                    "the store gave {} answers to {} calls",
+                    answers.len(),
+                    calls.len()
+                ))),
+            }
+        });
+        let answers = match result {
+            Ok(answers) => {
+                let is_locked = |answer| matches!(answer, &Err(StoreError::Locked(_)));
+                if !answers.iter().all(is_locked) {
+                    self.counters.commits.increment();
+                }
+                // The node first: a timer that is due now should not wait for the callers.
+                self.hint(&calls, &answers);
+                answers
+            }
+            Err(error) => vec![Err(error); calls.len()],
+        };
+        let mut locked = Vec::new();
+        let mut answered = Vec::with_capacity(calls.len());
+        for ((call, way), answer) in calls.into_iter().zip(ways).zip(answers) {
+            let (answering, hash, space, until) = way;
+            match answer {
+                Err(StoreError::Locked(why)) => {
+                    let request = WriteRequest {
+                        call,
+                        answering,
+                        hash,
+                        space,
+                        until,
+                    };
+                    locked.push((request, why));
+                }
+                // The space ends before the answers: a caller that waits for one sends the next call
+                // into a free place.
+                answer => answered.push((answering, answer)),
+            }
+        }
+        for (answering, answer) in answered {
+            self.count(answer.as_ref().ok());
+            answering.send(answer.map_err(CallError::from));
+        }
+        locked
+    }
+
+    /// Answers a call that is not sent again.
+    pub(super) fn fail(&self, request: WriteRequest, error: StoreError) {
+        self.count(None);
+        drop(request.space);
+        request.answering.send(Err(error.into()));
+    }
+
+    fn hint(&self, calls: &[Call], answers: &[Result<Answer, StoreError>]) {
+        let Some(hints) = &self.hints else {
+            return;
+        };
+        let near: Vec<NearTimer> = calls
+            .iter()
+            .zip(answers)
+            .filter_map(|(call, answer)| hints.of(call, answer.as_ref().ok()?))
+            .collect();
+        if !near.is_empty() {
+            (hints.tell)(near);
+        }
+    }
+
+    fn count(&self, answer: Option<&Answer>) {
+        let counters = &self.counters;
+        match answer {
+            Some(Answer::Scheduled { .. }) => counters.scheduled.increment(),
+            Some(Answer::Moved { .. }) => counters.moved.increment(),
+            Some(Answer::Cancelled { .. }) => counters.cancelled.increment(),
+            Some(_) => {}
+            None => counters.failed_calls.increment(),
+        }
+    }
+}
