@@ -9,6 +9,7 @@ mod drivers;
 mod faults;
 mod functions;
 mod hosts;
+mod locked;
 mod orders;
 mod plans;
 mod processes;
