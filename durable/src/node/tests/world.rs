@@ -59,6 +59,12 @@ enum Event {
         node: usize,
         life: u32,
     },
+    /// The doorbell rings for a queue.
+    Ring {
+        node: usize,
+        life: u32,
+        queue: &'static str,
+    },
     Execute {
         node: usize,
         life: u32,
@@ -129,6 +135,8 @@ pub(super) struct World {
     pub(super) bounds: bool,
     /// Whether near timers ring the doorbell. One ring of this number is lost, none if it is zero.
     pub(super) bell: Option<u64>,
+    /// The rings on their way. Like the shell's, a ring is dropped while one for its queue is on its way.
+    rings: BTreeSet<(usize, &'static str)>,
     /// Dead and stopped nodes come back after this.
     pub(super) reborn: Option<Duration>,
 }
@@ -184,6 +192,7 @@ impl World {
             outage_until: Duration::ZERO,
             bounds: true,
             bell: None,
+            rings: BTreeSet::new(),
             reborn: None,
         };
         for node in 0..nodes {
@@ -311,6 +320,10 @@ impl World {
                 }
             }
             Event::Step { node, life, input } => self.step(node, life, input),
+            Event::Ring { node, life, queue } => {
+                self.rings.remove(&(node, queue));
+                self.step(node, life, Input::Rang(Some(queue.into())));
+            }
             Event::Execute {
                 node,
                 life,
@@ -626,8 +639,7 @@ impl World {
         };
         if let Some((due, shard)) = near {
             if self.bell.is_some() && due < self.store_now() + Duration::from_secs(2) {
-                let queue = Arc::clone(&call.queue);
-                self.ring(&queue, 1);
+                self.ring(queue, 1);
             }
             let near = Near {
                 queue: call.queue,
@@ -641,14 +653,16 @@ impl World {
     }
 
     /// Rings for the nodes from this one on.
-    fn ring(&mut self, queue: &str, from: usize) {
+    fn ring(&mut self, queue: &'static str, from: usize) {
         for node in from..self.nodes.len() {
+            if !self.rings.insert((node, queue)) {
+                continue;
+            }
             let life = self.nodes[node].life;
-            let input = Input::Rang(Some(queue.into()));
             let time = self.time + self.travel();
-            let lost = self.random.next().is_multiple_of(self.bell.unwrap_or(0));
-            if !lost {
-                self.at(time, Event::Step { node, life, input });
+            match self.random.next().is_multiple_of(self.bell.unwrap_or(0)) {
+                true => drop(self.rings.remove(&(node, queue))),
+                false => self.at(time, Event::Ring { node, life, queue }),
             }
         }
     }
