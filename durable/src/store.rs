@@ -7,7 +7,8 @@
 //!
 //! - **STORE-1** The store's clock decides, and never that of the caller. A call reads it after it has
 //!   begun, and again after a wait for a row's lock. A store that has [horizons](Horizon) takes the
-//!   number of the write before it reads the clock, so that no mark passes what the write is about.
+//!   number of the write before it reads the clock, and shows the write as [open](Complete) until it has
+//!   ended, so that no mark passes what the write is about.
 //! - **STORE-2** A claim is *live* if its epoch belongs to a node that is in the table of nodes and
 //!   not gone. All other claims count as none, in every call.
 //! - **STORE-3** `attempt` never falls within a generation, and a generation never comes back for
@@ -520,6 +521,8 @@ pub struct Look {
     pub epoch: Epoch,
     /// The parts of queues, each with its own limit.
     pub ranges: Vec<Range>,
+    /// Whether the sight has to say which writes it contains. That may cost the store another statement.
+    pub complete: bool,
 }
 
 /// Timers of one shard of one queue, in the order of their due times: those that no live claim
@@ -571,8 +574,18 @@ pub struct Sight {
     pub nodes: Vec<SeenNode>,
     /// The queues that are paused.
     pub paused: Vec<String>,
-    /// Every write with a smaller number is in this sight, or was undone. See [`Horizon`].
-    pub complete_below: Option<u64>,
+    /// Which writes it contains, if the look has asked for that and the store has [horizons](Horizon).
+    pub complete: Option<Complete>,
+}
+
+/// Which writes a sight contains: each write that is not in it, and was not undone, has a number of at
+/// least `below`, or read the clock at `at` or later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Complete {
+    /// The least number of the writes that were open before the sight.
+    pub below: u64,
+    /// The clock, read before the open writes were. A write that began later read the clock later.
+    pub at: StoreTime,
 }
 
 /// A timer that is due soon.

@@ -68,6 +68,8 @@ const FULL: Sizes = Sizes {
     peer_jobs: 20_000,
 };
 
+const MID: Sizes = Sizes { held_open: Duration::from_secs(40), ..FULL };
+
 const SMOKE: Sizes = Sizes {
     rounds: 1,
     timers: 2_000,
@@ -112,6 +114,7 @@ fn wish(arguments: &[String]) -> Result<Wish, Failure> {
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--smoke" => wish.sizes = &SMOKE,
+            "--mid" => wish.sizes = &MID,
             "--only" => {
                 let names = rest.next().ok_or("--only needs names, such as D1,D4")?;
                 wish.only = names.split(',').map(str::to_owned).collect();

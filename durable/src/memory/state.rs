@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::row::{self, Change, Claiming, Moment, Row};
 use crate::shard;
 use crate::store::{
-    Answer, Beat, Call, Claim, Claimed, ClaimedRun, DeadLetter, Epoch, Horizon, Look, NewNode,
-    Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle, Settled, Settlement,
-    Sight, Timer,
+    Answer, Beat, Call, Claim, Claimed, ClaimedRun, Complete, DeadLetter, Epoch, Horizon, Look,
+    NewNode, Page, QueueCounts, Range, Revived, Run, SHARDS, Seen, SeenNode, Settle, Settled,
+    Settlement, Sight, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -261,7 +261,10 @@ impl MemoryState {
         let mut sight = Sight {
             now,
             // All writes so far are in this sight.
-            complete_below: Some(self.writes + 1),
+            complete: look.complete.then_some(Complete {
+                below: self.writes + 1,
+                at: now,
+            }),
             paused: self.paused.iter().cloned().collect(),
             ..Sight::default()
         };

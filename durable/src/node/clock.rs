@@ -5,7 +5,7 @@ use crate::time::StoreTime;
 
 /// How far the store's clock may seem to go back, in microseconds, before that counts as a step. It is
 /// below the margin of a mark, which bears such a step.
-pub(super) const LEAST_STEP: i64 = 1_000_000;
+pub(super) const LEAST_STEP: i64 = 100_000;
 
 /// The part of the local clock's time by which the store's clock may fall behind without a step: one in
 /// this number. It is more than daemons take that correct a clock without setting it.
@@ -127,10 +127,10 @@ mod tests {
     fn a_step_back_is_seen_once_whether_it_comes_at_once_or_in_parts() {
         let at_once = |second| if second < 100 { 0.0 } else { 3.0 };
         assert_eq!(steps_seen(0.999_98, at_once), 1);
-        // Each part is too small to be seen alone. No mark bears more than two seconds.
-        let in_parts = |second: u64| second.saturating_sub(100).min(3) as f64 * 0.9;
+        // Each part is too small to be seen alone. No mark bears more than half a second.
+        let in_parts = |second: u64| second.saturating_sub(100).min(3) as f64 * 0.15;
         assert_eq!(steps_seen(1.0, in_parts), 1);
-        let little = |second| if second < 100 { 0.0 } else { 0.5 };
+        let little = |second| if second < 100 { 0.0 } else { 0.15 };
         assert_eq!(steps_seen(1.0, little), 0);
     }
 

@@ -17,6 +17,9 @@ use crate::time::StoreTime;
 
 /// The least number of timers that a look asks for in one shard.
 const LEAST_SHARE: usize = 8;
+/// After a look with a shard that is looked at whole, the next such shard waits for this many times the time
+/// of that look. A shard may be full of deleted timers that the store can't remove yet.
+const TURNS_WAIT: u32 = 50;
 /// A timer whose nodes died this often is claimed alone.
 pub(super) const SUSPECT: u32 = 2;
 
@@ -49,6 +52,10 @@ pub(super) struct Looks {
     pub(super) soon: bool,
     /// The shard whose turn it is to be looked at whole.
     turn: u16,
+    /// Whether the look that is under way reads it.
+    turns: bool,
+    /// When the next shard has its turn.
+    next_turn: Mono,
     asked: Vec<Asked>,
     /// The places that were claimed or settled during the look that is under way.
     touched: BTreeSet<Place>,
@@ -67,6 +74,8 @@ impl Looks {
             next: Mono::ZERO,
             soon: true,
             turn: (seed % u64::from(SHARDS)) as u16,
+            turns: false,
+            next_turn: Mono::ZERO,
             asked: Vec::new(),
             touched: BTreeSet::new(),
         }
@@ -121,9 +130,12 @@ impl Looks {
         claims: &Claims,
     ) -> Look {
         let everything = self.soon || now >= self.next;
+        self.turns = everything && self.knows_nodes && now >= self.next_turn;
         if everything {
             self.soon = false;
             self.next = now + self.interval;
+        }
+        if self.turns {
             self.turn = (self.turn + 1) % SHARDS;
         }
         let rung = self.bell.answer(now);
@@ -145,7 +157,7 @@ impl Looks {
                 let backlog = unread.is_some_and(|unread| Some(unread.from) <= store_now);
                 rang && part.rank == 0 && !backlog
             };
-            let whole = self.whole_shards(number, everything);
+            let whole = self.whole_shards(number);
             let held = runs.in_shards(number);
             let claiming = claims.in_shards(number);
             let refused = queue.coming.refused_in_shards();
@@ -211,17 +223,22 @@ impl Looks {
                 });
             }
         }
-        Look { epoch, ranges }
+        Look {
+            epoch,
+            ranges,
+            // Only a look at everything moves marks.
+            complete: everything,
+        }
     }
 
     /// The shards of a queue that are looked at without a mark.
-    fn whole_shards(&self, queue: usize, everything: bool) -> BTreeSet<u16> {
+    fn whole_shards(&self, queue: usize) -> BTreeSet<u16> {
         let doubtful = self.adoption.doubtful().iter();
         let mut whole: BTreeSet<u16> = doubtful
             .filter(|(of, _)| *of == queue)
             .map(|(_, shard)| *shard)
             .collect();
-        if everything && self.knows_nodes {
+        if self.turns {
             whole.insert(self.turn);
         }
         whole
@@ -241,14 +258,19 @@ impl Looks {
         self.marks.drop_all();
     }
 
-    /// Takes in a sight.
+    /// Takes in a sight, which arrives at `now` and was asked for at `sent`.
     pub(super) fn take(
         &mut self,
+        sent: Mono,
+        now: Mono,
         sight: &Sight,
         epoch: Epoch,
         queues: &mut [Queue],
         runs: &HeldRuns,
     ) {
+        if self.turns {
+            self.next_turn = now + now.saturating_sub(sent) * TURNS_WAIT;
+        }
         let asked = std::mem::take(&mut self.asked);
         let vanished = self.learn_nodes(sight, epoch, queues);
         let bound = match vanished {
@@ -258,7 +280,7 @@ impl Looks {
                 self.soon = true;
                 None
             }
-            false => self.marks.bound(sight.complete_below),
+            false => self.marks.bound(sight.complete),
         };
         self.learn_paused(sight, queues);
         let by_range = by_range(&asked, sight, queues);

@@ -2,29 +2,37 @@
 //!
 //! They spare a look the index entries of timers that were deleted. A mark is exact, by these steps:
 //!
-//! 1. A beat or a claim returns a horizon: its write read the clock (`at`), and then took its number.
-//! 2. A sight says that it contains every write with a number below `complete_below`. If that is not
-//!    below the horizon's number, then a write that is not in the sight took a later number than the
-//!    horizon. It read its clock after that, so what it wrote is due at `at` or later (ROW-2).
-//! 3. So the shard has nothing that is due before `at`, except what is in the sight, and what live
-//!    nodes have claimed. Timers of the latter kind come back only when their node ends, and it is
-//!    then missing from a sight: all marks are dropped.
+//! 1. A beat or a claim returns a [`Horizon`]: its write read the clock, and then took its number.
+//! 2. A sight returns [`Complete`]. Take a write that is not in the sight. If it read the clock at
+//!    `complete.at` or later, then what it wrote is due at that time or later (ROW-2). Otherwise it has
+//!    at least the number `complete.below`. If that is not below the horizon's number, then the write
+//!    took its number after the horizon's. It read the clock after that (STORE-1), so what it wrote is
+//!    due at `horizon.at` or later.
+//! 3. So the shard has nothing that is due before the earlier one of both times, except what is in the
+//!    sight, and what live nodes have claimed. Timers of the latter kind come back only when their node
+//!    ends, and it is then missing from a sight: all marks are dropped.
 //!
-//! Two seconds are taken off, for a clock that is set back by less than a node notices. A clock that
+//! A margin is taken off, for a clock that is set back by less than a node notices. A clock that
 //! falls behind by more, within the life of a mark, drops all marks: see the module `clock`. If that is
 //! noticed too late, then each shard is still looked at whole when its turn comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::node::clock::LEAST_STEP;
-use crate::store::Horizon;
+use crate::store::{Complete, Horizon};
 use crate::time::StoreTime;
 
-/// How far a mark stays behind its horizon.
-const MARGIN: Duration = Duration::from_secs(2);
+/// How far a mark stays behind its bound. A node notices a step of [`LEAST_STEP`], and of a tenth of the
+/// time between two answers besides.
+const MARGIN: Duration = Duration::from_millis(500);
 
-const _: () = assert!(MARGIN.as_micros() > LEAST_STEP as u128);
+const _: () = assert!(MARGIN.as_micros() > 4 * LEAST_STEP as u128);
+
+/// The time between two horizons that are kept.
+const SPACING: Duration = Duration::from_millis(20);
+/// The greatest number of horizons that no sight was beyond yet.
+const MOST_HORIZONS: usize = 64;
 
 /// The marks of all shards that a node looks at, by queue and shard.
 #[derive(Debug, Default)]
@@ -32,9 +40,9 @@ pub(super) struct Marks {
     marks: BTreeMap<(usize, u16), StoreTime>,
     /// The latest horizon that a sight was beyond.
     reached: Option<Horizon>,
-    /// A horizon that no sight was beyond yet. It is not replaced, so that it is reached even if new
-    /// ones come all the time.
-    awaited: Option<Horizon>,
+    /// Horizons that no sight was beyond yet, in the order in which they came. The first one is not
+    /// replaced, so that it is reached even if new ones come all the time.
+    awaited: VecDeque<Horizon>,
 }
 
 impl Marks {
@@ -43,20 +51,24 @@ impl Marks {
     }
 
     pub(super) fn learn(&mut self, horizon: Option<Horizon>) {
-        if self.awaited.is_none() {
-            self.awaited = horizon;
+        let last = self.awaited.back();
+        let far_enough =
+            |horizon: &Horizon| last.is_none_or(|last| horizon.at >= last.at + SPACING);
+        self.awaited.extend(horizon.filter(far_enough));
+        if self.awaited.len() > MOST_HORIZONS {
+            self.awaited.remove(1);
         }
     }
 
-    /// A sight has everything below this number. Returns how far marks may go by it.
-    pub(super) fn bound(&mut self, complete_below: Option<u64>) -> Option<StoreTime> {
-        let complete = complete_below?;
-        if let Some(horizon) = self.awaited.filter(|horizon| complete >= horizon.number) {
-            self.reached = Some(horizon);
-            self.awaited = None;
+    /// Returns how far marks may go by a sight.
+    pub(super) fn bound(&mut self, complete: Option<Complete>) -> Option<StoreTime> {
+        let complete = complete?;
+        let is_reached = |horizon: &Horizon| horizon.number <= complete.below;
+        if let Some(last) = self.awaited.iter().rposition(is_reached) {
+            self.reached = self.awaited.drain(..=last).next_back();
         }
-        let reached = self.reached.filter(|horizon| complete >= horizon.number)?;
-        Some(reached.at.back_by(MARGIN))
+        let reached = self.reached.filter(is_reached)?;
+        Some(reached.at.min(complete.at).back_by(MARGIN))
     }
 
     pub(super) fn set(&mut self, queue: usize, shard: u16, mark: StoreTime) {

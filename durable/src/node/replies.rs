@@ -97,7 +97,8 @@ impl Node {
             self.membership.next_beat = now;
         }
         let epoch = self.membership.epoch;
-        self.looks.take(sight, epoch, &mut self.queues, &self.runs);
+        let (queues, runs) = (&mut self.queues, &self.runs);
+        self.looks.take(call.sent, now, sight, epoch, queues, runs);
     }
 
     fn learn_time(&mut self, now: Mono, call: UnderWay, store: StoreTime) {

@@ -8,11 +8,11 @@ use tokio_postgres::types::ToSql;
 use crate::postgres::failure::{Effect, Failure};
 use crate::postgres::link::Link;
 use crate::postgres::rows::{
-    answer, number, one, ordinal, ordinal_of, run, sight, time, timer, unsigned,
+    answer, complete, number, one, ordinal, ordinal_of, run, sight, time, timer, unsigned,
 };
 use crate::postgres::statements::{
     BEAT, CLAIM, COUNTS, DEAD, DECLARE_GONE, FORGET, GET, JOIN, LEAVE, LIST, LOOK, OLD_NODES,
-    PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, WRITE,
+    OPEN_WRITES, PAUSE, PAYLOAD_ERRORS, REVIVE, SETTLE, WRITE,
 };
 use crate::postgres::wire::{Json, Span, Time};
 use crate::store::{
@@ -308,8 +308,17 @@ impl Connection for PostgresConnection {
             &overdue,
             &seen,
         ];
-        let rows = self.rows(LOOK, &values)?;
-        Ok(sight(look, &rows))
+        let (open, rows) = match look.complete {
+            true => {
+                let (open, rows) = self.link.read_both(OPEN_WRITES, LOOK, &values)?;
+                (Some(complete(one(&open)?)), rows)
+            }
+            false => (None, self.rows(LOOK, &values)?),
+        };
+        Ok(Sight {
+            complete: open,
+            ..sight(look, &rows)
+        })
     }
 
     fn claim(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {

@@ -1,8 +1,8 @@
 -- What the calls do to a timer. The functions that end in a number belong to the crate: one version
 -- of the crate calls one number, so that two versions can work side by side.
 --
--- Each function takes the number of its transaction first, and reads the clock after that. Claims and
--- ends read it when they have their locks. A write reads it before, since it passes over locked rows,
+-- Each function takes the number of its transaction first, locks the table, and reads the clock after that.
+-- Claims and ends read it when they have the locks of their rows. A write reads it before, since it passes over locked rows,
 -- and again after a wait. Each statement sees what was committed before it began, so rows are
 -- decided by what they are once they are locked, and by the nodes that there are at that moment.
 --
@@ -44,8 +44,9 @@ declare
   v_locked boolean[];
   v_gen bigint;
 begin
-  -- Before the clock is read: marks rely on it. See `Horizon`.
+  -- Both before the clock is read: marks rely on it. See `Horizon` and `Complete`.
   perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
   v_now := clock_timestamp();
   if 0 = any (p_action) or 1 = any (p_action) then
     if not p_wait then

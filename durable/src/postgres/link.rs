@@ -167,6 +167,45 @@ impl Link {
         Ok(rows)
     }
 
+    /// Runs two statements that read, the first one without values, one after the other. The connection
+    /// is not opened again between them.
+    pub(super) fn read_both(
+        &mut self,
+        first: &'static str,
+        second: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<(Vec<Row>, Vec<Row>), Failure> {
+        let limit = self.settings.statement_limit * 2;
+        self.ready()?;
+        let open = self.open()?;
+        let known = [first, second].map(|sql| open.statements.get(sql).cloned());
+        let client = &open.client;
+        let work = async {
+            let [a, b] = known;
+            let a = match a {
+                Some(statement) => statement,
+                None => client.prepare(first).await?,
+            };
+            let b = match b {
+                Some(statement) => statement,
+                None => client.prepare(second).await?,
+            };
+            let both = (
+                client.query(&a, &[]).await?,
+                client.query(&b, values).await?,
+            );
+            Ok::<_, Error>((a, b, both))
+        };
+        let limited = async { tokio::time::timeout(limit + GRACE, work).await };
+        let result = self.runtime.block_on(limited);
+        let (a, b, both) = self.ended(Effect::Reads, result)?;
+        if let Some(open) = &mut self.open {
+            open.statements.insert(first, a);
+            open.statements.insert(second, b);
+        }
+        Ok(both)
+    }
+
     /// Opens the connection again if it has ended while nobody used it.
     fn ready(&mut self) -> Result<(), Failure> {
         // The connection's task notices its end here, before anything is sent.

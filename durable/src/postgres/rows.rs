@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use crate::postgres::failure::Failure;
 use crate::postgres::wire::Time;
 use crate::store::{
-    Answer, ClaimedRun, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Timer,
+    Answer, ClaimedRun, Complete, Epoch, Look, Run, Seen, SeenNode, Sight, StoreError, Timer,
 };
 use crate::sync::Arc;
 use crate::time::StoreTime;
@@ -118,15 +118,20 @@ pub(super) fn run(row: &Row, queue: &Arc<str>, key: &str) -> ClaimedRun {
     }
 }
 
+/// The answer to `OPEN_WRITES`. Without an open transaction every write is in the sight, or comes later.
+pub(super) fn complete(row: &Row) -> Complete {
+    Complete {
+        below: row.get::<_, Option<i64>>(1).map_or(u64::MAX, unsigned),
+        at: time(row, 0),
+    }
+}
+
 pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
     let mut sight = Sight::default();
     let mut read = vec![0_u32; look.ranges.len()];
     for row in rows {
         match row.get::<_, i32>(0) {
-            0 => {
-                sight.now = time(row, 3);
-                sight.complete_below = Some(unsigned(row.get(4)));
-            }
+            0 => sight.now = time(row, 3),
             1 => sight.nodes.push(SeenNode {
                 epoch: Epoch(row.get(4)),
                 beat: row.get(1),

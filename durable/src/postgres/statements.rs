@@ -67,14 +67,33 @@ pub(super) const JOIN: &str = "insert into tourbillon.node (epoch, name, queues)
 pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where epoch = $1 and gone is null \
      returning clock_timestamp(), statement_timestamp(), pg_current_xact_id()::text::bigint";
 
-/// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock and the snapshot, 1
+/// The clock, and the least number of the open transactions that may have written timers. It comes before
+/// the look, so that the look sees what a transaction has done that has given its lock back. See [`Complete`].
+///
+/// All calls that write lock the table before they read the clock, if only by `for update`. The
+/// transactions of users count from there on too, and no others: neither somebody's long transaction on
+/// other tables, nor an analysis of this one. The numbers of locks have 32 bits. None of them is below the
+/// oldest one that runs, which has 64. The time of the statement was taken before it reads the locks.
+///
+/// [`Complete`]: crate::store::Complete
+pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
+     select l.locktype, l.relation, l.mode, l.virtualtransaction, l.transactionid::text::bigint as number \
+     from pg_locks l where l.granted and (l.locktype = 'transactionid' or l.locktype = 'relation' \
+     and l.database = (select d.oid from pg_database d where d.datname = current_database())) \
+     ), oldest as materialized (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as number) \
+     select statement_timestamp(), (select min(o.number + (n.number - o.number & 4294967295)) \
+     from locks t join locks n on n.virtualtransaction = t.virtualtransaction, oldest o \
+     where t.locktype = 'relation' and t.relation = 'tourbillon.timer'::regclass \
+     and t.mode in ('RowShareLock', 'RowExclusiveLock') \
+     and n.locktype = 'transactionid' and n.mode = 'ExclusiveLock')";
+
+/// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock, 1
 /// a node, 2 a paused queue, 3 a timer. The clock is read once; as a function in the condition it would
 /// be read for each row, and never be a bound of the index.
 pub(super) const LOOK: &str = "with clock as materialized (select clock_timestamp() as now), \
      me as materialized (select exists ( \
      select from tourbillon.node where epoch = $1 and gone is null) as live) \
-     select 0, 0::bigint, null::text, (select now from clock), \
-     pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0, 0, false, null::text[] \
+     select 0, 0::bigint, null::text, (select now from clock), 0::bigint, 0, 0, false, null::text[] \
      union all \
      select 1, d.beat, null, null, d.epoch, 0, 0, false, d.queues from tourbillon.node d where d.gone is null \
      union all \

@@ -146,7 +146,7 @@ pub(super) fn look(tables: &mut Tables<'_>, look: &Look) -> Result<Sight, Failur
         nodes: nodes(tables)?,
         paused: tables.paused()?,
         // A tree of SQLite has no dead entries that a mark would spare.
-        complete_below: None,
+        complete: None,
         ..Sight::default()
     };
     // The claims of a node that is gone count as none, its own ones too.

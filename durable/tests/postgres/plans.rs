@@ -75,6 +75,7 @@ impl Planned {
         let look = Look {
             epoch: Epoch(1),
             ranges: ranges.collect(),
+            complete: true,
         };
         let plans = self.plans(|connection| {
             connection.look(&look).expect("the store reads");

@@ -375,6 +375,7 @@ impl Side {
         let look = Look {
             epoch: Epoch(node),
             ranges: ranges.map(range).collect(),
+            complete: true,
         };
         let mut sight = self.connection.look(&look).expect("the store reads");
         sight

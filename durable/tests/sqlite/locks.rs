@@ -62,6 +62,7 @@ fn seen(connection: &mut Conn, limit: u32) -> Vec<Box<str>> {
     let look = Look {
         epoch: NODE,
         ranges: (0..SHARDS).map(range).collect(),
+        complete: true,
     };
     let sight = connection.look(&look).expect("a sight");
     sight.rows.into_iter().map(|row| row.key).collect()

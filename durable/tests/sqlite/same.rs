@@ -317,6 +317,7 @@ impl Pair {
         let look = Look {
             epoch,
             ranges: ranges.collect(),
+            complete: true,
         };
         let memory = self.memory.look(&look).expect("a sight");
         let mut file = self.file.look(&look).expect("a sight");
@@ -325,7 +326,7 @@ impl Pair {
             file.generation = memory.generation;
         }
         let plain = |sight: Sight| Sight {
-            complete_below: None,
+            complete: None,
             ..sight
         };
         assert_eq!(plain(memory), plain(file));

@@ -231,7 +231,11 @@ impl Client {
 
     #[track_caller]
     pub(crate) fn look(&mut self, epoch: Epoch, ranges: Vec<Range>) -> Sight {
-        let look = Look { epoch, ranges };
+        let look = Look {
+            epoch,
+            ranges,
+            complete: true,
+        };
         self.connection.look(&look).expect("the store reads")
     }
 

@@ -7,7 +7,7 @@ use crate::node::tests::scripted::script::{Script, alone, millis, other, row, se
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, NodeConfig, Reply, StoreCall};
 use crate::store::{
-    Beat, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
+    Beat, Complete, Epoch, Horizon, Look, Offset, Outcome, Range, Seen, SeenNode, Settled, Sight,
 };
 use crate::time::StoreTime;
 
@@ -66,11 +66,8 @@ fn mark(look: &Look, shard: u16) -> Option<StoreTime> {
     range.expect("the shard is looked at").mark
 }
 
-#[test]
-fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_ends() {
-    // NODE-6, NODE-7
-    let mut script = Script::new(alone());
-    script.others = vec![other(1)];
+/// The node joins, and its first beat returns the horizon with the number 10 at [`START`].
+fn join_with_horizon(script: &mut Script) {
     script.input(Input::Wake);
     let (id, join) = script.asks.pop_front().unwrap();
     script.answer(id, &join);
@@ -81,6 +78,20 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
     });
     let now = START;
     script.reply(id, Reply::Beat(Some(Beat { now, horizon })));
+}
+
+/// A sight without open writes below this number.
+fn complete(below: u64) -> Option<Complete> {
+    let at = START + secs(1);
+    Some(Complete { below, at })
+}
+
+#[test]
+fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_ends() {
+    // NODE-6, NODE-7
+    let mut script = Script::new(alone());
+    script.others = vec![other(1)];
+    join_with_horizon(&mut script);
     let (id, first) = script.asks.pop_front().unwrap();
     script.answer(id, &first);
 
@@ -98,37 +109,28 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
             _ => script.look(),
         };
         let mut sight = script.sight();
-        sight.complete_below = complete;
+        sight.complete = complete;
         script.reply(id, Reply::Sight(sight));
         look
     };
-    for complete in [None, Some(9), Some(10)] {
+    for complete in [None, complete(9), complete(10)] {
         let asked = look(&mut script, complete);
         assert_eq!((mark(&asked, 5), mark(&asked, 40)), (None, None));
     }
-    let asked = look(&mut script, Some(10));
+    let asked = look(&mut script, complete(10));
     assert_eq!(mark(&asked, 5), Some(old));
-    assert_eq!(mark(&asked, 40), Some(START.back_by(secs(2))));
+    assert_eq!(mark(&asked, 40), Some(START.back_by(millis(500))));
     // The other node may have held timers that are older than the marks.
     script.others.clear();
-    look(&mut script, Some(10));
-    let asked = look(&mut script, Some(10));
+    look(&mut script, complete(10));
+    let asked = look(&mut script, complete(10));
     assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
 }
 
 #[test]
 fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
     let mut script = Script::new(alone());
-    script.input(Input::Wake);
-    let (id, join) = script.asks.pop_front().unwrap();
-    script.answer(id, &join);
-    let (id, _) = script.asks.pop_front().unwrap();
-    let horizon = Some(Horizon {
-        number: 10,
-        at: START,
-    });
-    let now = START;
-    script.reply(id, Reply::Beat(Some(Beat { now, horizon })));
+    join_with_horizon(&mut script);
     let (id, first) = script.asks.pop_front().unwrap();
     script.answer(id, &first);
     let Some((id, StoreCall::Look(asked))) = script.asks.pop_front() else {
@@ -137,14 +139,14 @@ fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
     let ranges = asked.ranges.iter();
     let cut = ranges.enumerate().filter(|(_, range)| range.shard == 40);
     let sight = Sight {
-        complete_below: Some(11),
+        complete: complete(11),
         cut: cut.map(|(index, _)| index).collect(),
         ..script.sight()
     };
     script.reply(id, Reply::Sight(sight));
     let (id, asked) = script.look();
     assert_eq!(mark(&asked, 40), None);
-    assert_eq!(mark(&asked, 41), Some(START.back_by(secs(2))));
+    assert_eq!(mark(&asked, 41), Some(START.back_by(millis(500))));
     script.fail(id);
     script.now = secs(1);
     let (_, asked) = script.look();
@@ -194,7 +196,7 @@ fn only_a_real_step_back_of_the_stores_clock_drops_the_marks() {
                     marked.extend(full.then_some((script.now, marks.count())));
                     let sight = Sight {
                         now,
-                        complete_below: Some(11),
+                        complete: complete(11),
                         ..script.sight()
                     };
                     script.reply(id, Reply::Sight(sight));
