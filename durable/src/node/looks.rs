@@ -291,7 +291,8 @@ impl Looks {
                 continue;
             };
             let cut = sight.cut.contains(&index);
-            if let Some(bound) = bound.filter(|_| !cut && !range.goes_on) {
+            // Also a range that its limit has cut shows that nothing is due before its first timer.
+            if let Some(bound) = bound.filter(|_| !(cut && rows.is_empty()) && !range.goes_on) {
                 let oldest = rows.first().map_or(bound, |row| row.due);
                 let mark = bound.min(oldest).min(range.until.from(sight.now));
                 self.marks.set(number, part.shard, mark);
