@@ -68,7 +68,10 @@ const FULL: Sizes = Sizes {
     peer_jobs: 20_000,
 };
 
-const MID: Sizes = Sizes { held_open: Duration::from_secs(40), ..FULL };
+const MID: Sizes = Sizes {
+    held_open: Duration::from_secs(40),
+    ..FULL
+};
 
 const SMOKE: Sizes = Sizes {
     rounds: 1,

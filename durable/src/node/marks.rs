@@ -25,7 +25,7 @@ use crate::time::StoreTime;
 
 /// How far a mark stays behind its bound. A node notices a step of [`LEAST_STEP`], and of a tenth of the
 /// time between two answers besides.
-const MARGIN: Duration = Duration::from_millis(500);
+pub(super) const MARGIN: Duration = Duration::from_millis(500);
 
 const _: () = assert!(MARGIN.as_micros() > 4 * LEAST_STEP as u128);
 

@@ -45,8 +45,8 @@
 //!
 //! A node *looks* at its shards each interval, two intervals ahead. Rendezvous hashing ranks the nodes
 //! that handle a queue for each of its shards. The first is the owner. The next two take what is 1.5
-//! and 3 intervals overdue. Each look reads one more shard whole, in turn. All this only saves work:
-//! any node may claim any timer.
+//! and 3 intervals overdue. Each look reads one more shard whole, in turn, unless that takes long. All
+//! this only saves work: any node may claim any timer.
 //!
 //! - **NODE-5** A queue has its own budget. What is known of it is bounded, whatever is stored, and no
 //!   other queue's look depends on it. A queue that runs out is looked at again at once, but only if a

@@ -284,6 +284,7 @@ declare
   v_other bigint[];
 begin
   v_number := pg_current_xact_id()::text::bigint;
+  lock table tourbillon.timer in row exclusive mode;
   select array_agg(u.n) filter (where l.plain), array_agg(u.queue) filter (where l.plain),
     array_agg(u.key) filter (where l.plain), array_agg(l.place) filter (where l.plain),
     array_agg(u.n) filter (where not l.plain)
@@ -409,6 +410,7 @@ declare
   v_locked bigint[];
 begin
   perform pg_current_xact_id();
+  lock table tourbillon.timer in row exclusive mode;
   if p_wait then
     select array_agg(u.n) into v_locked
     from unnest(p_queue, p_key) with ordinality u(queue, key, n)

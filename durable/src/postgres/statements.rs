@@ -70,9 +70,9 @@ pub(super) const BEAT: &str = "update tourbillon.node set beat = beat + 1 where 
 /// The clock, and the least number of the open transactions that may have written timers. It comes before
 /// the look, so that the look sees what a transaction has done that has given its lock back. See [`Complete`].
 ///
-/// All calls that write lock the table before they read the clock, if only by `for update`. The
-/// transactions of users count from there on too, and no others: neither somebody's long transaction on
-/// other tables, nor an analysis of this one. The numbers of locks have 32 bits. None of them is below the
+/// All calls that write lock the table before they read the clock. The transactions of users count from
+/// there on too, and no others: neither somebody's long transaction on other tables, nor an analysis of
+/// this one. The numbers of locks have 32 bits. None of them is below the
 /// oldest one that runs, which has 64. The time of the statement was taken before it reads the locks.
 ///
 /// [`Complete`]: crate::store::Complete
@@ -84,7 +84,7 @@ pub(super) const OPEN_WRITES: &str = "with locks as materialized ( \
      select statement_timestamp(), (select min(o.number + (n.number - o.number & 4294967295)) \
      from locks t join locks n on n.virtualtransaction = t.virtualtransaction, oldest o \
      where t.locktype = 'relation' and t.relation = 'tourbillon.timer'::regclass \
-     and t.mode in ('RowShareLock', 'RowExclusiveLock') \
+     and t.mode = 'RowExclusiveLock' \
      and n.locktype = 'transactionid' and n.mode = 'ExclusiveLock')";
 
 /// One statement, so that all of it is of one snapshot. Kinds of rows: 0 the clock, 1

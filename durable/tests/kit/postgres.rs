@@ -164,6 +164,7 @@ impl Cluster {
             "fsync=off",
             "full_page_writes=off",
             "synchronous_commit=off",
+            "max_prepared_transactions=4",
         ])
     }
 

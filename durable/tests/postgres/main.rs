@@ -10,6 +10,7 @@ mod faults;
 mod functions;
 mod hosts;
 mod locked;
+mod open_writes;
 mod orders;
 mod plans;
 mod processes;

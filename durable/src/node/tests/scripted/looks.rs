@@ -128,7 +128,7 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
 }
 
 #[test]
-fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
+fn a_shard_that_a_limit_has_cut_is_marked_at_its_first_timer_and_an_error_drops_all_marks() {
     let mut script = Script::new(alone());
     join_with_horizon(&mut script);
     let (id, first) = script.asks.pop_front().unwrap();
@@ -137,7 +137,14 @@ fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
         panic!("a look");
     };
     let ranges = asked.ranges.iter();
-    let cut = ranges.enumerate().filter(|(_, range)| range.shard == 40);
+    let cut = ranges
+        .enumerate()
+        .filter(|(_, range)| [40, 42].contains(&range.shard));
+    let old = START.back_by(secs(60));
+    script.rows = vec![Seen {
+        shard: 42,
+        ..row("b", "k", old)
+    }];
     let sight = Sight {
         complete: complete(11),
         cut: cut.map(|(index, _)| index).collect(),
@@ -147,10 +154,48 @@ fn a_shard_that_a_limit_has_cut_gets_no_mark_and_an_error_drops_all_marks() {
     let (id, asked) = script.look();
     assert_eq!(mark(&asked, 40), None);
     assert_eq!(mark(&asked, 41), Some(START.back_by(millis(500))));
+    assert_eq!(mark(&asked, 42), Some(old));
     script.fail(id);
     script.now = secs(1);
     let (_, asked) = script.look();
     assert!(asked.ranges.iter().all(|range| range.mark.is_none()));
+}
+
+/// A look each second. One that reads a shard whole takes `took`. Returns the numbers of looks without and
+/// with such a shard.
+fn looks_by_whole_shards(took: Duration) -> [usize; 2] {
+    let mut script = Script::new(alone());
+    join_with_horizon(&mut script);
+    let mut counts = [0; 2];
+    for second in 0..100 {
+        script.now = secs(second);
+        script.input(Input::LookNow);
+        while let Some((id, call)) = script.asks.pop_front() {
+            let StoreCall::Look(look) = call else {
+                script.answer(id, &call);
+                continue;
+            };
+            let is_whole = look.ranges.iter().any(|range| range.mark.is_none());
+            counts[usize::from(is_whole)] += 1;
+            if is_whole {
+                script.now += took;
+            }
+            let sight = Sight {
+                complete: complete(11),
+                ..script.sight()
+            };
+            script.reply(id, Reply::Sight(sight));
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_shard_that_takes_long_is_looked_at_whole_less_often() {
+    // NODE-6
+    assert_eq!(looks_by_whole_shards(Duration::from_micros(100)), [1, 100]);
+    // Ten seconds apart, so that they take a fiftieth of the time.
+    assert_eq!(looks_by_whole_shards(millis(200)), [91, 10]);
 }
 
 #[test]
