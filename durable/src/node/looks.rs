@@ -292,7 +292,7 @@ impl Looks {
             };
             let cut = sight.cut.contains(&index);
             // Also a range that its limit has cut shows that nothing is due before its first timer.
-            if let Some(bound) = bound.filter(|_| !(cut && rows.is_empty()) && !range.goes_on) {
+            if let Some(bound) = bound.filter(|_| !(range.goes_on || cut && rows.is_empty())) {
                 let oldest = rows.first().map_or(bound, |row| row.due);
                 let mark = bound.min(oldest).min(range.until.from(sight.now));
                 self.marks.set(number, part.shard, mark);
