@@ -5,7 +5,7 @@
 //! | `mod.rs` | `ExpiryMap`, and the calls for the map as a whole |
 //! | `insert.rs` | the calls that insert |
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
-//! | `touch.rs` | the calls that move a deadline |
+//! | `touch.rs` | the calls that move a deadline, and may change the value |
 //! | `many.rs` | the calls for many keys or all |
 //! | `toucher.rs` | a buffer for the touches of one thread |
 //! | `grouping.rs` | the hasher, and whether entries may belong to groups |
@@ -87,15 +87,16 @@ use crate::tick::Time;
 ///
 /// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
 /// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
-/// [`update`](Self::update) and [`retain`](Self::retain). It should be short. It must not call any
-/// map or scheduler of this crate: such a call panics with a message instead of deadlocking.
+/// [`update`](Self::update), [`touch_with`](Self::touch_with) and [`retain`](Self::retain). It
+/// should be short. It must not call any map or scheduler of this crate: such a call panics with a
+/// message instead of deadlocking.
 ///
 /// Such code may drop values of this crate, such as a [`CancelGuard`](crate::CancelGuard) or the
 /// last clone of a map. The thread does the work of such a drop after it has released the lock, and
 /// before the call returns.
 ///
-/// If such code panics, the call panics and the map stays usable. Only the changes that an `update`
-/// or a `retain` made before the panic remain. The captures of such a closure are dropped under the
+/// If such code panics, the call panics and the map stays usable. Only the changes to values that
+/// such a closure made before the panic remain. The captures of such a closure are dropped under the
 /// lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values, and
 /// the handler. [Groups](crate::GroupedExpiryMap) have locks of their own, and their documentation says
 /// what runs under them.

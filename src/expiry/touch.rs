@@ -95,7 +95,74 @@ where
         })
     }
 
-    /// Returns a clone of the value and touches the entry. The value's `Clone` runs under a lock.
+    /// Touches the entry, and calls `change` with its value, under one lock. Returns the answer of
+    /// [`touch`](Self::touch), and the result of `change`.
+    ///
+    /// The result is `Some` exactly if the answer [is alive](Touch::is_alive). So a caller that was
+    /// told that the entry lives on has read and changed that entry. With a `touch` and an
+    /// [`update`](Self::update), the entry can end between the two calls.
+    ///
+    /// `change` runs [under a lock](Self#user-code-under-a-lock), before the deadline moves. If it
+    /// panics, the call panics. Then the entry keeps its deadline, and what `change` has done to the
+    /// value so far remains.
+    ///
+    /// # Complexity
+    ///
+    /// As for [`touch`](Self::touch), plus the time of `change`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, Touch};
+    ///
+    /// struct Session {
+    ///     user: &'static str,
+    ///     requests: u32,
+    /// }
+    ///
+    /// # let stepped = ExpiryMap::<u64, Session>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// # let session = Session { user: "Ada", requests: 0 };
+    /// # assert!(map.insert(7, session).is_ok());
+    /// // The session of a request lives on, and says whose it is.
+    /// let (touch, user) = map.touch_with(&7, |session| {
+    ///     session.requests += 1;
+    ///     session.user
+    /// });
+    /// assert!(touch.is_alive());
+    /// assert_eq!(user, Some("Ada"));
+    ///
+    /// let (touch, user) = map.touch_with(&8, |session| session.user);
+    /// assert_eq!((touch, user), (Touch::NotFound, None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn touch_with<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> (Touch, Option<R>)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let (clock, reading) = self.engine.clock_and_reading();
+        self.engine.with(stripe, |stripe| {
+            let Some(slot) = stripe.find(hash, key) else {
+                return (Touch::NotFound, None);
+            };
+            let mut result = None;
+            let answer = stripe.put_off(slot, reading.low(), |session| {
+                let deadline = session.touched(reading, clock)?;
+                // Called before the touch: if it panics, the entry keeps its deadline.
+                result = Some(change(&mut session.value));
+                Some(deadline)
+            });
+            (touched(answer), result)
+        })
+    }
+
+    /// Returns a clone of the value and touches the entry, as [`touch_with`](Self::touch_with)
+    /// does. The value's `Clone` runs under a lock.
     ///
     /// # Examples
     ///
@@ -120,19 +187,8 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
-        self.engine.with(stripe, |stripe| {
-            let slot = stripe.find(hash, key)?;
-            let (session, _) = stripe.pending_payload(slot)?;
-            if !session.lives(reading, clock) {
-                return None;
-            }
-            // Cloned before the touch: if `Clone` panics, nothing has changed.
-            let value = session.value.clone();
-            touch_slot(stripe, slot, reading, clock);
-            Some(value)
-        })
+        // Cloned before the touch: if `Clone` panics, nothing has changed.
+        self.touch_with(key, |value| value.clone()).1
     }
 
     /// Gives `key` another [`Expiry`]. Its time to idle and its lifetime start now.

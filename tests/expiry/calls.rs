@@ -1,12 +1,12 @@
 //! `ExpiryMap`: what every call answers, for one key, for many, and while the handler runs for a key.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use kit::map::{IDLE, S, at, builder, collecting, fill, keys, take, text};
-use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Inserted, Removed, Touch};
+use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Inserted, Removed, Shutdown, Touch};
 
 #[test]
 fn insertions_say_what_they_replaced() {
@@ -58,6 +58,77 @@ fn values_are_looked_at_and_changed_in_place() {
     assert_eq!(map.with(&2, String::len), None);
     assert_eq!(map.update(&2, String::clear), None);
     assert_eq!((map.get(&2), map.get_and_touch(&2)), (None, None));
+}
+
+#[test]
+fn a_touch_reads_and_changes_the_value_of_the_entry_that_lives_on() {
+    let (stepped, gone) = collecting(builder().time_to_live(2 * IDLE), 1);
+    let map = stepped.map();
+    fill(&map, [1]);
+    let change = |value: &mut String| {
+        value.push('!');
+        value.len()
+    };
+    let deadline = at(60);
+    let answer = map.touch_with(&1, change);
+    assert_eq!(answer, (Touch::Unchanged { deadline }, Some(8)));
+    stepped.advance(S);
+    let deadline = at(61);
+    let answer = map.touch_with(&1, change);
+    assert_eq!(answer, (Touch::Touched { deadline }, Some(9)));
+    assert_eq!(map.get(&1).as_deref(), Some("value 1!!"));
+    assert_eq!(map.touch_with(&2, change), (Touch::NotFound, None));
+    // Due, and not delivered yet: the touch saves it.
+    stepped.clock().set(at(61));
+    let deadline = at(120);
+    let answer = map.touch_with(&1, change);
+    assert_eq!(answer, (Touch::Touched { deadline }, Some(10)));
+    // The lifetime is over, so the closure must not see the value.
+    stepped.clock().set(at(120));
+    assert_eq!(map.touch_with(&1, change), (Touch::Expired, None));
+    stepped.settle();
+    let gone = take(&gone);
+    assert_eq!((gone.len(), gone[0].value.as_str()), (1, "value 1!!!"));
+}
+
+/// Sessions end while other threads touch them. Whoever was told that a session lives on has changed it,
+/// so the changes add up.
+#[test]
+fn a_touch_that_is_told_of_an_entry_has_changed_that_entry() {
+    const KEYS: u32 = 8;
+    const TOUCHES: u64 = 20_000;
+    let delivered = Arc::new(AtomicU64::new(0));
+    let sum = Arc::clone(&delivered);
+    let map = ExpiryMap::<u32, u64>::builder()
+        .time_to_idle(Duration::from_millis(1))
+        .build(move |_, expired| {
+            sum.fetch_add(expired.value, Ordering::Relaxed);
+        })
+        .unwrap();
+    let threads: Vec<_> = (0..2_u32)
+        .map(|thread| {
+            let map = map.clone();
+            thread::spawn(move || {
+                let mut changed = 0;
+                for round in 0..TOUCHES {
+                    let key = (round as u32 + thread) % KEYS;
+                    let (touch, result) = map.touch_with(&key, |value| *value += 1);
+                    assert_eq!(touch.is_alive(), result.is_some());
+                    if touch.is_alive() {
+                        changed += 1;
+                    } else {
+                        // Refused if the other thread was first.
+                        let _ = map.insert_if_absent(key, 0);
+                    }
+                }
+                changed
+            })
+        })
+        .collect();
+    let changed: u64 = threads.into_iter().map(|all| all.join().unwrap()).sum();
+    let report = map.shutdown(Shutdown::HandBack).unwrap();
+    let back: u64 = report.handed_back.iter().map(|back| back.value).sum();
+    assert_eq!(delivered.load(Ordering::Relaxed) + back, changed);
 }
 
 #[test]

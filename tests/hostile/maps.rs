@@ -16,12 +16,15 @@ use tourbillon::{Clock, Expiry, ExpiryMap, Inserted, ManualClock, Shutdown, Task
 fn user_code_under_the_lock_that_calls_the_map_panics_instead_of_hanging() {
     hush();
     type Call = fn(&Map);
-    let calls: [(&str, Call); 4] = [
+    let calls: [(&str, Call); 5] = [
         ("with", |map| {
             map.with(&1, |_| map.len());
         }),
         ("update", |map| {
             map.update(&1, |_| map.touch(&2));
+        }),
+        ("touch_with", |map| {
+            map.touch_with(&1, |_| map.update(&2, String::clear));
         }),
         ("retain", |map| {
             map.retain(|_, _| map.contains(&2));
@@ -63,6 +66,16 @@ fn user_code_under_the_lock_that_panics_leaves_the_map_whole() {
         Some(text(1) + "!"),
         "what it had done stays done"
     );
+    stepped.advance(S);
+    let touching = || {
+        map.touch_with(&1, |value| {
+            value.push('?');
+            panic!("{WANTED}")
+        })
+    };
+    assert!(panics(touching).contains(WANTED));
+    assert_eq!(map.get(&1), Some(text(1) + "!?"));
+    assert_eq!(map.deadline(&1), Some(at(60)), "it was not touched");
     let mut left = 50;
     let sieve = || {
         map.retain(|_, _| {

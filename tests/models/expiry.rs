@@ -33,6 +33,7 @@ enum Call {
     Touch(u8),
     TouchMany(Vec<u8>),
     GetAndTouch(u8),
+    TouchWith(u8),
     Update(u8),
     Remove(u8),
     RetainBelow(u8),
@@ -254,6 +255,19 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 model.touch(key);
                 assert_eq!(map.get_and_touch(&key), expected);
             }
+            Call::TouchWith(key) => {
+                let touch = model.touch(key);
+                let expected = model.living(key).map(|entry| {
+                    entry.value += 1_000_000;
+                    entry.value
+                });
+                let answer = map.touch_with(&key, |value| {
+                    *value += 1_000_000;
+                    *value
+                });
+                assert_eq!(answer, (touch, expected));
+                assert_eq!(touch.is_alive(), answer.1.is_some());
+            }
             Call::Update(key) => {
                 let expected = model.living(key).map(|entry| {
                     entry.value += 1_000_000;
@@ -369,6 +383,7 @@ fn call() -> impl Strategy<Value = Call> {
         8 => key().prop_map(Call::Touch),
         2 => prop::collection::vec(key(), 0..20).prop_map(Call::TouchMany),
         2 => key().prop_map(Call::GetAndTouch),
+        3 => key().prop_map(Call::TouchWith),
         2 => key().prop_map(Call::Update),
         3 => key().prop_map(Call::Remove),
         1 => key().prop_map(Call::RetainBelow),

@@ -32,19 +32,19 @@ impl<K, V> Stripe<K, V> {
 
     /// Moves the pending payload in `slot` to the deadline that `judge` returns for it, unless that
     /// is not later than the present one. Returns the deadline and whether it has moved, or `None`
-    /// if `judge` refuses or nothing is pending.
+    /// if `judge` refuses or nothing is pending. `judge` may change the payload.
     #[inline(always)]
     pub(crate) fn put_off(
         &mut self,
         slot: u32,
         now: Time,
-        judge: impl FnOnce(&V) -> Option<Time>,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
     ) -> Option<(Time, bool)> {
         // One look at the entry, since it is the whole of most calls.
         let Some(armed) = self.table.armed_mut(slot) else {
             return self.put_successor_off(slot, judge);
         };
-        let deadline = judge(&armed.value)?;
+        let deadline = judge(&mut armed.value)?;
         if deadline <= armed.deadline {
             return Some((armed.deadline, false));
         }
@@ -60,11 +60,11 @@ impl<K, V> Stripe<K, V> {
     fn put_successor_off(
         &mut self,
         slot: u32,
-        judge: impl FnOnce(&V) -> Option<Time>,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
     ) -> Option<(Time, bool)> {
         let at = self.run_at(slot)?;
         let successor = self.runs[at].successor.as_mut()?;
-        let deadline = judge(&successor.value)?;
+        let deadline = judge(&mut successor.value)?;
         if deadline <= successor.deadline {
             return Some((successor.deadline, false));
         }
