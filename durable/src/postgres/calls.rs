@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::postgres::failure::{Effect, Failure};
+use crate::postgres::guess::Guess;
 use crate::postgres::link::Link;
 use crate::postgres::rows::{
     answer, complete, number, one, ordinal, ordinal_of, run, sight, time, timer, unsigned,
@@ -38,11 +39,15 @@ const FIRST: StoreTime = StoreTime::from_micros(i64::MIN);
 #[derive(Debug)]
 pub(super) struct PostgresConnection {
     link: Link,
+    guess: Guess,
 }
 
 impl PostgresConnection {
     pub(super) fn new(link: Link) -> Self {
-        PostgresConnection { link }
+        PostgresConnection {
+            link,
+            guess: Guess::default(),
+        }
     }
 }
 
@@ -122,10 +127,28 @@ impl PostgresConnection {
         let delays: Vec<Option<Span>> = parts().map(|(_, delay, ..)| delay).collect();
         let times: Vec<Option<Time>> = parts().map(|(_, _, at, _)| at).collect();
         let payloads: Vec<Option<Json<'_>>> = parts().map(|(.., payload)| payload).collect();
-        let values: [&(dyn ToSql + Sync); 8] = [
-            &queues, &keys, &actions, &delays, &times, &payloads, &wait, &notify,
-        ];
-        self.link.query(Effect::Writes, WRITE, &values)
+        let link = &mut self.link;
+        let mut send = |new: bool| {
+            let values: [&(dyn ToSql + Sync); 9] = [
+                &queues, &keys, &actions, &delays, &times, &payloads, &wait, &notify, &new,
+            ];
+            match new {
+                true => link.try_query(Effect::Writes, WRITE, &values),
+                false => link.query(Effect::Writes, WRITE, &values),
+            }
+        };
+        let may_be_new = !wait && actions.iter().all(|action| *action <= 1);
+        if may_be_new && self.guess.is_new() {
+            let result = send(true);
+            // An insert waits for a transaction that has changed the row. The search for known keys does not.
+            let fails = |failure: &Failure| failure.is_conflict() || failure.is_locked();
+            let was_wrong = result.as_ref().is_err_and(fails);
+            self.guess.learn(!was_wrong);
+            if !was_wrong {
+                return result;
+            }
+        }
+        send(false)
     }
 
     /// Refuses the calls whose payloads the server does not take, and returns their number.

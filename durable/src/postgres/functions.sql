@@ -28,7 +28,7 @@ $$;
 -- Answers: 0 scheduled, 1 exists, 2 moved, 3 cancelled, 4 running, 5 not found, 6 locked by others.
 create function tourbillon.write_1(
   p_queue text[], p_key text[], p_action smallint[], p_delay interval[], p_at timestamptz[],
-  p_payload jsonb[], p_wait boolean, p_notify boolean
+  p_payload jsonb[], p_wait boolean, p_notify boolean, p_new boolean
 ) returns table (
   n bigint, answer smallint, due timestamptz, other timestamptz, shard smallint, running boolean, attempt int
 )
@@ -59,12 +59,13 @@ begin
       perform tourbillon.ring_1(p_queue, p_action, p_delay, p_at);
     end if;
 
-    -- The short way, if all keys are new. If somebody else inserts one of them in the meantime, this fails
-    -- with unique_violation, and the crate calls again.
-    if not p_wait and 1 >= all (p_action) and not exists (
+    -- The short way, if all keys are new. If one of them is not, though the crate expected it (p_new), or
+    -- since somebody else inserts it in the meantime, this fails with unique_violation, and the crate calls
+    -- again.
+    if not p_wait and 1 >= all (p_action) and (p_new or not exists (
       select from unnest(p_queue, p_key) u(queue, key)
       join tourbillon.timer t on t.queue = u.queue and t.key = u.key
-    ) then
+    )) then
       return query
       with fresh as materialized (
         select u.n, u.queue, u.key, (hashtextextended(u.key, 0) & 63)::smallint as shard,
@@ -223,7 +224,7 @@ begin
     select w.answer, w.due, w.other, w.shard, w.running, w.attempt
     into write_one_1.answer, write_one_1.due, write_one_1.other, write_one_1.shard, write_one_1.running, write_one_1.attempt
     from tourbillon.write_1(array[p_queue], array[p_key], array[p_action], array[p_delay], array[p_at],
-      array[p_payload], true, p_notify) w;
+      array[p_payload], true, p_notify, false) w;
     -- Another transaction has inserted the row, or deleted it, between the lock and the insert.
     exit when write_one_1.answer <> 6;
   end loop;

@@ -139,6 +139,17 @@ impl Link {
         self.ended(Effect::Writes, result)
     }
 
+    /// Sends a statement once: one that the server has ended in favour of another one is not sent again.
+    pub(super) fn try_query(
+        &mut self,
+        effect: Effect,
+        sql: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Failure> {
+        let limit = self.settings.statement_limit;
+        self.query_once(effect, sql, values, limit)
+    }
+
     fn query_once(
         &mut self,
         effect: Effect,

@@ -5,6 +5,7 @@ mod awaited;
 mod blocking;
 mod calls;
 mod failure;
+mod guess;
 mod hosts;
 mod link;
 mod listener;

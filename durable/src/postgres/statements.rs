@@ -3,7 +3,7 @@
 //! Those that write several rows call functions of the server, which are in `functions.sql`.
 
 pub(super) const WRITE: &str = "select n, answer, due, other, shard, running, attempt \
-     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8)";
+     from tourbillon.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 pub(super) const PAYLOAD_ERRORS: &str = "select tourbillon.payload_errors_1($1)";
 
