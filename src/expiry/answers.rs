@@ -59,7 +59,7 @@ impl<V> Inserted<V> {
     }
 }
 
-/// The result of `get_or_insert_with`.
+/// The result of `get_or_insert_with` and its siblings.
 ///
 /// # Examples
 ///
@@ -96,6 +96,64 @@ impl<V> Found<V> {
         match self {
             Found::Present(value) | Found::Inserted { value, .. } => value,
         }
+    }
+}
+
+/// The result of `touch_or_insert_with`.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, TouchOrInsert};
+///
+/// # let stepped = ExpiryMap::<u64, &str>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// match map.touch_or_insert_with(7, |name| name.len(), || "Ada")? {
+///     TouchOrInsert::Touched { result, .. } => println!("known, a name of {result} bytes"),
+///     _ => println!("new"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TouchOrInsert<R, V> {
+    /// There was an entry. It lives on, and the closure has got its value.
+    Touched {
+        /// The answer of the touch: [`Touched`](Touch::Touched) or [`Unchanged`](Touch::Unchanged).
+        touch: Touch,
+        /// The result of the closure.
+        result: R,
+    },
+    /// There was no entry, and the value that was made has been inserted.
+    Inserted {
+        /// The value of an entry whose lifetime was over and that had not been delivered yet. It is
+        /// not delivered any more.
+        replaced: Option<V>,
+    },
+}
+
+impl<R, V> TouchOrInsert<R, V> {
+    /// Returns whether an entry was inserted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, &str>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let map = stepped.map();
+    /// assert!(map.touch_or_insert_with(7, |_| (), || "Ada")?.is_inserted());
+    /// assert!(!map.touch_or_insert_with(7, |_| (), || "Ada")?.is_inserted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_inserted(&self) -> bool {
+        matches!(self, TouchOrInsert::Inserted { .. })
     }
 }
 
@@ -254,10 +312,10 @@ pub enum InsertRefusal {
     Full,
     /// The map is closing or closed. The error is permanent.
     Closed,
-    /// There is an entry for the key. Only `insert_if_absent` returns this.
+    /// There is an entry for the key. Only `insert_if_absent` and `insert_in_if_absent` return this.
     Occupied,
-    /// The group has `max_per_group` entries. Only `insert_in` and `insert_in_with` return this.
-    /// The error passes when one of the entries ends.
+    /// The group has `max_per_group` entries. Only calls that insert in a group return this. The
+    /// error passes when one of the entries ends.
     GroupFull,
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic
@@ -302,6 +360,65 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
 }
 
 impl<K, V> std::error::Error for InsertError<K, V> {}
+
+/// A `get_or_try_insert_with` that failed: there was no value, and none has been inserted.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tourbillon::{ExpiryMap, GetOrInsertError};
+///
+/// # let stepped = ExpiryMap::<&str, u16>::builder()
+/// #     .time_to_idle(Duration::from_secs(60))
+/// #     .build_stepped(1, |_, _| ())?;
+/// # let map = stepped.map();
+/// match map.get_or_try_insert_with("http", || "http".parse()) {
+///     Ok(port) => println!("port {}", port.into_value()),
+///     Err(GetOrInsertError::Make(error)) => println!("not a port: {error}"),
+///     Err(error) => println!("try again later: {error}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GetOrInsertError<K, V, E> {
+    /// The value could not be made. This is the error of the caller's own code.
+    Make(E),
+    /// The value was made, and its insertion was refused. The error contains key and value.
+    Insert(InsertError<K, V>),
+}
+
+impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GetOrInsertError::Make(_) => "the value could not be made, so nothing was inserted",
+            GetOrInsertError::Insert(_) => "the value was made, and could not be inserted",
+        })
+    }
+}
+
+impl<K, V, E: fmt::Debug> fmt::Debug for GetOrInsertError<K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GetOrInsertError::Make(error) => f.debug_tuple("Make").field(error).finish(),
+            GetOrInsertError::Insert(error) => f.debug_tuple("Insert").field(error).finish(),
+        }
+    }
+}
+
+impl<K: 'static, V: 'static, E> std::error::Error for GetOrInsertError<K, V, E>
+where
+    E: std::error::Error + 'static,
+{
+    /// Returns the error of the caller's own code, or that of the insertion.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            GetOrInsertError::Make(error) => Some(error),
+            GetOrInsertError::Insert(error) => Some(error),
+        }
+    }
+}
 
 /// The result of the shutdown of a map.
 ///

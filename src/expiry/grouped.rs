@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::frontend::MapEntry;
 use super::groups::{Entered, GroupIndex, Membership};
+use super::insert::is_over;
 use super::members::Member;
 use super::touch::touch_slot;
 use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
@@ -173,6 +174,22 @@ where
         G: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
     {
+        self.put_in(group, key, value, expiry, false)
+    }
+
+    /// Inserts an entry in a group; `if_absent` refuses to replace one that lives.
+    pub(super) fn put_in<Q>(
+        &self,
+        group: &Q,
+        key: K,
+        value: V,
+        expiry: Expiry,
+        if_absent: bool,
+    ) -> Result<Inserted<V>, InsertError<K, V>>
+    where
+        G: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
+    {
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let reading = self.engine.reading();
@@ -192,15 +209,17 @@ where
                 };
                 session.tag = Some(membership);
                 let admitted = self.engine.admit(number, |stripe| {
+                    let if_absent = if_absent && !is_over(stripe, hash, key, reading, clock);
+                    // The group does not matter to an entry that is refused for its key.
+                    let is_occupied = if_absent && is_pending(stripe, hash, key);
                     // A full group takes an entry only in place of one of its own members. Whether
                     // this one is such a replacement is known only under the stripe's lock.
-                    if is_full && !replaces_its_like(stripe, hash, key, session) {
+                    if is_full && !is_occupied && !replaces_its_like(stripe, hash, key, session) {
                         no_room = true;
-                        // `no_room` tells this apart: `admit` returns `Occupied` for other calls
-                        // only.
+                        // `no_room` tells this apart from a key that is occupied.
                         return Err(Refusal::Occupied);
                     }
-                    stripe.admit(hash, key, false)
+                    stripe.admit(hash, key, if_absent)
                 });
                 let (mut stripe, admission) = match admitted {
                     Ok(admitted) => admitted,
@@ -485,6 +504,12 @@ fn portions(members: &[Member]) -> impl Iterator<Item = (usize, &[Member])> {
     let of_one_stripe = members.chunk_by(|a, b| a.stripe == b.stripe);
     let portions = of_one_stripe.flat_map(|same| same.chunks(MEMBERS_PER_HOLD));
     portions.map(|portion| (portion[0].stripe as usize, portion))
+}
+
+/// Returns whether the key has an entry, whether its lifetime is over or not.
+fn is_pending<K: Eq, V>(stripe: &Stripe<K, V>, hash: KeyHash, key: &K) -> bool {
+    let slot = stripe.find(hash, key);
+    slot.is_some_and(|slot| stripe.pending_payload(slot).is_some())
 }
 
 /// Returns whether the key has an entry in the same group.

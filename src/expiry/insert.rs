@@ -3,7 +3,7 @@
 use std::hash::Hash;
 
 use super::frontend::MapEntry;
-use super::{Expiry, ExpiryMap, Found, InsertError, InsertRefusal, Inserted, MapHasher};
+use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::clock::{Clock, Reading};
 use crate::shard::{Admission, KeyHash, Stripe};
 use crate::tick::Time;
@@ -182,70 +182,11 @@ where
     pub fn insert_if_absent(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
         self.put(key, value, self.expiry(), self.engine.reading(), true)
     }
-
-    /// Returns a clone of the value of `key`. If there is none, inserts the value that `make`
-    /// returns. If two calls do this at the same time, both may call `make`, and both return the
-    /// inserted value.
-    ///
-    /// `make` runs without a lock and may call the map. If its value is not needed, it is dropped.
-    /// The value's `Clone` runs under a lock if the entry was there.
-    ///
-    /// # Errors
-    ///
-    /// As for [`insert`](Self::insert).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// let first = map.get_or_insert_with(7, || "Ada")?;
-    /// let second = map.get_or_insert_with(7, || unreachable!("there is an entry"))?;
-    /// assert_eq!((first.into_value(), second.into_value()), ("Ada", "Ada"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn get_or_insert_with(
-        &self,
-        key: K,
-        make: impl FnOnce() -> V,
-    ) -> Result<Found<V>, InsertError<K, V>>
-    where
-        V: Clone,
-    {
-        if let Some(value) = self.get(&key) {
-            return Ok(Found::Present(value));
-        }
-        // Made and cloned once and without a lock, even if the loop repeats.
-        let mut given = (key, make());
-        let value = given.1.clone();
-        loop {
-            let (key, made) = given;
-            let error = match self.insert_if_absent(key, made) {
-                Ok(inserted) => {
-                    let replaced = inserted.replaced();
-                    return Ok(Found::Inserted { value, replaced });
-                }
-                Err(error) => error,
-            };
-            if error.refusal != InsertRefusal::Occupied {
-                return Err(error);
-            }
-            if let Some(value) = self.get(&error.key) {
-                return Ok(Found::Present(value));
-            }
-            // The entry has gone again in between.
-            given = (error.key, error.value);
-        }
-    }
 }
 
 /// Returns whether there is an entry for `key` whose lifetime is over.
 #[inline(never)]
-fn is_over<K: Eq, V, T>(
+pub(super) fn is_over<K: Eq, V, T>(
     stripe: &Stripe<K, MapEntry<V, T>>,
     hash: KeyHash,
     key: &K,

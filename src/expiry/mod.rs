@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | `ExpiryMap`, and the calls for the map as a whole |
 //! | `insert.rs` | the calls that insert |
+//! | `find_or_insert.rs` | the calls that find an entry or insert one |
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `touch.rs` | the calls that move a deadline, and may change the value |
 //! | `many.rs` | the calls for many keys or all |
@@ -19,6 +20,7 @@
 
 mod answers;
 mod builder;
+mod find_or_insert;
 mod frontend;
 mod grouped;
 mod grouping;
@@ -34,7 +36,8 @@ mod touch;
 mod toucher;
 
 pub use answers::{
-    ExpiryHandedBack, ExpiryReport, Found, InsertError, InsertRefusal, Inserted, Removed, Touch,
+    ExpiryHandedBack, ExpiryReport, Found, GetOrInsertError, InsertError, InsertRefusal, Inserted,
+    Removed, Touch, TouchOrInsert,
 };
 pub use builder::ExpiryMapBuilder;
 pub use frontend::{Expired, Reason, ReceiverLost};
@@ -87,7 +90,8 @@ use crate::tick::Time;
 ///
 /// Some user code runs under the lock of one stripe: a key's `Eq` and `Clone`, a value's `Clone` in
 /// [`get`](Self::get) and its siblings, and the closures of [`with`](Self::with),
-/// [`update`](Self::update), [`touch_with`](Self::touch_with) and [`retain`](Self::retain). It
+/// [`update`](Self::update), [`touch_with`](Self::touch_with),
+/// [`touch_or_insert_with`](Self::touch_or_insert_with) and [`retain`](Self::retain). It
 /// should be short. It must not call any map or scheduler of this crate: such a call panics with a
 /// message instead of deadlocking.
 ///

@@ -5,5 +5,6 @@ mod calls;
 mod channel;
 mod deadlines;
 mod end;
+mod find_or_insert;
 mod groups;
 mod toucher;

@@ -16,7 +16,7 @@ use tourbillon::{Clock, Expiry, ExpiryMap, Inserted, ManualClock, Shutdown, Task
 fn user_code_under_the_lock_that_calls_the_map_panics_instead_of_hanging() {
     hush();
     type Call = fn(&Map);
-    let calls: [(&str, Call); 5] = [
+    let calls: [(&str, Call); 6] = [
         ("with", |map| {
             map.with(&1, |_| map.len());
         }),
@@ -25,6 +25,10 @@ fn user_code_under_the_lock_that_calls_the_map_panics_instead_of_hanging() {
         }),
         ("touch_with", |map| {
             map.touch_with(&1, |_| map.update(&2, String::clear));
+        }),
+        ("touch_or_insert_with", |map| {
+            let touch = |_: &mut String| map.touch(&2);
+            let _ = map.touch_or_insert_with(1, touch, String::new);
         }),
         ("retain", |map| {
             map.retain(|_, _| map.contains(&2));
@@ -91,6 +95,25 @@ fn user_code_under_the_lock_that_panics_leaves_the_map_whole() {
     let stats = map.stats();
     assert!(stats.balances());
     assert_eq!((stats.cancelled, stats.ran), (49, 51));
+}
+
+/// What makes a value runs without a lock, so it may call the map, and its panic leaves nothing behind.
+#[test]
+fn a_value_that_can_not_be_made_leaves_no_trace() {
+    hush();
+    let (stepped, _) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, [1]);
+    let make = || {
+        assert_eq!(map.remove(&1).value(), Some(text(1)));
+        fill(&map, [1]);
+        panic!("{WANTED}")
+    };
+    let touch = || map.touch_or_insert_with(2, String::clear, make);
+    assert!(panics(touch).contains(WANTED));
+    let get = || map.get_or_try_insert_with(2, || Ok::<_, ()>(make()));
+    assert!(panics(get).contains(WANTED));
+    assert_eq!((map.len(), map.stats().scheduled), (1, 3));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Expired, Expiry, ExpiryMap, GroupedBy, InsertRefusal, Inserted, Reason, Removed, Shutdown,
-    Time, Touch,
+    Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal,
+    Inserted, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
 };
 
 const KEYS: u8 = 12;
@@ -26,7 +26,12 @@ enum Call {
     Insert(u8),
     InsertWith(u8, Spans),
     InsertIfAbsent(u8),
+    TouchOrInsert(u8),
+    GetOrTryInsert(u8, bool),
     InsertIn(u8, u8, Spans),
+    InsertInIfAbsent(u8, u8),
+    TouchOrInsertIn(u8, u8),
+    GetOrTryInsertIn(u8, u8, bool),
     TouchGroup(u8),
     RemoveGroup(u8),
     SetExpiry(u8, Spans),
@@ -55,6 +60,11 @@ struct Entry {
 }
 
 const FOR_GOOD: u64 = u64::MAX;
+
+const NEVER: Spans = Spans {
+    idle: None,
+    lifetime: None,
+};
 
 /// In nanoseconds, without a wheel, a lock or a thread.
 #[derive(Default)]
@@ -110,6 +120,59 @@ impl Model {
         of_group.map(|(key, _)| *key).collect()
     }
 
+    /// Inserts an entry with the times of the builder, which are none.
+    fn insert_if_absent(
+        &mut self,
+        group: Option<u8>,
+        most: usize,
+        key: u8,
+        value: u32,
+    ) -> Result<Option<u32>, InsertRefusal> {
+        if self.living(key).is_some() {
+            return Err(InsertRefusal::Occupied);
+        }
+        let members = group.map(|group| self.group(group)).unwrap_or_default();
+        if members.len() >= most && !members.contains(&key) {
+            return Err(InsertRefusal::GroupFull);
+        }
+        let mut entry = self.entry(value, NEVER);
+        entry.group = group;
+        Ok(self.entries.insert(key, entry).map(|over| over.value))
+    }
+
+    fn touch_or_insert(
+        &mut self,
+        group: Option<u8>,
+        most: usize,
+        key: u8,
+        value: u32,
+    ) -> Result<TouchOrInsert<u32, u32>, InsertRefusal> {
+        if let Some(entry) = self.living(key) {
+            entry.value += 1_000_000;
+            let result = entry.value;
+            let touch = self.touch(key);
+            return Ok(TouchOrInsert::Touched { touch, result });
+        }
+        let replaced = self.insert_if_absent(group, most, key, value)?;
+        Ok(TouchOrInsert::Inserted { replaced })
+    }
+
+    fn get_or_try_insert(
+        &mut self,
+        group: Option<u8>,
+        most: usize,
+        key: u8,
+        value: Result<u32, u32>,
+    ) -> Result<Found<u32>, Result<u32, InsertRefusal>> {
+        if let Some(entry) = self.living(key) {
+            return Ok(Found::Present(entry.value));
+        }
+        let value = value.map_err(Ok)?;
+        let inserted = self.insert_if_absent(group, most, key, value);
+        let replaced = inserted.map_err(Err)?;
+        Ok(Found::Inserted { value, replaced })
+    }
+
     /// What is delivered when all is settled, sorted.
     fn deliver(&mut self) -> Vec<(u8, u32, u64, Reason)> {
         let now = self.now;
@@ -136,6 +199,26 @@ fn expiry(spans: Spans) -> Expiry {
         expiry = expiry.time_to_live(Duration::from_millis(lifetime));
     }
     expiry
+}
+
+/// What all closures do to a value under the lock.
+fn change(value: &mut u32) -> u32 {
+    *value += 1_000_000;
+    *value
+}
+
+fn refusal<T>(answer: Result<T, InsertError<u8, u32>>) -> Result<T, InsertRefusal> {
+    answer.map_err(|error| error.refusal)
+}
+
+fn failure<T>(
+    answer: Result<T, GetOrInsertError<u8, u32, u32>>,
+) -> Result<T, Result<u32, InsertRefusal>> {
+    answer.map_err(|error| match error {
+        GetOrInsertError::Make(error) => Ok(error),
+        GetOrInsertError::Insert(error) => Err(error.refusal),
+        other => panic!("{other}"),
+    })
 }
 
 type Gone = Arc<Mutex<Vec<Expired<u8, u32>>>>;
@@ -177,18 +260,36 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 assert_eq!(answer.replaced(), replaced);
             }
             Call::InsertIfAbsent(key) => {
-                // With the builder's own, which is never.
-                let never = Spans {
-                    idle: None,
-                    lifetime: None,
-                };
-                let entry = model.entry(number, never);
-                let replaced = match model.living(key) {
-                    Some(_) => Err(()),
-                    None => Ok(model.entries.insert(key, entry).map(|over| over.value)),
-                };
+                let expected = model.insert_if_absent(None, most, key, number);
                 let answer = map.insert_if_absent(key, number);
-                assert_eq!(answer.map(Inserted::replaced).map_err(|_| ()), replaced);
+                assert_eq!(refusal(answer.map(Inserted::replaced)), expected);
+            }
+            Call::InsertInIfAbsent(group, key) => {
+                let expected = model.insert_if_absent(Some(group), most, key, number);
+                let answer = map.insert_in_if_absent(&group, key, number);
+                assert_eq!(refusal(answer.map(Inserted::replaced)), expected);
+            }
+            Call::TouchOrInsert(key) => {
+                let expected = model.touch_or_insert(None, most, key, number);
+                let answer = map.touch_or_insert_with(key, change, || number);
+                assert_eq!(refusal(answer), expected);
+            }
+            Call::TouchOrInsertIn(group, key) => {
+                let expected = model.touch_or_insert(Some(group), most, key, number);
+                let answer = map.touch_or_insert_in(&group, key, change, || number);
+                assert_eq!(refusal(answer), expected);
+            }
+            Call::GetOrTryInsert(key, makes) => {
+                let value = if makes { Ok(number) } else { Err(number) };
+                let expected = model.get_or_try_insert(None, most, key, value);
+                let answer = map.get_or_try_insert_with(key, || value);
+                assert_eq!(failure(answer), expected);
+            }
+            Call::GetOrTryInsertIn(group, key, makes) => {
+                let value = if makes { Ok(number) } else { Err(number) };
+                let expected = model.get_or_try_insert(Some(group), most, key, value);
+                let answer = map.get_or_try_insert_in(&group, key, || value);
+                assert_eq!(failure(answer), expected);
             }
             Call::InsertIn(group, key, spans) => {
                 let mut entry = model.entry(number, spans);
@@ -261,10 +362,7 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                     entry.value += 1_000_000;
                     entry.value
                 });
-                let answer = map.touch_with(&key, |value| {
-                    *value += 1_000_000;
-                    *value
-                });
+                let answer = map.touch_with(&key, change);
                 assert_eq!(answer, (touch, expected));
                 assert_eq!(touch.is_alive(), answer.1.is_some());
             }
@@ -273,11 +371,7 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                     entry.value += 1_000_000;
                     entry.value
                 });
-                let updated = map.update(&key, |value| {
-                    *value += 1_000_000;
-                    *value
-                });
-                assert_eq!(updated, expected);
+                assert_eq!(map.update(&key, change), expected);
             }
             Call::Remove(key) => {
                 let expected = match model.entries.remove(&key) {
@@ -379,6 +473,12 @@ fn call() -> impl Strategy<Value = Call> {
         6 => key().prop_map(Call::Insert),
         4 => (key(), spans()).prop_map(|(key, spans)| Call::InsertWith(key, spans)),
         2 => key().prop_map(Call::InsertIfAbsent),
+        2 => key().prop_map(Call::TouchOrInsert),
+        2 => (key(), any::<bool>()).prop_map(|(key, makes)| Call::GetOrTryInsert(key, makes)),
+        3 => (group(), key()).prop_map(|(group, key)| Call::InsertInIfAbsent(group, key)),
+        3 => (group(), key()).prop_map(|(group, key)| Call::TouchOrInsertIn(group, key)),
+        2 => (group(), key(), any::<bool>())
+            .prop_map(|(group, key, makes)| Call::GetOrTryInsertIn(group, key, makes)),
         3 => (key(), spans()).prop_map(|(key, spans)| Call::SetExpiry(key, spans)),
         8 => key().prop_map(Call::Touch),
         2 => prop::collection::vec(key(), 0..20).prop_map(Call::TouchMany),
