@@ -162,7 +162,7 @@ fn await_line(child: &mut Child, text: &str) {
 
 #[test]
 fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
-    let (code, out, err) = output("--seconds 3 --orders-per-second 100");
+    let (code, out, err) = output("--seconds 2 --orders-per-second 150");
     assert_eq!(code, Some(0), "{out}\n{err}");
     let [orders, paid, cancelled, both, neither] = numbers(&out);
     assert_eq!((both, neither), (0, 0), "{out}");
@@ -180,14 +180,14 @@ fn each_order_is_paid_or_cancelled_while_workers_are_killed() {
 )]
 fn on_postgresql_each_order_is_paid_or_cancelled_too() {
     let database = postgres_kit::database();
-    let output = Command::new(program::built("order_timeout"))
-        .args(["--seconds", "3", "--postgres", &database.url()])
-        .stdin(Stdio::null())
-        .output()
-        .expect("the example is built");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    let (out, err) = (text(output.stdout), text(output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+    let words = format!("--seconds 2 --postgres {}", database.url());
+    let (mut code, mut out, mut err) = output(&words);
+    // The last build may have been one of the example alone.
+    if err.contains("built without PostgreSQL") {
+        program::built("order_timeout");
+        (code, out, err) = output(&words);
+    }
+    assert_eq!(code, Some(0), "{out}\n{err}");
     let [orders, paid, cancelled, both, neither] = numbers(&out);
     assert_eq!((both, neither), (0, 0), "{out}");
     assert_eq!(orders, paid + cancelled, "{out}");

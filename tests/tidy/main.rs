@@ -245,10 +245,15 @@ const MAY_BE_IGNORED: &[(&str, &str)] = &[
     // The processes that other tests of the file start and kill.
     ("durable/tests/postgres/processes.rs", "process"),
     ("durable/tests/sqlite/processes.rs", "process"),
-    // Three million rows: a test with a fifth of them runs always.
+    // Three million rows: a test with a twentieth of them runs always.
     (
         "durable/tests/postgres/plans.rs",
         "a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue",
+    ),
+    // It waits for the default term. The same with a short term runs always.
+    (
+        "durable/tests/promises/defaults.rs",
+        "at_the_defaults_unclaimed_timers_run_within_3_s_and_claimed_ones_within_20_s",
     ),
 ];
 

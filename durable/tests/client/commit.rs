@@ -167,7 +167,10 @@ impl Connection for WatchedConnection {
 
 /// A store at whose gate the first commit waits, with a call in that commit.
 fn held_up() -> (Watched, Durable, tourbillon_durable::Pending<Cancelled>) {
-    let store = Watched::default();
+    held_up_on(Watched::default())
+}
+
+fn held_up_on(store: Watched) -> (Watched, Durable, tourbillon_durable::Pending<Cancelled>) {
     let timers = Durable::builder(store.clone()).start().unwrap();
     let first = timers.cancel_async("q", "first");
     store.gate.crowd(1);
@@ -351,13 +354,18 @@ fn several_writers_keep_the_order_of_each_key() {
 }
 
 /// An open store with some locked keys, whose calls wait for them for this time.
-fn with_locked(keys: &[&str], lock_limit: Duration) -> (Watched, Durable) {
+fn locking(keys: &[&str], lock_limit: Duration) -> Watched {
     let store = Watched {
         lock_limit,
         ..Watched::default()
     };
     store.gate.open();
     store.lock(keys);
+    store
+}
+
+fn with_locked(keys: &[&str], lock_limit: Duration) -> (Watched, Durable) {
+    let store = locking(keys, lock_limit);
     let timers = Durable::builder(store.clone()).start().unwrap();
     (store, timers)
 }
@@ -427,7 +435,12 @@ fn a_locked_call_fails_after_the_limit() {
 
 #[test]
 fn a_stop_ends_the_wait_for_a_lock() {
-    let (store, timers) = with_locked(&["k"], HOUR);
+    let store = locking(&["k"], HOUR);
+    // A stop gives up the calls after the term.
+    let builder = Durable::builder(store.clone())
+        .look(SECOND / 50)
+        .term(SECOND / 5);
+    let timers = builder.start().unwrap();
     let calls = [1, 2].map(|n| timers.schedule_async("q", "k", SECOND, &n));
     store.sent("k", 2);
     timers.stop(Duration::from_millis(10));
@@ -438,15 +451,21 @@ fn a_stop_ends_the_wait_for_a_lock() {
 
 #[test]
 fn more_locked_calls_than_a_commit_holds_keep_out_no_free_one() {
-    let keys: Vec<String> = (0..1_500).map(|n| format!("held-{n}")).collect();
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let (store, timers) = with_locked(&keys, HOUR);
+    let keys: Vec<String> = (0..1_000).map(|n| format!("held-{n}")).collect();
+    let store = Watched {
+        lock_limit: HOUR,
+        ..Watched::default()
+    };
+    store.lock(&keys.iter().map(String::as_str).collect::<Vec<_>>());
     store.lock(&["late"]);
+    let (store, timers, first) = held_up_on(store);
     let held: Vec<_> = keys
         .iter()
         .map(|key| timers.schedule_async("q", key, SECOND, &()))
         .collect();
     let late = timers.schedule_async("q", "late", SECOND, &());
+    store.gate.open();
+    first.wait().unwrap();
     store.sent("late", 1);
     store.locked.lock().unwrap().remove("late");
     late.wait().unwrap();

@@ -34,6 +34,11 @@ pub(crate) fn socket_folder() -> &'static Path {
     &SHARED.folder
 }
 
+/// What the server of the shared cluster has written to its log.
+pub(crate) fn log() -> Vec<u8> {
+    SHARED.log()
+}
+
 /// A database of the shared cluster whose tables are made, and empty. It goes to another test after
 /// this one: to make a database takes a fifth of a second.
 pub(crate) fn lent() -> Lent {
@@ -168,9 +173,10 @@ impl Cluster {
         ])
     }
 
-    /// One that has written what it has answered, and has it after a crash.
+    /// One that has written what it has answered, and has it after a crash. The machine goes on, so it
+    /// is enough that the system has what was written: nobody waits for the disk.
     pub(crate) fn durable() -> Self {
-        Cluster::with(&[])
+        Cluster::with(&["fsync=off"])
     }
 
     /// One with settings of its own, as `name=value`.
@@ -180,7 +186,7 @@ impl Cluster {
 
     /// A standby of the server that is reached by this port. It streams what that server writes.
     pub(crate) fn standby_of(primary: u16) -> Self {
-        Cluster::made(&[], |standby| standby.copy(primary))
+        Cluster::made(&["fsync=off"], |standby| standby.copy(primary))
     }
 
     fn made(settings: &[&str], make: impl Fn(&Cluster)) -> Self {
@@ -215,7 +221,7 @@ impl Cluster {
             name: "postgres".to_owned(),
         };
         let made = database.psql(&format!("create database {name}"));
-        made.unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
+        made.unwrap_or_else(|error| panic!("{error}\n{}", self.complaint()));
         Database { name, ..database }
     }
 
@@ -231,7 +237,11 @@ impl Cluster {
     /// Starts it again on the same port, after crashing it if it runs.
     pub(crate) fn restart(&mut self) {
         self.crash();
-        assert!(self.launch(), "the server starts again: {}", self.log());
+        assert!(
+            self.launch(),
+            "the server starts again: {}",
+            self.complaint()
+        );
     }
 
     /// Starts it again as a standby, of a primary that does not exist.
@@ -244,7 +254,7 @@ impl Cluster {
     /// Makes a standby a primary.
     pub(crate) fn promote(&self) {
         let promoted = psql(&self.url(), "select pg_promote(true, 60)");
-        assert_eq!(promoted.as_deref(), Ok("t"), "{}", self.log());
+        assert_eq!(promoted.as_deref(), Ok("t"), "{}", self.complaint());
     }
 
     /// What `psql` prints for these statements in the database `postgres`.
@@ -317,6 +327,8 @@ impl Cluster {
             socket,
             "max_connections=200".to_owned(),
             "shared_buffers=64MB".to_owned(),
+            // Each message begins with its database.
+            "log_line_prefix=%d|".to_owned(),
         ];
         for setting in fixed.iter().chain(&self.options) {
             server.args(["-c", setting]);
@@ -353,13 +365,22 @@ impl Cluster {
                 self.running = Some(running);
                 return true;
             }
-            assert!(start.elapsed() < PATIENCE, "no answer: {}", self.log());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "no answer: {}",
+                self.complaint()
+            );
             std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    fn log(&self) -> Vec<u8> {
+        fs::read(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// The log, for a person.
+    fn complaint(&self) -> String {
+        text(&self.log())
     }
 }
 

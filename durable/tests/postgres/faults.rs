@@ -304,23 +304,6 @@ fn what_can_never_work_is_refused_with_the_reason() {
     not(has_postgres),
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
-fn a_standby_is_refused() {
-    let mut primary = Cluster::start();
-    let database = primary.database();
-    connect(&database.url());
-    primary.stand_by();
-    let error = Postgres::connect(&database.url()).expect_err("it is a standby");
-    assert!(
-        !error.may_pass() && error.to_string().contains("standby"),
-        "{error}"
-    );
-}
-
-#[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
 fn connect_does_not_panic_inside_a_runtime() {
     let database = cluster::lent();
     let runtime = tokio::runtime::Builder::new_current_thread().build();

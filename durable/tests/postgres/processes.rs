@@ -266,7 +266,7 @@ fn processes_share_the_work_by_affinity() {
     let database = cluster::lent();
     let mut shop = Shop::open(&database);
     let url = database.url();
-    let _processes = ["a", "b", "c"].map(|name| Process::start(name, &url, 5_000, 500));
+    let _processes = ["a", "b", "c"].map(|name| Process::start(name, &url, 5_000, 200));
     let store = Postgres::connect(&url).expect("the cluster answers");
     let mut connection = store.connect().expect("the cluster answers");
     // They learn of each other by looks, and on a busy machine they help each other out. Without
@@ -297,7 +297,7 @@ fn runs_of_a_batch(
         queue: QUEUE.into(),
         key: format!("{number}").into(),
         action: Action::Schedule {
-            when: When::In(Duration::from_millis(600 + number as u64)),
+            when: When::In(Duration::from_millis(300 + number as u64)),
             payload: "null".into(),
         },
     });
