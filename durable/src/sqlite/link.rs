@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
 use super::failure::{self, Failure};
-use super::schema::{self, Step};
+use super::schema::{self, Migration};
 use super::tables::Tables;
 use super::turn::Turn;
 use crate::store::StoreError;
@@ -112,9 +112,9 @@ impl Link {
     }
 
     /// Creates or migrates the tables.
-    pub(super) fn migrate(&mut self, steps: &[Step]) -> Result<(), StoreError> {
+    pub(super) fn migrate(&mut self, migrations: &[Migration]) -> Result<(), StoreError> {
         self.write_with(
-            |connection, _| schema::migrate(connection, steps),
+            |connection, _| schema::migrate(connection, migrations),
             &Turn::default(),
         )
     }

@@ -126,7 +126,7 @@ impl Sqlite {
         };
         let mut link = Link::open(&path, true, shared.clone())?;
         if !link.is_current()? {
-            link.migrate(schema::STEPS)?;
+            link.migrate(schema::MIGRATIONS)?;
         }
         Ok(Sqlite { path, shared })
     }

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn looks_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");
-        schema::migrate(&connection, schema::STEPS).expect("tables");
+        schema::migrate(&connection, schema::MIGRATIONS).expect("tables");
         for (sql, parameters) in [(LOOK, 6), (LIST, 7)] {
             let mut statement = connection
                 .prepare(&format!("explain query plan {sql}"))

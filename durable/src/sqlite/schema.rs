@@ -14,8 +14,8 @@ use crate::store::StoreError;
 
 /// One version of the tables.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    /// The version that this step leads to.
+pub(super) struct Migration {
+    /// The version that this migration leads to.
     pub(super) version: i64,
     /// The oldest version of programs that can use the tables after it.
     pub(super) oldest_ok: i64,
@@ -23,15 +23,15 @@ pub(super) struct Step {
     pub(super) sql: &'static str,
 }
 
-/// All versions, in their order. A step that was published is never changed.
-pub(super) const STEPS: &[Step] = &[Step {
+/// All versions, in their order. A migration that was published is never changed.
+pub(super) const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     oldest_ok: 1,
     sql: FIRST,
 }];
 
 /// The version that this program uses.
-pub(super) const VERSION: i64 = STEPS[STEPS.len() - 1].version;
+pub(super) const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// - Timers lie in the order in which they were scheduled. With random keys a table in the order of
 ///   its keys (`without rowid`) takes 1.7 times as long to insert and 1.4 times as long to claim and
@@ -207,19 +207,22 @@ fn admits_newer(meta: &Meta, mine: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Creates the tables, or brings them to the last of `steps`. It runs within a write transaction.
-pub(super) fn migrate(connection: &Connection, steps: &[Step]) -> Result<(), Failure> {
+/// Creates the tables, or brings them to the version of the last migration. It runs within a write transaction.
+pub(super) fn migrate(connection: &Connection, migrations: &[Migration]) -> Result<(), Failure> {
     let meta = read_any(connection)?;
-    let mine = steps.last().map_or(0, |step| step.version);
+    let mine = migrations.last().map_or(0, |migration| migration.version);
     if let Some(meta) = &meta {
         admits_newer(meta, mine)?;
     }
     let theirs = meta.map_or(0, |meta| meta.version);
-    for step in steps.iter().filter(|step| step.version > theirs) {
-        connection.execute_batch(step.sql)?;
+    for migration in migrations
+        .iter()
+        .filter(|migration| migration.version > theirs)
+    {
+        connection.execute_batch(migration.sql)?;
         connection.execute(
             "update tourbillon_meta set version = ?1, oldest_ok = ?2 where id = 1",
-            (step.version, step.oldest_ok),
+            (migration.version, migration.oldest_ok),
         )?;
     }
     Ok(())
@@ -247,13 +250,13 @@ mod tests {
         (meta.version, meta.oldest_ok)
     }
 
-    const NEXT: Step = Step {
+    const NEXT: Migration = Migration {
         version: 2,
         oldest_ok: 1,
         sql: "alter table tourbillon_timer add column note text",
     };
 
-    const BREAK: Step = Step {
+    const BREAK: Migration = Migration {
         version: 3,
         oldest_ok: 3,
         sql: "alter table tourbillon_timer rename column note to remark",
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn tables_go_through_all_versions_in_their_order() {
-        let all = [STEPS[0], NEXT, BREAK];
+        let all = [MIGRATIONS[0], NEXT, BREAK];
         let connection = opened();
         for known in 1..=all.len() {
             migrate(&connection, &all[..known]).expect("migrated");
@@ -281,8 +284,8 @@ mod tests {
     #[test]
     fn a_program_uses_newer_tables_that_admit_it_and_leaves_them_alone() {
         let connection = opened();
-        migrate(&connection, &[STEPS[0], NEXT]).expect("migrated");
-        migrate(&connection, STEPS).expect("admitted");
+        migrate(&connection, &[MIGRATIONS[0], NEXT]).expect("migrated");
+        migrate(&connection, MIGRATIONS).expect("admitted");
         assert!(is_current(&connection).expect("admitted"));
         assert!(read(&connection).is_ok());
         assert_eq!(version(&connection), (2, 1));
@@ -291,9 +294,9 @@ mod tests {
     #[test]
     fn a_program_that_newer_tables_do_not_admit_is_refused() {
         let connection = opened();
-        migrate(&connection, &[STEPS[0], NEXT, BREAK]).expect("migrated");
+        migrate(&connection, &[MIGRATIONS[0], NEXT, BREAK]).expect("migrated");
         let refusals = [
-            migrate(&connection, STEPS).err(),
+            migrate(&connection, MIGRATIONS).err(),
             is_current(&connection).err(),
             read(&connection).err(),
         ];
@@ -308,15 +311,15 @@ mod tests {
     #[test]
     fn a_migration_that_fails_changes_nothing() {
         let connection = opened();
-        migrate(&connection, STEPS).expect("migrated");
-        let wrong = Step {
+        migrate(&connection, MIGRATIONS).expect("migrated");
+        let wrong = Migration {
             sql: "alter table tourbillon_timer add column note text; select no_such_function()",
             ..NEXT
         };
         connection.execute_batch("begin immediate").expect("begun");
-        assert!(migrate(&connection, &[STEPS[0], wrong]).is_err());
+        assert!(migrate(&connection, &[MIGRATIONS[0], wrong]).is_err());
         connection.execute_batch("rollback").expect("undone");
         assert_eq!(version(&connection), (1, 1));
-        migrate(&connection, &[STEPS[0], NEXT]).expect("migrated");
+        migrate(&connection, &[MIGRATIONS[0], NEXT]).expect("migrated");
     }
 }

@@ -10,8 +10,8 @@ use tokio::runtime::Builder;
 use tokio_postgres::{Client, IsolationLevel, NoTls};
 use tourbillon_durable::store::StoreError;
 use tourbillon_durable::{
-    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Durable, Ending, IfAbsent, Moved,
-    Postgres, Retry,
+    CallError, Cancelled, CompleteError, CompletesRunAsync, Due, Ending, IfAbsent, Moved, Postgres,
+    Retry,
 };
 
 use crate::cluster::Database;
@@ -237,8 +237,6 @@ fn a_run_is_ended_when_awaited_and_a_fenced_one_is_refused() {
 fn a_handler_ends_its_run_by_a_future_exactly_once() {
     let bench = bench();
     let url = bench.database.url();
-    let table = "drop table if exists effects; create table effects (number int)";
-    bench.database.psql(table).expect("it may");
     type Failed = Box<dyn std::error::Error + Send + Sync>;
     async fn effect(url: String, due: Due<i32>) -> Result<Ending, Failed> {
         let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
@@ -259,24 +257,14 @@ fn a_handler_ends_its_run_by_a_future_exactly_once() {
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime");
-    let store = Postgres::connect(&url).expect("the cluster answers");
-    let timers = Durable::builder(store)
-        .look(Duration::from_millis(50))
+    let timers = bench
+        .node_with_effects()
         .handle_tokio("effects", runtime.handle().clone(), move |due: Due<i32>| {
             effect(url.clone(), due)
         })
         .retry(Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(5)).attempts(5))
         .start()
         .expect("the node starts");
-    timers
-        .schedule("effects", "k", Duration::ZERO, &7)
-        .expect("it is accepted");
-    kit::wait::until("it has run twice", || timers.stats().succeeded == 1);
-    assert_eq!((timers.stats().failed, timers.stats().fenced), (1, 0));
-    assert_eq!(
-        bench.database.psql("select * from effects").as_deref(),
-        Ok("7")
-    );
-    assert_eq!(bench.timers(), "");
-    timers.stop(Duration::from_secs(5));
+    // The first run is rolled back.
+    bench.has_one_effect_after_failures(&timers, 1);
 }

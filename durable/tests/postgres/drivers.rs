@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tourbillon_durable::{CompleteError, Due, Durable, Postgres, Retry};
+use tourbillon_durable::{CompleteError, Due, Postgres, Retry};
 
 use crate::transactions::bench;
 
@@ -100,8 +100,6 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 )]
 fn a_plain_statement_ends_a_run_exactly_once() {
     let bench = bench();
-    let table = "drop table if exists effects; create table effects (number int)";
-    bench.database.psql(table).expect("it may");
     let url = bench.database.url();
     let effect = move |due: &Due<i32>| -> Result<(), Failed> {
         let mut client = postgres::Client::connect(&url, postgres::NoTls)?;
@@ -137,23 +135,12 @@ fn a_plain_statement_ends_a_run_exactly_once() {
         }
         Ok(())
     };
-    let store = Postgres::connect(&bench.database.url()).expect("the cluster answers");
-    let timers = Durable::builder(store)
-        .look(Duration::from_millis(50))
+    let timers = bench
+        .node_with_effects()
         .handle("effects", effect)
         .retry(Retry::exponential(Duration::from_millis(1)..=Duration::from_millis(5)).attempts(5))
         .start()
         .expect("the node starts");
-    timers
-        .schedule("effects", "k", Duration::ZERO, &7)
-        .expect("it is accepted");
-    kit::wait::until("the third run succeeds", || timers.stats().succeeded == 1);
-    // The first one was not committed, and the second one has failed.
-    assert_eq!((timers.stats().failed, timers.stats().fenced), (2, 0));
-    assert_eq!(
-        bench.database.psql("select * from effects").as_deref(),
-        Ok("7")
-    );
-    assert_eq!(bench.timers(), "");
-    timers.stop(Duration::from_secs(5));
+    // The first run is not committed, and the second one fails.
+    bench.has_one_effect_after_failures(&timers, 2);
 }

@@ -2,6 +2,8 @@
 
 #[path = "../kit/postgres.rs"]
 mod cluster;
+#[path = "../kit/random.rs"]
+mod random;
 
 mod awaited;
 mod doorbell;

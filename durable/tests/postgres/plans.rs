@@ -190,12 +190,8 @@ fn a_look_goes_by_the_index_beside_a_million_rows_of_each_other_queue() {
     look_beside_backlogs(1_000_000);
 }
 
-#[test]
-#[cfg_attr(
-    not(has_postgres),
-    ignore = "needs a PostgreSQL server: apt-get install postgresql"
-)]
-fn a_claim_reads_only_the_rows_that_it_names() {
+/// A node of the backlog's queue, with overdue timers, and a claim of the first of them.
+fn claim_of_a_backlog(rows: u32, claimed: u32) -> (Planned, Claim) {
     let mut planned = Planned::new();
     let node = NewNode {
         epoch: Epoch(1),
@@ -203,14 +199,10 @@ fn a_claim_reads_only_the_rows_that_it_names() {
         queues: vec![BACKLOG.into()],
     };
     planned.connection.join(&node).expect("the store answers");
-    planned.backlog(BACKLOG, 50_000);
-    let now = planned
-        .connection
-        .beat(Epoch(1))
-        .expect("the store answers")
-        .expect("it lives")
-        .now;
-    let wanted = (1..=100).map(|number| Wanted {
+    planned.backlog(BACKLOG, rows);
+    let beat = planned.connection.beat(Epoch(1));
+    let now = beat.expect("the store answers").expect("it lives").now;
+    let wanted = (1..=claimed).map(|number| Wanted {
         queue: BACKLOG.into(),
         key: format!("key:{number}").into(),
         crash_limit: 3,
@@ -221,6 +213,16 @@ fn a_claim_reads_only_the_rows_that_it_names() {
         timers: wanted.collect(),
         adopt: Vec::new(),
     };
+    (planned, claim)
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn a_claim_reads_only_the_rows_that_it_names() {
+    let (mut planned, claim) = claim_of_a_backlog(50_000, 100);
     let plans = planned.plans(|connection| {
         let claimed = connection.claim(&claim).expect("the store answers");
         assert_eq!(claimed.runs.len(), 100);
@@ -243,28 +245,8 @@ const PAGES_OF_ROWS: &str =
     ignore = "needs a PostgreSQL server: apt-get install postgresql"
 )]
 fn a_claim_changes_the_rows_where_they_lie() {
-    let mut planned = Planned::new();
-    let node = NewNode {
-        epoch: Epoch(1),
-        name: "plans".to_owned(),
-        queues: vec![BACKLOG.into()],
-    };
-    planned.connection.join(&node).expect("the store answers");
-    planned.backlog(BACKLOG, 2_000);
+    let (mut planned, claim) = claim_of_a_backlog(2_000, 2_000);
     let before = planned.database.psql(PAGES_OF_ROWS).expect("rows");
-    let beat = planned.connection.beat(Epoch(1));
-    let now = beat.expect("the store answers").expect("it lives").now;
-    let wanted = (1..=2_000).map(|number| Wanted {
-        queue: BACKLOG.into(),
-        key: format!("key:{number}").into(),
-        crash_limit: 3,
-    });
-    let claim = Claim {
-        epoch: Epoch(1),
-        deadline: now + Duration::from_secs(60),
-        timers: wanted.collect(),
-        adopt: Vec::new(),
-    };
     let claimed = planned.connection.claim(&claim).expect("the store answers");
     assert_eq!(claimed.runs.len(), 2_000);
     let after = planned.database.psql(PAGES_OF_ROWS).expect("rows");

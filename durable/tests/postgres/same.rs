@@ -8,7 +8,6 @@ use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
-use proptest::sample::subsequence;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Connection, Epoch, Look, NewNode, Offset, Outcome, Page, Range,
     Run, SHARDS, Settle, Settlement, Store, Wanted, When,
@@ -16,8 +15,10 @@ use tourbillon_durable::store::{
 use tourbillon_durable::{Memory, Postgres, StoreTime};
 
 use crate::cluster;
+use crate::random::{outcome, places, writes};
 
 const QUEUES: [&str; 2] = ["a", "b"];
+const KEYS: usize = 4;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[derive(Clone, Debug)]
@@ -88,33 +89,14 @@ fn doing() -> impl Strategy<Value = Doing> {
     ]
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
-    let span = || (0..2_u32).prop_map(|hours| HOUR * hours);
-    prop_oneof![
-        Just(Outcome::Done),
-        span().prop_map(Outcome::Again),
-        span().prop_map(Outcome::Retry),
-        span().prop_map(Outcome::GiveBack),
-        Just(Outcome::Dead("it failed".to_owned())),
-    ]
-}
-
-fn places() -> impl Strategy<Value = Vec<(usize, usize)>> {
-    let all: Vec<_> = (0..2).flat_map(|q| (0..4).map(move |k| (q, k))).collect();
-    subsequence(all, 1..6).prop_shuffle()
+fn span() -> impl Strategy<Value = Duration> {
+    (0..2_u32).prop_map(|hours| HOUR * hours)
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let node = || 1..4_i64;
-    let writes = places().prop_flat_map(|places| {
-        let calls = proptest::collection::vec(doing(), places.len());
-        calls.prop_map(move |doings| {
-            let calls = places.iter().zip(doings);
-            calls.map(|((q, k), doing)| (*q, *k, doing)).collect()
-        })
-    });
     prop_oneof![
-        6 => writes.prop_map(Step::Write),
+        6 => writes(KEYS, doing).prop_map(Step::Write),
         1 => (0..2_usize, -4..4_i64, -4..5_i64, 0..6_u32)
             .prop_map(|(queue, from, until, limit)| Step::List { queue, from, until, limit }),
         1 => (0..3_usize).prop_map(Step::Revive),
@@ -122,9 +104,9 @@ fn step() -> impl Strategy<Value = Step> {
         3 => node().prop_map(Step::Join),
         2 => (node(), proptest::option::of(-4..4_i64), 0..4_u64)
             .prop_map(|(node, mark, ahead)| Step::Look { node, mark, ahead }),
-        6 => (node(), places(), 1..4_u32, proptest::bool::weighted(0.1), proptest::collection::vec(0..6_usize, 0..2))
+        6 => (node(), places(KEYS), 1..4_u32, proptest::bool::weighted(0.1), proptest::collection::vec(0..6_usize, 0..2))
             .prop_map(|(node, wanted, crash_limit, late, adopt)| Step::Claim { node, wanted, crash_limit, late, adopt }),
-        6 => (node(), proptest::collection::vec((0..6_usize, outcome()), 1..4))
+        6 => (node(), proptest::collection::vec((0..6_usize, outcome(span)), 1..4))
             .prop_map(|(node, ends)| Step::Settle { node, ends }),
         2 => (node(), node(), 0..3_i64)
             .prop_map(|(asking, node, beat)| Step::DeclareGone { asking, node, beat }),

@@ -8,7 +8,7 @@ use tourbillon_durable::store::{
     Settlement, Store, StoreError, Wanted, When,
 };
 use tourbillon_durable::{
-    CallError, Cancelled, CompleteError, CompletesRun, IfAbsent, Moved, Postgres,
+    Builder, CallError, Cancelled, CompleteError, CompletesRun, Durable, IfAbsent, Moved, Postgres,
 };
 
 use crate::cluster;
@@ -98,6 +98,27 @@ impl Bench {
     pub(crate) fn timers(&self) -> String {
         let rows = "select string_agg(key, ' ' order by key) from tourbillon.timer";
         self.database.psql(rows).expect("it reads")
+    }
+
+    /// The builder of a node, and an empty table of effects.
+    pub(crate) fn node_with_effects(&self) -> Builder {
+        let table = "drop table if exists effects; create table effects (number int)";
+        self.database.psql(table).expect("it may");
+        let store = Postgres::connect(&self.database.url()).expect("the cluster answers");
+        Durable::builder(store).look(Duration::from_millis(50))
+    }
+
+    /// Runs a timer of the queue `effects`, whose effect is its payload in the table. Its last run
+    /// succeeds after this number of runs that fail, and only that run has its effect.
+    pub(crate) fn has_one_effect_after_failures(&self, timers: &Durable, failed: u64) {
+        let scheduled = timers.schedule("effects", "k", Duration::ZERO, &7);
+        scheduled.expect("it is accepted");
+        kit::wait::until("a run succeeds", || timers.stats().succeeded == 1);
+        assert_eq!((timers.stats().failed, timers.stats().fenced), (failed, 0));
+        let effects = self.database.psql("select * from effects");
+        assert_eq!(effects.as_deref(), Ok("7"));
+        assert_eq!(self.timers(), "");
+        timers.stop(Duration::from_secs(5));
     }
 }
 

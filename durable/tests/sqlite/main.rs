@@ -4,5 +4,7 @@ mod files;
 mod folder;
 mod locks;
 mod processes;
+#[path = "../kit/random.rs"]
+mod random;
 mod same;
 mod within;

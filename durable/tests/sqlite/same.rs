@@ -5,7 +5,6 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::sample::subsequence;
 use tourbillon_durable::store::{
     Action, Answer, Call, Claim, Claimed, Connection, Epoch, Look, NewNode, Offset, Outcome, Page,
     Range, Run, SHARDS, Settle, Settlement, Sight, Store, StoreError, Wanted, When,
@@ -13,8 +12,10 @@ use tourbillon_durable::store::{
 use tourbillon_durable::{Memory, StoreTime, WallClock};
 
 use crate::folder::{Folder, call};
+use crate::random::{outcome, places, writes};
 
 const QUEUES: [&str; 2] = ["a", "b"];
+const KEYS: usize = 5;
 const NODES: i64 = 3;
 
 /// The start of the clock: far from both ends.
@@ -99,37 +100,15 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
-    prop_oneof![
-        Just(Outcome::Done),
-        span().prop_map(Outcome::Again),
-        span().prop_map(Outcome::Retry),
-        span().prop_map(Outcome::GiveBack),
-        Just(Outcome::Dead("it failed".to_owned())),
-    ]
-}
-
-fn places() -> impl Strategy<Value = Vec<(usize, usize)>> {
-    let all: Vec<_> = (0..2).flat_map(|q| (0..5).map(move |k| (q, k))).collect();
-    subsequence(all, 1..6).prop_shuffle()
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let node = || 0..NODES;
-    let writes = places().prop_flat_map(|places| {
-        let calls = proptest::collection::vec(action(), places.len());
-        calls.prop_map(move |actions| {
-            let calls = places.iter().zip(actions);
-            calls.map(|((q, k), action)| (*q, *k, action)).collect()
-        })
-    });
     let until = prop_oneof![
         span().prop_map(Offset::Ahead),
         span().prop_map(Offset::Overdue)
     ];
     prop_oneof![
-        6 => writes.prop_map(Step::Write),
-        1 => (0..2_usize, 0..5_usize).prop_map(|(q, k)| Step::Get(q, k)),
+        6 => writes(KEYS, action).prop_map(Step::Write),
+        1 => (0..2_usize, 0..KEYS).prop_map(|(q, k)| Step::Get(q, k)),
         1 => (0..2_usize, -20_i64..20, 0_i64..40, 0..6_u32, any::<bool>()).prop_map(
             |(queue, from, until, limit, next)| Step::List { queue, from, until, limit, next }
         ),
@@ -140,11 +119,11 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (node(), proptest::option::of(-20_i64..20), until, 0..4_u32).prop_map(
             |(node, mark, until, limit)| Step::Look { node, mark, until, limit }
         ),
-        6 => (node(), places(), 1..4_u32, -1_i64..10, proptest::collection::vec(0..6_usize, 0..2))
+        6 => (node(), places(KEYS), 1..4_u32, -1_i64..10, proptest::collection::vec(0..6_usize, 0..2))
             .prop_map(|(node, wanted, crash_limit, deadline, adopt)| Step::Claim {
                 node, wanted, crash_limit, deadline, adopt
             }),
-        5 => (node(), proptest::collection::vec((0..6_usize, outcome()), 1..4))
+        5 => (node(), proptest::collection::vec((0..6_usize, outcome(span)), 1..4))
             .prop_map(|(node, ends)| Step::Settle { node, ends }),
         2 => (node(), node(), 0..3_i64)
             .prop_map(|(asking, node, beat)| Step::DeclareGone { asking, node, beat }),

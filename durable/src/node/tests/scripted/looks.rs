@@ -66,11 +66,16 @@ fn mark(look: &Look, shard: u16) -> Option<StoreTime> {
     range.expect("the shard is looked at").mark
 }
 
+/// Answers the oldest call.
+fn answer_next(script: &mut Script) {
+    let (id, call) = script.asks.pop_front().unwrap();
+    script.answer(id, &call);
+}
+
 /// The node joins, and its first beat returns the horizon with the number 10 at [`START`].
 fn join_with_horizon(script: &mut Script) {
     script.input(Input::Wake);
-    let (id, join) = script.asks.pop_front().unwrap();
-    script.answer(id, &join);
+    answer_next(script);
     let (id, _) = script.asks.pop_front().unwrap();
     let horizon = Some(Horizon {
         number: 10,
@@ -78,6 +83,16 @@ fn join_with_horizon(script: &mut Script) {
     });
     let now = START;
     script.reply(id, Reply::Beat(Some(Beat { now, horizon })));
+}
+
+/// The store has one timer of queue `b`, which has been due for a minute. Returns its due time.
+fn row_of_shard(script: &mut Script, shard: u16) -> StoreTime {
+    let old = START.back_by(secs(60));
+    script.rows = vec![Seen {
+        shard,
+        ..row("b", "k", old)
+    }];
+    old
 }
 
 /// A sight without open writes below this number.
@@ -92,14 +107,9 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
     let mut script = Script::new(alone());
     script.others = vec![other(1)];
     join_with_horizon(&mut script);
-    let (id, first) = script.asks.pop_front().unwrap();
-    script.answer(id, &first);
+    answer_next(&mut script);
 
-    let old = START.back_by(secs(60));
-    script.rows = vec![Seen {
-        shard: 5,
-        ..row("b", "k", old)
-    }];
+    let old = row_of_shard(&mut script, 5);
     let look = |script: &mut Script, complete| {
         script
             .asks
@@ -131,8 +141,7 @@ fn a_mark_stays_behind_the_horizon_and_the_oldest_timer_and_falls_when_a_node_en
 fn a_shard_that_a_limit_has_cut_is_marked_at_its_first_timer_and_an_error_drops_all_marks() {
     let mut script = Script::new(alone());
     join_with_horizon(&mut script);
-    let (id, first) = script.asks.pop_front().unwrap();
-    script.answer(id, &first);
+    answer_next(&mut script);
     let Some((id, StoreCall::Look(asked))) = script.asks.pop_front() else {
         panic!("a look");
     };
@@ -140,11 +149,7 @@ fn a_shard_that_a_limit_has_cut_is_marked_at_its_first_timer_and_an_error_drops_
     let cut = ranges
         .enumerate()
         .filter(|(_, range)| [40, 42].contains(&range.shard));
-    let old = START.back_by(secs(60));
-    script.rows = vec![Seen {
-        shard: 42,
-        ..row("b", "k", old)
-    }];
+    let old = row_of_shard(&mut script, 42);
     let sight = Sight {
         complete: complete(11),
         cut: cut.map(|(index, _)| index).collect(),
