@@ -476,6 +476,36 @@ fn more_locked_calls_than_a_commit_holds_keep_out_no_free_one() {
 }
 
 #[test]
+fn batches_of_locked_calls_shrink_until_one_is_carried_out_and_then_grow() {
+    let store = Watched {
+        lock_limit: HOUR,
+        ..Watched::default()
+    };
+    let keys: Vec<String> = (0..300).map(|n| format!("held-{n}")).collect();
+    store.lock(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    let (store, timers, first) = held_up_on(store);
+    let held: Vec<_> = keys
+        .iter()
+        .map(|key| timers.schedule_async("q", key, SECOND, &()))
+        .collect();
+    store.gate.open();
+    first.wait().unwrap();
+    let sizes = || -> Vec<usize> { store.commits().iter().map(Vec::len).collect() };
+    kit::wait::until("the batches are small", || sizes().ends_with(&[8, 8, 8]));
+    // After the two commits of the writer. The first attempt may begin before all calls have come.
+    for (size, most) in sizes()[2..].iter().zip([1_000, 125, 15, 8, 8]) {
+        assert!(*size <= most, "{:?}", sizes());
+    }
+    store.unlock();
+    for call in held {
+        call.wait().unwrap();
+    }
+    let sizes = sizes();
+    let end = sizes.iter().rposition(|size| *size == 8).unwrap();
+    assert_eq!(sizes[end..end + 5], [8, 16, 32, 64, 128], "{sizes:?}");
+}
+
+#[test]
 fn a_commit_has_at_most_eight_mebibytes() {
     let (store, timers, first) = held_up();
     let payload = "x".repeat(60_000);

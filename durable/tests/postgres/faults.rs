@@ -6,7 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tourbillon_durable::Postgres;
-use tourbillon_durable::store::{Action, Answer, Call, Connection, Epoch, Store, StoreError, When};
+use tourbillon_durable::store::{
+    Action, Answer, Call, Connection, Epoch, NewNode, Store, StoreError, When,
+};
 
 use crate::cluster::{self, Cluster};
 use crate::stopped::Stopped;
@@ -316,4 +318,100 @@ fn connect_does_not_panic_inside_a_runtime() {
 fn a_password_is_not_shown() {
     let builder = Postgres::builder("postgres://me:secret@127.0.0.1/db").expect("a URL");
     assert!(!format!("{builder:?}").contains("secret"));
+}
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_rows_of_old_nodes_have_half_a_second_and_may_stay() {
+    let database = cluster::lent();
+    let patience = Duration::from_secs(60);
+    let builder = Postgres::builder(&database.url()).expect("a URL");
+    let store = builder.statement_limit(patience).lock_limit(patience);
+    let store = store.connect().expect("the cluster answers");
+    let mut connection = store.connect().expect("the cluster answers");
+    let me = NewNode {
+        epoch: Epoch(1),
+        name: "me".to_owned(),
+        queues: vec!["q".into()],
+    };
+    connection.join(&me).expect("the store answers");
+    let old = "insert into tourbillon.node (epoch, name, queues, gone) \
+               values (2, 'old', '{}', clock_timestamp() - interval '2 days')";
+    database.psql(old).expect("it may");
+    let left =
+        || database.psql("select string_agg(epoch::text, ' ' order by epoch) from tourbillon.node");
+
+    let mut client = database.client();
+    let mut transaction = client.transaction().expect("it begins");
+    let lock = "select from tourbillon.node where epoch = 2 for update";
+    transaction.execute(lock, &[]).expect("it locks");
+    let start = Instant::now();
+    let declared = connection.declare_gone(Epoch(1), Epoch(3), 0);
+    assert_eq!(declared.expect("the store answers"), false);
+    // Beats wait for it.
+    assert!(start.elapsed() < patience / 2, "{:?}", start.elapsed());
+    assert_eq!(left().as_deref(), Ok("1 2"));
+    transaction.rollback().expect("it ends");
+    let declared = connection.declare_gone(Epoch(1), Epoch(3), 0);
+    assert_eq!(declared.expect("the store answers"), false);
+    assert_eq!(left().as_deref(), Ok("1"));
+}
+
+/// The time until the system asks the other end of an idle connection whether it is still there.
+/// `/proc/net/tcp` has it in hundredths of a second.
+#[cfg(target_os = "linux")]
+fn until_keepalive(local: u16, remote: u16) -> Option<Duration> {
+    const KEEPALIVE: &str = "02";
+    let connections = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let ports = (format!(":{local:04X}"), format!(":{remote:04X}"));
+    connections.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, from, to, _, _, timer, ..] = fields[..] else {
+            return None;
+        };
+        let (kind, left) = timer.split_once(':')?;
+        let is_it = from.ends_with(&ports.0) && to.ends_with(&ports.1) && kind == KEEPALIVE;
+        let left = u64::from_str_radix(left, 16).ok()?;
+        is_it.then(|| Duration::from_millis(left * 10))
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn an_idle_connection_is_kept_alive_each_minute_or_more_often_if_the_url_says_so() {
+    let database = cluster::lent();
+    let url = database.url();
+    for (url, seconds) in [
+        (url.clone(), 60),
+        (format!("{url}?keepalives_idle=7200"), 60),
+        (format!("{url}?keepalives_idle=20"), 20),
+    ] {
+        let (_store, mut connection) = connect(&url);
+        connection.beat(Epoch(1)).expect("the store answers");
+        let port = "select client_port from pg_stat_activity \
+                    where datname = current_database() and application_name = 'tourbillon'";
+        let port = database.psql(port).expect("it reads");
+        let port = port.parse().expect("one connection");
+        let mut left = None;
+        kit::wait::until("the connection is idle", || {
+            left = until_keepalive(port, database.port());
+            left.is_some()
+        });
+        let left = left.expect("it is idle");
+        // The machine may have stood still since the connection was made.
+        let span = Duration::from_secs(seconds);
+        assert!(left <= span + Duration::from_secs(1), "{left:?}");
+        assert!(left > span / 4, "{left:?}");
+        drop(connection);
+        kit::wait::until("the connection has ended", || {
+            database.psql("select count(*) from pg_stat_activity where application_name = 'tourbillon' and datname = current_database()").as_deref() == Ok("0")
+        });
+    }
 }

@@ -241,6 +241,47 @@ fn the_client_shows_its_certificate_and_binds_its_password_to_the_connection() {
     ));
 }
 
+/// The URL for the process of the following test.
+const URL: &str = "TLS_TEST_URL";
+
+#[test]
+#[cfg_attr(
+    not(has_postgres),
+    ignore = "needs a PostgreSQL server: apt-get install postgresql"
+)]
+fn the_authorities_of_the_system_are_trusted_if_the_program_names_none() {
+    // A variable of the environment says which ones these are, so it takes a process of its own: this
+    // test again.
+    if let Ok(url) = std::env::var(URL) {
+        Postgres::connect(&url).expect("the server is trusted");
+        return;
+    }
+    let secured = Secured::start("system");
+    secured.folder.write("stranger.crt", &Authority::new().pem);
+    secured.folder.write("none.crt", "");
+    let connect = |authorities: &str| {
+        let mut again = process::Command::new(std::env::current_exe().expect("a test has a path"));
+        let name = "tls::the_authorities_of_the_system_are_trusted_if_the_program_names_none";
+        again
+            .args(["--exact", name, "--nocapture"])
+            .env(URL, secured.url(NAME, "sslmode=verify-full"))
+            .env("SSL_CERT_FILE", secured.folder.0.join(authorities))
+            .env_remove("SSL_CERT_DIR");
+        let output = again.output().expect("a test can run itself");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let (is_trusted, said) = connect("ca.crt");
+    assert!(is_trusted, "{said}");
+    for (authorities, why) in [
+        ("stranger.crt", "the server's certificate is not accepted"),
+        ("none.crt", "this system has no root certificates"),
+    ] {
+        let (is_trusted, said) = connect(authorities);
+        assert!(!is_trusted && said.contains(why), "{said}");
+    }
+}
+
 #[test]
 #[cfg_attr(
     not(has_postgres),

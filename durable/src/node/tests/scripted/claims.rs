@@ -3,7 +3,7 @@
 use crate::node::tests::scripted::script::{Script, alone, claimed, millis, row, secs, store};
 use crate::node::tests::world::{START, options};
 use crate::node::{Input, Mono, Near, QueueConfig, Reply, StoreCall};
-use crate::store::{Claimed, Outcome, Seen, Settled};
+use crate::store::{Claimed, Outcome, Seen, Settled, StoreError};
 
 #[test]
 fn suspects_are_claimed_alone_and_one_at_a_time() {
@@ -198,4 +198,42 @@ fn no_queue_has_a_limit_of_zero_places_that_blocks_another_one() {
     script.input(Input::LookNow);
     let (_, claim) = script.claim(millis(1));
     assert_eq!(claim.timers.len(), 1);
+}
+
+#[test]
+fn claims_are_halved_after_any_error_and_doubled_after_an_answer() {
+    type Fault = fn(String) -> StoreError;
+    let faults: [Fault; 4] = [
+        StoreError::Unavailable,
+        StoreError::Unknown,
+        StoreError::Refused,
+        StoreError::Locked,
+    ];
+    for fault in faults {
+        let mut script = Script::joined(options(&[("a", 100, None)]));
+        let rows = (0..100).map(|number| row("a", &format!("k{number:03}"), START));
+        script.rows = rows.collect();
+        let mut at = 0;
+        let mut next = |script: &mut Script| {
+            at += 10;
+            script.claim(secs(at))
+        };
+        for expected in [100, 50, 25, 12] {
+            let (id, claim) = next(&mut script);
+            assert_eq!(claim.timers.len(), expected, "{:?}", fault(String::new()));
+            let result = Err(fault("it fails".to_owned()));
+            script.input(Input::Reply { id, result });
+        }
+        for expected in [6, 12, 24] {
+            let (id, claim) = next(&mut script);
+            assert_eq!(claim.timers.len(), expected, "{:?}", fault(String::new()));
+            // Others have claimed them.
+            let now = store(script.now);
+            let others = Claimed {
+                now,
+                ..Claimed::default()
+            };
+            script.reply(id, Reply::Claimed(others));
+        }
+    }
 }
