@@ -1,4 +1,4 @@
-//! What calls answer, in the time of the system.
+//! The answers to calls, in the time of the system.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! What ends a run within a transaction of the user's.
+//! The end of a run within a transaction of the user.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ pub trait CompletesRunAsync {
     ) -> impl Future<Output = Result<(), CompleteError>> + Send;
 }
 
-/// What names a run in the SQL function `tourbillon.complete`, with the types that PostgreSQL has for it.
+/// The arguments of the SQL function `tourbillon.complete` for one run, with their types in PostgreSQL.
 ///
 /// [`Due::completion`](crate::Due::completion) returns it, with an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

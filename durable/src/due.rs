@@ -1,4 +1,4 @@
-//! What a handler gets: a timer that is due.
+//! A timer that is due, as its handler gets it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -271,9 +271,9 @@ impl<T: fmt::Debug> fmt::Debug for Due<T> {
     }
 }
 
-/// What names one timer for good: its queue, key and generation.
+/// The permanent name of one timer: its queue, key and generation.
 ///
-/// Its text is what to send as an idempotency key.
+/// Send its text as an idempotency key.
 ///
 /// # Examples
 ///

@@ -14,7 +14,7 @@ use crate::sync::thread;
 /// Events that wait for the listener. Further ones are dropped and counted.
 const MOST_WAITING: usize = 1_024;
 
-/// What a user wants to be called with each event.
+/// A closure of the user, which is called with each event.
 pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// The way to the listener. The thread ends when the last clone is dropped.

@@ -1,4 +1,4 @@
-//! What operators want to know.
+//! Events for operators.
 
 /// Something that operators may want to log or count. See
 /// [`on_event`](crate::Builder::on_event).
@@ -54,7 +54,7 @@ pub enum Event {
         queue: String,
         /// The key.
         key: String,
-        /// What does not parse.
+        /// The error of the parser.
         error: String,
     },
     /// A run has ended, but this node had been silent for longer than its term, and the timer is no

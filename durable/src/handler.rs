@@ -9,7 +9,7 @@ use crate::ending::IntoEnding;
 use crate::sync::Arc;
 use crate::task::{End, Task, within};
 
-/// What runs the timers of one queue.
+/// The handler of one queue, without the type of its payload.
 #[derive(Clone)]
 pub(crate) enum Handler {
     /// A closure, which runs on the pool.

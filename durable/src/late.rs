@@ -1,9 +1,9 @@
-//! What becomes of timers that are far too late.
+//! The treatment of timers that are far too late.
 
 use std::time::Duration;
 
-/// What becomes of a timer that could not start in time, since all processes were down, or its queue
-/// was paused.
+/// The treatment of a timer that could not start in time, because all processes were down or its queue was
+/// paused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Late {

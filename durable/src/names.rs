@@ -1,4 +1,4 @@
-//! What a call is checked for before it goes to a store: queue, key, payload and due time.
+//! The checks of a call before it goes to a store: queue, key, payload and due time.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a builder has checked and hands over to the start.
+//! The checked options, on their way from a builder to the start.
 
 use std::time::Duration;
 

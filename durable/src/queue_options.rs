@@ -3,7 +3,7 @@
 use crate::late::Late;
 use crate::retry::Retry;
 
-/// What a [`QueueBuilder`](crate::QueueBuilder) sets.
+/// The options that a [`QueueBuilder`](crate::QueueBuilder) sets.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueOptions {
     pub(crate) retry: Retry,

@@ -1,4 +1,4 @@
-//! What each call does to a timer: the protocol as functions without I/O.
+//! The effect of each call on a timer: the protocol as functions without I/O.
 //!
 //! ```text
 //!              schedule                claim                         settle: Done
@@ -83,7 +83,7 @@ pub enum Change {
     Bury(Row, String),
 }
 
-/// What the store knows at the moment of a call.
+/// The knowledge of the store at the moment of a call.
 pub struct Moment<'a> {
     /// The store's clock.
     pub now: StoreTime,
@@ -288,7 +288,8 @@ fn cancel(standing: Standing, was_there: bool) -> (Change, Answer) {
     }
 }
 
-/// What is written where nothing is left: a row that a gone node had cancelled is deleted.
+/// The change that leaves no row. A row is deleted if it is there: a timer that was cancelled during a run of
+/// a node that is gone now.
 fn absent(was_there: bool) -> Change {
     match was_there {
         true => Change::Delete,
@@ -303,7 +304,7 @@ fn runs(row: &Row, hold: Hold) -> Answer {
     }
 }
 
-/// What a claim does to a row.
+/// The effect of a claim on a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claiming {
     /// The node may run it. This row is to be written.

@@ -32,7 +32,7 @@ const MOST_WORKERS: usize = 1_024;
 /// The greatest number of inputs between two looks at the time.
 const INPUTS_AT_ONCE: usize = 256;
 
-/// What the thread of the node gets.
+/// A message to the thread of the node.
 pub(crate) enum Message {
     Input(Input),
     /// The node ends at once, as if its process had died.
@@ -79,7 +79,7 @@ impl fmt::Debug for NodeWay {
     }
 }
 
-/// What a node needs.
+/// The parts that a shell is made of.
 pub(crate) struct NodeParts {
     pub(crate) config: NodeConfig,
     pub(crate) queues: HashMap<Arc<str>, (Arc<QueueOptions>, Handler)>,
@@ -275,7 +275,7 @@ impl Shell {
         self.term.set_end(Duration::ZERO);
         // Relaxed: see `Watch::saw`.
         let has_left = self.watch.has_left.load(Ordering::Relaxed);
-        // What the handlers have captured is the user's.
+        // Handlers capture values of the user, whose drop may panic.
         drop(catch_panic(move || drop(self)));
         NodeEnd {
             stopped: stopped.unwrap_or_default(),

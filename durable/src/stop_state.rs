@@ -17,7 +17,7 @@ pub struct StopReport {
     pub has_left: bool,
 }
 
-/// Whether a stop was begun, who waits for its end, and its report.
+/// Whether a stop has begun, its report, and the callers that wait for it.
 #[derive(Default)]
 pub(crate) struct StopState(Mutex<StopProgress>);
 
@@ -38,7 +38,7 @@ impl StopState {
         self.0.lock().is_begun
     }
 
-    /// Returns what waits for the end.
+    /// Returns the pending report of the end.
     pub(crate) fn wait(&self) -> Pending<StopReport> {
         let (reply, pending) = Pending::value();
         let mut state = self.0.lock();

@@ -38,7 +38,7 @@ const NOT_COMMITTED: &str = "complete_in was called, but its transaction was not
 /// Takes the end of a run to the node.
 pub(crate) type Finish = Box<dyn Fn(Run, Outcome) + Send + Sync>;
 
-/// What all runs of a node share.
+/// The state that all runs of a node share.
 pub(crate) struct Runs {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSink,
@@ -108,7 +108,7 @@ impl Runs {
                     attempt: run.attempt,
                 });
             }
-            // Those that the node itself gives back as well.
+            // Runs that the node itself gives back are counted, too.
             (Settled::Waits, Outcome::GiveBack(pause)) if *pause != UNREADABLE_PAUSE => {
                 self.counters.given_back.increment();
             }

@@ -65,7 +65,7 @@ impl Term {
     }
 }
 
-/// What the store's clock shows now, by its last answer and the local clock.
+/// An estimate of the store's clock, by the store's last answer and the local clock.
 ///
 /// The answer was on its way for a while, so the estimate is early rather than late.
 #[derive(Debug)]

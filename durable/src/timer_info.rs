@@ -1,4 +1,4 @@
-//! What users read of timers and dead letters, in the time of the system.
+//! Timers and dead letters as users read them, in the time of the system.
 
 use std::time::SystemTime;
 

@@ -39,7 +39,7 @@ pub(crate) enum Point {
     Outage,
 }
 
-/// Who brings a point about.
+/// The process or path that makes a point happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     /// The process aborts itself within a call.

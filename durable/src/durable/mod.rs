@@ -72,7 +72,7 @@ pub struct Durable(Arc<Owner>);
 /// Stops when the last `Durable` is dropped.
 struct Owner(Arc<Inner>);
 
-/// What all clones share, with the thread that stops them.
+/// The state that all clones share with the thread that stops them.
 struct Inner {
     writers: Writers,
     reader: Reader,

@@ -65,7 +65,7 @@ pub enum MemoryCall<'a> {
     Leave(Epoch),
 }
 
-/// What happens to a call.
+/// The fate of a call.
 #[non_exhaustive]
 pub enum Fault {
     /// The call is carried out.

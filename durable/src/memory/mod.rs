@@ -49,7 +49,7 @@ pub use self::fault::{Fault, MemoryCall};
 #[derive(Clone)]
 pub struct Memory(Arc<MemoryShared>);
 
-/// What the clones of a store share.
+/// The state that all clones of a store share.
 struct MemoryShared {
     clock: WallClock,
     state: Mutex<MemoryState>,

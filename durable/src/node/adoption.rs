@@ -25,7 +25,7 @@ pub(super) struct Adoption {
     sure: BTreeMap<Place, Orphan>,
     /// Shards that are looked at whole, whoever owns them, until nothing is in doubt there.
     doubtful: BTreeSet<(usize, u16)>,
-    /// Those in doubt since the look that is under way was sent, which says nothing about them.
+    /// Shards that came into doubt after the current look was sent. Its answer says nothing about them.
     new_doubts: BTreeSet<(usize, u16)>,
     /// Whether a claim was lost, so that the next looks are made at once. An orphan that can't be
     /// adopted, since its row is locked, must not keep the node looking.

@@ -16,10 +16,12 @@ const DRIFT: i64 = 10;
 /// it was at most `t` at `s`. The greatest of the lower bounds is used. If it contradicts an upper
 /// bound, then it is replaced by the lower bound of the same answer.
 ///
-/// Two things contradict it: a store's clock that runs slower than the local one, which happens all the
-/// time and is harmless, and one that was set back. They are told apart by a second bound. It is the
-/// greatest lower bound too, and falls with time, by more than a clock that is never set does. An answer
-/// that shows less than that, by more than [`LEAST_STEP`], shows a step back. Small steps add up.
+/// There are two reasons for a contradiction. The store's clock may run slower than the local one, which
+/// is normal and harmless. Or somebody has set the store's clock back.
+///
+/// A second bound distinguishes them. It starts as the greatest lower bound, too, and then falls with the
+/// local time, faster than any clock falls behind that nobody sets. If an answer is more than
+/// [`LEAST_STEP`] below the second bound, the store's clock was set back. Small steps add up.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     /// The store's clock minus the local clock, in microseconds.

@@ -39,7 +39,7 @@ const MOST_REFUSED: usize = 2_000;
 /// Where to go on reading a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unread {
-    /// What was left out is due at this time or later.
+    /// The timers that the look left out are due at this time or later.
     pub(super) from: StoreTime,
     /// Timers that are due at exactly this time and were read. A look that goes on reads them again.
     pub(super) ties: usize,

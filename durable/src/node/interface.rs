@@ -71,7 +71,7 @@ pub(crate) struct Near {
     pub(crate) due: StoreTime,
 }
 
-/// What a node wants done.
+/// An order of the node to its shell.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A call to the store, whose answer comes as an [`Input::Reply`] with this number. The calls of

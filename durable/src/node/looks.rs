@@ -176,7 +176,8 @@ impl Looks {
             let share = match everything {
                 // Twice the mean, since keys do not fall evenly into the shards.
                 true => 2 * queue.coming.limit() / own.max(1),
-                // What is read in vain is read again, and the next look may come at once.
+                // Not more than there is room for: timers beyond it would have to be read again, and the
+                // next look may follow at once.
                 false => (queue.coming.limit() - queue.coming.len()) / own.max(1),
             };
             let share = share.max(LEAST_SHARE);
@@ -364,7 +365,7 @@ impl Looks {
                 });
                 let all: Vec<Epoch> = others.map(|(epoch, _)| *epoch).chain([me]).collect();
                 let moved = shards::parts(name, me, &all);
-                // What a node has left lying is looked at without waiting for the next look.
+                // A node that has ended may leave due timers behind in its shards, so look at once.
                 self.soon |= moved.iter().any(|part| {
                     let before = parts.iter().find(|before| before.shard == part.shard);
                     before.is_none_or(|before| before.rank > part.rank)

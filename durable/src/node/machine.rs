@@ -40,7 +40,7 @@ pub(crate) struct Node {
     pub(super) watch: LaneState,
     pub(super) claiming: LaneState,
     pub(super) settling: LaneState,
-    /// What the call of the watch lane was.
+    /// The kind of the last call of the watch lane.
     pub(super) watching: Watching,
     pub(super) settle_limit: usize,
     pub(super) last_id: u64,

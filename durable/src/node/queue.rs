@@ -30,7 +30,7 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn new(config: QueueConfig, look: Duration) -> Self {
         let limit = match config.pace {
-            // What can start until the look after the next one.
+            // The number of timers that can start until the look after the next one.
             Some(pace) => {
                 let soon = Duration::from_secs(u64::from(pace)).as_secs_f64() * look.as_secs_f64();
                 (2.0 * soon).min(1e6) as usize + config.running.min(MOST_COMING)

@@ -1,4 +1,4 @@
-//! What the machine makes of the answers to its calls.
+//! How the machine reacts to the answers to its calls.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::store::StoreError;
 
-/// What the role of a node needs. Roles of programs that only schedule need less.
+/// The grants of the role of a node. Roles of programs that only schedule need fewer.
 pub(super) const GRANTS: &str = "the role needs usage on the schema tourbillon, select, insert, update and delete on \
      all tables in it, and usage on all sequences in it";
 
@@ -81,7 +81,7 @@ pub(super) fn message(error: &Error) -> String {
     text
 }
 
-/// What an error of the server says about a statement that is a transaction of its own.
+/// Translates an error of the server, for a statement that is a transaction of its own.
 pub(super) fn refusal(effect: Effect, code: &SqlState, why: String) -> StoreError {
     let text = code.code();
     match (&text[..2], text) {
@@ -110,7 +110,7 @@ pub(super) fn ends_connection(code: &SqlState) -> bool {
         )
 }
 
-/// What an error of a connection attempt says.
+/// Translates the error of an attempt to connect.
 pub(super) fn not_connected(error: &Error) -> StoreError {
     #[cfg(feature = "postgres-tls")]
     if let Some(why) = crate::postgres::tls::refusal(error) {

@@ -19,7 +19,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The servers that a URL names, in its order.
 pub(super) struct Hosts {
-    /// What they have in common, and no host.
+    /// The settings that all hosts share. It names no host.
     common: Config,
     each: Vec<Server>,
     /// For one address, until the server is ready for statements.
@@ -237,7 +237,7 @@ fn without_hosts(config: &Config) -> Config {
     copy
 }
 
-/// What several failed attempts say together. It may pass if one of them may.
+/// Joins the errors of several failed attempts. The result may pass if one of the errors may.
 fn together(failed: Vec<(&Server, StoreError)>) -> StoreError {
     let may_pass = failed.iter().any(|(_, error)| error.may_pass());
     let is_one = failed.len() == 1;

@@ -19,7 +19,7 @@ use crate::postgres::schema;
 use crate::store::StoreError;
 use crate::sync::Arc;
 
-/// What all connections of a store have in common.
+/// The settings that all connections of a store share.
 pub(super) struct Settings {
     pub(super) hosts: Hosts,
     /// The server ends a statement that takes longer.

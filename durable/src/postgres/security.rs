@@ -1,4 +1,4 @@
-//! Whether connections are encrypted: what the `sslmode` of a URL asks for.
+//! The encryption that the `sslmode` of a URL asks for.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::StoreError;
 
-/// What a URL asks for.
+/// The encryption that a URL asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Encryption {
-    /// None: `disable`, `prefer`, or no mode. `prefer` would help against nobody, since whoever can read a
-    /// connection can also answer that there is no TLS.
+    /// None: `disable`, `prefer`, or no mode. `prefer` would not protect anything: an attacker who can read
+    /// the connection can also answer that there is no TLS.
     None,
     /// TLS with a certificate of a trusted authority: `verify-ca`.
     TrustedAuthority,

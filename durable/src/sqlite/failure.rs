@@ -1,4 +1,4 @@
-//! What went wrong in SQLite, as an error of a store.
+//! Errors of SQLite, as errors of a store.
 
 use rusqlite::ErrorCode;
 use rusqlite::ffi;

@@ -16,7 +16,7 @@ use crate::store::StoreError;
 use crate::sync::{Arc, thread};
 use crate::time::WallClock;
 
-/// What the connections of one store share.
+/// The state that all connections of one store share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) clock: WallClock,

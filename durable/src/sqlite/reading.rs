@@ -218,8 +218,8 @@ mod tests {
     use crate::sqlite::schema;
     use rusqlite::Connection;
 
-    /// What a look at a queue reads does not depend on what is overdue in other queues and shards, nor a
-    /// page of a list on the timers before it.
+    /// A look at a queue reads no overdue timers of other queues and shards, and a page of a list does not
+    /// read the timers before it.
     #[test]
     fn looks_and_lists_go_straight_to_their_part_of_the_index() {
         let connection = Connection::open_in_memory().expect("a connection");

@@ -125,7 +125,7 @@ create view tourbillon_timers as select
 from tourbillon_timer t left join tourbillon_node n on n.epoch = t.claim;
 ";
 
-/// What a transaction reads first.
+/// The row of `tourbillon_meta`, which each transaction reads first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
     pub(super) version: i64,

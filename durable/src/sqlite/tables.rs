@@ -22,7 +22,7 @@ pub(super) struct Tables<'c> {
     salt: i64,
 }
 
-/// What has to be known of a row to write what changes only.
+/// The values of a row before a change. Only columns with another value are written.
 #[derive(Clone, Copy)]
 pub(super) struct Before {
     /// Where the row lies in the table.

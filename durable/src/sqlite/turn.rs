@@ -26,11 +26,11 @@ pub(super) struct Turn(Mutex<Line>);
 struct Line {
     /// Whether a turn is under way.
     taken: bool,
-    /// Those who wait, and how to wake them.
+    /// The numbers of the waiting threads, and the channels that wake them.
     waiting: VecDeque<(u64, Sender<()>)>,
-    /// The number of the next one who waits.
+    /// The number of the next thread that has to wait.
     next: u64,
-    /// Until when the others of the machine are let in first.
+    /// Until then, other processes of the machine go first.
     pause_until: Option<Instant>,
     /// After this moment nobody else is expected any more.
     shared_until: Option<Instant>,

@@ -1,13 +1,13 @@
-//! What the listener of a doorbell hears, and how it ends.
+//! The messages to the listener of a doorbell, and the end of listening.
 
 use std::fmt;
 
 use crate::store::StoreError;
 
-/// Gets what a [doorbell](crate::store::Store::listen) lets its listener hear. It must not block.
+/// The listener of a [doorbell](crate::store::Store::listen). It must not block.
 pub type Hear = Box<dyn Fn(Heard<'_>) + Send + Sync>;
 
-/// What the listener of a [doorbell](crate::store::Store::listen) hears.
+/// A message to the listener of a [doorbell](crate::store::Store::listen).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Heard<'a> {

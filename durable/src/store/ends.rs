@@ -1,10 +1,10 @@
-//! Ends of runs, and what became of them.
+//! Ends of runs, and the store's answers to them.
 
 use std::time::Duration;
 
 use crate::store::{Epoch, Run};
 
-/// What became of runs.
+/// The ends of runs of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settle {
     /// The node.
@@ -13,7 +13,7 @@ pub struct Settle {
     pub settlements: Vec<Settlement>,
 }
 
-/// What became of a run.
+/// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settlement {
     /// The run.

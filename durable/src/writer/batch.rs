@@ -11,7 +11,7 @@ use crate::store::{Action, Call};
 pub(crate) struct WriteRequest {
     pub(super) call: Call,
     pub(super) answering: Answering,
-    /// Of queue and key.
+    /// The hash of queue and key.
     pub(super) hash: u64,
     /// Its part of the bounds on waiting calls.
     pub(super) space: Space,

@@ -19,7 +19,7 @@ pub(crate) struct NearTimer {
     pub(crate) due: StoreTime,
 }
 
-/// Who wants to know of timers that were scheduled and are due soon.
+/// The way to the node for timers that this process has just scheduled, and that are due soon.
 #[derive(Clone)]
 pub(crate) struct Hints {
     /// The queues that this process handles.

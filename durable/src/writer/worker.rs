@@ -174,7 +174,7 @@ impl Worker {
                     Err(_) => return,
                 }
             }
-            // What has come while the last commit was under way.
+            // Take the calls that came during the last commit.
             while self.requests.len() < WINDOW {
                 match self.receiver.try_recv() {
                     Ok(message) => self.take(message),

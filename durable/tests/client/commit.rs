@@ -530,7 +530,7 @@ fn waiting_calls_are_bounded_by_their_bytes() {
     let schedule = |n: usize| timers.schedule_async("q", &format!("{n:04}"), SECOND, &payload);
     let most = (64_usize << 20).div_ceil(60_006);
     let mut calls: Vec<_> = (0..most - 2).map(schedule).collect();
-    // Of a batch that comes below the bound all are taken.
+    // The bound is not reached yet, so the whole batch is accepted.
     let many = (0..4).map(|n| (format!("many-{n}"), SECOND, &payload));
     let many = timers.schedule_many_async("q", many);
     let refused = schedule(9_999).wait().unwrap_err();

@@ -58,7 +58,7 @@ impl Faults {
     }
 }
 
-/// What is played.
+/// The size and the faults of one simulation.
 #[derive(Clone, Copy)]
 struct Plan {
     seed: u64,

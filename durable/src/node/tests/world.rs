@@ -274,7 +274,7 @@ impl World {
             self.busy = self.time;
             return;
         }
-        // What is stored is read only after a while without calls from outside.
+        // Reading the whole store is slow, so it waits until users have made no calls for a while.
         if self.time < self.busy + WAKING {
             return;
         }

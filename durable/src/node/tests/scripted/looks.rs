@@ -385,7 +385,7 @@ fn locked_timers_hide_none_behind_them() {
         // Each look shows more of them.
         let at = behind_locked(alone(), 500, apart);
         assert!(at.is_some_and(|at| at < secs(10)), "{at:?}");
-        // What is known of a queue with a pace is less.
+        // A node knows fewer timers of a queue with a pace, so it takes more looks.
         let at = behind_locked(options(&[("a", 4, Some(10)), ("b", 4, None)]), 500, apart);
         assert!(at.is_some_and(|at| at < secs(50)), "{at:?}");
     }
@@ -488,7 +488,7 @@ fn nobody_looks_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
         beat: 1,
         queues: vec!["b".into()],
     };
-    // With so many others this node owns no shard of the queue `b`, or one or two.
+    // 2,001 nodes share the 64 shards of the queue `b`, so this node owns hardly any of them.
     script.others = (0..2_000).map(busy).collect();
     script.paused = vec!["a".into()];
     script.quiet(millis(100));
