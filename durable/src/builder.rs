@@ -67,8 +67,8 @@ impl Builder {
         }
     }
 
-    /// Sets the name of this node, for those who look at the table of nodes. The default is the
-    /// number of the process.
+    /// Sets the name of this node in the table of nodes, for people. The default is the number of the
+    /// process.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self

@@ -138,7 +138,7 @@ impl<T> Due<T> {
         self.info.claimed.crashes
     }
 
-    /// Whether the timer is certainly still this node's, by the local clock. It asks nobody.
+    /// Whether the timer is certainly still this node's, by the local clock. It does not ask the store.
     ///
     /// After `false`, another node may have started the same timer already, and the end of this run
     /// will be refused if it has. A handler with effects outside the database should ask before each

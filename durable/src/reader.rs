@@ -103,7 +103,7 @@ impl Drop for Reader {
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Relaxed: a number to look at.
+        // Relaxed: the number is only shown.
         let waiting = self.waiting.load(Ordering::Relaxed);
         f.debug_struct("Reader").field("waiting", &waiting).finish()
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::store::{Action, Answer, Epoch, Outcome, Settled, Timer};
 use crate::time::StoreTime;
 
-/// A timer as it lies in the table. Its queue and key are its place there.
+/// A timer as a row of the table, without its primary key, which is queue and key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The shard.
@@ -101,16 +101,16 @@ impl std::fmt::Debug for Moment<'_> {
     }
 }
 
-/// The row as it stands after what a gone node has left behind was decided.
+/// The state of a row, after the end of a claim of a gone node.
 enum Standing {
-    /// There is none.
+    /// There is no row.
     Absent,
-    /// Nobody holds it, and it lies in the table like this. If the claim is still there, it is that
-    /// of a gone node, whose crash was not counted yet.
+    /// No live node holds the timer, and the table has this row. A claim in it is that of a gone node,
+    /// whose crash was not counted yet.
     Free(Row),
-    /// Nobody holds it. It was the successor of a gone node's run, and is not written yet.
+    /// No live node holds the timer. It was the successor of a gone node's run, and is not written yet.
     Promoted(Row),
-    /// A live node holds it.
+    /// A live node holds the timer.
     Held(Row, Hold),
 }
 
@@ -421,9 +421,9 @@ pub fn revive(
 
 /// Returns the timer that users read. `None` if a gone node has left it behind cancelled.
 ///
-/// A row that a gone node holds is shown as one that nobody runs, at the place where it lies: it is
-/// promoted, and its crash counted, by the next call that writes. So a list can go through the table
-/// in the order of the column `due`.
+/// A row that a gone node holds is shown as a timer that does not run, at its place in the table. The next
+/// call that writes promotes it and counts the crash. So a list can go through the table in the order of
+/// the column `due`.
 #[must_use]
 pub fn timer(queue: &str, key: &str, row: &Row, is_live: &dyn Fn(Epoch) -> bool) -> Option<Timer> {
     let hold = row.claim.filter(|hold| is_live(hold.epoch));

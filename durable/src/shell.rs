@@ -357,7 +357,7 @@ impl Shell {
             .handle()
             .schedule((), delay, move |_| way.send(Input::Wake));
         if armed.is_err() {
-            // Without a wheel the node would sleep for good; so it goes on at once.
+            // Without a timer nothing would wake the node, so it goes on at once.
             self.way.send(Input::Wake);
         }
     }

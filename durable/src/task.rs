@@ -226,7 +226,7 @@ impl Drop for Task {
             let is_over = self.runs.is_stopping() || !self.term.is_held();
             let pause = match is_over {
                 true => Duration::ZERO,
-                // Nobody here can run it: the runtime of its handler was shut down.
+                // This process can't run it: the runtime of its handler was shut down.
                 false => DROPPED_PAUSE,
             };
             (self.runs.finish)(claimed.run, Outcome::GiveBack(pause));

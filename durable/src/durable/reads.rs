@@ -128,8 +128,8 @@ impl Durable {
         self.read(Ok(()), |(), connection| connection.counts())
     }
 
-    /// Pauses a queue for all nodes, and for good: also those that start later do not run its timers
-    /// until it is [resumed](Self::resume). Runs that go on are not affected. A timer that a node has
+    /// Pauses a queue for all nodes, until it is [resumed](Self::resume). Nodes that start later do not run
+    /// its timers either. Present runs go on. A timer that a node has
     /// claimed already, or claims at this very moment, may still start.
     ///
     /// # Errors

@@ -25,11 +25,11 @@ pub(super) struct Coming {
     /// Refused timers that are tried again, when all others that are due have been claimed.
     again: BTreeSet<(StoreTime, Box<str>)>,
     in_shard: Vec<u32>,
-    /// Shards of which not all timers are known that are due within the window of a look, and where
-    /// what was left out begins.
+    /// Shards with further timers that are due within the window of a look and are not known here, and the
+    /// place where these begin.
     unread: BTreeMap<u16, Unread>,
-    /// Timers that were due, and that a claim did not return, with their shards: somebody has locked
-    /// their rows, or they are gone. They must not hide those behind them.
+    /// Due timers that a claim did not return, with their shards. Their rows are locked or gone. They must
+    /// not hide the timers behind them.
     refused: BTreeMap<Box<str>, u16>,
 }
 

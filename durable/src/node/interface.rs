@@ -15,7 +15,7 @@ pub(crate) type Mono = Duration;
 /// The options of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeConfig {
-    /// A name for people.
+    /// The name in the table of nodes, for people.
     pub(crate) name: String,
     /// How long a node may be silent before others take its timers.
     pub(crate) term: Duration,

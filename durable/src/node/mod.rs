@@ -48,12 +48,12 @@
 //! and 3 intervals overdue. Each look reads one more shard whole, in turn, unless that takes long. All
 //! this only saves work: any node may claim any timer.
 //!
-//! - **NODE-5** A queue has its own budget. What is known of it is bounded, whatever is stored, and no
-//!   other queue's look depends on it. A queue that runs out is looked at again at once, but only if a
-//!   claim of it has succeeded in the meantime, so that rows nobody can claim cause no loop. That look
-//!   goes on where the last one was cut. It says nothing about what is due before, so it sets no mark
-//!   and adopts nothing.
-//! - **NODE-6** A mark is behind all that a look could find. See the module `marks`.
+//! - **NODE-5** A queue has its own budget. A node knows a bounded number of its timers, whatever is
+//!   stored, and looks at other queues do not depend on that number. When a node has claimed all timers
+//!   that it knows of a queue, it looks again at once. It does so only if a claim of the queue has succeeded
+//!   in the meantime, so that locked rows cause no loop. That look goes on where the last one was cut. It
+//!   shows no timers that are due before, so it sets no mark and adopts nothing.
+//! - **NODE-6** A mark is not later than any timer that a look could find. See the module `marks`.
 //! - **NODE-7** A sight is of one moment: a claim that is missing from its rows since a live node holds
 //!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it
 //!   had claimed may be older than they are.
@@ -65,10 +65,10 @@
 //! # Claims and runs
 //!
 //! - **NODE-8** A claim is sent when a lower bound of the store's clock has reached the due time. The
-//!   store decides. A timer that was not due is kept; all else that a claim does not return is
-//!   forgotten, and found by the next look if it is still there. The next look at its shard then shows
-//!   twice as many timers more, so that rows which somebody has locked hide none behind them. Of a queue this
-//!   holds for 2,000 such rows.
+//!   store decides. If a claim does not return a timer, the node keeps it if it was not due yet, and
+//!   otherwise forgets it. The next look finds it again if it is still there. That look at its shard shows
+//!   more timers, two for each forgotten one, so that locked rows do not hide the timers behind them. This
+//!   holds for up to 2,000 such rows of a queue.
 //! - **NODE-9** A row that the node has claimed and does not hold is adopted after two looks in a row
 //!   that saw the same generation and attempt, with no claim of that key under way from the sending of
 //!   each look to its answer. See the module `adoption`. The shards of a lost claim are looked at,

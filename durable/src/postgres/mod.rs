@@ -37,8 +37,8 @@ use crate::sync::{Arc, thread};
 
 /// A store in a PostgreSQL database, version 13 or newer, which many machines share.
 ///
-/// Its tables and functions are in the schema `tourbillon`. The first connection makes them. Where
-/// programs may not make tables, somebody who may runs [`Postgres::SCHEMA`] once.
+/// Its tables and functions are in the schema `tourbillon`. The first connection makes them. If programs
+/// must not make tables, an administrator runs [`Postgres::SCHEMA`] once.
 ///
 /// # Schedule from other programs
 ///
@@ -89,7 +89,7 @@ use crate::sync::{Arc, thread};
 pub struct Postgres(Arc<Settings>);
 
 impl Postgres {
-    /// All statements that make the schema, for those who let no program make tables.
+    /// All statements that make the schema, for databases where programs must not make tables.
     ///
     /// Run it once, for instance by `psql --single-transaction`, with a role that may create a schema.
     pub const SCHEMA: &'static str = schema::ALL;

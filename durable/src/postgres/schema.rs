@@ -20,7 +20,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(30);
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = concat!(include_str!("functions.sql"), include_str!("users.sql"));
 
-/// All statements that make version 1, for those who let nobody else make tables.
+/// All statements that make version 1, for databases where programs must not make tables.
 pub(super) const ALL: &str = concat!(
     "create schema tourbillon;\n",
     include_str!("tables.sql"),

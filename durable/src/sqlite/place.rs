@@ -44,10 +44,10 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StoreError> {
     Ok(path)
 }
 
-/// The kind of the network file system that the file lies on, if it does.
+/// The kind of the network file system that has the file, or `None` for a local one.
 #[cfg(target_os = "linux")]
 fn network(path: &Path, folder: &Path) -> Option<String> {
-    // A link leads to the file system that counts. A file that is not there yet will lie in the folder.
+    // Follow links, since the target has the file. A file that does not exist yet will be made in the folder.
     let place = path
         .canonicalize()
         .or_else(|_| folder.canonicalize())
@@ -61,7 +61,7 @@ fn network(path: &Path, folder: &Path) -> Option<String> {
     })
 }
 
-/// Elsewhere this is not seen.
+/// On other systems the kind of a file system is not known.
 #[cfg(not(target_os = "linux"))]
 fn network(_path: &Path, _folder: &Path) -> Option<String> {
     None

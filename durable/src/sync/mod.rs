@@ -18,7 +18,7 @@ pub(crate) mod atomic {
 pub(crate) mod thread {
     pub(crate) use std::thread::{JoinHandle, Thread, current, park, sleep};
 
-    /// Starts a thread with a name, for those who look at the threads of a process.
+    /// Starts a thread with a name, which lists of threads show.
     pub(crate) fn spawn<F>(name: &str, run: F) -> std::io::Result<JoinHandle<()>>
     where
         F: FnOnce() + Send + 'static,

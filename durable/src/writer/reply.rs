@@ -36,7 +36,7 @@ impl Answering {
     }
 }
 
-/// A call that nobody has carried out was stopped (WRITER-2).
+/// A call that is dropped without an answer was stopped before it was carried out (WRITER-2).
 impl Drop for Answering {
     fn drop(&mut self) {
         self.send_once(Err(CallError::Stopped));
