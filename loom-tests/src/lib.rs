@@ -34,6 +34,8 @@ mod engine;
 mod error;
 #[path = "../../src/executor/mod.rs"]
 mod executor;
+#[path = "../../src/expiry/flights.rs"]
+mod flights;
 #[path = "../../src/expiry/groups.rs"]
 mod groups;
 #[path = "../../src/job.rs"]

@@ -361,7 +361,8 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
 
 impl<K, V> std::error::Error for InsertError<K, V> {}
 
-/// A `get_or_try_insert_with` that failed: there was no value, and none has been inserted.
+/// A `get_or_try_insert_with` or `get_or_compute` that failed: there was no value, and this call has
+/// inserted none.
 ///
 /// # Examples
 ///
@@ -387,6 +388,9 @@ pub enum GetOrInsertError<K, V, E> {
     Make(E),
     /// The value was made, and its insertion was refused. The error contains key and value.
     Insert(InsertError<K, V>),
+    /// The computation of the value has asked for the same value, and would wait for itself. Only
+    /// `get_or_compute` and `get_or_compute_async` return this.
+    Recursive,
 }
 
 impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
@@ -394,6 +398,10 @@ impl<K, V, E> fmt::Display for GetOrInsertError<K, V, E> {
         f.write_str(match self {
             GetOrInsertError::Make(_) => "the value could not be made, so nothing was inserted",
             GetOrInsertError::Insert(_) => "the value was made, and could not be inserted",
+            GetOrInsertError::Recursive => {
+                "the computation of the value of a key asked for that value, and would wait for \
+                 itself; compute it from something else"
+            }
         })
     }
 }
@@ -403,6 +411,7 @@ impl<K, V, E: fmt::Debug> fmt::Debug for GetOrInsertError<K, V, E> {
         match self {
             GetOrInsertError::Make(error) => f.debug_tuple("Make").field(error).finish(),
             GetOrInsertError::Insert(error) => f.debug_tuple("Insert").field(error).finish(),
+            GetOrInsertError::Recursive => f.write_str("Recursive"),
         }
     }
 }
@@ -416,6 +425,7 @@ where
         match self {
             GetOrInsertError::Make(error) => Some(error),
             GetOrInsertError::Insert(error) => Some(error),
+            GetOrInsertError::Recursive => None,
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
-use crate::sync::Arc;
 use crate::sync::channel::Receiver;
+use crate::sync::{Arc, OnceLock};
 
 /// Options of an [`ExpiryMap`], with defaults that fit most uses.
 ///
@@ -487,6 +487,7 @@ where
                 when_receiver_lost: self.when_receiver_lost,
                 on_receiver_lost: self.on_receiver_lost,
                 groups: S::index(self.max_per_group),
+                flights: OnceLock::new(),
             },
         ))
     }

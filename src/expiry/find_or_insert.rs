@@ -57,6 +57,7 @@ fn insertion_error<K, V>(error: GetOrInsertError<K, V, Infallible>) -> InsertErr
     match error {
         GetOrInsertError::Make(never) => match never {},
         GetOrInsertError::Insert(error) => error,
+        GetOrInsertError::Recursive => unreachable!("only calls that wait return this"),
     }
 }
 
@@ -165,7 +166,8 @@ where
     }
 
     /// Like [`get_or_insert_with`](Self::get_or_insert_with), with a `make` that may fail. Then
-    /// nothing is inserted, and nothing has changed.
+    /// nothing is inserted, and nothing has changed. If `make` is costly, see
+    /// [`get_or_compute`](Self::get_or_compute).
     ///
     /// # Errors
     ///
@@ -199,7 +201,7 @@ where
         self.get_or_put(key, make, put)
     }
 
-    fn get_or_put<E>(
+    pub(super) fn get_or_put<E>(
         &self,
         key: K,
         make: impl FnOnce() -> Result<V, E>,

@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use super::compute::Computed;
+use super::flights::Flights;
 use super::{Expiry, ExpiryMap, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
 use crate::clock::{Clock, Reading};
@@ -12,7 +14,7 @@ use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::shard::{KeyHash, splitmix64};
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceLock};
 use crate::tick::Time;
 
 /// An expired entry, as it is delivered.
@@ -231,6 +233,8 @@ where
     pub(super) when_receiver_lost: ReceiverLost,
     pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
     pub(super) groups: S::Index,
+    /// Made by the first call that computes a value with others waiting for it.
+    pub(super) flights: OnceLock<Arc<Flights<K, Computed<V>>>>,
 }
 
 impl<K, V, S> FrontendTypes for MapFrontend<K, V, S>

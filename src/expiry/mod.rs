@@ -5,6 +5,7 @@
 //! | `mod.rs` | `ExpiryMap`, and the calls for the map as a whole |
 //! | `insert.rs` | the calls that insert |
 //! | `find_or_insert.rs` | the calls that find an entry or insert one |
+//! | `compute.rs`, `flights.rs` | the calls of which one computes a value and the others wait |
 //! | `lookup.rs` | the calls that read, change and remove the entry of a key |
 //! | `touch.rs` | the calls that move a deadline, and may change the value |
 //! | `many.rs` | the calls for many keys or all |
@@ -20,7 +21,9 @@
 
 mod answers;
 mod builder;
+mod compute;
 mod find_or_insert;
+mod flights;
 mod frontend;
 mod grouped;
 mod grouping;
@@ -116,7 +119,8 @@ use crate::tick::Time;
 ///
 /// Each call takes one stripe's lock at a time ([`touch_many`](Self::touch_many): a few at a time),
 /// for well under a microsecond plus the time of user code under it. Only
-/// [`shutdown`](Self::shutdown) waits for a handler.
+/// [`shutdown`](Self::shutdown) waits for a handler. Only
+/// [`get_or_compute`](Self::get_or_compute) waits for another caller.
 ///
 /// # Examples
 ///

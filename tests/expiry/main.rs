@@ -3,6 +3,7 @@
 mod batches;
 mod calls;
 mod channel;
+mod compute;
 mod deadlines;
 mod end;
 mod find_or_insert;

@@ -1,7 +1,10 @@
 //! The ways in which a map runs user code under a lock, for what must come through a drop there.
 
+use std::future::{Future, pending};
 use std::hash::{Hash, Hasher};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tourbillon::{ExpiryMap, Scheduler};
@@ -77,7 +80,7 @@ fn key_with(content: Box<dyn Send>) -> Dropping {
 }
 
 /// The ways in which a map calls user code under a lock, each of which drops `content`.
-pub const WAYS: usize = 8;
+pub const WAYS: usize = 9;
 
 /// Drops `content` in one of the ways.
 pub fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
@@ -104,6 +107,16 @@ pub fn drop_under_a_lock(way: usize, content: Box<dyn Send>) {
             };
             map.insert(key, SharedSlot::default()).unwrap();
             assert_eq!(map.iter().count(), 2);
+        }
+        7 => {
+            // Under the lock of the computations in progress.
+            let compute = pending::<Result<SharedSlot, ()>>;
+            map.remove(&key);
+            let mut context = Context::from_waker(Waker::noop());
+            let mut leads = pin!(map.get_or_compute_async(key, compute()));
+            assert!(leads.as_mut().poll(&mut context).is_pending());
+            let waits = pin!(map.get_or_compute_async(key_with(content), compute()));
+            assert!(waits.poll(&mut context).is_pending());
         }
         _ => {
             // Under the lock of a group, and under that of a stripe inside of it.

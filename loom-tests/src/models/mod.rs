@@ -17,6 +17,7 @@ mod claim;
 mod close;
 mod detached;
 mod doorbell;
+mod flights;
 mod groups;
 mod growth;
 mod inline;

@@ -1,0 +1,246 @@
+//! The calls of which one computes the value of an absent key, while the others wait for it.
+//! `flights.rs` has the protocol.
+
+use std::future::poll_fn;
+use std::hash::Hash;
+use std::pin::pin;
+use std::task::Waker;
+
+use super::flights::{CallMode, FlightLead, Flights, Joined};
+use super::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal, MapHasher};
+use crate::shard::Waiter;
+use crate::sync::{Arc, Parker};
+
+/// What a waiting caller gets: the value that is in the map, or a value that was refused there.
+pub(super) type Computed<V> = Result<V, (V, InsertRefusal)>;
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    S: MapHasher,
+{
+    /// Returns a clone of the value of `key`, without touching the entry. If there is none, one
+    /// caller computes it, and all others that ask for the same key meanwhile wait for that value.
+    /// Use it for values that are costly, such as the answer of a database.
+    ///
+    /// The computing caller inserts the value and returns [`Found::Inserted`]. A waiting caller
+    /// returns [`Found::Present`]. Its `compute` is dropped.
+    ///
+    /// **If a computation fails** with an error or a panic, only its own caller gets that. The
+    /// waiting callers look again, and the next one of them computes. The same happens if the
+    /// future of a [`get_or_compute_async`](Self::get_or_compute_async) is dropped.
+    ///
+    /// **If something else happens to the key meanwhile:**
+    ///
+    /// | meanwhile | result |
+    /// |---|---|
+    /// | another call inserts an entry for the key | The computed value is dropped, and all these callers return the value of that entry: [`Found::Present`]. If that entry has ended again by then, the computed value is inserted. |
+    /// | another call removes the key, the group or all entries | Nothing: the entry is not there yet. The computed value is inserted. |
+    /// | the entry ends after the insertion, before a waiting caller has returned | That caller still returns the value. |
+    /// | the insertion is refused, because the map is full or closed | All these callers return [`GetOrInsertError::Insert`], each with its key and a clone of the value. |
+    ///
+    /// # Errors
+    ///
+    /// As for [`get_or_try_insert_with`](Self::get_or_try_insert_with). In addition,
+    /// [`Recursive`](GetOrInsertError::Recursive) is the error of a call from inside the
+    /// computation of the same key.
+    ///
+    /// # Blocking
+    ///
+    /// Blocks while another caller computes, without a limit. `compute` should have a limit of its
+    /// own. A call from the map's handler keeps a worker waiting, and with
+    /// [`Inline`](crate::Inline) it keeps back everything that is due.
+    ///
+    /// These calls wait for ever, because the computation waits for its own caller:
+    ///
+    /// - Two computations ask for the values of each other's keys.
+    /// - A thread that runs futures calls this while one of them computes the value. In a task, use
+    ///   [`get_or_compute_async`](Self::get_or_compute_async).
+    ///
+    /// # Complexity
+    ///
+    /// As for [`get`](Self::get) if there is an entry. Otherwise the call takes one further lock,
+    /// under which a key's `Eq` and `Clone` run. A failure wakes all callers that wait for the key.
+    ///
+    /// `compute` runs without a lock. The value is cloned without a lock, too, except for a caller
+    /// that finds the entry.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, String>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let names = stepped.map();
+    /// fn ask_database(user: u64) -> Result<String, std::io::Error> {
+    ///     // .. takes long ..
+    /// #   if user > 9 { return Err(std::io::ErrorKind::NotFound.into()); }
+    ///     Ok(format!("user {user}"))
+    /// }
+    /// // However many threads do this at the same time, the database is asked once.
+    /// let name = names.get_or_compute(7, || ask_database(7))?.into_value();
+    /// assert_eq!(name, "user 7");
+    /// assert!(names.get_or_compute(10, || ask_database(10)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_or_compute<E>(
+        &self,
+        key: K,
+        compute: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    where
+        V: Clone,
+    {
+        let lead = loop {
+            if let Some(value) = self.get(&key) {
+                return Ok(Found::Present(value));
+            }
+            let parker = Parker::new();
+            let waiter = Waiter::Thread(parker.unparker().clone());
+            match self.join(&key, CallMode::Blocking, waiter) {
+                Joined::Found(value) => return Ok(Found::Present(value)),
+                Joined::Leads(lead) => break Some(lead),
+                Joined::Waits(wait) => {
+                    if let Some(answer) = wait.block(&parker) {
+                        return answer_of_other(key, answer);
+                    }
+                }
+                Joined::Recursive => return Err(GetOrInsertError::Recursive),
+                // The insertion will be refused.
+                Joined::UnderLock => break None,
+            }
+        };
+        let computed = match &lead {
+            Some(lead) => lead.compute(CallMode::Blocking, compute),
+            None => compute(),
+        };
+        self.insert_computed(lead, key, computed.map_err(GetOrInsertError::Make)?)
+    }
+
+    /// Like [`get_or_compute`](Self::get_or_compute), for a task: `compute` is a future, which one
+    /// caller awaits, and the others wait without blocking their threads. Callers of both kinds
+    /// wait for each other. It needs no particular runtime.
+    ///
+    /// Nothing happens before the first poll. Dropping the future ends the wait. If this caller
+    /// computes, `compute` is dropped with it, and the next caller computes. While the future is
+    /// neither polled nor dropped, the other callers wait. To set a limit, put the future into a
+    /// timeout, such as [`Timer::timeout`](crate::Timer::timeout).
+    ///
+    /// # Errors
+    ///
+    /// As for [`get_or_compute`](Self::get_or_compute). If `compute` awaits the same key by way of
+    /// another task, that is not detected, and both wait for ever.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let stepped = ExpiryMap::<u64, String>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let names = stepped.map();
+    /// async fn ask_database(user: u64) -> Result<String, std::io::Error> {
+    ///     // .. takes long ..
+    ///     Ok(format!("user {user}"))
+    /// }
+    /// let found = names.get_or_compute_async(7, ask_database(7)).await?;
+    /// assert_eq!(found.into_value(), "user 7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn get_or_compute_async<E>(
+        &self,
+        key: K,
+        compute: impl Future<Output = Result<V, E>>,
+    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    where
+        V: Clone,
+    {
+        let lead = loop {
+            if let Some(value) = self.get(&key) {
+                return Ok(Found::Present(value));
+            }
+            let waiter = Waiter::Task(Waker::noop().clone());
+            match self.join(&key, CallMode::Awaited, waiter) {
+                Joined::Found(value) => return Ok(Found::Present(value)),
+                Joined::Leads(lead) => break Some(lead),
+                Joined::Waits(wait) => {
+                    if let Some(answer) = wait.await {
+                        return answer_of_other(key, answer);
+                    }
+                }
+                Joined::Recursive => return Err(GetOrInsertError::Recursive),
+                // The insertion will be refused.
+                Joined::UnderLock => break None,
+            }
+        };
+        // Dropped before the lead, so that the next computation does not overlap this one.
+        let mut compute = pin!(compute);
+        let computed = poll_fn(|context| match &lead {
+            Some(lead) => lead.compute(CallMode::Awaited, || compute.as_mut().poll(context)),
+            None => compute.as_mut().poll(context),
+        });
+        let value = computed.await.map_err(GetOrInsertError::Make)?;
+        self.insert_computed(lead, key, value)
+    }
+
+    fn join(&self, key: &K, mode: CallMode, waiter: Waiter) -> Joined<K, Computed<V>, V>
+    where
+        V: Clone,
+    {
+        let (_, hash) = self.hash_of(key);
+        let flights = &self.engine.frontend.flights;
+        let flights = flights.get_or_init(|| Arc::new(Flights::new()));
+        flights.join(hash, key, mode, waiter, || self.get(key))
+    }
+
+    /// Inserts the value of the caller that has computed it, and then ends the flight.
+    fn insert_computed<E>(
+        &self,
+        lead: Option<FlightLead<K, Computed<V>>>,
+        key: K,
+        value: V,
+    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    where
+        V: Clone,
+    {
+        let put = |key, value| self.insert_if_absent(key, value);
+        let found = self.get_or_put(key, || Ok(value), put);
+        if let Some(lead) = lead {
+            match &found {
+                Ok(Found::Present(value) | Found::Inserted { value, .. }) => {
+                    lead.complete(|| Ok(value.clone()));
+                }
+                Err(GetOrInsertError::Insert(error)) => {
+                    lead.complete(|| Err((error.value.clone(), error.refusal)));
+                }
+                Err(GetOrInsertError::Make(_) | GetOrInsertError::Recursive) => {
+                    unreachable!("the value was made, and nobody waited for it")
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Converts what another caller has computed to the answer of a caller that waited for it.
+fn answer_of_other<K, V, E>(
+    key: K,
+    answer: Computed<V>,
+) -> Result<Found<V>, GetOrInsertError<K, V, E>> {
+    match answer {
+        Ok(value) => Ok(Found::Present(value)),
+        Err((value, refusal)) => Err(GetOrInsertError::Insert(InsertError {
+            key,
+            value,
+            refusal,
+        })),
+    }
+}

@@ -1,0 +1,360 @@
+//! Single flight: of all callers that lack the value of a key, one computes it and the others wait.
+//!
+//! ```text
+//!  look in the map ---- found ------------------------------------> the value
+//!        | absent
+//!  join, under the shard's lock
+//!        |-- no flight of the key: LEAD --- look again --- found -> the value
+//!        |                                     | absent
+//!        |                                  compute, insert, complete
+//!        |                                                 '-----> the own answer
+//!        '-- a flight: WAIT in a seat --- the lead's answer -----> that answer
+//!                                    '--- none: begin again
+//! ```
+//!
+//! The lead computes without any lock, and the map knows nothing of flights. A flight ends with an
+//! answer, or without one: the computation has failed or panicked, or its future was dropped. Then
+//! all waiting callers begin again, and the first of them becomes the lead. The lead is not handed
+//! over, because a task that is not polled would keep the others waiting.
+//!
+//! - **FLIGHT-1** A caller that finds a flight takes its seat in the same hold of the shard's lock.
+//!   The end takes the flight out of the table, with all of its seats, under that lock. So every
+//!   seat gets an answer, or learns that there is none.
+//! - **FLIGHT-2** A lead looks in the map after it has entered its flight, and its entry is in the
+//!   map before the flight ends. So a caller that has looked too early, and then finds no flight,
+//!   finds the entry of the flight that has just ended.
+//! - **FLIGHT-3** A seat is written once, under its own lock. A waiting caller reads it, and leaves
+//!   its waker, under that lock. A thread parks with a token. So no wake-up is lost.
+//! - **FLIGHT-4** Under a shard's lock a key's `Eq` and `Clone` run, and no other user code. A call
+//!   of the map from there panics, as it does from under a stripe's lock (STRIPE-2). No other lock
+//!   is taken inside of it. Answers are cloned, wakers woken, and keys dropped without a lock.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::job::catch_panic;
+use crate::shard::{KeyHash, ReentrancyGuard, Waiter, when_unlocked};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, CachePadded, Mutex, Parker, thread_local, unique_number};
+use crate::waker::leave;
+
+/// The number of locks that the flights are spread over; a power of two.
+const SHARDS: usize = 64;
+
+/// The flights of a map. A waiting caller gets an `A`.
+pub(super) struct Flights<K, A> {
+    shards: Box<[FlightShard<K, A>]>,
+}
+
+type FlightShard<K, A> = CachePadded<Mutex<Vec<Flight<K, A>>>>;
+
+/// A computation in progress, and the callers that wait for it.
+struct Flight<K, A> {
+    hash: KeyHash,
+    key: K,
+    mark: Arc<FlightMark>,
+    seats: Vec<SharedSeat<A>>,
+}
+
+/// The place of one waiting caller.
+enum Seat<A> {
+    Waiting(Waiter),
+    /// The flight has ended, with the answer until the caller takes it.
+    Ended(Option<A>),
+}
+
+type SharedSeat<A> = Arc<Mutex<Seat<A>>>;
+
+/// The identity of a flight. It says which thread is inside of the computation, so that a
+/// computation that waits for itself is noticed: the thread's number plus 1, times 2, plus 1 if the
+/// computation is a future. 0 while no thread is inside.
+struct FlightMark(AtomicU64);
+
+/// How a caller waits, and computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CallMode {
+    Blocking,
+    Awaited,
+}
+
+thread_local! {
+    static OWN_NUMBER: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+fn own_number() -> u64 {
+    OWN_NUMBER.with(|own| {
+        let number = own.get().unwrap_or_else(unique_number);
+        own.set(Some(number));
+        u64::from(number) + 1
+    })
+}
+
+impl FlightMark {
+    /// Returns whether a caller on this thread would wait for a computation that can't go on before
+    /// the caller does.
+    fn would_wait_for_itself(&self, mode: CallMode) -> bool {
+        // Relaxed: only what this thread has written itself matters.
+        let inside = self.0.load(Ordering::Relaxed);
+        // A computation that blocks may run other tasks, which may await it.
+        inside / 2 == own_number() && (mode == CallMode::Blocking || inside % 2 == 1)
+    }
+}
+
+/// The answer of [`Flights::join`].
+pub(super) enum Joined<K: 'static, A: 'static, V> {
+    /// The value has come since the caller looked last.
+    Found(V),
+    /// The caller computes the value.
+    Leads(FlightLead<K, A>),
+    Waits(FlightWait<K, A>),
+    /// The caller is inside the computation of this flight.
+    Recursive,
+    /// The thread panics under a lock, so it can't join.
+    UnderLock,
+}
+
+impl<K, A> Flights<K, A> {
+    pub(super) fn new() -> Self {
+        Flights::with_shards(SHARDS)
+    }
+
+    /// Makes a table with this number of locks, a power of two.
+    pub(super) fn with_shards(shards: usize) -> Self {
+        let shard = || CachePadded::new(Mutex::new(Vec::new()));
+        Flights {
+            shards: (0..shards).map(|_| shard()).collect(),
+        }
+    }
+
+    fn shard(&self, hash: KeyHash) -> &FlightShard<K, A> {
+        &self.shards[(hash.0 >> 48) as usize & (self.shards.len() - 1)]
+    }
+
+    /// Takes a seat in the flight of `key`, or begins a flight. `look` looks for the value in the
+    /// map, where the caller has not found it.
+    pub(super) fn join<V>(
+        self: &Arc<Self>,
+        hash: KeyHash,
+        key: &K,
+        mode: CallMode,
+        waiter: Waiter,
+        look: impl FnOnce() -> Option<V>,
+    ) -> Joined<K, A, V>
+    where
+        K: Eq + Clone,
+    {
+        let joined = self.enter(hash, key, mode, waiter);
+        // Looks once more (FLIGHT-2). If the value is there, the drop of the lead makes callers
+        // that wait already begin again, and they find it, too.
+        if matches!(joined, Joined::Leads(_))
+            && let Some(value) = look()
+        {
+            return Joined::Found(value);
+        }
+        joined
+    }
+
+    /// Takes a seat, or begins a flight, under one hold of the shard's lock (FLIGHT-1).
+    fn enter<V>(
+        self: &Arc<Self>,
+        hash: KeyHash,
+        key: &K,
+        mode: CallMode,
+        waiter: Waiter,
+    ) -> Joined<K, A, V>
+    where
+        K: Eq + Clone,
+    {
+        // Dropped after the shard's lock.
+        let user_code = ReentrancyGuard::begin();
+        if user_code.is_inert() {
+            return Joined::UnderLock;
+        }
+        let mut shard = self.shard(hash).lock();
+        let mut flights = shard.iter_mut();
+        let flight = flights.find(|flight| flight.hash == hash && flight.key == *key);
+        if let Some(flight) = flight {
+            if flight.mark.would_wait_for_itself(mode) {
+                return Joined::Recursive;
+            }
+            let seat = Arc::new(Mutex::new(Seat::Waiting(waiter)));
+            flight.seats.push(Arc::clone(&seat));
+            return Joined::Waits(FlightWait {
+                flights: Arc::clone(self),
+                hash,
+                mark: Arc::clone(&flight.mark),
+                seat,
+            });
+        }
+        let mark = Arc::new(FlightMark(AtomicU64::new(0)));
+        shard.push(Flight {
+            hash,
+            key: key.clone(),
+            mark: Arc::clone(&mark),
+            seats: Vec::new(),
+        });
+        Joined::Leads(FlightLead {
+            flights: Arc::clone(self),
+            hash,
+            mark,
+        })
+    }
+
+    /// Takes a flight out of the table (FLIGHT-1). `None` if it has ended.
+    fn take(&self, hash: KeyHash, mark: &Arc<FlightMark>) -> Option<Flight<K, A>> {
+        let mut shard = self.shard(hash).lock();
+        let at = shard.iter().position(|one| Arc::ptr_eq(&one.mark, mark))?;
+        Some(shard.swap_remove(at))
+    }
+
+    /// Takes a seat back. None is found if the flight has ended.
+    fn leave_seat(&self, hash: KeyHash, mark: &Arc<FlightMark>, seat: &SharedSeat<A>) {
+        let mut shard = self.shard(hash).lock();
+        let mut flights = shard.iter_mut();
+        if let Some(flight) = flights.find(|flight| Arc::ptr_eq(&flight.mark, mark)) {
+            flight.seats.retain(|one| !Arc::ptr_eq(one, seat));
+        }
+    }
+}
+
+impl<K, A> Flight<K, A> {
+    /// Gives each seat what `answer` returns. If that panics, the remaining seats get nothing, so
+    /// that their callers begin again.
+    fn end(self, mut answer: impl FnMut() -> Option<A>) {
+        // A panic of the key's drop must not keep anybody waiting.
+        let _ = catch_panic(|| drop(self.key));
+        let mut seats = RemainingSeats(self.seats.into_iter());
+        while !seats.0.as_slice().is_empty() {
+            let answer = answer();
+            if let Some(seat) = seats.0.next() {
+                end_seat(seat, answer);
+            }
+        }
+    }
+}
+
+/// The seats that have no answer yet. They get none if it is dropped.
+struct RemainingSeats<A>(std::vec::IntoIter<SharedSeat<A>>);
+
+impl<A> Drop for RemainingSeats<A> {
+    fn drop(&mut self) {
+        for seat in self.0.by_ref() {
+            end_seat(seat, None);
+        }
+    }
+}
+
+/// Writes a seat, and wakes its caller (FLIGHT-3).
+fn end_seat<A>(seat: SharedSeat<A>, answer: Option<A>) {
+    let before = std::mem::replace(&mut *seat.lock(), Seat::Ended(answer));
+    // A waker is code of its runtime, and so is the drop of an answer whose caller has gone.
+    let _ = catch_panic(|| drop(seat));
+    if let Seat::Waiting(waiter) = before {
+        let _ = catch_panic(|| waiter.wake());
+    }
+}
+
+/// The caller that computes. Dropping it ends the flight without an answer.
+pub(super) struct FlightLead<K: 'static, A: 'static> {
+    flights: Arc<Flights<K, A>>,
+    hash: KeyHash,
+    mark: Arc<FlightMark>,
+}
+
+impl<K, A> FlightLead<K, A> {
+    /// Runs the computation, or a part of it.
+    pub(super) fn compute<R>(&self, mode: CallMode, run: impl FnOnce() -> R) -> R {
+        struct Inside<'a>(&'a FlightMark, u64);
+        impl Drop for Inside<'_> {
+            fn drop(&mut self) {
+                // Relaxed: see `would_wait_for_itself`.
+                self.0.0.store(self.1, Ordering::Relaxed);
+            }
+        }
+        let inside = own_number() * 2 + u64::from(mode == CallMode::Awaited);
+        // Relaxed: see `would_wait_for_itself`.
+        let _inside = Inside(&self.mark, self.mark.0.swap(inside, Ordering::Relaxed));
+        run()
+    }
+
+    /// Ends the flight. Each waiting caller gets what `answer` returns. The value is in the map, or
+    /// was refused there (FLIGHT-2). If `answer` panics, the callers that have nothing yet begin
+    /// again.
+    pub(super) fn complete(self, mut answer: impl FnMut() -> A) {
+        if let Some(flight) = self.flights.take(self.hash, &self.mark) {
+            flight.end(|| Some(answer()));
+        }
+    }
+}
+
+impl<K, A> Drop for FlightLead<K, A> {
+    fn drop(&mut self) {
+        let (flights, hash) = (Arc::clone(&self.flights), self.hash);
+        let mark = Arc::clone(&self.mark);
+        when_unlocked(move || {
+            // Nothing is found after `complete`.
+            if let Some(flight) = flights.take(hash, &mark) {
+                flight.end(|| None);
+            }
+        });
+    }
+}
+
+/// A seat in a flight. Dropping it gives up the wait.
+///
+/// As a future it is ready when the flight has ended, with the answer, if there is one.
+pub(super) struct FlightWait<K: 'static, A: 'static> {
+    flights: Arc<Flights<K, A>>,
+    hash: KeyHash,
+    mark: Arc<FlightMark>,
+    seat: SharedSeat<A>,
+}
+
+impl<K, A> FlightWait<K, A> {
+    /// Blocks until the flight has ended. Returns the answer, if there is one. `parker` is that of
+    /// the seat's waiter.
+    pub(super) fn block(self, parker: &Parker) -> Option<A> {
+        loop {
+            if let Some(answer) = self.ended() {
+                return answer;
+            }
+            parker.park();
+        }
+    }
+
+    /// Takes the answer if the flight has ended.
+    fn ended(&self) -> Option<Option<A>> {
+        match &mut *self.seat.lock() {
+            Seat::Waiting(_) => None,
+            Seat::Ended(answer) => Some(answer.take()),
+        }
+    }
+}
+
+impl<K, A> Future for FlightWait<K, A> {
+    type Output = Option<A>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<A>> {
+        let waits = leave(context.waker(), |show| {
+            if let Seat::Waiting(Waiter::Task(left)) = &mut *self.seat.lock() {
+                show(left);
+            }
+        });
+        if waits {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.ended().flatten())
+    }
+}
+
+impl<K, A> Drop for FlightWait<K, A> {
+    fn drop(&mut self) {
+        if matches!(*self.seat.lock(), Seat::Ended(_)) {
+            return;
+        }
+        let (flights, hash) = (Arc::clone(&self.flights), self.hash);
+        let (mark, seat) = (Arc::clone(&self.mark), Arc::clone(&self.seat));
+        when_unlocked(move || flights.leave_seat(hash, &mark, &seat));
+    }
+}
