@@ -49,12 +49,15 @@ where
     /// # Blocking
     ///
     /// Blocks while another caller computes, without a limit. `compute` should have a limit of its
-    /// own. A call from the map's handler keeps a worker waiting, and with
-    /// [`Inline`](crate::Inline) it keeps back everything that is due.
+    /// own. A call from the map's handler keeps a worker waiting. If the map delivers
+    /// [`inline`](crate::ExpiryMapBuilder::inline), it keeps back everything that is due.
     ///
-    /// These calls wait for ever, because the computation waits for its own caller:
+    /// A computation that waits for a caller that waits for it never ends. Only a call of the same
+    /// thread, or from the same future, is detected ([`Recursive`](GetOrInsertError::Recursive)).
+    /// These cases are not:
     ///
     /// - Two computations ask for the values of each other's keys.
+    /// - A computation blocks on a future, or waits for a thread, that asks for its own key.
     /// - A thread that runs futures calls this while one of them computes the value. In a task, use
     ///   [`get_or_compute_async`](Self::get_or_compute_async).
     ///
@@ -132,7 +135,7 @@ where
     /// # Errors
     ///
     /// As for [`get_or_compute`](Self::get_or_compute). If `compute` awaits the same key by way of
-    /// another task, that is not detected, and both wait for ever.
+    /// another task, that is not detected, and both wait forever.
     ///
     /// # Examples
     ///

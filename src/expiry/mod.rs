@@ -105,7 +105,8 @@ use crate::tick::Time;
 /// If such code panics, the call panics and the map stays usable. Only the changes to values that
 /// such a closure made before the panic remain. The captures of such a closure are dropped under the
 /// lock, too. All other user code runs without a lock: `Hash`, the drops of keys and values, and
-/// the handler. [Groups](crate::GroupedExpiryMap) have locks of their own, and their documentation says
+/// the handler. Computations in progress have a lock of their own, under which a key's `Eq` and
+/// `Clone` run in [`get_or_compute`](Self::get_or_compute). [Groups](crate::GroupedExpiryMap) have locks of their own, and their documentation says
 /// what runs under them.
 ///
 /// # Panic hooks

@@ -77,7 +77,7 @@ impl Pair {
     }
 
     /// The other caller computes now.
-    fn is_next(mut self, map: &Map) {
+    fn goes_next(mut self, map: &Map) {
         assert!(self.wait().is_pending());
         *self.own_cell.lock().unwrap() = Some(Ok("next".to_owned()));
         assert_eq!(poll(&mut self.waits, &self.wakes), inserted("next"));
@@ -232,7 +232,7 @@ fn after_an_error_the_next_caller_computes() {
     let mut pair = Pair::new(&map);
     let error = GetOrInsertError::Make("no such user");
     assert_eq!(pair.lead(Err("no such user")), Poll::Ready(Err(error)));
-    pair.is_next(&map);
+    pair.goes_next(&map);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn after_a_caller_was_dropped_the_next_one_computes() {
     let map = stepped.map();
     let mut pair = Pair::new(&map);
     pair.leads = Box::pin(pending());
-    pair.is_next(&map);
+    pair.goes_next(&map);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use kit::map::{IDLE, Map, S, at, builder, collecting, fill, keys, text};
 use kit::quiet::{WANTED, hush, panics};
 use kit::wait::until;
+use kit::wakes::{Wakes, poll};
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{Clock, Expiry, ExpiryMap, Inserted, ManualClock, Shutdown, TaskPanic};
 
@@ -216,6 +217,79 @@ fn three(seed: u64) -> (SteppedMap<Key, String>, Arc<Mutex<Vec<u32>>>) {
     (stepped, gone)
 }
 
+/// The lock of the computations in progress is held while keys are cloned and compared.
+#[test]
+fn a_clone_or_eq_that_panics_leaves_the_computations_whole() {
+    let (stepped, _) = three(1);
+    let map = stepped.map();
+    let compute = || Ok::<_, ()>("new".to_owned());
+    PLAN.set(Some((What::Clone, 0)));
+    assert!(panics(|| map.get_or_compute(Key(4), compute)).contains(WANTED));
+    let (began, wakes) = (Arc::new(AtomicUsize::new(0)), Wakes::new());
+    let count = Arc::clone(&began);
+    let mut leads = Box::pin(map.get_or_compute_async(Key(4), async move {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<Result<String, ()>>().await
+    }));
+    assert!(poll(&mut leads, &wakes).is_pending());
+    assert_eq!(began.load(Ordering::Relaxed), 1, "nobody computes already");
+    // The first search is that of the map, which compares nothing with an absent key.
+    PLAN.set(Some((What::Eq, 0)));
+    assert!(panics(|| map.get_or_compute(Key(4), compute)).contains(WANTED));
+    let mut waits = Box::pin(map.get_or_compute_async(Key(4), async { compute() }));
+    assert!(poll(&mut waits, &wakes).is_pending());
+    drop(leads);
+    assert_eq!(wakes.count(), 1, "one waits");
+    assert!(poll(&mut waits, &wakes).is_ready());
+    assert_eq!(map.get(&Key(4)).as_deref(), Some("new"));
+}
+
+/// A key whose `Eq` calls the map.
+#[derive(Clone)]
+struct Asking(Arc<Mutex<Option<ExpiryMap<Asking, u32>>>>);
+
+impl PartialEq for Asking {
+    fn eq(&self, _: &Asking) -> bool {
+        let map = self.0.lock().unwrap().clone();
+        map.is_none_or(|map| map.len() == 0)
+    }
+}
+
+impl Eq for Asking {}
+
+impl Hash for Asking {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+#[test]
+fn an_eq_that_calls_the_map_from_a_computation_panics_instead_of_hanging() {
+    hush();
+    let map = ExpiryMap::<Asking, u32>::builder()
+        .build(|_, _| ())
+        .unwrap();
+    let key = Asking(Arc::default());
+    let compute = std::future::pending::<Result<u32, ()>>;
+    let wakes = Wakes::new();
+    let mut leads = Box::pin(map.get_or_compute_async(key.clone(), compute()));
+    assert!(poll(&mut leads, &wakes).is_pending());
+    *key.0.lock().unwrap() = Some(map.clone());
+    let said = panics(|| {
+        poll(
+            &mut Box::pin(map.get_or_compute_async(key.clone(), compute())),
+            &wakes,
+        )
+    });
+    assert!(said.contains("called the scheduler"), "{said}");
+    *key.0.lock().unwrap_or_else(|poison| poison.into_inner()) = None;
+    drop(leads);
+    assert_eq!(
+        map.get_or_compute(key.clone(), || Ok::<_, ()>(7))
+            .unwrap()
+            .into_value(),
+        7
+    );
+}
+
 #[test]
 fn an_eq_or_hash_that_panics_changes_nothing() {
     type Call = fn(&Wild);
@@ -228,6 +302,12 @@ fn an_eq_or_hash_that_panics_changes_nothing() {
         }),
         ("get_or_insert_with", 0, |map| {
             drop(map.get_or_insert_with(Key(2), || "new".to_owned()));
+        }),
+        ("get_or_compute", 0, |map| {
+            let _ = map.get_or_compute(Key(2), || Ok::<_, ()>("new".to_owned()));
+        }),
+        ("touch_with", 0, |map| {
+            let _ = map.touch_with(&Key(2), |value| value.push('!'));
         }),
         ("touch", 0, |map| {
             let _ = map.touch(&Key(2));

@@ -28,6 +28,7 @@ enum Call {
     InsertIfAbsent(u8),
     TouchOrInsert(u8),
     GetOrTryInsert(u8, bool),
+    GetOrCompute(u8, bool),
     InsertIn(u8, u8, Spans),
     InsertInIfAbsent(u8, u8),
     TouchOrInsertIn(u8, u8),
@@ -279,6 +280,12 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 let answer = map.touch_or_insert_in(&group, key, change, || number);
                 assert_eq!(refusal(answer), expected);
             }
+            Call::GetOrCompute(key, makes) => {
+                let value = if makes { Ok(number) } else { Err(number) };
+                let expected = model.get_or_try_insert(None, most, key, value);
+                let answer = map.get_or_compute(key, || value);
+                assert_eq!(failure(answer), expected);
+            }
             Call::GetOrTryInsert(key, makes) => {
                 let value = if makes { Ok(number) } else { Err(number) };
                 let expected = model.get_or_try_insert(None, most, key, value);
@@ -475,6 +482,7 @@ fn call() -> impl Strategy<Value = Call> {
         2 => key().prop_map(Call::InsertIfAbsent),
         2 => key().prop_map(Call::TouchOrInsert),
         2 => (key(), any::<bool>()).prop_map(|(key, makes)| Call::GetOrTryInsert(key, makes)),
+        2 => (key(), any::<bool>()).prop_map(|(key, makes)| Call::GetOrCompute(key, makes)),
         3 => (group(), key()).prop_map(|(group, key)| Call::InsertInIfAbsent(group, key)),
         3 => (group(), key()).prop_map(|(group, key)| Call::TouchOrInsertIn(group, key)),
         2 => (group(), key(), any::<bool>())
