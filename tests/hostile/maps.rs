@@ -251,7 +251,7 @@ struct Asking(Arc<Mutex<Option<ExpiryMap<Asking, u32>>>>);
 impl PartialEq for Asking {
     fn eq(&self, _: &Asking) -> bool {
         let map = self.0.lock().unwrap().clone();
-        map.is_none_or(|map| map.len() == 0)
+        map.is_none_or(|map| map.is_empty())
     }
 }
 
