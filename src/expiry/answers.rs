@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::frontend::MapEntry;
-use crate::engine::Ending;
 use crate::error::UNDER_LOCK;
 use crate::shard::Refusal;
 use crate::tick::Time;
@@ -489,26 +487,6 @@ impl<K, V> Default for ExpiryReport<K, V> {
             handed_back: Vec::new(),
             still_running: 0,
             already_closed: true,
-        }
-    }
-}
-
-impl<K, V> ExpiryReport<K, V> {
-    pub(crate) fn of<T>(ending: Option<Ending<K, MapEntry<V, T>>>) -> Self {
-        let Some(ending) = ending else {
-            return ExpiryReport::default();
-        };
-        let hand_back = |(key, deadline, session): (Option<K>, Time, MapEntry<V, T>)| {
-            key.map(|key| ExpiryHandedBack {
-                key,
-                value: session.value,
-                deadline,
-            })
-        };
-        ExpiryReport {
-            handed_back: ending.taken.into_iter().filter_map(hand_back).collect(),
-            still_running: ending.still_running,
-            already_closed: false,
         }
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::compute::Computed;
 use super::flights::Flights;
-use super::{Expiry, ExpiryMap, MapHasher};
+use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
 use crate::clock::{Clock, Reading};
-use crate::engine::{Batched, Engine, Frontend, FrontendTypes, RunInfo};
+use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::shard::{KeyHash, splitmix64};
@@ -346,6 +346,26 @@ where
     drop_catching((item.key, item.value));
     if let Err(message) = closed {
         resume_unwind(Box::new(message));
+    }
+}
+
+impl<K, V> ExpiryReport<K, V> {
+    pub(crate) fn of<T>(ending: Option<Ending<K, MapEntry<V, T>>>) -> Self {
+        let Some(ending) = ending else {
+            return ExpiryReport::default();
+        };
+        let hand_back = |(key, deadline, session): (Option<K>, Time, MapEntry<V, T>)| {
+            key.map(|key| ExpiryHandedBack {
+                key,
+                value: session.value,
+                deadline,
+            })
+        };
+        ExpiryReport {
+            handed_back: ending.taken.into_iter().filter_map(hand_back).collect(),
+            still_running: ending.still_running,
+            already_closed: false,
+        }
     }
 }
 
