@@ -18,7 +18,7 @@ use super::keep_alive::{KeepAlive, Loss};
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
 use super::request::Request;
-use super::store::{Destination, StoreError};
+use super::store::{Destination, Holder, StoreError};
 use crate::sync::Arc;
 
 impl Leases {
@@ -113,6 +113,50 @@ impl Leases {
         wait: Duration,
     ) -> Result<LeaseGuard, LockError> {
         self.acquire(name).try_lock_for_async(wait).await
+    }
+}
+
+impl Leases {
+    /// Asks the store who holds a lock, like [`holder`](Self::holder), as a future.
+    ///
+    /// # Errors
+    ///
+    /// As for [`holder`](Self::holder).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock_async("report").await?;
+    /// let holder = leases.holder_async("report").await?.expect("the lock is held");
+    /// assert_eq!(holder.token, guard.fencing_token());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn holder_async(&self, name: &str) -> Result<Option<Holder>, LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
+        let (inner, asked) = (Arc::clone(&self.inner), name.to_owned());
+        let (own, destination) = (Arc::clone(&inner), inner.destination(name));
+        let task = move || own.holder(&asked);
+        let answer = match inner.keep_alive.is_forked() {
+            true => None,
+            false => on_worker(&inner, destination, task, true).await,
+        };
+        answer.unwrap_or_else(|| {
+            let (name, forked) = (name.to_owned(), inner.keep_alive.is_forked());
+            Err(match forked {
+                true => LockError::Store {
+                    name,
+                    error: StoreError::Forked,
+                },
+                false => LockError::Closed { name },
+            })
+        })
     }
 }
 

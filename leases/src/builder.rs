@@ -141,8 +141,9 @@ impl LeasesBuilder {
         self
     }
 
-    /// Sets the prefix of owners in the store, for people who look at it; `leases` by default.
-    /// Random digits follow, then the process id and the number of the acquire.
+    /// Sets the prefix of owners in the store, for people who look at it. By default it is the name of
+    /// the machine, on Linux, and `leases` elsewhere. Random digits follow, then the process id and the
+    /// number of the acquire.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
         self
@@ -305,7 +306,17 @@ impl LeasesBuilder {
 
 /// Returns the prefix of all owners of one `Leases`.
 fn instance(name: Option<&str>, one: u64, other: u64) -> String {
-    format!("{}-{one:016x}{other:016x}", name.unwrap_or("leases"))
+    let name = name.map_or_else(machine, str::to_owned);
+    format!("{name}-{one:016x}{other:016x}")
+}
+
+/// The name of this machine, without a call of the C library.
+fn machine() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "leases".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 impl fmt::Debug for LeasesBuilder {

@@ -63,6 +63,27 @@ impl Fence {
         }
     }
 
+    /// Returns the greatest token that the fence has seen, or 0 if it has seen none. Store it with the
+    /// resource, and [start](Self::starting_at) the next fence with it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::Fence;
+    ///
+    /// let fence = Fence::new();
+    /// assert_eq!(fence.greatest(), 0);
+    /// fence.admit(34)?;
+    /// assert!(fence.admit(33).is_err());
+    /// assert_eq!(fence.greatest(), 34);
+    /// # Ok::<(), tourbillon_leases::StaleToken>(())
+    /// ```
+    #[must_use]
+    pub fn greatest(&self) -> u64 {
+        // Acquire: who reads a token sees what the callers admitted before it did.
+        self.seen.load(Ordering::Acquire)
+    }
+
     /// Admits a token that is not below the greatest one admitted so far.
     ///
     /// # Errors

@@ -11,9 +11,10 @@ use super::id::LeaseId;
 use super::keep_alive::{Batch, KeepAlive, KeepOptions};
 use super::request::{Queued, Request};
 use super::stats::{Asks, LeaseStats};
-use super::store::{Destination, LeaseStore, Outcome, Renewal, StoreError};
+use super::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError};
 use super::turns::Turns;
 use super::wait_queue::WaitQueue;
+use crate::panics::catch_panic;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -97,6 +98,25 @@ impl LeasesInner {
             ),
             lease,
             keep,
+        })
+    }
+
+    /// Asks the store who holds a name.
+    pub(super) fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
+        if name.is_empty() {
+            return Err(LockError::EmptyName);
+        }
+        let limit = self.lease / 3;
+        let asked = match self.keep_alive.is_forked() {
+            true => Err(StoreError::Forked),
+            false => catch_panic(|| self.store.holder_of(name, limit)).unwrap_or_else(|panic| {
+                let what = format!("the store panicked: {panic}");
+                Err(StoreError::Unavailable(what))
+            }),
+        };
+        asked.map_err(|error| LockError::Store {
+            name: name.to_owned(),
+            error,
         })
     }
 

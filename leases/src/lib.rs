@@ -33,7 +33,9 @@
 //! | task | type |
 //! |---|---|
 //! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
+//! | see who holds it | [`Leases::holder`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
+//! | let one of several processes lead | [`Leases::elector`], which returns an [`Elector`] |
 //! | lock it in async code | [`Leases::lock_async`], [`LeaseGuard::release_async`] |
 //! | keep the locks in this process | [`MemoryStore`] |
 //! | keep the locks on a Redis server | `RedisStore` (feature `redis`) |
@@ -205,6 +207,7 @@ mod awaiting;
 mod background;
 mod build_error;
 mod builder;
+mod elector;
 mod error;
 mod fence;
 mod guard;
@@ -230,6 +233,7 @@ pub use self::redis::{RedisBuildError, RedisStore, RedisStoreBuilder};
 pub use acquire::Acquisition;
 pub use build_error::BuildError;
 pub use builder::LeasesBuilder;
+pub use elector::{Change, Elector, Leadership, Over, Term, TermEnd};
 pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};
 pub use guard::LeaseGuard;
@@ -244,8 +248,8 @@ pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
 pub use store::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
-    Watch,
+    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
+    StoreError, Watch,
 };
 
 /// Compiles the README's examples.

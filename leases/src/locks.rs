@@ -14,6 +14,7 @@ use super::keep_alive::Event;
 use super::releases::UserHandle;
 use super::request::PendingRelease;
 use super::stats::LeaseStats;
+use super::store::Holder;
 use crate::sync::Arc;
 use crate::sync::channel::Receiver;
 
@@ -282,6 +283,46 @@ impl Leases {
     #[must_use]
     pub fn stats(&self) -> LeaseStats {
         self.inner.stats()
+    }
+
+    /// Asks the store who holds a lock. Returns `None` if nobody does.
+    ///
+    /// The answer may be outdated when it arrives. So it is for people who look, and nothing may be decided
+    /// by it: to learn whether this process holds a lock, ask its [guard](LeaseGuard::is_held).
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::EmptyName`], and [`LockError::Store`] if the store could not be asked or
+    /// [can't tell](super::LeaseStore::holder_of).
+    ///
+    /// # Blocking
+    ///
+    /// Blocks for one call to the store, for at most a third of the default lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon_leases::{Leases, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let guard = leases.lock("report")?;
+    /// let holder = leases.holder("report")?.expect("the lock is held");
+    /// assert_eq!((holder.owner.as_str(), holder.token), (guard.id().owner(), guard.fencing_token()));
+    /// assert!(!leases.is_locked("other")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn holder(&self, name: &str) -> Result<Option<Holder>, LockError> {
+        // Under a lock of the crate this panics before the store is asked.
+        let _ = reentrancy::check();
+        self.inner.holder(name)
+    }
+
+    /// Asks the store whether anybody holds a lock, as [`holder`](Self::holder) does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`holder`](Self::holder).
+    pub fn is_locked(&self, name: &str) -> Result<bool, LockError> {
+        Ok(self.holder(name)?.is_some())
     }
 
     /// Returns the current time of the leases' clock.

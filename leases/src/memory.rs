@@ -9,8 +9,8 @@ use std::time::Duration;
 use tourbillon::{Clock, Time};
 
 use super::store::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
-    Watch,
+    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
+    StoreError, Watch,
 };
 use super::wait_queue::WaitQueue;
 use crate::sync::{Arc, Mutex, Origin};
@@ -113,6 +113,11 @@ pub enum StoreCall<'a> {
         destination: Destination,
         /// The names to release.
         batch: &'a [Holding<'a>],
+    },
+    /// A caller asks who holds a name.
+    Holder {
+        /// The name.
+        name: &'a str,
     },
 }
 
@@ -238,10 +243,15 @@ impl MemoryStore {
         if self.is_forked() {
             return None;
         }
-        let now = self.0.clock.now();
+        self.find(name).map(|holder| (holder.owner, holder.token))
+    }
+
+    fn find(&self, name: &str) -> Option<Holder> {
         let state = self.0.state.lock();
+        let now = self.0.clock.now();
         let held = state.held.get(name).filter(|held| now < held.until)?;
-        Some((held.owner.clone(), held.token))
+        let remaining = held.until.since(now);
+        Some(Holder::new(held.owner.clone(), held.token, remaining))
     }
 
     /// Returns whether this process is a forked copy, in which a mutex may stay locked forever.
@@ -425,6 +435,10 @@ impl LeaseStore for MemoryStore {
                 batch.iter().enumerate().map(answer).collect()
             },
         )
+    }
+
+    fn holder_of(&self, name: &str, _limit: Duration) -> Result<Option<Holder>, StoreError> {
+        self.execute(&StoreCall::Holder { name }, |_, _| self.find(name))
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

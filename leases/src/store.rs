@@ -108,6 +108,18 @@ pub trait LeaseStore: Send + Sync + 'static {
         Ok(batch.iter().map(release).collect())
     }
 
+    /// Returns who holds `name` by the store's clock, or `None` if nobody does. The answer may be
+    /// outdated when it arrives. The default refuses the call: this backend can't tell.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked, or can't tell.
+    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+        let _ = limit;
+        let why = format!("this store can't tell who holds {name:?}");
+        Err(StoreError::Refused(why))
+    }
+
     /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
     /// returns `None`: this backend can't announce releases.
     ///
@@ -170,6 +182,10 @@ macro_rules! pass_on {
                 limit: Duration,
             ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
                 (**self).release_many(destination, batch, limit)
+            }
+
+            fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+                (**self).holder_of(name, limit)
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
@@ -354,6 +370,47 @@ impl<'a> Holding<'a> {
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str) -> Self {
         Holding { name, owner }
+    }
+}
+
+/// The holder of a name, by the store.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon_leases::{Claim, LeaseStore, MemoryStore};
+///
+/// let store = MemoryStore::new();
+/// let limit = Duration::from_secs(5);
+/// store.acquire(&Claim::new("report", "owner 1", Duration::from_secs(30)), limit)?;
+/// let holder = store.holder_of("report", limit)?.expect("it is held");
+/// assert_eq!(holder.owner, "owner 1");
+/// assert!(holder.remaining <= Duration::from_secs(30));
+/// assert_eq!(store.holder_of("other", limit)?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The owner. Owners of [`Leases`](super::Leases) begin with the
+    /// [instance](super::LeasesBuilder::instance), which is the name of the machine by default.
+    pub owner: String,
+    /// The token of the grant.
+    pub token: u64,
+    /// How long the lease still lasts, unless it is renewed.
+    pub remaining: Duration,
+}
+
+impl Holder {
+    /// Creates the answer of a store.
+    #[must_use]
+    pub fn new(owner: String, token: u64, remaining: Duration) -> Self {
+        Holder {
+            owner,
+            token,
+            remaining,
+        }
     }
 }
 

@@ -93,6 +93,7 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(12, "locks", 0..=11, &[]),
     layer(13, "awaiting", 0..=12, &[]),
     layer(13, "builder", 0..=12, &[]),
+    layer(14, "elector", 0..=13, &[]),
 ];
 
 /// The modules of `tourbillon-durable`.

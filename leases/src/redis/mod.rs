@@ -9,11 +9,12 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use super::store::{
-    Acquired, Claim, Destination, Holding, LeaseStore, Outcome, Released, Renewal, StoreError,
-    Watch,
+    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
+    StoreError, Watch,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, unique_number};
+use answers::{given_back, holder, strange, time_left, unexpected, waits};
 use errors::{answered, is_cross_slot};
 use keys::Keys;
 use link::{Limit, Server};
@@ -21,6 +22,7 @@ use listener::Listener;
 use pool::{Pool, Whose};
 use scripts::{Call, Scripts};
 
+mod answers;
 mod builder;
 mod errors;
 mod keys;
@@ -436,9 +438,7 @@ impl LeaseStore for RedisStore {
         };
         match parts[..] {
             [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
-                // Negative if somebody has removed the expiry of the key by hand.
-                remaining: u64::try_from(left)
-                    .map_or(self.0.options.longest_lease, Duration::from_millis),
+                remaining: time_left(left, self.0.options.longest_lease),
             }),
             [Value::Int(1), Value::Int(token)] if token > 0 => {
                 if guarded && apart {
@@ -523,6 +523,12 @@ impl LeaseStore for RedisStore {
         Ok(answers?.into_iter().map(given_back).collect())
     }
 
+    fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
+        let call = Call::new(&self.0.scripts.holder, [self.0.options.keys.lock(name)]);
+        let answer = self.call_one(name, call, Limit::new(limit))?;
+        holder(&answer, self.0.options.longest_lease)
+    }
+
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
         if self.0.pool.is_forked() {
             return None;
@@ -561,40 +567,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// Turns the answer to a release into its result.
-fn given_back(answer: Value) -> Result<Released, StoreError> {
-    match answer {
-        Value::Int(1) => Ok(Released::Released),
-        Value::Int(0) => Ok(Released::NotHeld),
-        Value::ServerError(error) => Err(answered(&error)),
-        other => Err(unexpected(&other)),
-    }
-}
-
 /// Rounds up to milliseconds: the server's lease must not end before the caller's.
 fn millis(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
-}
-
-/// Returns the error that says why nothing is granted yet. `why` is a number of `guard.lua`.
-fn waits(micros: i64, why: i64) -> StoreError {
-    let wait = Duration::from_micros(micros.unsigned_abs());
-    match why {
-        1 => StoreError::Restarted { wait },
-        _ => StoreError::Emptied {
-            wait,
-            evicted: why == 3,
-        },
-    }
-}
-
-/// Returns the error for an unexpected answer to a call that may have granted something.
-fn strange(answer: &Value) -> StoreError {
-    StoreError::Unavailable(unexpected(answer).to_string())
-}
-
-fn unexpected(answer: &Value) -> StoreError {
-    StoreError::Refused(format!(
-        "an answer that none of the scripts gives: {answer:?}"
-    ))
 }

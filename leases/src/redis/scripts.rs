@@ -12,6 +12,7 @@ pub(super) struct Scripts {
     pub(super) renew: Text,
     pub(super) release: Text,
     pub(super) ready: Text,
+    pub(super) holder: Text,
 }
 
 /// A script with its hash.
@@ -40,6 +41,7 @@ impl Scripts {
                 include_str!("guard.lua"),
                 include_str!("ready.lua")
             )),
+            holder: Text::new(include_str!("holder.lua")),
         }
     }
 }

@@ -5,6 +5,7 @@ mod worlds;
 
 mod awaited;
 mod batches;
+mod elector;
 mod errors;
 mod events;
 mod keep_alive;

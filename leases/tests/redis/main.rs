@@ -6,6 +6,7 @@ mod proxy;
 mod redis_kit;
 
 mod cluster;
+mod elector;
 mod faults;
 mod releases;
 mod store;
