@@ -34,7 +34,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::job::catch_panic;
-use crate::shard::{KeyHash, ReentrancyGuard, Waiter, when_unlocked};
+use crate::shard::{KeyHash, ReentrancyGuard, Waiter, is_under_lock, when_unlocked};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, CachePadded, Mutex, Parker, thread_local, unique_number};
 use crate::waker::leave;
@@ -280,8 +280,12 @@ impl<K, A> FlightLead<K, A> {
 
     /// Ends the flight. Each waiting caller gets what `answer` returns. The value is in the map, or
     /// was refused there (FLIGHT-2). If `answer` panics, the callers that have nothing yet begin
-    /// again.
+    /// again. So do all of them if this thread panics under a lock: then nothing was inserted, and
+    /// the drop ends the flight after the lock is released.
     pub(super) fn complete(self, mut answer: impl FnMut() -> A) {
+        if is_under_lock() {
+            return;
+        }
         if let Some(flight) = self.flights.take(self.hash, &self.mark) {
             flight.end(|| Some(answer()));
         }

@@ -2,16 +2,22 @@
 //! must not.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use kit::map::{IDLE, Map, S, at, builder, collecting, fill, keys, text};
 use kit::quiet::{WANTED, hush, panics};
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
+use kit::ways::AtDrop;
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{Clock, Expiry, ExpiryMap, Inserted, ManualClock, Shutdown, TaskPanic};
+use tourbillon::{
+    Clock, Expiry, ExpiryMap, GetOrInsertError, InsertRefusal, Inserted, ManualClock, Shutdown,
+    TaskPanic,
+};
 
 #[test]
 fn user_code_under_the_lock_that_calls_the_map_panics_instead_of_hanging() {
@@ -242,6 +248,55 @@ fn a_clone_or_eq_that_panics_leaves_the_computations_whole() {
     assert_eq!(wakes.count(), 1, "one waits");
     assert!(poll(&mut waits, &wakes).is_ready());
     assert_eq!(map.get(&Key(4)).as_deref(), Some("new"));
+}
+
+/// A caller that computes is polled in a drop, while a panic unwinds under a lock. Its insertion is
+/// refused, and that is no answer for the caller that waits.
+#[test]
+fn a_computation_that_ends_while_its_thread_panics_under_a_lock_lets_the_next_one_try() {
+    hush();
+    let (stepped, _) = collecting(builder(), 1);
+    let map = stepped.map();
+    fill(&map, [1]);
+    let (is_done, wakes) = (Arc::new(AtomicBool::new(false)), Wakes::new());
+    let mut leads = Box::pin({
+        let (map, is_done) = (map.clone(), Arc::clone(&is_done));
+        async move {
+            let compute = poll_fn(|_| match is_done.load(Ordering::Relaxed) {
+                true => Poll::Ready(Ok::<_, ()>(text(2))),
+                false => Poll::Pending,
+            });
+            map.get_or_compute_async(2, compute).await
+        }
+    });
+    assert!(poll(&mut leads, &wakes).is_pending());
+    let mut waits = Box::pin(map.get_or_compute_async(2, async { Ok::<_, ()>("own".to_owned()) }));
+    assert!(poll(&mut waits, &wakes).is_pending());
+    is_done.store(true, Ordering::Relaxed);
+    let leads = Mutex::new(leads);
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    let at_drop = AtDrop(Box::new(move || {
+        let Poll::Ready(Err(GetOrInsertError::Insert(error))) =
+            poll(&mut *leads.lock().unwrap(), &Wakes::new())
+        else {
+            panic!("{WANTED}: it was not refused");
+        };
+        assert_eq!(error.refusal, InsertRefusal::UnderLock);
+        count.fetch_add(1, Ordering::Relaxed);
+    }));
+    let said = panics(|| {
+        map.update(&1, |_| {
+            let _at_drop = at_drop;
+            panic!("{WANTED}")
+        })
+    });
+    assert!(said.contains(WANTED));
+    assert_eq!((refused.load(Ordering::Relaxed), wakes.count()), (1, 1));
+    let Poll::Ready(Ok(found)) = poll(&mut waits, &wakes) else {
+        panic!("it computes");
+    };
+    assert_eq!(found.into_value(), "own");
 }
 
 /// A key whose `Eq` calls the map.

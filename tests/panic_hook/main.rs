@@ -3,6 +3,7 @@
 //!
 //! One test: the hook is the whole process's.
 
+use std::future::ready;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,9 +14,9 @@ use std::time::Duration;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    Cancel, CancelGuard, ExpiryMap, GroupedBy, GroupedExpiryMap, Handle, InsertRefusal, PullIn,
-    Removed, ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep, SleepError,
-    Timer, Touch, Toucher, WaitError,
+    Cancel, CancelGuard, ExpiryMap, GetOrInsertError, GroupedBy, GroupedExpiryMap, Handle,
+    InsertRefusal, PullIn, Removed, ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown,
+    Sleep, SleepError, Timer, Touch, Toucher, WaitError,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -140,6 +141,21 @@ impl Rig {
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
         let refused = map.get_or_insert_with(Key(1), || Key(11)).unwrap_err();
         assert_eq!(refused.refusal, InsertRefusal::UnderLock);
+        let refused = map.get_or_compute(Key(1), || Ok::<_, ()>(Key(11)));
+        let Err(GetOrInsertError::Insert(refused)) = refused else {
+            panic!("it was not refused");
+        };
+        assert_eq!(refused.refusal, InsertRefusal::UnderLock);
+        let compute = ready(Ok::<_, ()>(Key(11)));
+        let mut call = Box::pin(map.get_or_compute_async(Key(1), compute));
+        let Poll::Ready(Err(GetOrInsertError::Insert(refused))) = poll(&mut call, &self.wakes)
+        else {
+            panic!("it was not refused");
+        };
+        assert_eq!(refused.refusal, InsertRefusal::UnderLock);
+        let refused = map.touch_or_insert_in(&Key(5), Key(1), |_| (), || Key(11));
+        assert_eq!(refused.unwrap_err().refusal, InsertRefusal::UnderLock);
+        assert_eq!(map.touch_with(&Key(1), |_| ()), (Touch::NotFound, None));
         assert_eq!((map.len(), map.is_empty()), (0, true));
         assert_eq!(map.stats().pending, 0);
         assert!(!map.contains(&Key(1)) && map.get(&Key(1)).is_none());
