@@ -186,8 +186,8 @@ pub use executor::{Executor, Job};
 pub use expiry::Expirations;
 pub use expiry::{
     Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
-    GetOrInsertError, GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher,
-    Reason, ReceiverLost, Removed, Touch, TouchOrInsert, Toucher,
+    GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted,
+    MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert, Toucher,
 };
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,

@@ -32,6 +32,8 @@ mod config;
 mod engine;
 #[path = "../../src/error.rs"]
 mod error;
+#[path = "../../src/expiry/eviction.rs"]
+mod eviction;
 #[path = "../../src/executor/mod.rs"]
 mod executor;
 #[path = "../../src/expiry/flights.rs"]
@@ -46,6 +48,8 @@ mod members;
 mod shard;
 #[path = "../../src/stats.rs"]
 mod stats;
+#[path = "../../src/expiry/tag.rs"]
+mod tag;
 #[path = "../../src/tick.rs"]
 mod tick;
 #[path = "../../src/waker.rs"]

@@ -312,8 +312,8 @@ pub enum InsertRefusal {
     Closed,
     /// There is an entry for the key. Only `insert_if_absent` and `insert_in_if_absent` return this.
     Occupied,
-    /// The group has `max_per_group` entries. Only calls that insert in a group return this. The
-    /// error passes when one of the entries ends.
+    /// The group has `max_per_group` entries, and full groups refuse. Only calls that insert in a group
+    /// return this. The error passes when one of the entries ends.
     GroupFull,
     /// The calling thread is panicking and holds a lock of this crate. This happens only in panic
     /// hooks and in drops, see [panic hooks](crate#panic-hooks). The error passes when the panic

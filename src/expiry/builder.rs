@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use super::eviction::GroupFull;
 use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, ReceiverLost};
 use super::{Expiry, ExpiryMap, GroupedBy, MapHasher};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
@@ -47,6 +48,7 @@ pub struct ExpiryMapBuilder<K, V, S = RandomState> {
     expiry: Expiry,
     on_panic: Option<OnPanic<K>>,
     max_per_group: Option<usize>,
+    when_group_full: GroupFull,
     when_receiver_lost: ReceiverLost,
     on_receiver_lost: Option<OnReceiverLost<K, V>>,
     entries: PhantomData<fn(K, V)>,
@@ -61,6 +63,7 @@ impl<K, V> ExpiryMapBuilder<K, V> {
             expiry: Expiry::NEVER,
             on_panic: None,
             max_per_group: None,
+            when_group_full: GroupFull::default(),
             when_receiver_lost: ReceiverLost::default(),
             on_receiver_lost: None,
             entries: PhantomData,
@@ -116,6 +119,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
             expiry: self.expiry,
             on_panic: self.on_panic,
             max_per_group: self.max_per_group,
+            when_group_full: self.when_group_full,
             when_receiver_lost: self.when_receiver_lost,
             on_receiver_lost: self.on_receiver_lost,
             entries: PhantomData,
@@ -257,7 +261,9 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     }
 
     /// Sets the maximum number of entries of a group; unbounded by default. An insertion beyond it
-    /// is refused with [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull).
+    /// is refused with [`InsertRefusal::GroupFull`](crate::InsertRefusal::GroupFull), or evicts
+    /// another entry, as [`when_group_full`](Self::when_group_full) says. A maximum of 0 is a
+    /// [`BuildError`].
     ///
     /// # Examples
     ///
@@ -275,6 +281,82 @@ impl<K, V, G, S> ExpiryMapBuilder<K, V, GroupedBy<G, S>> {
     /// ```
     pub fn max_per_group(mut self, max_per_group: usize) -> Self {
         self.max_per_group = Some(max_per_group);
+        self
+    }
+
+    /// Sets what an insertion in a full group does: it is [refused](GroupFull::Refuse), which is the
+    /// default, or it evicts the [oldest](GroupFull::EvictOldest) or the [least recently
+    /// touched](GroupFull::EvictLeastRecentlyTouched) entry of the group. So the newest login can
+    /// sign the oldest session out. Without [`max_per_group`](Self::max_per_group) no group is full.
+    ///
+    /// **The evicted entry** leaves the group and is due at once. It is delivered like an expired
+    /// entry, exactly once, with [`Reason::GroupFull`](crate::Reason::GroupFull). Until then it is in
+    /// the map like an entry whose lifetime is over:
+    ///
+    /// - No lookup, update or touch finds it alive. A touch answers
+    ///   [`Touch::Expired`](crate::Touch::Expired), and can't save it.
+    /// - An insertion of the same key replaces it, and [`remove`](crate::ExpiryMap::remove) removes
+    ///   it. Its value comes back from that call, and it is not delivered.
+    /// - It counts for `max_pending` and in [`len`](crate::ExpiryMap::len). If the receiver of a
+    ///   channel is slow, evicted entries wait in the map. Set `max_pending` to bound their number.
+    /// - A shutdown treats it like other entries that are due.
+    ///
+    /// An entry whose lifetime is over, but whose delivery has not begun, still counts in its group.
+    /// If it is evicted, it is delivered with its own reason.
+    ///
+    /// **The insertion** returns after the eviction. Exactly one entry makes room, and none if the
+    /// insertion replaces an entry of the same group. A refused insertion evicts nothing, for example
+    /// if the map is full or closed. For calls of groups the insertion and the eviction are one step.
+    /// Calls by key may find both entries while the insertion runs.
+    ///
+    /// **Races.** A touch takes effect before or after the eviction: it moves the entry in the order,
+    /// or it answers `Expired`, or `NotFound` after the delivery. The order of touches that are less than a
+    /// millisecond apart, or that run during the insertion, may be taken wrong.
+    ///
+    /// # Complexity
+    ///
+    /// For a group of n entries:
+    ///
+    /// | | `Refuse` | `EvictOldest` | `EvictLeastRecentlyTouched` |
+    /// |---|---|---|---|
+    /// | insertion in a group | no extra cost | O(log n) | O(log n) |
+    /// | eviction | - | O(log n), one lock more | O(log n) and one lock for each entry that it looks at |
+    /// | touch | no extra cost | no extra cost | no extra cost |
+    /// | removal, expiry | no extra cost | amortized O(1) | amortized O(1) |
+    /// | memory | none | 40 bytes for a group, 32 to 128 for an entry of it | the same |
+    ///
+    /// `EvictLeastRecentlyTouched` looks at the entries that may come first and were touched since an
+    /// eviction looked at them last: at most 2 n, and usually few. The group's lock is held meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    /// use tourbillon::{ExpiryMap, GroupFull, Reason};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sign_out, signed_out) = mpsc::channel();
+    /// let sessions = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(30 * 60))
+    ///     .groups::<String>()
+    ///     .max_per_group(2)
+    ///     .when_group_full(GroupFull::EvictOldest)
+    ///     .build(move |_, expired| {
+    ///         let _ = sign_out.send((expired.key, expired.reason));
+    ///     })?;
+    /// sessions.insert_in("ada", 1, "phone")?;
+    /// sessions.insert_in("ada", 2, "laptop")?;
+    /// // The newest login signs the oldest session out.
+    /// sessions.insert_in("ada", 3, "tablet")?;
+    /// assert!(!sessions.touch(&1).is_alive());
+    /// assert_eq!(sessions.group_len("ada"), 2);
+    /// assert_eq!(signed_out.recv()?, (1, Reason::GroupFull));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn when_group_full(mut self, policy: GroupFull) -> Self {
+        self.when_group_full = policy;
         self
     }
 }
@@ -486,7 +568,7 @@ where
                 on_panic: self.on_panic,
                 when_receiver_lost: self.when_receiver_lost,
                 on_receiver_lost: self.on_receiver_lost,
-                groups: S::index(self.max_per_group),
+                groups: S::index(self.max_per_group, self.when_group_full),
                 flights: OnceLock::new(),
             },
         ))
@@ -498,6 +580,7 @@ impl<K, V, S> fmt::Debug for ExpiryMapBuilder<K, V, S> {
         f.debug_struct("ExpiryMapBuilder")
             .field("config", &self.config)
             .field("expiry", &self.expiry)
+            .field("when_group_full", &self.when_group_full)
             .field("when_receiver_lost", &self.when_receiver_lost)
             .finish_non_exhaustive()
     }

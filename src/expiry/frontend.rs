@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::compute::Computed;
 use super::flights::Flights;
+use super::tag::Tag;
 use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
 use crate::clock::{Clock, Reading};
@@ -40,7 +41,7 @@ pub struct Expired<K, V> {
     pub key: K,
     /// The value.
     pub value: V,
-    /// When the entry was due.
+    /// When the entry was due. If it was evicted before, the moment of the eviction.
     pub deadline: Time,
     /// How long after the deadline the delivery began.
     pub lateness: Duration,
@@ -74,6 +75,9 @@ pub enum Reason {
     Lifetime,
     /// [`Shutdown::RunNow`](crate::Shutdown::RunNow) shut the map down before the entry's deadline.
     Shutdown,
+    /// A newer entry took the entry's place in its full group, before the entry's lifetime was over;
+    /// see [`when_group_full`](crate::ExpiryMapBuilder::when_group_full).
+    GroupFull,
 }
 
 /// What a map does after the last receiver of its expired entries was dropped. The receiver is that
@@ -115,7 +119,7 @@ pub(crate) struct MapEntry<V, T> {
     end: Time,
 }
 
-impl<V, T: Default> MapEntry<V, T> {
+impl<V, T: Tag> MapEntry<V, T> {
     /// Makes an entry that is in no group, with its deadline and the reading from which that is counted. The hash
     /// of its key seeds its jitter.
     pub(super) fn new(
@@ -138,7 +142,7 @@ impl<V, T: Default> MapEntry<V, T> {
     }
 }
 
-impl<V, T> MapEntry<V, T> {
+impl<V, T: Tag> MapEntry<V, T> {
     /// Restarts the times of the entry under another expiry, and returns its deadline.
     pub(super) fn set_expiry(
         &mut self,
@@ -149,6 +153,7 @@ impl<V, T> MapEntry<V, T> {
     ) -> Time {
         let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
         let reading = reading.for_delay(idle.min(lifetime), clock);
+        self.tag.touch(reading.low());
         self.idle = idle;
         self.end = reading.after_nanos(lifetime);
         reading.after_nanos(idle).min(self.end)
@@ -160,23 +165,37 @@ impl<V, T> MapEntry<V, T> {
         !reading.has_come(self.end, clock)
     }
 
-    /// Returns the deadline that a touch at `now` gives, unless the entry's lifetime is over. `now` may be old,
-    /// so it does not tell that. The clock is not asked if there is no lifetime.
+    /// Touches the entry at `now` and returns its new deadline, unless its lifetime is over. `now` may be
+    /// old, so it does not tell that, but it is not `Time::MAX`. The clock is not asked if there is no
+    /// lifetime.
     #[inline]
-    pub(super) fn touched_at(&self, now: Time, clock: &Clock) -> Option<Time> {
-        let lives = self.end == Time::MAX || self.lives(clock.reading(), clock);
-        lives.then(|| Reading::given(now).after_nanos(self.idle).min(self.end))
+    pub(super) fn touched_at(&mut self, now: Time, clock: &Clock) -> Option<Time> {
+        if self.end != Time::MAX && !self.lives(clock.reading(), clock) {
+            return None;
+        }
+        self.tag.touch(now);
+        Some(Reading::given(now).after_nanos(self.idle).min(self.end))
     }
 
-    /// Returns the deadline that a touch gives, unless the entry's lifetime is over.
+    /// Touches the entry and returns its new deadline, unless its lifetime is over.
     #[inline]
-    pub(super) fn touched(&self, reading: Reading, clock: &Clock) -> Option<Time> {
+    pub(super) fn touched(&mut self, reading: Reading, clock: &Clock) -> Option<Time> {
         let reading = reading.for_both(self.idle, self.end, clock);
-        (reading.low() < self.end).then(|| reading.after_nanos(self.idle).min(self.end))
+        if reading.low() >= self.end {
+            return None;
+        }
+        self.tag.touch(reading.low());
+        Some(reading.after_nanos(self.idle).min(self.end))
+    }
+
+    /// Ends the entry's lifetime, for calls that have read the clock at any time.
+    pub(super) fn end_now(&mut self) {
+        self.end = Time::ZERO;
     }
 
     /// Converts the entry to what is delivered. The entry leaves its group first.
     fn expire<K>(self, key: K, deadline: Time, started: Time) -> Expired<K, V> {
+        let is_evicted = self.tag.is_evicted();
         // An entry that a handler gets must not count in its group any more.
         drop(self.tag);
         Expired {
@@ -185,7 +204,9 @@ impl<V, T> MapEntry<V, T> {
             deadline,
             lateness: started.since(deadline),
             // Only `RunNow` starts a delivery before the deadline.
-            reason: if started < deadline {
+            reason: if is_evicted {
+                Reason::GroupFull
+            } else if started < deadline {
                 Reason::Shutdown
             } else if self.end <= deadline {
                 Reason::Lifetime

@@ -3,18 +3,22 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
+use super::eviction::Judged;
 use super::frontend::MapEntry;
 use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;
+use super::tag::GroupTag;
 use super::touch::touch_slot;
 use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
+use crate::clock::Reading;
 use crate::engine::Lifecycle;
 use crate::scheduler::{RandomState, hash_of};
 use crate::shard::{Arming, EntryId, KeyHash, Refusal, Stripe, is_under_lock};
+use crate::tick::Time;
 
 const _: () = assert!(size_of::<MapEntry<u64, ()>>() == 24);
-const _: () = assert!(size_of::<MapEntry<u64, Option<Membership<String>>>>() == 40);
+const _: () = assert!(size_of::<MapEntry<u64, GroupTag<String>>>() == 48);
 
 /// The number of entries that are handled under one hold of a lock.
 const MEMBERS_PER_HOLD: usize = 64;
@@ -31,7 +35,8 @@ const MEMBERS_PER_HOLD: usize = 64;
 /// **Exact.** An insertion in a group and a call for the whole group take effect one before the
 /// other: the call reaches all entries inserted before it, and none inserted after it. No group
 /// ever has more entries than [`max_per_group`](crate::ExpiryMapBuilder::max_per_group) allows. An
-/// entry does not count any more when the call that removed it has returned, or when a handler
+/// insertion beyond that is refused, or evicts another entry of the group, as
+/// [`when_group_full`](crate::ExpiryMapBuilder::when_group_full) says. An entry does not count any more when the call that removed it has returned, or when a handler
 /// gets it.
 ///
 /// **Inexact for a moment.** In these cases an entry may still count:
@@ -44,14 +49,14 @@ const MEMBERS_PER_HOLD: usize = 64;
 /// An entry that is due and waits for its delivery is in its group, as it is in the map.
 ///
 /// **Locks.** Groups have locks of their own, apart from those of entries. An insertion holds the
-/// lock of its group. Other calls hold it while they find the group and copy where its entries are.
+/// lock of its group, and an eviction is a part of it. Other calls hold it while they find the group and copy where its entries are.
 /// `Eq` and `to_owned` of a group run under this lock, and so does a key's `Eq` in `insert_in`.
 ///
 /// Like all [user code under a lock](ExpiryMap#user-code-under-a-lock), they must not call the map;
 /// such a call panics instead of deadlocking. If they panic, the call panics and nothing has
 /// changed. Groups are dropped without a lock. A panic of such a drop is caught.
 ///
-/// **Memory.** A map with groups needs 16 more bytes per entry than a map without, whether the
+/// **Memory.** A map with groups needs 24 more bytes per entry than a map without, whether the
 /// entry is in a group or not, and 12 to 24 more per member. In a group that has lost most of its
 /// members, each remaining member needs up to 64 bytes.
 ///
@@ -104,13 +109,15 @@ where
     ///
     /// # Errors
     ///
-    /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull), unless the
-    /// entry that is replaced is in the same group.
+    /// As for [`insert`](Self::insert), and [`GroupFull`](InsertRefusal::GroupFull) if the group is
+    /// full and [refuses](crate::GroupFull::Refuse), unless the entry that is replaced is in the same
+    /// group.
     ///
     /// # Complexity
     ///
     /// As for [`insert`](Self::insert), plus one hash, one lock and one probe. Insertions in one
-    /// group wait for each other.
+    /// group wait for each other. [`when_group_full`](crate::ExpiryMapBuilder::when_group_full) says
+    /// what an eviction costs.
     ///
     /// # Examples
     ///
@@ -201,13 +208,15 @@ where
         // leaves the group before the drop of the key, which is user code.
         let mut given = Some((session, key));
         let mut no_room = false;
-        let answer = self
-            .groups()
-            .enter(group_hash, group, |membership, is_full| {
+        let answer = self.groups().enter(
+            group_hash,
+            group,
+            now,
+            |membership, is_full| {
                 let Some((session, key)) = &mut given else {
                     unreachable!("only an accepted arming takes the session");
                 };
-                session.tag = Some(membership);
+                session.tag = GroupTag::new(membership, now);
                 let admitted = self.engine.admit(number, |stripe| {
                     let if_absent = if_absent && !is_over(stripe, hash, key, reading, clock);
                     // The group does not matter to an entry that is refused for its key.
@@ -223,7 +232,12 @@ where
                 });
                 let (mut stripe, admission) = match admitted {
                     Ok(admitted) => admitted,
-                    Err(refusal) => return (Entered::Refused(session.tag.take()), Err(refusal)),
+                    Err(refusal) => {
+                        return (
+                            Entered::Refused(session.tag.membership.take()),
+                            Err(refusal),
+                        );
+                    }
                 };
                 let Some((session, key)) = given.take() else {
                     unreachable!("the session was there when it was admitted");
@@ -232,9 +246,11 @@ where
                     stripe.arm(admission, hash, key, session, deadline, now);
                 drop(stripe);
                 let (key, mut old) = dropped;
-                let left = old.as_mut().and_then(|old| old.tag.take());
+                let left = old.as_mut().and_then(|old| old.tag.membership.take());
                 (Entered::Armed(member(number, id), left), Ok((key, old)))
-            });
+            },
+            |member, latest| self.evict(member, latest),
+        );
         let refusal = match answer {
             Some(Ok((_key, None))) => return Ok(Inserted::New),
             Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
@@ -315,6 +331,7 @@ where
                 let (session, _) = stripe.pending_payload(slot)?;
                 let membership = session
                     .tag
+                    .membership
                     .as_ref()
                     .filter(|_| session.lives(reading, clock))?;
                 Some((stripe.pending_id(slot)?, membership.location()))
@@ -467,13 +484,35 @@ where
             // All entries of this portion leave the group under one hold of its lock.
             let tags = taken
                 .iter_mut()
-                .filter_map(|(_, session)| session.tag.take());
+                .filter_map(|(_, session)| session.tag.membership.take());
             self.groups().leave_all(group_hash, tags);
             let pairs = taken.drain(..);
             // Without a key, the clone of a running key panicked; the value is dropped.
             removed.extend(pairs.filter_map(|(key, session)| Some((key?, session.value))));
         }
         removed
+    }
+
+    /// Evicts a member if it was not touched after `latest` (GROUP-6). Called under the group's lock.
+    fn evict(&self, member: Member, latest: Time) -> Judged<Membership<G>> {
+        let (clock, now) = (self.engine.clock(), self.engine.now());
+        self.engine.with(member.stripe as usize, |stripe| {
+            let Some(slot) = stripe.pending_slot(member.id) else {
+                return Judged::Ended;
+            };
+            let Some((session, _)) = stripe.pending_payload_mut(slot) else {
+                unreachable!("a pending slot has a payload");
+            };
+            // Nothing could save an entry whose lifetime is over, so the eviction does not end it.
+            let ends = session.lives(Reading::given(now), clock);
+            let judged = session.tag.evict(latest, ends);
+            if ends && matches!(judged, Judged::Evicted(_)) {
+                session.end_now();
+                // An entry that is due already keeps its deadline and its ticket.
+                let _ = stripe.reschedule_slot(slot, now, now, true);
+            }
+            judged
+        })
     }
 
     fn groups(&self) -> &GroupIndex<G> {
@@ -514,18 +553,20 @@ fn is_pending<K: Eq, V>(stripe: &Stripe<K, V>, hash: KeyHash, key: &K) -> bool {
 
 /// Returns whether the key has an entry in the same group.
 fn replaces_its_like<K, V, G>(
-    stripe: &Stripe<K, MapEntry<V, Option<Membership<G>>>>,
+    stripe: &Stripe<K, MapEntry<V, GroupTag<G>>>,
     hash: KeyHash,
     key: &K,
-    session: &MapEntry<V, Option<Membership<G>>>,
+    session: &MapEntry<V, GroupTag<G>>,
 ) -> bool
 where
     K: Eq,
 {
     let slot = stripe.find(hash, key);
     let there = slot.and_then(|slot| stripe.pending_payload(slot));
-    there.is_some_and(|(there, _)| match (&there.tag, &session.tag) {
-        (Some(one), Some(other)) => one.is_of_group_of(other),
-        _ => false,
-    })
+    there.is_some_and(
+        |(there, _)| match (&there.tag.membership, &session.tag.membership) {
+            (Some(one), Some(other)) => one.is_of_group_of(other),
+            _ => false,
+        },
+    )
 }

@@ -74,7 +74,9 @@ impl<G, S> fmt::Debug for GroupedBy<G, S> {
 pub(super) mod kind {
     use std::hash::{BuildHasher, Hash};
 
-    use super::super::groups::{GroupIndex, Membership};
+    use super::super::eviction::GroupFull;
+    use super::super::groups::GroupIndex;
+    use super::super::tag::{GroupTag, Tag};
     use super::GroupedBy;
 
     /// The differences between the two kinds of maps.
@@ -82,7 +84,7 @@ pub(super) mod kind {
         /// The hasher of keys and groups.
         type Hasher: BuildHasher + Send + Sync + 'static;
         /// The part of an entry that refers to its group.
-        type Tag: Default + Send + 'static;
+        type Tag: Tag;
         /// The part of a map that holds all groups.
         type Index: Send + Sync + 'static;
 
@@ -92,7 +94,7 @@ pub(super) mod kind {
         fn hasher_mut(&mut self) -> &mut Self::Hasher;
 
         /// Makes an index whose groups have at most `most` members.
-        fn index(most: Option<usize>) -> Self::Index;
+        fn index(most: Option<usize>, when_full: GroupFull) -> Self::Index;
 
         fn shrink_to_fit(index: &Self::Index);
     }
@@ -112,7 +114,7 @@ pub(super) mod kind {
             self
         }
 
-        fn index(_: Option<usize>) {}
+        fn index(_: Option<usize>, _: GroupFull) {}
 
         fn shrink_to_fit((): &()) {}
     }
@@ -123,7 +125,7 @@ pub(super) mod kind {
         S: BuildHasher + Send + Sync + 'static,
     {
         type Hasher = S;
-        type Tag = Option<Membership<G>>;
+        type Tag = GroupTag<G>;
         type Index = GroupIndex<G>;
 
         #[inline]
@@ -136,8 +138,8 @@ pub(super) mod kind {
             &mut self.hasher
         }
 
-        fn index(most: Option<usize>) -> GroupIndex<G> {
-            GroupIndex::new(most)
+        fn index(most: Option<usize>, when_full: GroupFull) -> GroupIndex<G> {
+            GroupIndex::new(most, when_full)
         }
 
         fn shrink_to_fit(index: &GroupIndex<G>) {

@@ -25,6 +25,14 @@
 //!   and runs no user code.
 //! - **GROUP-5** A group without a member does not exist, and its number is free. Its name is
 //!   dropped without the lock.
+//! - **GROUP-6** An insertion that makes a group too large evicts a member before it releases the
+//!   group's lock. It first arms the new entry and releases that stripe's lock, and then takes the
+//!   stripe's lock of the member. So a refused insertion evicts nothing, and no thread holds two
+//!   stripes' locks. The member is taken from its entry, and the entry is made due, under one hold
+//!   of the stripe's lock. From there on the entry is delivered like any due entry.
+//! - **GROUP-7** A member whose entry has ended may not have left yet: the thread that ended the entry
+//!   waits for the group's lock. If it comes first in the order of eviction, it is forgotten, and
+//!   nothing is evicted in its place. `eviction.rs` says which member comes first.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -33,8 +41,10 @@ use std::ops::{Deref, DerefMut};
 use crate::job::catch_panic;
 use crate::shard::{Barrier, Index, KeyHash, ReentrancyGuard};
 use crate::sync::{Arc, CachePadded, Mutex, MutexGuard};
+use crate::tick::Time;
 use crate::wheel::{NO_ENTRY, Slab};
 
+use super::eviction::{EvictionOrder, GroupFull, Judged};
 use super::members::{Member, Members};
 
 /// The number of locks that the groups are spread over; a power of two.
@@ -45,6 +55,7 @@ pub struct GroupIndex<G> {
     shards: Box<[Arc<ShardLock<G>>]>,
     /// The maximum number of members of a group.
     most: usize,
+    when_full: GroupFull,
 }
 
 type ShardLock<G> = CachePadded<Mutex<GroupShard<G>>>;
@@ -66,6 +77,37 @@ struct Group<G> {
     name: G,
     bits: u32,
     members: Members,
+    /// The order of eviction, if full groups evict.
+    order: Option<Box<EvictionOrder>>,
+}
+
+impl<G> Group<G> {
+    /// Evicts a member if there are more than `most` (GROUP-6). `judge` gets a candidate and the
+    /// latest touch at which it is evicted. Returns the membership, which must leave.
+    fn make_room(
+        &mut self,
+        most: usize,
+        judge: &mut impl FnMut(Member, Time) -> Judged<Membership<G>>,
+    ) -> Option<Membership<G>> {
+        let mut looks = 2 * self.members.present();
+        while self.members.present() > most {
+            let order = self.order.as_mut()?;
+            let candidate = order.take_first(&self.members)?;
+            // EVICT-3.
+            let latest = match looks {
+                0 => Time::MAX,
+                _ => order.latest(&candidate),
+            };
+            looks = looks.saturating_sub(1);
+            match judge(candidate.member, latest) {
+                Judged::Evicted(membership) => return Some(membership),
+                Judged::Touched(touched) => order.rank_again(candidate, touched),
+                // GROUP-7.
+                Judged::Ended => self.members.forget(candidate.number),
+            }
+        }
+        None
+    }
 }
 
 impl<G> GroupShard<G> {
@@ -106,11 +148,12 @@ impl<G> GroupShard<G> {
     }
 
     /// Adds a new group. It must get a member under the same hold of the lock (GROUP-5).
-    fn open(&mut self, hash: KeyHash, name: G) -> Result<u32, G> {
+    fn open(&mut self, hash: KeyHash, name: G, when_full: GroupFull) -> Result<u32, G> {
         let group = GroupSlot::Used(Group {
             name,
             bits: hash.bits(),
             members: Members::new(),
+            order: EvictionOrder::of(when_full),
         });
         let mut number = self.free;
         if number == NO_ENTRY {
@@ -156,6 +199,9 @@ impl<G> GroupShard<G> {
         };
         group.members.leave(member);
         if group.members.count() > 0 {
+            if let Some(order) = &mut group.order {
+                order.tidy(&group.members);
+            }
             return None;
         }
         let place = &mut self.groups[number];
@@ -170,7 +216,7 @@ impl<G> GroupShard<G> {
 
 /// The membership of an entry in its group. Dropping it leaves the group, unless the holder of the
 /// lock has made it leave before.
-pub struct Membership<G> {
+pub(super) struct Membership<G> {
     shard: Arc<ShardLock<G>>,
     group: u32,
     /// The member's number in the group; `NO_ENTRY` after it has left.
@@ -287,16 +333,18 @@ pub(super) enum Entered<G> {
 }
 
 impl<G> GroupIndex<G> {
-    pub(super) fn new(most: Option<usize>) -> Self {
-        GroupIndex::with_shards(SHARDS, most)
+    pub(super) fn new(most: Option<usize>, when_full: GroupFull) -> Self {
+        GroupIndex::with_shards(SHARDS, most, when_full)
     }
 
     /// Makes an index with this number of locks, a power of two.
-    pub(super) fn with_shards(shards: usize, most: Option<usize>) -> Self {
+    pub(super) fn with_shards(shards: usize, most: Option<usize>, when_full: GroupFull) -> Self {
         let shard = || Arc::new(CachePadded::new(Mutex::new(GroupShard::new())));
         GroupIndex {
             shards: (0..shards).map(|_| shard()).collect(),
             most: most.unwrap_or(usize::MAX),
+            // A group without a bound is never full, so it needs no order.
+            when_full: most.map_or(GroupFull::Refuse, |_| when_full),
         }
     }
 
@@ -307,16 +355,21 @@ impl<G> GroupIndex<G> {
 
     /// Adds a member to a group, which is created if needed (GROUP-2).
     ///
-    /// `arm` is called under the group's lock. It gets a membership, and whether the group is full,
-    /// so that the entry must replace another member of the same group. Returns `None` if there is
-    /// no free number, or if the thread must not take the lock ([`hold`]).
+    /// `arm` is called under the group's lock. It gets a membership, and whether the group is full and
+    /// refuses, so that the entry must replace another member of the same group. Returns `None` if
+    /// there is no free number, or if the thread must not take the lock ([`hold`]).
+    ///
+    /// If full groups evict, `judge` is called as [`Group::make_room`] says after the entry was armed.
+    /// `now` is not after the present; the member was last touched then.
     ///
     /// If `arm` panics, the membership must not be dropped before this call has ended.
     pub(super) fn enter<Q, R>(
         &self,
         hash: KeyHash,
         name: &Q,
+        now: Time,
         arm: impl FnOnce(Membership<G>, bool) -> (Entered<G>, R),
+        mut judge: impl FnMut(Member, Time) -> Judged<Membership<G>>,
     ) -> Option<R>
     where
         G: Borrow<Q>,
@@ -332,7 +385,7 @@ impl<G> GroupIndex<G> {
                     let _user_code = ReentrancyGuard::begin();
                     name.to_owned()
                 };
-                match held.open(hash, name) {
+                match held.open(hash, name, self.when_full) {
                     Ok(number) => number,
                     Err(name) => {
                         // The name is user code, so it is dropped without the lock.
@@ -347,7 +400,7 @@ impl<G> GroupIndex<G> {
             unreachable!("the group was found or added under this lock");
         };
         // Counted before the new member enters.
-        let is_full = group.members.count() >= self.most;
+        let is_full = self.when_full == GroupFull::Refuse && group.members.present() >= self.most;
         let own = group.members.enter()?;
         let (entered, answer) = arm(
             Membership {
@@ -357,15 +410,15 @@ impl<G> GroupIndex<G> {
             },
             is_full,
         );
-        let mut left = match entered {
-            Entered::Armed(member, replaced) => {
-                if let Some(group) = held.group_mut(number) {
-                    group.members.tell(own, member);
-                }
-                replaced
-            }
-            Entered::Refused(membership) => membership,
+        let (armed, mut left) = match entered {
+            Entered::Armed(member, replaced) => (Some(member), replaced),
+            Entered::Refused(membership) => (None, membership),
         };
+        if let Some(member) = armed
+            && let Some(group) = held.group_mut(number)
+        {
+            group.members.tell(own, member);
+        }
         // A replaced or refused member of this group leaves here, since its drop would take the
         // lock that is held. The group itself may be empty again after a refusal.
         let mut emptied = None;
@@ -374,6 +427,19 @@ impl<G> GroupIndex<G> {
             && Arc::ptr_eq(&left.shard, shard)
         {
             emptied = held.leave(number, left.take_number());
+        }
+        // The new member joins the order last, so it is never the one that is evicted.
+        if let Some(member) = armed
+            && let Some(group) = held.group_mut(number)
+        {
+            let evicted = group.make_room(self.most, &mut judge);
+            if let Some(order) = &mut group.order {
+                order.add(own, member, now);
+            }
+            if let Some(mut evicted) = evicted {
+                // The new member is in the group, so this does not empty it.
+                held.leave(number, evicted.take_number());
+            }
         }
         drop(held);
         // A replaced member of another group leaves that group by its drop, which takes another
@@ -392,7 +458,7 @@ impl<G> GroupIndex<G> {
         }
     }
 
-    /// Returns the number of members of a group.
+    /// Returns the number of members of a group that are present.
     pub(super) fn count<Q>(&self, hash: KeyHash, name: &Q) -> usize
     where
         G: Borrow<Q>,
@@ -403,7 +469,7 @@ impl<G> GroupIndex<G> {
         };
         let number = held.find(hash, name);
         let group = number.and_then(|number| held.group(number));
-        group.map_or(0, |group| group.members.count())
+        group.map_or(0, |group| group.members.present())
     }
 
     /// Returns all members, sorted by stripe and slot (GROUP-3).
@@ -463,127 +529,5 @@ impl<G> fmt::Debug for Membership<G> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::shard::EntryId;
-
-    /// Uses the group as its own hash.
-    const fn hash(group: u32) -> KeyHash {
-        KeyHash(group as u64)
-    }
-
-    fn member(number: u32) -> Member {
-        Member {
-            stripe: number % 3,
-            id: EntryId {
-                slot: number,
-                generation: 1,
-            },
-        }
-    }
-
-    fn enter(groups: &GroupIndex<u32>, group: u32, number: u32) -> Option<Membership<u32>> {
-        let entered = groups.enter(hash(group), &group, |membership, is_full| {
-            if is_full {
-                (Entered::Refused(Some(membership)), None)
-            } else {
-                (Entered::Armed(member(number), None), Some(membership))
-            }
-        });
-        entered.expect("there is a free number")
-    }
-
-    /// Counts the numbers that are or were in use, in all shards.
-    fn numbers(groups: &GroupIndex<u32>) -> u32 {
-        let shards = groups.shards.iter();
-        shards.map(|shard| shard.lock().groups.len()).sum()
-    }
-
-    #[test]
-    fn a_group_without_a_member_takes_no_memory() {
-        let groups = GroupIndex::with_shards(1, None);
-        for group in 0..10_000 {
-            let stays = enter(&groups, group, 0);
-            assert_eq!(groups.count(hash(group), &group), 1);
-            drop(stays);
-            assert_eq!(groups.count(hash(group), &group), 0);
-        }
-        assert_eq!(numbers(&groups), 1);
-        // A refused member, or one whose arming panicked, leaves no group behind.
-        let groups = GroupIndex::with_shards(1, Some(0));
-        assert!(enter(&groups, 1, 0).is_none());
-        let mut outlives = None;
-        let panicked = catch_panic(|| {
-            groups.enter(hash(2), &2, |membership, _| -> (Entered<u32>, ()) {
-                outlives = Some(membership);
-                panic!("on purpose");
-            })
-        });
-        assert!(panicked.is_err() && outlives.is_some());
-        assert!(groups.members(hash(2), &2).is_empty());
-        drop(outlives);
-        assert_eq!(groups.count(hash(2), &2), 0);
-        assert_eq!(numbers(&groups), 1);
-    }
-
-    #[test]
-    fn after_a_peak_there_is_memory_up_to_the_last_group() {
-        let groups = GroupIndex::with_shards(1, None);
-        for stays in [0, 5_000, 9_999] {
-            let mut all: Vec<_> = (0..10_000).map(|n| enter(&groups, n, n)).collect();
-            let left = all[stays].take();
-            let place = left.as_ref().map(Membership::location).unwrap();
-            let gone = all[0]
-                .as_ref()
-                .or(all[1].as_ref())
-                .map(Membership::location);
-            let gone_number = member(u32::from(stays == 0));
-            drop(all);
-            assert_eq!(numbers(&groups), 10_000);
-            groups.shrink_to_fit();
-            assert_eq!(numbers(&groups), stays as u32 + 1);
-            assert_eq!(place.group_of(member(stays as u32)), Some(stays as u32));
-            assert_eq!(gone.unwrap().group_of(gone_number), None);
-            // The lowest free number is given out first.
-            let next = [20_000, 20_001].map(|group| enter(&groups, group, group));
-            let expected = [0, 1, 2].into_iter().filter(|n| *n != stays as u32);
-            assert!(
-                expected
-                    .take(2)
-                    .eq(next.iter().flatten().map(|own| own.group))
-            );
-            for group in [20_000, 20_001, stays as u32] {
-                assert_eq!(groups.count(hash(group), &group), 1);
-            }
-            drop((left, next));
-            groups.shrink_to_fit();
-            let shard = groups.shards[0].lock();
-            assert_eq!((shard.groups.room(), shard.index.rows()), (0, 0));
-        }
-    }
-
-    #[test]
-    fn places_are_used_again_and_members_are_sorted_by_stripe() {
-        let groups = GroupIndex::new(None);
-        let mut all: Vec<_> = (0..100).map(|n| enter(&groups, 7, n)).collect();
-        for round in 0..10 {
-            for n in (round..100).step_by(7) {
-                all[n] = None;
-            }
-            for n in (round..100).step_by(7) {
-                all[n] = enter(&groups, 7, n as u32);
-            }
-        }
-        let shard = groups.shard(hash(7)).lock();
-        let number = shard.find(hash(7), &7).unwrap();
-        assert!(shard.group(number).unwrap().members.room() <= 256);
-        drop(shard);
-        let members = groups.members(hash(7), &7);
-        let mut expected: Vec<_> = (0..100).map(member).collect();
-        expected.sort_unstable_by_key(|member| (member.stripe, member.id.slot));
-        assert_eq!(members, expected);
-        let memberships = all.into_iter().flatten();
-        groups.leave_all(hash(7), memberships);
-        assert_eq!(groups.count(hash(7), &7), 0);
-    }
-}
+#[path = "groups/tests.rs"]
+mod tests;

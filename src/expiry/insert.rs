@@ -3,6 +3,7 @@
 use std::hash::Hash;
 
 use super::frontend::MapEntry;
+use super::tag::Tag;
 use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::clock::{Clock, Reading};
 use crate::shard::{Admission, KeyHash, Stripe};
@@ -186,7 +187,7 @@ where
 
 /// Returns whether there is an entry for `key` whose lifetime is over.
 #[inline(never)]
-pub(super) fn is_over<K: Eq, V, T>(
+pub(super) fn is_over<K: Eq, V, T: Tag>(
     stripe: &Stripe<K, MapEntry<V, T>>,
     hash: KeyHash,
     key: &K,

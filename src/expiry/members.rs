@@ -14,6 +14,8 @@
 //! - **MEMBER-3** The number of a displaced member is behind the end, so it is no position.
 //! - **MEMBER-4** There is memory for at most four times as many members as there are, or for
 //!   [`LEAST`].
+//! - **MEMBER-5** A member is *present* from its naming until it leaves or is forgotten. A forgotten
+//!   member holds its position until it leaves.
 
 use crate::shard::EntryId;
 use crate::wheel::NO_ENTRY;
@@ -39,7 +41,10 @@ pub(super) struct Members {
     places: Vec<Member>,
     /// The first free position.
     free: u32,
+    /// The number of positions that are held.
     count: usize,
+    /// The number of members that are present (MEMBER-5).
+    present: usize,
     /// Number and position of each displaced member, sorted by number. The position is `NO_ENTRY`
     /// when the member has left.
     displaced: Vec<(u32, u32)>,
@@ -54,7 +59,7 @@ impl Member {
         }
     }
 
-    /// Makes the placeholder of an entry that is being armed.
+    /// Makes the placeholder of an entry that is being armed, or that was forgotten.
     fn coming() -> Self {
         Member {
             stripe: 0,
@@ -79,12 +84,19 @@ impl Members {
             places: Vec::new(),
             free: NO_ENTRY,
             count: 0,
+            present: 0,
             displaced: Vec::new(),
         }
     }
 
+    /// Returns the number of members that have a number, present or not.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the number of members that are present (MEMBER-5).
+    pub(super) fn present(&self) -> usize {
+        self.present
     }
 
     /// Adds a member and returns its number, if there is a free number. [`tell`](Self::tell) names
@@ -119,6 +131,14 @@ impl Members {
     pub(super) fn tell(&mut self, number: u32, member: Member) {
         let position = self.position(number);
         self.places[position as usize] = member;
+        self.present += 1;
+    }
+
+    /// Makes a member that was named count no more. Its number stays in use until it leaves.
+    pub(super) fn forget(&mut self, number: u32) {
+        let position = self.position(number);
+        self.places[position as usize] = Member::coming();
+        self.present -= 1;
     }
 
     pub(super) fn get(&self, number: u32) -> Option<&Member> {
@@ -132,7 +152,9 @@ impl Members {
             Some(at) => std::mem::replace(&mut self.displaced[at].1, NO_ENTRY),
             None => number,
         };
-        self.places[position as usize] = Member::free(self.free);
+        let place = &mut self.places[position as usize];
+        self.present -= usize::from(place.is_there());
+        *place = Member::free(self.free);
         self.free = position;
         self.count -= 1;
         let room = self.places.capacity();
@@ -144,7 +166,7 @@ impl Members {
 
     /// Returns a copy of all members that were named.
     pub(super) fn to_vec(&self) -> Vec<Member> {
-        let mut all = Vec::with_capacity(self.count);
+        let mut all = Vec::with_capacity(self.present);
         all.extend(self.places.iter().filter(|member| member.is_there()));
         all
     }
@@ -241,6 +263,11 @@ mod tests {
                 self.count,
                 "MEMBER-1: every held position counts"
             );
+            assert_eq!(
+                self.to_vec().len(),
+                self.present,
+                "MEMBER-5: every member that is present is named"
+            );
             let mut free = 0;
             let mut next = self.free;
             while next != NO_ENTRY {
@@ -313,10 +340,17 @@ mod tests {
                         let at = rng.below(model.len());
                         let number = *model.keys().nth(at).unwrap();
                         model.remove(&number);
+                        if rng.below(3) == 0 {
+                            members.forget(number);
+                            members.check();
+                            assert_eq!(members.present(), model.len());
+                            assert_eq!(members.count(), model.len() + 1);
+                        }
                         members.leave(number);
                     }
                     members.check();
                     assert_eq!(members.count(), model.len());
+                    assert_eq!(members.present(), model.len());
                 }
                 for (number, member) in &model {
                     assert_eq!(members.get(*number), Some(member));

@@ -22,6 +22,7 @@
 mod answers;
 mod builder;
 mod compute;
+mod eviction;
 mod find_or_insert;
 mod flights;
 mod frontend;
@@ -35,6 +36,7 @@ mod members;
 mod span;
 #[cfg(feature = "stream")]
 mod stream;
+mod tag;
 mod touch;
 mod toucher;
 
@@ -43,6 +45,7 @@ pub use answers::{
     Removed, Touch, TouchOrInsert,
 };
 pub use builder::ExpiryMapBuilder;
+pub use eviction::GroupFull;
 pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouped::GroupedExpiryMap;
 pub use grouping::{GroupedBy, MapHasher};

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 
 use super::frontend::MapEntry;
+use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, Reading};
 use crate::shard::Stripe;
@@ -87,6 +88,8 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let clock = self.engine.clock();
+        // `Time::MAX` means never. As a moment it would make every entry due.
+        let now = now.min(LAST_MOMENT);
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
                 return Touch::NotFound;
@@ -232,9 +235,12 @@ where
     }
 }
 
+/// The latest moment at which an entry can be touched.
+const LAST_MOMENT: Time = Time::from_nanos(u64::MAX - 1);
+
 /// Touches the entry in `slot`.
 #[inline]
-pub(super) fn touch_slot<K, V, T>(
+pub(super) fn touch_slot<K, V, T: Tag>(
     stripe: &mut Stripe<K, MapEntry<V, T>>,
     slot: u32,
     reading: Reading,

@@ -1,4 +1,5 @@
-//! Random calls on an `ExpiryMap` with groups, each answer compared with a plain model of it.
+//! Random calls on an `ExpiryMap` with groups, each answer compared with a plain model of it. Full
+//! groups refuse or evict.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal,
-    Inserted, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
+    Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupFull, GroupedBy, InsertError,
+    InsertRefusal, Inserted, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
 };
 
 const KEYS: u8 = 12;
@@ -58,6 +59,10 @@ struct Entry {
     idle: u64,
     end: u64,
     deadline: u64,
+    touched: u64,
+    /// How many insertions came before.
+    arrival: u32,
+    evicted: bool,
 }
 
 const FOR_GOOD: u64 = u64::MAX;
@@ -71,6 +76,7 @@ const NEVER: Spans = Spans {
 #[derive(Default)]
 struct Model {
     now: u64,
+    policy: GroupFull,
     entries: BTreeMap<u8, Entry>,
 }
 
@@ -88,12 +94,40 @@ impl Model {
             idle,
             end,
             deadline: self.now.saturating_add(idle).min(end),
+            touched: self.now,
+            arrival: value,
+            evicted: false,
         }
+    }
+
+    /// Makes room in a full group, and returns whether it did: there is one that refuses.
+    fn evict(&mut self, group: u8) -> bool {
+        let now = self.now;
+        let members = self.entries.values_mut();
+        let members = members.filter(|entry| entry.group == Some(group));
+        let first = match self.policy {
+            GroupFull::EvictOldest => members.min_by_key(|entry| entry.arrival),
+            GroupFull::EvictLeastRecentlyTouched => {
+                members.min_by_key(|entry| (entry.touched, entry.arrival))
+            }
+            _ => None,
+        };
+        let Some(first) = first else {
+            return false;
+        };
+        first.group = None;
+        // An entry whose lifetime is over is not ended by this.
+        if now < first.end {
+            first.evicted = true;
+            first.deadline = first.deadline.min(now);
+        }
+        true
     }
 
     fn living(&mut self, key: u8) -> Option<&mut Entry> {
         let now = self.now;
-        self.entries.get_mut(&key).filter(|entry| now < entry.end)
+        let entry = self.entries.get_mut(&key);
+        entry.filter(|entry| now < entry.end && !entry.evicted)
     }
 
     fn touch(&mut self, key: u8) -> Touch {
@@ -105,6 +139,7 @@ impl Model {
             return Touch::Expired;
         };
         let before = entry.deadline;
+        entry.touched = now;
         entry.deadline = now.saturating_add(entry.idle).min(entry.end);
         let deadline = Time::from_nanos(entry.deadline);
         if entry.deadline == before {
@@ -132,9 +167,12 @@ impl Model {
         if self.living(key).is_some() {
             return Err(InsertRefusal::Occupied);
         }
-        let members = group.map(|group| self.group(group)).unwrap_or_default();
-        if members.len() >= most && !members.contains(&key) {
-            return Err(InsertRefusal::GroupFull);
+        if let Some(group) = group {
+            let members = self.group(group);
+            let is_full = members.len() >= most && !members.contains(&key);
+            if is_full && !self.evict(group) {
+                return Err(InsertRefusal::GroupFull);
+            }
         }
         let mut entry = self.entry(value, NEVER);
         entry.group = group;
@@ -182,7 +220,11 @@ impl Model {
         let gone = gone
             .map(|(key, entry)| {
                 let over = entry.end <= entry.deadline;
-                let reason = if over { Reason::Lifetime } else { Reason::Idle };
+                let reason = match () {
+                    () if entry.evicted => Reason::GroupFull,
+                    () if over => Reason::Lifetime,
+                    () => Reason::Idle,
+                };
                 (*key, entry.value, entry.deadline, reason)
             })
             .collect();
@@ -233,7 +275,7 @@ fn delivered(gone: &Gone) -> Vec<(u8, u32, u64, Reason)> {
     gone
 }
 
-fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
+fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]) {
     let gone = Gone::default();
     let collect = Arc::clone(&gone);
     let stepped: SteppedMap<u8, u32, GroupedBy<u8>> = ExpiryMap::builder()
@@ -241,12 +283,16 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
         .stripes(4)
         .groups()
         .max_per_group(most)
+        .when_group_full(policy)
         .build_stepped(seed, move |_, expired| {
             collect.lock().unwrap().push(expired);
         })
         .unwrap();
     let map = stepped.map();
-    let mut model = Model::default();
+    let mut model = Model {
+        policy,
+        ..Model::default()
+    };
     let mut ends = 0;
     for (number, call) in (0..).zip(calls) {
         match *call {
@@ -302,7 +348,8 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 let mut entry = model.entry(number, spans);
                 entry.group = Some(group);
                 let members = model.group(group);
-                let expected = if members.len() >= most && !members.contains(&key) {
+                let is_full = members.len() >= most && !members.contains(&key);
+                let expected = if is_full && !model.evict(group) {
                     Err(InsertRefusal::GroupFull)
                 } else {
                     Ok(model.entries.insert(key, entry).map(|old| old.value))
@@ -337,10 +384,10 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                     None => Touch::NotFound,
                     Some(entry) => {
                         let before = entry.deadline;
-                        let (value, group) = (entry.value, entry.group);
                         *entry = Entry {
-                            value,
-                            group,
+                            value: entry.value,
+                            group: entry.group,
+                            arrival: entry.arrival,
                             ..fresh
                         };
                         let deadline = Time::from_nanos(entry.deadline);
@@ -395,7 +442,7 @@ fn run(seed: u64, default: Spans, most: usize, calls: &[Call]) {
                 let now = model.now;
                 model
                     .entries
-                    .retain(|key, entry| now >= entry.end || *key < least);
+                    .retain(|key, entry| now >= entry.end || entry.evicted || *key < least);
                 let removed = map.retain(|key, _| *key < least);
                 assert_eq!(removed, before - model.entries.len());
             }
@@ -470,6 +517,14 @@ fn spans() -> impl Strategy<Value = Spans> {
     (span(), span()).prop_map(|(idle, lifetime)| Spans { idle, lifetime })
 }
 
+fn policy() -> impl Strategy<Value = GroupFull> {
+    prop_oneof![
+        Just(GroupFull::Refuse),
+        Just(GroupFull::EvictOldest),
+        Just(GroupFull::EvictLeastRecentlyTouched),
+    ]
+}
+
 fn call() -> impl Strategy<Value = Call> {
     let key = || 0..KEYS;
     let group = || 0..GROUPS;
@@ -504,15 +559,16 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 900, ..ProptestConfig::default() })]
 
     #[test]
     fn the_map_answers_as_its_model(
         seed in any::<u64>(),
         spans in spans(),
         most in 1_usize..8,
+        policy in policy(),
         calls in prop::collection::vec(call(), 1..80),
     ) {
-        run(seed, spans, most, &calls);
+        run(seed, spans, most, policy, &calls);
     }
 }

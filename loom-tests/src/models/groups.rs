@@ -2,7 +2,14 @@
 //! expiry. If a thread has seen an inserted entry, a later removal finds it, too. No entry that has
 //! ended stays in a group. `expiry/groups.rs` has the rules.
 //!
+//! An insertion that evicts, versus a touch, a removal, a delivery and another insertion: every entry
+//! has one end, no group is ever too large, and a touch that finds its entry alive saves it.
+//! `expiry/eviction.rs` has the rules.
+//!
 //! Teeth:
+//! - `teeth/groups-count-who-has-ended.patch`
+//! - `teeth/groups-evict-in-a-second-hold.patch`
+//! - `teeth/groups-evict-who-was-touched.patch`
 //! - `teeth/groups-note-the-id-in-a-second-hold.patch`
 //! - `teeth/groups-take-whatever-is-in-the-slot.patch`
 
@@ -13,11 +20,13 @@ use loom::thread;
 
 use super::check;
 use crate::engine::{Engine, Frontend, FrontendTypes, RunInfo, Server, TickerState, TickerStep};
+use crate::eviction::{GroupFull, Judged};
 use crate::executor::Worker;
 use crate::groups::{Entered, GroupIndex, Membership};
 use crate::members::Member;
 use crate::rig::{START, Size, at, hash};
 use crate::sync::Arc;
+use crate::tag::{GroupTag, Tag as _};
 use crate::tick::Time;
 
 const FAR: u64 = START + 1_000;
@@ -26,9 +35,11 @@ const FAR: u64 = START + 1_000;
 struct Crowd {
     groups: GroupIndex<u32>,
     delivered: Count,
+    /// One bit for each key that was delivered as evicted.
+    evicted: Count,
 }
 
-type Tag = Option<Membership<u32>>;
+type Tag = GroupTag<u32>;
 
 impl FrontendTypes for Crowd {
     type Key = u32;
@@ -41,7 +52,10 @@ impl Frontend for Crowd {
         Arc::clone(engine)
     }
 
-    fn run(engine: &Arc<Engine<Crowd>>, _: &RunInfo<'_, u32>, tag: Tag) {
+    fn run(engine: &Arc<Engine<Crowd>>, info: &RunInfo<'_, u32>, tag: Tag) {
+        if tag.is_evicted() {
+            engine.frontend.evicted.fetch_add(1 << info.key, Relaxed);
+        }
         drop(tag);
         engine.frontend.delivered.fetch_add(1, Relaxed);
     }
@@ -56,10 +70,15 @@ struct Map(Arc<Server<Crowd>>);
 
 impl Map {
     fn new() -> (Map, TickerState) {
+        Map::with(None, GroupFull::Refuse)
+    }
+
+    fn with(most: Option<usize>, when_full: GroupFull) -> (Map, TickerState) {
         let (parts, _hand) = Size::default().parts();
         let crowd = Crowd {
-            groups: GroupIndex::with_shards(1, None),
+            groups: GroupIndex::with_shards(1, most, when_full),
             delivered: Count::new(0),
+            evicted: Count::new(0),
         };
         let (server, mut ticker_states) = Engine::assemble(parts, crowd);
         (Map(server), ticker_states.pop().expect("one shard"))
@@ -81,19 +100,61 @@ impl Map {
     fn insert_in(&self, group: u32, key: u32, deadline: Time) -> bool {
         let now = self.engine().now();
         let given = Cell::new(None);
-        let entered = self.groups().enter(hash(group), &group, |membership, _| {
-            given.set(Some(membership));
+        let arm = |membership, _| {
+            given.set(Some(GroupTag::new(membership, now)));
             let admitted = (self.engine()).admit(0, |stripe| stripe.admit(hash(key), &key, false));
             let (mut stripe, admission) = admitted.expect("it is open, and unbounded");
-            let arming = stripe.arm(admission, hash(key), key, given.take(), deadline, now);
+            let tag = given.take().expect("it is armed once");
+            let arming = stripe.arm(admission, hash(key), key, tag, deadline, now);
             drop(stripe);
             let id = arming.id;
-            let left = arming.dropped.1;
+            let mut left = arming.dropped.1;
             let replaced = left.is_some();
             let member = Member { stripe: 0, id };
-            (Entered::Armed(member, left.flatten()), replaced)
-        });
+            let left = left.as_mut().and_then(|tag| tag.membership.take());
+            (Entered::Armed(member, left), replaced)
+        };
+        let evict = |member: Member, latest| self.evict(member, latest);
+        let entered = self.groups().enter(hash(group), &group, now, arm, evict);
         entered.expect("there are numbers")
+    }
+
+    fn evict(&self, member: Member, latest: Time) -> Judged<Membership<u32>> {
+        let now = self.engine().now();
+        self.engine().with(0, |stripe| {
+            let Some(slot) = stripe.pending_slot(member.id) else {
+                return Judged::Ended;
+            };
+            let (tag, _) = stripe.pending_payload_mut(slot).expect("it is pending");
+            let judged = tag.evict(latest, true);
+            if matches!(judged, Judged::Evicted(_)) {
+                let _ = stripe.reschedule_slot(slot, now, now, true);
+            }
+            judged
+        })
+    }
+
+    /// Touches an entry. Returns whether it lives on.
+    fn touch(&self, key: u32, now: Time) -> bool {
+        self.engine().with(0, |stripe| {
+            let slot = stripe.find(hash(key), &key);
+            let tag = slot.and_then(|slot| stripe.pending_payload_mut(slot));
+            tag.is_some_and(|(tag, _)| {
+                let lives = !tag.is_evicted();
+                if lives {
+                    tag.touch(now);
+                }
+                lives
+            })
+        })
+    }
+
+    fn evicted(&self) -> usize {
+        self.engine().frontend.evicted.load(Relaxed)
+    }
+
+    fn count(&self) -> usize {
+        self.groups().count(hash(7), &7)
     }
 
     fn remove_group(&self, group: u32) -> usize {
@@ -104,7 +165,9 @@ impl Map {
             });
         }
         let count = taken.len();
-        let tags = taken.into_iter().filter_map(|(_, tag)| tag);
+        let tags = taken
+            .into_iter()
+            .filter_map(|(_, mut tag)| tag.membership.take());
         self.groups().leave_all(hash(group), tags);
         count
     }
@@ -200,5 +263,89 @@ fn who_moves_is_removed_with_one_group_at_most() {
         assert_eq!(removed[0] == 0, replaced);
         assert_eq!(map.contains(0), removed[1] == 0);
         map.is_whole(&[7, 8]);
+    });
+}
+
+const OLDEST: GroupFull = GroupFull::EvictOldest;
+const LEAST_RECENT: GroupFull = GroupFull::EvictLeastRecentlyTouched;
+
+#[test]
+fn a_touch_saves_its_entry_or_finds_it_dead() {
+    check(3, || {
+        let (map, _seat) = Map::with(Some(2), LEAST_RECENT);
+        map.insert_in(7, 0, at(FAR));
+        map.insert_in(7, 1, at(FAR));
+        let toucher = map.clone();
+        let toucher = thread::spawn(move || toucher.touch(0, at(START + 5)));
+        map.insert_in(7, 2, at(FAR));
+        let saved = toucher.join().unwrap();
+        map.serve(&mut map.worker());
+        assert_eq!(map.evicted(), if saved { 1 << 1 } else { 1 << 0 });
+        assert_eq!((map.delivered(), map.count()), (1, 2));
+        map.is_whole(&[7]);
+    });
+}
+
+#[test]
+fn who_is_removed_is_not_evicted() {
+    check(3, || {
+        let (map, _seat) = Map::with(Some(1), OLDEST);
+        map.insert_in(7, 0, at(FAR));
+        let remover = map.clone();
+        let remover = thread::spawn(move || {
+            let id = remover.engine().shards().peek(0, |stripe| {
+                let slot = stripe.find(hash(0), &0)?;
+                stripe.pending_id(slot)
+            });
+            let taken = id.and_then(|id| {
+                (remover.engine()).with(0, |stripe| stripe.take_pending_payload(id))
+            });
+            usize::from(taken.is_some())
+        });
+        map.insert_in(7, 1, at(FAR));
+        assert_eq!(map.count(), 1, "whoever has not left yet");
+        let removed = remover.join().unwrap();
+        map.serve(&mut map.worker());
+        assert_eq!(removed + map.delivered(), 1);
+        assert_eq!(map.evicted(), map.delivered());
+        map.is_whole(&[7]);
+    });
+}
+
+#[test]
+fn who_is_delivered_is_not_evicted_too() {
+    check(3, || {
+        let (map, _seat) = Map::with(Some(1), OLDEST);
+        map.insert_in(7, 0, at(START));
+        let mut worker = map.worker();
+        let server = map.clone();
+        let server = thread::spawn(move || {
+            server.serve(&mut worker);
+            worker
+        });
+        map.insert_in(7, 1, at(FAR));
+        assert_eq!(map.count(), 1, "whoever has not left yet");
+        let mut worker = server.join().unwrap();
+        map.serve(&mut worker);
+        assert_eq!((map.delivered(), map.count()), (1, 1));
+        map.is_whole(&[7]);
+    });
+}
+
+#[test]
+fn insertions_that_evict_leave_one_entry_each_time() {
+    check(3, || {
+        let (map, _seat) = Map::with(Some(1), OLDEST);
+        let other = map.clone();
+        let other = thread::spawn(move || {
+            other.insert_in(7, 0, at(FAR));
+            assert_eq!(other.count(), 1);
+        });
+        map.insert_in(7, 1, at(FAR));
+        assert_eq!(map.count(), 1);
+        other.join().unwrap();
+        map.serve(&mut map.worker());
+        assert_eq!((map.delivered(), map.evicted().count_ones()), (1, 1));
+        map.is_whole(&[7]);
     });
 }
