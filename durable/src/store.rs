@@ -616,8 +616,8 @@ pub struct SeenNode {
     pub epoch: Epoch,
     /// Its beat.
     pub beat: i64,
-    /// The queues that it handles.
-    pub queues: Vec<String>,
+    /// The queues that it handles. They are shared, since a look may show hundreds of nodes.
+    pub queues: Arc<[String]>,
 }
 
 // === claims ===

@@ -44,7 +44,7 @@ struct QueueRow {
 /// A node, gone or not.
 struct NodeRow {
     beat: i64,
-    queues: Vec<Arc<str>>,
+    queues: Arc<[String]>,
     gone: Option<StoreTime>,
 }
 
@@ -228,12 +228,13 @@ impl MemoryState {
 
     pub(super) fn join(&mut self, node: &NewNode) {
         self.writes += 1;
-        let queues = &node.queues;
+        let queues = node.queues.iter().map(|queue| (**queue).to_owned());
+        let queues: Arc<[String]> = queues.collect();
         let row = self.nodes.entry(node.epoch);
-        row.and_modify(|row| row.queues.clone_from(queues))
+        row.and_modify(|row| row.queues = Arc::clone(&queues))
             .or_insert_with(|| NodeRow {
                 beat: 0,
-                queues: queues.clone(),
+                queues,
                 gone: None,
             });
     }
@@ -277,11 +278,7 @@ impl MemoryState {
         let seen = live.map(|(epoch, node)| SeenNode {
             epoch: *epoch,
             beat: node.beat,
-            queues: node
-                .queues
-                .iter()
-                .map(|queue| (**queue).to_owned())
-                .collect(),
+            queues: Arc::clone(&node.queues),
         });
         sight.nodes = seen.collect();
         sight

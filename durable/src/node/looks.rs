@@ -12,7 +12,8 @@ use crate::node::marks::Marks;
 use crate::node::queue::Queue;
 use crate::node::runs::{HeldRuns, Place};
 use crate::node::shards::{self, LAST_RANK, Part};
-use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, Sight};
+use crate::store::{Epoch, Look, Offset, Range, SHARDS, Seen, SeenNode, Sight};
+use crate::sync::Arc;
 use crate::time::StoreTime;
 
 /// The least number of timers that a look asks for in one shard.
@@ -42,7 +43,7 @@ pub(super) struct Looks {
     /// The parts of each queue.
     parts: Vec<Vec<Part>>,
     /// The nodes of the last sight, with their queues.
-    nodes: BTreeMap<Epoch, Vec<String>>,
+    nodes: BTreeMap<Epoch, Arc<[String]>>,
     pub(super) marks: Marks,
     pub(super) adoption: Adoption,
     pub(super) bell: Bell,
@@ -350,14 +351,20 @@ impl Looks {
 
     /// Learns who the nodes are. Returns whether one has ended.
     fn learn_nodes(&mut self, sight: &Sight, me: Epoch, queues: &[Queue]) -> bool {
-        let nodes: BTreeMap<Epoch, Vec<String>> = sight
+        // Nodes seldom change, and a look may show hundreds of them: compare first, then copy.
+        let known = |node: &SeenNode| self.nodes.get(&node.epoch) == Some(&node.queues);
+        let same = sight.nodes.len() == self.nodes.len() && sight.nodes.iter().all(known);
+        if same && self.knows_nodes {
+            return false;
+        }
+        let nodes: BTreeMap<Epoch, Arc<[String]>> = sight
             .nodes
             .iter()
-            .map(|node| (node.epoch, node.queues.clone()))
+            .map(|node| (node.epoch, Arc::clone(&node.queues)))
             .collect();
         let vanished = self.nodes.keys().any(|epoch| !nodes.contains_key(epoch));
         let first = !std::mem::replace(&mut self.knows_nodes, true);
-        if first || nodes != self.nodes {
+        if first || !same {
             for (parts, queue) in self.parts.iter_mut().zip(queues) {
                 let name = &*queue.config.name;
                 let others = nodes.iter().filter(|(epoch, handled)| {

@@ -121,10 +121,9 @@ impl Membership {
     /// Takes the beats of all nodes. Returns whether the node itself is among them.
     pub(super) fn saw(&mut self, nodes: &[SeenNode], now: Mono) -> bool {
         let silence = self.silence();
-        let present: BTreeSet<Epoch> = nodes.iter().map(|node| node.epoch).collect();
-        self.others.retain(|epoch, _| present.contains(epoch));
         self.silent.clear();
-        for node in nodes.iter().filter(|node| node.epoch != self.epoch) {
+        let others = nodes.iter().filter(|node| node.epoch != self.epoch);
+        for node in others.clone() {
             let fresh = Observed {
                 beat: node.beat,
                 since: now,
@@ -139,7 +138,12 @@ impl Membership {
                 self.silent.insert(node.epoch, node.beat);
             }
         }
-        present.contains(&self.epoch)
+        let others = others.count();
+        if self.others.len() > others {
+            let present: BTreeSet<Epoch> = nodes.iter().map(|node| node.epoch).collect();
+            self.others.retain(|epoch, _| present.contains(epoch));
+        }
+        nodes.len() > others
     }
 
     /// The next node to declare gone. Its observation begins anew, so that it is asked for only once.

@@ -20,13 +20,13 @@ pub(super) fn parts(queue: &str, me: Epoch, nodes: &[Epoch]) -> Vec<Part> {
     let queue = hash(queue);
     let mut parts = Vec::new();
     for shard in 0..SHARDS {
-        let weight = |epoch: Epoch| {
-            let seed = mix(queue ^ mix(u64::from(shard)));
-            // The epoch decides between equal weights.
-            (mix(seed ^ epoch.0.cast_unsigned()), epoch)
-        };
+        let seed = mix(queue ^ mix(u64::from(shard)));
+        // The epoch decides between equal weights.
+        let weight = |epoch: Epoch| (mix(seed ^ epoch.0.cast_unsigned()), epoch);
         let mine = weight(me);
-        let rank = nodes.iter().filter(|node| weight(**node) > mine).count();
+        let greater = nodes.iter().filter(|node| weight(**node) > mine);
+        // With many nodes, most shards are not looked at. A few nodes tell.
+        let rank = greater.take(RANKS).count();
         if rank < RANKS {
             let rank = rank as u32;
             parts.push(Part { shard, rank });

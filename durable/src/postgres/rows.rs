@@ -135,7 +135,7 @@ pub(super) fn sight(look: &Look, rows: &[Row]) -> Sight {
             1 => sight.nodes.push(SeenNode {
                 epoch: Epoch(row.get(4)),
                 beat: row.get(1),
-                queues: row.get(8),
+                queues: row.get::<_, Vec<String>>(8).into(),
             }),
             2 => sight.paused.push(row.get(2)),
             _ => {

@@ -200,13 +200,13 @@ fn nodes(tables: &Tables<'_>) -> Result<Vec<SeenNode>, Failure> {
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {
         let queues: String = row.get(2)?;
-        let queues = serde_json::from_str(&queues).map_err(|error| {
+        let queues: Vec<String> = serde_json::from_str(&queues).map_err(|error| {
             StoreError::Refused(format!("the queues of a node can't be read: {error}"))
         })?;
         nodes.push(SeenNode {
             epoch: Epoch(row.get(0)?),
             beat: row.get(1)?,
-            queues,
+            queues: queues.into(),
         });
     }
     Ok(nodes)

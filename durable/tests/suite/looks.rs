@@ -293,10 +293,10 @@ pub(crate) fn a_look_lists_the_nodes_that_are_not_gone(bench: &Bench) {
         panic!("{before:?}");
     };
     assert_eq!((a.epoch, b.epoch), (first, second));
-    let mut queues = a.queues.clone();
+    let mut queues = a.queues.to_vec();
     queues.sort();
     assert_eq!(queues, ["a", "b"]);
-    assert_eq!(b.queues, [""; 0]);
+    assert_eq!(*b.queues, [""; 0]);
     client.beats(second);
     let after = client.look(gone, Vec::new()).nodes;
     let beat = |nodes: &[SeenNode], epoch| {

@@ -11,7 +11,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 fn queues_of(client: &mut Client, epoch: Epoch) -> Vec<String> {
     let nodes = client.look(epoch, Vec::new()).nodes;
     let node = nodes.into_iter().find(|node| node.epoch == epoch);
-    node.expect("it is not gone").queues
+    node.expect("it is not gone").queues.to_vec()
 }
 
 fn beat_of(client: &mut Client, epoch: Epoch) -> Option<i64> {

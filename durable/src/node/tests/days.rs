@@ -1,6 +1,23 @@
-//! A long simulation with random faults. The seed is printed, and the same seed gives the same run.
+//! Long simulations with random faults. The seed is printed, and the same seed gives the same run.
+//!
+//! A day of 100 nodes and a million timers:
+//!
+//! ```text
+//! cargo test --release -p tourbillon-durable --all-features --lib -- --ignored --nocapture within_a_day
+//! ```
+//!
+//! `SIMULATION_SEED`, `SIMULATION_NODES` and `SIMULATION_TIMERS` in the environment change the seed and the
+//! sizes. The test fails at the first promise that is broken. At its end it prints:
+//!
+//! - how much virtual time was played, and how long that took. Idle stretches of the day are skipped.
+//! - what the nodes did: the starts of timers, calls to the store, and runs that a crash has cut off or whose
+//!   end was refused.
+//! - the number of faults of each kind.
+//!
+//! `for_a_long_time` in place of `within_a_day` plays `SIMULATION_MINUTES` without skipping anything. With odd
+//! seeds the store has a doorbell, which makes most of the events.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::node::StoreCall;
 use crate::node::numbers::Numbers;
@@ -140,6 +157,7 @@ impl Plan {
 
 /// Plays the plan with faults, and then waits until all has ended.
 fn play(plan: Plan) -> World {
+    let began = Instant::now();
     let Plan {
         seed, nodes, span, ..
     } = plan;
@@ -170,7 +188,10 @@ fn play(plan: Plan) -> World {
     world.skipped = plan.bursts.map(|_| Duration::ZERO);
     plan.calls(&mut random, &mut world);
     plan.upsets(&mut random, &mut world);
-    world.run(span);
+    // The last calls of users come within a minute after the span. Some timers are due hours later.
+    world.run(span + secs(60));
+    let last = world.day() + world.last_due().since(world.store_now());
+    world.run(last);
     let mut waited = 0;
     while world.timers() > 0 && waited < 60 {
         let next = world.day() + secs(5);
@@ -181,17 +202,25 @@ fn play(plan: Plan) -> World {
     world.ledger.check_all_ran();
     let ledger = &world.ledger;
     println!(
-        "seed {seed}: {nodes} nodes, {} schedules, {} starts, {} calls, {} crashes, {} adopted, {} fenced, \
-         {:?} of {:?} played",
+        "seed {seed}: {nodes} nodes, {:.0?} of {:.0?} played in {:.1?}",
+        world.time,
+        world.day(),
+        began.elapsed(),
+    );
+    println!(
+        "  {} schedules, {} starts, {} calls of nodes, {} events",
         ledger.ops.len(),
         ledger.starts,
         world.calls,
-        ledger.crashes,
-        ledger.adopted,
-        ledger.fenced,
-        world.time,
-        world.day(),
+        world.played,
     );
+    println!(
+        "  {} runs cut off by a crash, {} adopted, {} fenced",
+        ledger.crashes, ledger.adopted, ledger.fenced,
+    );
+    for (name, count) in &world.faults {
+        println!("  {count} {name}");
+    }
     world
 }
 

@@ -32,6 +32,21 @@ pub(super) enum Fate {
     Pause(Duration),
 }
 
+impl Fate {
+    /// The name under which it is counted.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Fate::Fine => None,
+            Fate::CrashBefore => Some("crashes before a call"),
+            Fate::CrashAfter => Some("crashes after a call"),
+            Fate::LoseAnswer => Some("lost answers"),
+            Fate::Fail => Some("lost calls"),
+            Fate::Late(_) => Some("late calls"),
+            Fate::Pause(_) => Some("nodes that stood still"),
+        }
+    }
+}
+
 /// What a user does.
 #[derive(Clone, Debug)]
 pub(super) enum UserCall {
@@ -55,6 +70,8 @@ enum Event {
         life: u32,
         input: Input,
     },
+    /// It counts only if it is the node's latest wish. An earlier one that counted would make the next one,
+    /// so that their number would only grow.
     Wake {
         node: usize,
         life: u32,
@@ -123,6 +140,10 @@ pub(super) struct World {
     /// The number of calls that nodes have sent so far.
     pub(super) calls: usize,
     fate: Fates,
+    /// The number of events that have happened.
+    pub(super) played: u64,
+    /// The number of faults of each kind.
+    pub(super) faults: BTreeMap<&'static str, u64>,
     random: Numbers,
     /// The epochs that are in the table and not gone.
     live: BTreeSet<Epoch>,
@@ -184,6 +205,8 @@ impl World {
             handler,
             calls: 0,
             fate: Box::new(fate),
+            played: 0,
+            faults: BTreeMap::new(),
             random: Numbers::new(seed),
             live: BTreeSet::new(),
             ended: BTreeSet::new(),
@@ -247,6 +270,7 @@ impl World {
                 break;
             }
             self.set_time(next.0.saturating_sub(skipped));
+            self.played += 1;
             if Some(next) == event {
                 let event = self.events.pop_first();
                 self.happen(event.expect("it was seen").1);
@@ -314,7 +338,7 @@ impl World {
         match event {
             Event::Birth(node) => self.birth(node),
             Event::Wake { node, life } => {
-                if self.nodes[node].life == life && self.nodes[node].wake.is_some() {
+                if self.nodes[node].life == life && self.nodes[node].wake == Some(self.time) {
                     self.nodes[node].wake = None;
                     self.step(node, life, Input::Wake);
                 }
@@ -435,6 +459,10 @@ impl World {
         }
     }
 
+    fn fault(&mut self, name: &'static str) {
+        *self.faults.entry(name).or_default() += 1;
+    }
+
     fn ask(&mut self, node: usize, life: u32, id: u64, call: StoreCall) {
         let number = self.calls;
         self.calls += 1;
@@ -443,6 +471,10 @@ impl World {
             true => Fate::Fail,
             false => (self.fate)(number, day, &call),
         };
+        match self.time < self.outage_until {
+            true => self.fault("calls in an outage"),
+            false => fate.name().into_iter().for_each(|name| self.fault(name)),
+        }
         let (go, back) = (self.travel(), self.travel());
         match fate {
             Fate::CrashBefore => self.crash(node),
@@ -591,6 +623,9 @@ impl World {
                 },
             ),
             UserCall::SetPaused(queue, paused) => {
+                if paused {
+                    self.fault("pauses of a queue");
+                }
                 self.store
                     .clone()
                     .set_paused(queue, paused)
@@ -601,6 +636,7 @@ impl World {
             }
             UserCall::Stop(node, grace) => {
                 let now = self.clock.now();
+                self.fault("stops");
                 let machine = self.nodes[node].machine.as_ref();
                 self.ledger
                     .died
@@ -609,16 +645,19 @@ impl World {
                 return self.step(node, life, Input::Stop { grace });
             }
             UserCall::Storm(queue, rings) => {
+                self.fault("storms of rings");
                 for _ in 0..rings {
                     self.ring(queue, 0);
                 }
                 return;
             }
             UserCall::SetClock(micros) => {
+                self.fault("steps of the store's clock");
                 let now = self.clock.now().as_micros();
                 return self.clock.set(StoreTime::from_micros(now + micros));
             }
             UserCall::Outage(span) => {
+                self.fault("outages");
                 self.outage_until = self.outage_until.max(self.time + span);
                 return;
             }
@@ -665,6 +704,17 @@ impl World {
                 false => self.at(time, Event::Ring { node, life, queue }),
             }
         }
+    }
+
+    /// When the last timer in the store is due, or now.
+    pub(super) fn last_due(&self) -> StoreTime {
+        let queues = self.config.queues.iter();
+        let timers = queues.flat_map(|queue| {
+            let page = Page::first(&queue.name, 1_000_000);
+            self.store.clone().list(&page).expect("no fault")
+        });
+        let dues = timers.map(|timer| timer.due);
+        dues.max().unwrap_or(self.store_now())
     }
 
     /// The number of timers in the store.

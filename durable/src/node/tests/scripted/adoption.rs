@@ -125,7 +125,7 @@ fn a_shard_of_a_lost_claim_is_looked_at_until_nothing_is_in_doubt() {
         .map(|number| SeenNode {
             epoch: Epoch(1_000 + number),
             beat: 1,
-            queues: vec!["a".into(), "b".into()],
+            queues: ["a".into(), "b".into()].into(),
         })
         .collect();
     script.quiet(Mono::ZERO);

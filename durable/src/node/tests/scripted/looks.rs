@@ -486,7 +486,7 @@ fn nobody_looks_for_the_ring_of_a_queue_that_is_unknown_paused_or_of_others() {
     let busy = |number: i64| SeenNode {
         epoch: Epoch(1_000 + number),
         beat: 1,
-        queues: vec!["b".into()],
+        queues: ["b".into()].into(),
     };
     // 2,001 nodes share the 64 shards of the queue `b`, so this node owns hardly any of them.
     script.others = (0..2_000).map(busy).collect();

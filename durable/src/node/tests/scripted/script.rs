@@ -89,7 +89,7 @@ impl Script {
         let mine = SeenNode {
             epoch: self.node.epoch(),
             beat: 1,
-            queues: vec!["a".into(), "b".into()],
+            queues: ["a".into(), "b".into()].into(),
         };
         Sight {
             now: store(self.now),
@@ -265,6 +265,6 @@ pub(super) fn other(beat: i64) -> SeenNode {
     SeenNode {
         epoch: Epoch(77),
         beat,
-        queues: vec!["a".into()],
+        queues: ["a".into()].into(),
     }
 }
