@@ -1,6 +1,7 @@
 //! Runs the jobs of one peer, and prints how long that took.
 //!
-//! `durable-peers PEER URL JOBS CONCURRENCY`: puts that many due jobs into the database, starts one
+//! `durable-peers PEER DATABASE JOBS CONCURRENCY`: the database is a URL of PostgreSQL, or the path of a file for a
+//! peer on SQLite. Puts that many due jobs into the database, starts one
 //! worker, and prints `PEER JOBS SECONDS`: the seconds from the start of the worker to the end of the
 //! last job, with its row deleted or marked as done. Each peer has the options that made it fastest
 //! here.
@@ -18,7 +19,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 static RAN: AtomicUsize = AtomicUsize::new(0);
 
 struct Wish {
-    url: String,
+    database: String,
     jobs: usize,
     concurrency: usize,
 }
@@ -26,14 +27,15 @@ struct Wish {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [peer, url, jobs, concurrency] = arguments.as_slice() else {
+    let [peer, database, jobs, concurrency] = arguments.as_slice() else {
         return Err(
-            "usage: durable-peers graphile_worker|underway|apalis-postgres URL JOBS CONCURRENCY"
+            "usage: durable-peers graphile_worker|underway|apalis-postgres|apalis-sqlite DATABASE \
+             JOBS CONCURRENCY"
                 .into(),
         );
     };
     let wish = Wish {
-        url: url.clone(),
+        database: database.clone(),
         jobs: jobs.parse()?,
         concurrency: concurrency.parse()?,
     };
@@ -41,6 +43,7 @@ async fn main() -> Result<(), Failure> {
         "graphile_worker" => graphile(&wish).await?,
         "underway" => underway(&wish).await?,
         "apalis-postgres" => apalis(&wish).await?,
+        "apalis-sqlite" => apalis_sqlite(&wish).await?,
         other => return Err(format!("there is no peer {other}").into()),
     };
     println!("{peer} {} {:.3}", wish.jobs, took.as_secs_f64());
@@ -50,12 +53,20 @@ async fn main() -> Result<(), Failure> {
 async fn pool(wish: &Wish) -> Result<PgPool, Failure> {
     Ok(PgPoolOptions::new()
         .max_connections(16)
-        .connect(&wish.url)
+        .connect(&wish.database)
         .await?)
 }
 
-/// Waits until all jobs have run and `left` rows are left that are not done.
+/// Waits until all jobs have run, and the statement `left` counts no row that is not done.
 async fn finished(wish: &Wish, pool: &PgPool, left: &str) -> Result<Duration, Failure> {
+    finished_on(wish, async || Ok(pool.fetch_one(left).await?.try_get(0)?)).await
+}
+
+/// Waits until all jobs have run, and `left` counts no row that is not done.
+async fn finished_on(
+    wish: &Wish,
+    left: impl AsyncFn() -> Result<i64, Failure>,
+) -> Result<Duration, Failure> {
     let start = Instant::now();
     while RAN.load(Ordering::Relaxed) < wish.jobs {
         if start.elapsed() > Duration::from_secs(300) {
@@ -65,8 +76,7 @@ async fn finished(wish: &Wish, pool: &PgPool, left: &str) -> Result<Duration, Fa
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     loop {
-        let row = pool.fetch_one(left).await?;
-        if row.try_get::<i64, _>(0)? == 0 {
+        if left().await? == 0 {
             return Ok(start.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -96,7 +106,7 @@ async fn graphile(wish: &Wish) -> Result<Duration, Failure> {
     use graphile_worker::{JobSpec, LocalQueueConfig, WorkerOptions};
     let pool = pool(wish).await?;
     let worker = WorkerOptions::default()
-        .database_url(&wish.url)
+        .database_url(&wish.database)
         .max_pg_conn(16)
         .concurrency(wish.concurrency)
         .schema("graphile_worker")
@@ -160,12 +170,17 @@ async fn underway(wish: &Wish) -> Result<Duration, Failure> {
     }
 }
 
-// === apalis-postgres ===
+// === apalis ===
+
+async fn handle(_order: usize) -> Result<(), ::apalis::prelude::BoxDynError> {
+    RAN.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
 
 async fn apalis(wish: &Wish) -> Result<Duration, Failure> {
     use ::apalis::prelude::*;
     use apalis_postgres::{Config, PostgresStorage};
-    let pool = apalis_postgres::PgPool::connect(&wish.url).await?;
+    let pool = apalis_postgres::PgPool::connect(&wish.database).await?;
     PostgresStorage::setup(&pool).await?;
     let config = Config::default()
         .queue("order")
@@ -178,10 +193,6 @@ async fn apalis(wish: &Wish) -> Result<Duration, Failure> {
         );
         backend.push_all(&mut items).await?;
     }
-    async fn handle(_order: usize) -> Result<(), BoxDynError> {
-        RAN.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
     let worker = WorkerBuilder::new("orders")
         .backend(backend)
         .concurrency(wish.concurrency)
@@ -192,6 +203,55 @@ async fn apalis(wish: &Wish) -> Result<Duration, Failure> {
         &own,
         "select count(*) from apalis.jobs where status <> 'Done'",
     );
+    tokio::select! {
+        end = worker.run() => Err(format!("the worker has ended: {end:?}").into()),
+        took = done => took,
+    }
+}
+
+/// Its `setup` turns off the waits for the disk, on the connection that it uses. The connections of the jobs wait
+/// for it, as those of the other systems do.
+async fn apalis_sqlite(wish: &Wish) -> Result<Duration, Failure> {
+    use ::apalis::prelude::*;
+    use ::apalis_sqlite::{Config, SqliteConnectOptions, SqlitePoolOptions, SqliteStorage};
+    let options = || {
+        SqliteConnectOptions::new()
+            .filename(&wish.database)
+            .create_if_missing(true)
+            .pragma("journal_mode", "WAL")
+            .pragma("synchronous", "FULL")
+            .busy_timeout(Duration::from_secs(60))
+    };
+    let setup = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect_with(options())
+        .await?;
+    SqliteStorage::setup(&setup).await?;
+    setup.close().await;
+    let pool = SqlitePoolOptions::new()
+        .max_connections(4)
+        .connect_with(options())
+        .await?;
+    let config = Config::default()
+        .queue("order")
+        .batch_size(wish.concurrency.max(100));
+    let mut backend = SqliteStorage::new(&pool).with_config(config);
+    for first in (0..wish.jobs).step_by(1_000) {
+        let last = wish.jobs.min(first + 1_000);
+        let mut items =
+            futures::stream::iter((first..last).map(|order| TaskBuilder::new(order).build()));
+        backend.push_all(&mut items).await?;
+    }
+    let worker = WorkerBuilder::new("orders")
+        .backend(backend)
+        .concurrency(wish.concurrency)
+        .build(handle);
+    let own = SqlitePoolOptions::new().connect_with(options()).await?;
+    let done = finished_on(wish, async || {
+        let left = "select count(*) from jobs where status <> 'Done'";
+        let row = sqlx_of_apalis::query(left).fetch_one(&own).await?;
+        Ok(sqlx_of_apalis::Row::try_get(&row, 0)?)
+    });
     tokio::select! {
         end = worker.run() => Err(format!("the worker has ended: {end:?}").into()),
         took = done => took,
