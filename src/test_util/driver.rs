@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::pin::pin;
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::clock::ManualClock;
 use crate::engine::{
@@ -10,6 +12,7 @@ use crate::engine::{
 use crate::executor::Worker;
 use crate::shard::splitmix64;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tick::Time;
 
 /// Drives a stepped engine. Dropping it closes the engine.
@@ -89,6 +92,34 @@ impl<F: Frontend> Driver<F> {
             }
             let Some(next) = self.next_due(Time::MAX) else {
                 return false;
+            };
+            self.hand.set(next.max(self.now()));
+        }
+    }
+
+    /// Polls `future` until it is ready. While it waits, takes all steps, and then lets time pass
+    /// until something is due.
+    pub(super) fn run_until<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            self.settle();
+            // AcqRel: pairs with the Release in `wake_by_ref`, so that the poll sees what the
+            // waking thread did before. The flag falls before the poll, which may raise it again.
+            if woken.0.swap(false, Ordering::AcqRel) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                    return output;
+                }
+                continue;
+            }
+            let Some(next) = self.next_due(Time::MAX) else {
+                panic!(
+                    "the future is not ready at {:?}, nothing has woken it, and no timer is \
+                     pending that could: it would wait forever",
+                    self.now()
+                );
             };
             self.hand.set(next.max(self.now()));
         }
@@ -183,6 +214,20 @@ impl<F: Frontend> Driver<F> {
                 self.settle();
             }
         }))
+    }
+}
+
+/// Whether the future that a driver polls has been woken since its last poll.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release pairs with the AcqRel in `Driver::run_until`.
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -168,6 +168,40 @@ where
         self.driver.settle();
     }
 
+    /// Polls `future` until it is ready, and returns its output. When nothing is left to do and the
+    /// future waits, time moves to the next deadline at once.
+    ///
+    /// The future has to wait for something of this map, or of the same thread. Nothing waits for
+    /// other threads, so that every run is the same. Other drivers do not move. A future that wakes
+    /// itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the future would wait forever: it is not woken, and nothing pending will ever be
+    /// due. Panics if it is called from inside the map's handler.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{ExpiryMap, Time};
+    /// let (send, gone) = tokio::sync::oneshot::channel();
+    /// let send = std::sync::Mutex::new(Some(send));
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, move |_, expired| {
+    ///         let send = send.lock().unwrap().take().expect("one entry expires");
+    ///         let _ = send.send(expired.value);
+    ///     })?;
+    /// stepped.map().insert(7, "Ada")?;
+    /// assert_eq!(stepped.run_until(gone)?, "Ada");
+    /// assert_eq!(stepped.now(), Time::ZERO + Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_until<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.run_until(future)
+    }
+
     /// Delivers everything that is due now.
     ///
     /// # Panics

@@ -26,16 +26,20 @@
 //! # }
 //! ```
 //!
-//! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap).
+//! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap), and [`SteppedTimer`] for a
+//! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, for which no time passes in
+//! vain.
 
 mod driver;
 mod map;
+mod timer;
 
 use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
 pub use map::SteppedMap;
+pub use timer::SteppedTimer;
 
 use driver::Driver;
 
@@ -193,6 +197,38 @@ where
                 !fired.is_empty()
             })
             .then_some(fired)
+    }
+
+    /// Polls `future` until it is ready, and returns its output. When nothing is left to do and the
+    /// future waits, time moves to the next deadline at once.
+    ///
+    /// The future has to wait for something of this scheduler, or of the same thread. Nothing waits for
+    /// other threads, so that every run is the same. Other drivers do not move. A future that wakes
+    /// itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the future would wait forever: it is not woken, and nothing pending will ever be
+    /// due. Panics if it is called from inside a task.
+    ///
+    /// The next call that returns runs also returns those of this call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{Scheduler, Time};
+    /// let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let (send, answer) = tokio::sync::oneshot::channel();
+    /// scheduler.handle().schedule("a", Duration::from_secs(3), move |_| {
+    ///     let _ = send.send(7);
+    /// })?;
+    /// assert_eq!(scheduler.run_until(answer)?, 7);
+    /// assert_eq!(scheduler.now(), Time::ZERO + Duration::from_secs(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_until<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.run_until(future)
     }
 
     /// Sets the clock to `to` without stopping in between, as if every thread had slept meanwhile.

@@ -11,10 +11,13 @@ pub use sleep::{Sleep, SleepError, TimeoutError};
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::Clock;
+#[cfg(any(test, feature = "test-util"))]
+use crate::clock::ManualClock;
 use crate::config::Config;
 use crate::engine::{
     Ending, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Lifecycle, RunInfo, Server,
-    Shutdown,
+    Shutdown, TickerState,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
@@ -64,14 +67,14 @@ type Link = Arc<CachePadded<Arc<Engine<TimerFrontend>>>>;
 type BoxedTask = Box<dyn TimerTask>;
 
 /// The action of a due timer.
-enum TimerAction {
+pub(crate) enum TimerAction {
     Run(BoxedTask),
     Wake(sleep::WakeUp),
 }
 
 /// The front end of timers without keys.
 #[derive(Debug)]
-struct TimerFrontend;
+pub(crate) struct TimerFrontend;
 
 impl FrontendTypes for TimerFrontend {
     type Key = ();
@@ -117,6 +120,8 @@ impl Frontend for TimerFrontend {
     }
 }
 
+type BuiltTimer = (Arc<Server<TimerFrontend>>, Vec<TickerState>);
+
 /// Options of a [`Timer`].
 ///
 /// # Examples
@@ -147,22 +152,31 @@ impl TimerBuilder {
     /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
     pub fn build(self) -> Result<Timer, BuildError> {
         let clock = self.config.own_clock();
-        let (server, ticker_states) = Engine::assemble(
+        let (server, ticker_states) = self.parts(clock, None)?;
+        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
+        Ok(Timer::of(server))
+    }
+
+    /// Makes the parts of a timer without threads, and its clock.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn stepped_parts(self, seed: u64) -> Result<(BuiltTimer, ManualClock), BuildError> {
+        let (clock, hand) = self.config.stepped_clock();
+        let built = self.parts(clock, Some(seed))?;
+        Ok((built, hand))
+    }
+
+    /// Validates the options and assembles the engine.
+    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltTimer, BuildError> {
+        Ok(Engine::assemble(
             EngineParts {
                 config: self.config.validate(num_cpus::get())?,
                 clock,
                 executor_kind: self.executor_kind,
-                seed: None,
-                stepped: false,
+                stepped: seed.is_some(),
+                seed,
             },
             TimerFrontend,
-        );
-        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
-        let link = || Arc::new(CachePadded::new(Arc::clone(server.engine())));
-        let links = (0..server.engine().shards().stripes())
-            .map(|_| link())
-            .collect();
-        Ok(Timer { server, links })
+        ))
     }
 }
 
@@ -193,6 +207,15 @@ impl Timer {
     /// ```
     pub fn new() -> Result<Self, BuildError> {
         Self::builder().build()
+    }
+
+    /// Makes the timer of an assembled engine.
+    pub(crate) fn of(server: Arc<Server<TimerFrontend>>) -> Self {
+        let link = || Arc::new(CachePadded::new(Arc::clone(server.engine())));
+        let links = (0..server.engine().shards().stripes())
+            .map(|_| link())
+            .collect();
+        Timer { server, links }
     }
 
     /// Returns a builder with default options.
@@ -297,6 +320,10 @@ impl Timer {
     ///
     /// From inside one of its own tasks: the ticket in `Err` yields the report later.
     ///
+    /// # Panics
+    ///
+    /// Panics if a test drives the timer. Its driver has a `shutdown` of its own.
+    ///
     /// # Blocking
     ///
     /// As for [`Scheduler::shutdown`](crate::Scheduler::shutdown).
@@ -316,12 +343,24 @@ impl Timer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
+        assert!(
+            !self.server.engine().is_stepped(),
+            "a test drives this timer; call `shutdown` of its driver"
+        );
         Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
     }
 
     /// Begins a [`shutdown`](Self::shutdown) without waiting for it; see
     /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
+    ///
+    /// # Panics
+    ///
+    /// As for [`shutdown`](Self::shutdown).
     pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<TimerReport> {
+        assert!(
+            !self.server.engine().is_stepped(),
+            "a test drives this timer; call `shutdown` of its driver"
+        );
         ReportTicket::new(Engine::begin_shutdown(&self.server, mode, TimerReport::of))
     }
 }
@@ -560,7 +599,7 @@ impl Default for TimerReport {
 }
 
 impl TimerReport {
-    fn of(ending: Option<Ending<(), TimerAction>>) -> Self {
+    pub(crate) fn of(ending: Option<Ending<(), TimerAction>>) -> Self {
         let Some(ending) = ending else {
             return TimerReport::default();
         };

@@ -26,7 +26,7 @@ use crate::tick::Time;
 use crate::waker::leave;
 
 /// Wakes a task when it is dropped, unless it was disarmed.
-pub(super) struct WakeUp(Option<Waker>);
+pub(crate) struct WakeUp(Option<Waker>);
 
 impl WakeUp {
     pub(super) fn wake(mut self) {

@@ -3,7 +3,7 @@
 use crate::job::prefetch;
 
 /// A task in its box.
-pub(super) trait TimerTask: Send {
+pub(crate) trait TimerTask: Send {
     /// Reads the task into the cache. Runs no user code.
     fn prefetch(&mut self);
 
