@@ -35,7 +35,8 @@ pub struct SteppedTimer {
 /// The option that builds a [`SteppedTimer`].
 impl TimerBuilder {
     /// Builds a timer without threads, driven by the calling thread; see
-    /// [`test_util`](crate::test_util). `seed` decides how shards and workers interleave.
+    /// [`test_util`](crate::test_util). `seed` decides how the ticker and the workers interleave.
+    /// The timer has one shard and one stripe; other values are only checked.
     ///
     /// The clock starts at [`Time::ZERO`], unless a manual clock was given. Then that clock is used.
     /// A timer is over at the end of its tick. So times are exact if all delays are whole ticks, and

@@ -159,7 +159,14 @@ impl TimerBuilder {
 
     /// Makes the parts of a timer without threads, and its clock.
     #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn stepped_parts(self, seed: u64) -> Result<(BuiltTimer, ManualClock), BuildError> {
+    pub(crate) fn stepped_parts(
+        mut self,
+        seed: u64,
+    ) -> Result<(BuiltTimer, ManualClock), BuildError> {
+        // The stripe of a timer depends on the number of its thread, which differs from run to run.
+        // With a single stripe the order is the same in every run.
+        self.config.validate(num_cpus::get())?;
+        (self.config.shards, self.config.stripes) = (Some(1), Some(1));
         let (clock, hand) = self.config.stepped_clock();
         let built = self.parts(clock, Some(seed))?;
         Ok((built, hand))

@@ -23,10 +23,6 @@ thread_local! {
 
 /// Returns the stripe that takes the next timer of the current thread.
 pub(super) fn next_stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
-    // The number of a thread differs from run to run. A stepped timer repeats its order.
-    if cfg!(any(test, feature = "test-util")) && engine.is_stepped() {
-        return 0;
-    }
     let (number, before) = THREAD_ARMED.with(|(number, armed)| {
         let before = armed.get();
         armed.set(before.wrapping_add(1));
@@ -41,9 +37,6 @@ pub(super) fn next_stripe_of_thread(engine: &Engine<TimerFrontend>) -> usize {
 /// the lock. Each wake-up of a thread costs more than a hundred claims. Workers do not meet at the
 /// lock as they do for tasks, since wake-ups are claimed together.
 pub(super) fn stripe_of_sleeps(engine: &Engine<TimerFrontend>) -> usize {
-    if cfg!(any(test, feature = "test-util")) && engine.is_stepped() {
-        return 0;
-    }
     let number = THREAD_ARMED.with(|(number, _)| *number);
     number as usize & (engine.shards().stripes() - 1)
 }
