@@ -2,26 +2,22 @@
 //! Netty's `HashedWheelTimer`. There is no index and no hash: the timers of one thread go into a few
 //! stripes in turn. `sleep.rs` has the same for tasks that await.
 
+mod builder;
 mod sleep;
 mod stripes;
 mod task;
 
+pub use builder::TimerBuilder;
 pub use sleep::{Sleep, SleepError, TimeoutError};
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Clock;
-#[cfg(any(test, feature = "test-util"))]
-use crate::clock::ManualClock;
-use crate::config::Config;
 use crate::engine::{
-    Ending, Engine, EngineParts, ExecutorKind, Frontend, FrontendTypes, Lifecycle, RunInfo, Server,
-    Shutdown, TickerState,
+    Ending, Engine, Frontend, FrontendTypes, Lifecycle, RunInfo, Server, Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
-use crate::options::engine_options;
 use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
@@ -120,81 +116,6 @@ impl Frontend for TimerFrontend {
     }
 }
 
-type BuiltTimer = (Arc<Server<TimerFrontend>>, Vec<TickerState>);
-
-/// Options of a [`Timer`].
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tourbillon::Timer;
-///
-/// # fn main() -> Result<(), tourbillon::BuildError> {
-/// let timer = Timer::builder().tick(Duration::from_millis(10)).workers(1).build()?;
-/// # drop(timer);
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "a builder does nothing until `build`"]
-pub struct TimerBuilder {
-    config: Config,
-    executor_kind: ExecutorKind,
-}
-
-impl TimerBuilder {
-    engine_options!();
-
-    /// Starts the threads and returns the timer.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError`] names the value that is not allowed, or why a thread did not start.
-    pub fn build(self) -> Result<Timer, BuildError> {
-        let clock = self.config.own_clock();
-        let (server, ticker_states) = self.parts(clock, None)?;
-        Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;
-        Ok(Timer::of(server))
-    }
-
-    /// Makes the parts of a timer without threads, and its clock.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(crate) fn stepped_parts(
-        mut self,
-        seed: u64,
-    ) -> Result<(BuiltTimer, ManualClock), BuildError> {
-        // The stripe of a timer depends on the number of its thread, which differs from run to run.
-        // With a single stripe the order is the same in every run.
-        self.config.validate(num_cpus::get())?;
-        (self.config.shards, self.config.stripes) = (Some(1), Some(1));
-        let (clock, hand) = self.config.stepped_clock();
-        let built = self.parts(clock, Some(seed))?;
-        Ok((built, hand))
-    }
-
-    /// Validates the options and assembles the engine.
-    fn parts(self, clock: Clock, seed: Option<u64>) -> Result<BuiltTimer, BuildError> {
-        Ok(Engine::assemble(
-            EngineParts {
-                config: self.config.validate(num_cpus::get())?,
-                clock,
-                executor_kind: self.executor_kind,
-                stepped: seed.is_some(),
-                seed,
-            },
-            TimerFrontend,
-        ))
-    }
-}
-
-impl fmt::Debug for TimerBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimerBuilder")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Timer {
     /// Starts a timer with default options.
     ///
@@ -236,10 +157,7 @@ impl Timer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn builder() -> TimerBuilder {
-        TimerBuilder {
-            config: Config::new(),
-            executor_kind: ExecutorKind::Pool,
-        }
+        TimerBuilder::new()
     }
 
     /// Runs `task` once, at or after `delay` from now. Dropping the returned value changes nothing.
