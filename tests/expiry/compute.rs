@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use kit::map::{IDLE, Map, S, builder, collecting, fill, keys, text};
 use kit::quiet::{WANTED, hush, panics};
+#[cfg(feature = "tokio")]
 use kit::runtimes::on_all;
 use kit::wait::next;
 use kit::wakes::{Wakes, poll};
@@ -127,6 +128,7 @@ fn of_many_threads_one_computes_and_all_get_its_value() {
     assert_eq!(map.stats().scheduled, 200);
 }
 
+#[cfg(feature = "tokio")]
 #[test]
 fn of_many_tasks_one_computes_and_all_get_its_value() {
     on_all(|| async {
