@@ -20,7 +20,7 @@ const DRIFT: i64 = 10;
 /// is normal and harmless. Or somebody has set the store's clock back.
 ///
 /// A second bound distinguishes them. It starts as the greatest lower bound, too, and then falls with the
-/// local time, faster than any clock falls behind that nobody sets. If an answer is more than
+/// local time, faster than a clock falls behind if nobody sets it. If an answer is more than
 /// [`LEAST_STEP`] below the second bound, the store's clock was set back. Small steps add up.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {

@@ -23,8 +23,8 @@ use crate::node::clock::LEAST_STEP;
 use crate::store::{Complete, Horizon};
 use crate::time::StoreTime;
 
-/// How far a mark stays behind its bound. A node notices a step of [`LEAST_STEP`], and of a tenth of the
-/// time between two answers besides.
+/// How far a mark stays behind its bound. A node notices a step back that is longer than [`LEAST_STEP`] and a
+/// tenth of the time between two answers together.
 pub(super) const MARGIN: Duration = Duration::from_millis(500);
 
 const _: () = assert!(MARGIN.as_micros() > 4 * LEAST_STEP as u128);

@@ -49,10 +49,11 @@
 //! this only saves work: any node may claim any timer.
 //!
 //! - **NODE-5** A queue has its own budget. A node knows a bounded number of its timers, whatever is
-//!   stored, and looks at other queues do not depend on that number. When a node has claimed all timers
-//!   that it knows of a queue, it looks again at once. It does so only if a claim of the queue has succeeded
-//!   in the meantime, so that locked rows cause no loop. That look goes on where the last one was cut. It
-//!   shows no timers that are due before, so it sets no mark and adopts nothing.
+//!   stored, and looks at other queues do not depend on that number. When a node has claimed half of
+//!   the timers that it may know, and there are more, it looks again at once. It does so only if a claim
+//!   of the queue has succeeded in the meantime, so that locked rows cause no loop. That look goes on
+//!   where the last one was cut. It shows no timers that are due before, so it sets no mark and adopts
+//!   nothing.
 //! - **NODE-6** A mark is not later than any timer that a look could find. See the module `marks`.
 //! - **NODE-7** A sight is of one moment: a claim that is missing from its rows since a live node holds
 //!   it belongs to one of its nodes. A node that is missing from a sight drops all marks, as what it
