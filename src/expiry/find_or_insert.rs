@@ -210,8 +210,12 @@ where
     where
         V: Clone,
     {
-        // Cloned without a lock, before the insertion.
-        let make = || make().map(|value| (value.clone(), value));
+        // Cloned without a lock, before the insertion. The map keeps the value that was made.
+        let make = || {
+            let made = make()?;
+            let kept = made.clone();
+            Ok((made, kept))
+        };
         let answer = find_or_put(key, |key| self.get(key), make, put)?;
         Ok(match answer {
             FoundOrPut::Found(value) => Found::Present(value),
