@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Whether all is right for so many steps.
+    /// Plays this number of steps, or fewer if a bound is wrong. Returns whether all were right.
     fn holds(&mut self, steps: usize) -> bool {
         (0..steps).all(|_| self.step())
     }
