@@ -98,7 +98,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         done.recv().await.ok_or("a clean-up is missing")?;
         clean += 1;
     }
-    let report = sessions.begin_shutdown(Shutdown::HandBack).await;
+    let report = sessions.shutdown(Shutdown::HandBack).await;
     assert!(report.handed_back.is_empty());
     println!(
         "messages {messages} clients {CLIENTS} cleaned {clean} sessions left {}",

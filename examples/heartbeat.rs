@@ -102,9 +102,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     let alarm = if alarms == 1 { "alarm" } else { "alarms" };
     println!("{beats} beats, {all_missed} missed, {alarms} {alarm}");
-    let report = scheduler
-        .shutdown(Shutdown::HandBack)
-        .map_err(|_| "called from a task")?;
+    let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
     assert!(report.handed_back.is_empty() && timers.stats().balances());
     Ok(ExitCode::SUCCESS)
 }

@@ -47,6 +47,9 @@
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //!
+//! The module `guide` has a page for each task: sessions, request timeouts, periodic work, testing,
+//! shutdown, and coming from other timers.
+//!
 //! # Entries that expire
 //!
 //! The handler gets each expired entry. A map can also send its entries into a
@@ -114,7 +117,7 @@
 //! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
 //!
 //! The other async calls need no feature and no particular runtime: [`Timer::sleep`],
-//! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`ReportTicket`] as a future.
+//! [`Timer::timeout`], [`Handle::cancel_and_wait_async`], and [`Closing`] as a future.
 //!
 //! # Panic hooks
 //!
@@ -127,7 +130,7 @@
 //! - Calls that arm or insert fail with the variant `UnderLock` of their error, which gives back
 //!   what was to be armed.
 //! - Calls that wait for a run fail with [`WaitError::WouldDeadlock`].
-//! - A shutdown begins, and returns its ticket. Do not wait for the ticket in the hook.
+//! - A shutdown begins. [`Closing::wait`] fails with [`InsideTask`].
 //! - A drop does its work when the lock is released.
 //! - All other calls change nothing, and answer as for a key that is not there: [`Handle::cancel`]
 //!   returns [`Cancel::NotFound`], [`Handle::len`] returns 0, and all counters are 0. Such an
@@ -164,6 +167,13 @@ mod engine;
 mod error;
 mod executor;
 mod expiry;
+#[cfg(all(
+    any(doc, doctest),
+    feature = "stream",
+    feature = "tokio",
+    feature = "test-util"
+))]
+pub mod guide;
 mod job;
 mod options;
 pub mod reentrancy;
@@ -190,10 +200,10 @@ pub use expiry::{
     MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert, Toucher,
 };
 pub use scheduler::{
-    AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Firing, HandedBack, Handle,
-    IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState, Report, ReportTicket,
-    Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic, TimerId,
-    TimerInfo, TimerState,
+    AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,
+    Handle, InsideTask, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState,
+    Report, Reschedule, Round, Scheduled, Scheduler, ShardStats, SoFar, Stats, Task, TaskPanic,
+    TimerId, TimerInfo, TimerState,
 };
 #[cfg(feature = "tokio")]
 pub use scheduler::{AsyncFiring, Cancelled, OnTokio};

@@ -65,9 +65,7 @@ fn run() -> Result<Vec<String>, Box<dyn Error>> {
     let served = server.join().map_err(|_| "the server panicked")??;
     reader.join().map_err(|_| "the reader panicked")?;
 
-    let report = scheduler
-        .shutdown(Shutdown::HandBack)
-        .map_err(|_| "called from a task")?;
+    let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
     let stats = client.timers.stats();
     let summary = client.summary();
     println!("{summary}");

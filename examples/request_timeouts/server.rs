@@ -44,9 +44,8 @@ pub(crate) fn serve(requests: &Receiver<Request>, answers: &Sender<u64>) -> Resu
         served.answered += 1;
     }
     let limit = Duration::from_secs(10);
-    let report = timer
-        .shutdown(Shutdown::Drain { limit })
-        .map_err(|_| "called from a task")?;
+    let report = timer.shutdown(Shutdown::Drain { limit }).wait();
+    let report = report.map_err(|error| error.to_string())?;
     served.answered -= report.handed_back.len() as u64;
     Ok(served)
 }

@@ -470,11 +470,8 @@ pub(crate) fn run(options: &LiveOptions, console: &mut Console<'_>) -> io::Resul
 
 /// Shuts the map down and draws up the account.
 fn settle(map: &Sessions, tallies: &[Arc<Tally>], options: &LiveOptions) -> io::Result<Balance> {
-    let Ok(report) = map.shutdown(Shutdown::HandBack) else {
-        return Err(io::Error::other(
-            "the shutdown took this thread for a handler's",
-        ));
-    };
+    let report = map.shutdown(Shutdown::HandBack).wait();
+    let report = report.map_err(io::Error::other)?;
     let handed_back = report.handed_back.len() as u64;
     // On a busy machine a slow handler may not have started yet.
     let is_slow = |key: u64| key >= options.sessions;

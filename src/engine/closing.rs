@@ -40,7 +40,7 @@ use std::time::Duration;
 /// let scheduler = Scheduler::<&str>::new()?;
 /// let timers = scheduler.handle();
 /// assert_eq!(timers.state(), Lifecycle::Running);
-/// scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// scheduler.shutdown(Shutdown::HandBack).wait()?;
 /// assert_eq!(timers.state(), Lifecycle::Closed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -74,7 +74,7 @@ pub enum Lifecycle {
 /// let timers = scheduler.handle();
 /// timers.schedule("save", Duration::from_secs(60), |_| println!("saving"))?;
 /// // Saves now instead of in a minute.
-/// let report = scheduler.shutdown(Shutdown::RunNow).expect("not called from a task");
+/// let report = scheduler.shutdown(Shutdown::RunNow).wait()?;
 /// assert!(report.handed_back.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -106,7 +106,7 @@ pub(crate) struct Ending<K, V> {
 
 /// The progress of a shutdown.
 #[derive(Debug)]
-pub(crate) struct Closing {
+pub(crate) struct ClosingState {
     state: AtomicUsize,
     stopped: AtomicBool,
     /// The number of stripes that have not reported to be empty.
@@ -118,9 +118,9 @@ const RUNNING: usize = 0;
 const CLOSING: usize = 1;
 const CLOSED: usize = 2;
 
-impl Closing {
+impl ClosingState {
     pub(crate) fn new(stripes: usize) -> Self {
-        Closing {
+        ClosingState {
             state: AtomicUsize::new(RUNNING),
             stopped: AtomicBool::new(false),
             busy_stripes: AtomicUsize::new(stripes),

@@ -19,20 +19,20 @@ mod detached;
 mod drive;
 mod pace;
 mod serve;
-mod task_scope;
+pub(crate) mod task_scope;
 #[cfg(not(loom))]
 mod threads;
 mod user_code;
 mod wait;
 
-pub(crate) use closing::{Closing, Ending};
+pub(crate) use closing::{ClosingState, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
 pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
 #[cfg(not(loom))]
-pub(crate) use threads::{Owner, Threads};
+pub(crate) use threads::{MakeReport, Owner, Threads};
 #[cfg(feature = "tokio")]
 pub(crate) use wait::CancellationOfRun;
 pub(crate) use wait::EndOfRun;
@@ -175,7 +175,7 @@ pub(crate) struct Engine<F: FrontendTypes> {
     shards: Shards<F::Key, F::Payload>,
     executor_kind: ExecutorKind,
     pool: Arc<Pool>,
-    closing: Closing,
+    closing: ClosingState,
     pace: Option<Pace>,
     tick: TickSize,
     shutdown_limit: Duration,
@@ -275,7 +275,7 @@ impl<F: Frontend> Engine<F> {
         let engine = Arc::new(Engine {
             tag,
             clock,
-            closing: Closing::new(config.stripes),
+            closing: ClosingState::new(config.stripes),
             pace: (config.pace).map(|per_second| Pace::new(per_second, config.shards)),
             shards,
             executor_kind,
@@ -312,7 +312,7 @@ impl<F: Frontend> Engine<F> {
         &self.pool
     }
 
-    pub(crate) fn closing(&self) -> &Closing {
+    pub(crate) fn closing(&self) -> &ClosingState {
         &self.closing
     }
 

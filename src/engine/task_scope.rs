@@ -47,7 +47,7 @@ impl Drop for TaskScope {
 }
 
 /// Returns whether the thread is in a task of the engine `tag`, at any depth.
-pub(super) fn is_inside(tag: u32) -> bool {
+pub(crate) fn is_inside(tag: u32) -> bool {
     INSIDE
         .try_with(|task_scope| task_scope.borrow().iter().any(|(of, _)| *of == tag))
         .unwrap_or(false)

@@ -56,7 +56,7 @@ impl<F: FrontendTypes> Drop for Owner<F> {
 
 /// Builds the report of a front end. It gets `None` for every caller except the first one that
 /// shuts down.
-type MakeReport<F, R> =
+pub(crate) type MakeReport<F, R> =
     fn(Option<Ending<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>>) -> R;
 
 impl Threads {
@@ -175,63 +175,32 @@ impl<F: Frontend> Engine<F> {
         ending
     }
 
-    /// Shuts down on behalf of any front end. From inside a task, the answer is a receiver that
-    /// gets the report later.
+    /// Begins a shutdown on behalf of any front end. The receiver gets the report.
+    ///
+    /// The rest runs on a thread of its own, so the caller may be anywhere: in a task of this
+    /// engine, in a future, or on a thread that has more to shut down.
     pub(crate) fn shut_down<R: Send + 'static>(
         server: &Arc<Server<F>>,
         mode: Shutdown,
         report: MakeReport<F, R>,
-    ) -> Result<R, BoundedReceiver<R>> {
+    ) -> BoundedReceiver<R> {
         let engine = server.engine();
         // The limit of a drain counts from a moment before anybody can see that the engine is
         // closing.
         let begun = engine.now();
         // Under a lock this panics before anything has changed. But if the thread panics already, a
-        // second panic would end the process; then the shutdown happens later.
-        let later = ReentrancyGuard::begin().is_inert();
-        if !engine.closing().begin() {
-            // The caller that began the shutdown may not have closed the gates yet, but after this
-            // call nothing may be accepted any more.
-            engine.close_gates();
-            return Ok(report(None));
-        }
-        // A task of this engine must not wait here: the end would wait for that task.
-        if !engine.is_inside() && !later {
-            return Ok(report(Some(engine.wait_and_end(mode, begun))));
-        }
-        Err(Self::end_elsewhere(server, mode, begun, report))
-    }
-
-    /// Begins a shutdown without waiting for it. The receiver gets the report.
-    pub(crate) fn begin_shutdown<R: Send + 'static>(
-        server: &Arc<Server<F>>,
-        mode: Shutdown,
-        report: MakeReport<F, R>,
-    ) -> BoundedReceiver<R> {
-        let engine = server.engine();
-        let begun = engine.now();
-        // As in `shut_down`: under a lock this panics before anything has changed.
+        // second panic would end the process; then the guard is inert, and the shutdown begins.
         drop(ReentrancyGuard::begin());
-        if engine.closing().begin() {
-            return Self::end_elsewhere(server, mode, begun, report);
-        }
+        let is_first = engine.closing().begin();
+        // When this call returns, nothing may be accepted any more. The thread that ends the engine
+        // may start later, and another caller that began the shutdown may not be this far.
         engine.close_gates();
         let (send, receive) = bounded_channel(1);
-        // The channel has room for one report, and its receiver is held here.
-        let _ = send.send(report(None));
-        receive
-    }
-
-    /// Runs the rest of the shutdown on a thread of its own.
-    fn end_elsewhere<R: Send + 'static>(
-        server: &Arc<Server<F>>,
-        mode: Shutdown,
-        begun: Time,
-        report: MakeReport<F, R>,
-    ) -> BoundedReceiver<R> {
-        // When this call returns, nothing may be accepted any more. The new thread may start later.
-        server.engine().close_gates();
-        let (send, receive) = bounded_channel(1);
+        if !is_first {
+            // The channel has room for one report, and its receiver is held here.
+            let _ = send.send(report(None));
+            return receive;
+        }
         let send = Arc::new(send);
         let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));
         let thread = thread::Builder::new()

@@ -437,7 +437,7 @@ where
 ///
 /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
 /// map.insert(7, "Ada")?;
-/// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+/// let report = map.shutdown(Shutdown::HandBack).wait()?;
 /// assert_eq!((report.handed_back.len(), report.still_running), (1, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -463,7 +463,7 @@ pub struct ExpiryReport<K, V> {
 ///
 /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
 /// map.insert(7, "Ada")?;
-/// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+/// let report = map.shutdown(Shutdown::HandBack).wait()?;
 /// for entry in report.handed_back {
 ///     println!("save {}: {}", entry.key, entry.value);
 /// }

@@ -485,8 +485,8 @@ where
     /// wait in a stream's poll. A dropped stream counts as the last receiver.
     ///
     /// A shutdown waits for entries that are to be sent. So a task that awaits the end of
-    /// [`begin_shutdown`](ExpiryMap::begin_shutdown) should continue to read, or leave the reading
-    /// to another task.
+    /// [`shutdown`](ExpiryMap::shutdown) should continue to read, or leave the reading to another
+    /// task.
     ///
     /// # Errors
     ///

@@ -62,7 +62,7 @@ use std::hash::Hash;
 
 use crate::clock::{Clock, Reading};
 use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
-use crate::scheduler::{RandomState, ReportTicket, Stats, collect_stats, hash_of};
+use crate::scheduler::{Closing, RandomState, Stats, collect_stats, hash_of};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -346,16 +346,14 @@ where
     /// first call does this. Every later call returns an empty report at once, with
     /// [`ExpiryReport::already_closed`] set.
     ///
-    /// # Errors
-    ///
-    /// From inside the map's own handler this can't wait for the end. The ticket in `Err` yields
-    /// the report later.
+    /// The shutdown runs on a thread of its own, as [`Scheduler::shutdown`](crate::Scheduler::shutdown)
+    /// explains. The returned [`Closing`] yields the report.
     ///
     /// # Blocking
     ///
-    /// Blocks until the work of `mode` is done and running handlers have ended. It waits no longer
-    /// than the limits in `mode` and in the builder's `shutdown_limit`, both by the map's clock. If
-    /// the channel is full, it waits for a receiver.
+    /// Does not wait for a handler. [`Closing::wait`] does, but no longer than the limits in `mode`
+    /// and in the builder's `shutdown_limit`, both by the map's clock. If the channel is full, the
+    /// shutdown waits for a receiver.
     ///
     /// # Panics
     ///
@@ -368,55 +366,20 @@ where
     ///
     /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
     /// map.insert(7, "Ada")?;
-    /// let report = map.shutdown(Shutdown::HandBack).expect("not called from the handler");
+    /// let report = map.shutdown(Shutdown::HandBack).wait()?;
     /// assert_eq!(report.handed_back[0].value, "Ada");
     /// assert!(map.insert(8, "Grace").is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(
-        &self,
-        mode: Shutdown,
-    ) -> Result<ExpiryReport<K, V>, ReportTicket<ExpiryReport<K, V>>> {
+    pub fn shutdown(&self, mode: Shutdown) -> Closing<ExpiryReport<K, V>> {
         assert!(
             !self.engine.is_stepped(),
             "a test drives this map; call `shutdown` of its driver"
         );
-        let Some(server) = self.engine.server() else {
-            // The threads are gone, so the map has ended.
-            return Ok(ExpiryReport::default());
-        };
-        Engine::shut_down(&server, mode, ExpiryReport::of).map_err(ReportTicket::new)
-    }
-
-    /// Begins a [`shutdown`](Self::shutdown) without waiting for it; see
-    /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
-    ///
-    /// # Panics
-    ///
-    /// As for [`shutdown`](Self::shutdown).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tourbillon::{ExpiryMap, Shutdown};
-    ///
-    /// let map = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
-    /// map.insert(7, "Ada")?;
-    /// let ticket = map.begin_shutdown(Shutdown::HandBack);
-    /// // .. close everything else meanwhile ..
-    /// assert_eq!(ticket.wait().handed_back.len(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<ExpiryReport<K, V>> {
-        assert!(
-            !self.engine.is_stepped(),
-            "a test drives this map; call `shutdown` of its driver"
-        );
-        self.engine
-            .server()
-            .map_or_else(ReportTicket::done, |server| {
-                ReportTicket::new(Engine::begin_shutdown(&server, mode, ExpiryReport::of))
-            })
+        // Without threads the map has ended.
+        self.engine.server().map_or_else(Closing::done, |server| {
+            Closing::begin(&server, mode, ExpiryReport::of)
+        })
     }
 
     fn hash_of<Q>(&self, key: &Q) -> (usize, KeyHash)

@@ -47,7 +47,7 @@ pub use hasher::{KeyHasher, RandomState};
 pub use on_tokio::{AsyncFiring, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
-pub use shutdown::{HandedBack, Report, ReportTicket};
+pub use shutdown::{Closing, HandedBack, InsideTask, Report};
 pub use stats::{ShardStats, Stats};
 pub use task::Task;
 
@@ -57,7 +57,7 @@ pub(crate) use stats::collect as collect_stats;
 use std::fmt;
 use std::hash::BuildHasher;
 
-use crate::engine::{Engine, Owner, Server, Shutdown};
+use crate::engine::{Owner, Server, Shutdown};
 use crate::error::BuildError;
 use crate::sync::Arc;
 
@@ -85,7 +85,7 @@ use crate::sync::Arc;
 /// })?;
 /// timers.reschedule("session-7", Duration::from_secs(1800));
 /// timers.cancel("session-7");
-/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
 /// assert!(report.handed_back.is_empty());
 /// # Ok(())
 /// # }
@@ -180,17 +180,15 @@ where
     /// first call does this. Every later call, from any thread, returns an empty report at once,
     /// with [`Report::already_closed`] set.
     ///
-    /// # Errors
-    ///
-    /// From inside one of its own tasks this can't wait for the end. The ticket in `Err` yields the
-    /// report later.
+    /// The shutdown runs on a thread of its own, which this call starts. So any thread may call it,
+    /// also inside a task. The returned [`Closing`] yields the report: to a thread that waits for
+    /// it, or to a task that awaits it. If the thread does not start, all timers that have not
+    /// started are handed back at once, whatever `mode` says.
     ///
     /// # Blocking
     ///
-    /// Blocks until the work of `mode` is done, running tasks have ended and their keys are
-    /// dropped. It waits no longer than the limits in `mode` and in the builder's `shutdown_limit`,
-    /// both by the scheduler's clock. User code under a lock, such as a key's `Eq`, can delay it
-    /// further.
+    /// Does not wait for a task. [`Closing::wait`] does, but no longer than the limits in `mode` and
+    /// in the builder's `shutdown_limit`, both by the scheduler's clock.
     ///
     /// # Examples
     ///
@@ -200,42 +198,16 @@ where
     ///
     /// let scheduler = Scheduler::<u64>::new()?;
     /// let timers = scheduler.handle();
-    /// scheduler.handle().schedule(7, Duration::ZERO, |_| println!("done"))?;
+    /// timers.schedule(7, Duration::ZERO, |_| println!("done"))?;
     /// // Pending timers still run. After 10 s the rest is handed back.
     /// let limit = Duration::from_secs(10);
-    /// let report = scheduler.shutdown(Shutdown::Drain { limit }).expect("not called from a task");
-    /// assert!(report.handed_back.is_empty());
+    /// let closing = scheduler.shutdown(Shutdown::Drain { limit });
+    /// assert!(timers.schedule(8, Duration::ZERO, |_| ()).is_err());
+    /// assert!(closing.wait()?.handed_back.is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(&self, mode: Shutdown) -> Result<Report<K, S>, ReportTicket<Report<K, S>>> {
-        Engine::shut_down(&self.server, mode, Report::of).map_err(ReportTicket::new)
-    }
-
-    /// Begins a [`shutdown`](Self::shutdown) without waiting for it. Any thread may call this, also
-    /// from inside a task. The shutdown runs on a thread of its own. The returned ticket yields the
-    /// report to a thread that waits for it or a task that awaits it. Dropping the ticket does not
-    /// stop the shutdown.
-    ///
-    /// The scheduler is closing when this returns. If the thread does not start, all timers that
-    /// have not started are handed back at once, whatever `mode` says.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{Scheduler, Shutdown};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let scheduler = Scheduler::<u64>::builder().build()?;
-    /// scheduler.handle().schedule(7, Duration::from_secs(60), |_| ())?;
-    /// let ticket = scheduler.begin_shutdown(Shutdown::HandBack);
-    /// assert!(scheduler.handle().schedule(8, Duration::ZERO, |_| ()).is_err());
-    /// assert_eq!(ticket.wait().handed_back.len(), 1);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<Report<K, S>> {
-        ReportTicket::new(Engine::begin_shutdown(&self.server, mode, Report::of))
+    pub fn shutdown(&self, mode: Shutdown) -> Closing<Report<K, S>> {
+        Closing::begin(&self.server, mode, Report::of)
     }
 }
 

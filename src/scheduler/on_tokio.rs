@@ -87,9 +87,9 @@ where
     /// A runtime runs nothing while nobody drives it. The blocking calls would wait for futures
     /// that can't proceed meanwhile. So on the runtime's own threads, and always on the thread of a
     /// current-thread runtime, await instead: the end of a run by
-    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), a shutdown by
-    /// [`begin_shutdown`](crate::Scheduler::begin_shutdown). For the same reason a scheduler that a
-    /// test steps does not wait for futures: let the runtime run between two steps.
+    /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a
+    /// [`shutdown`](crate::Scheduler::shutdown). For the same reason a scheduler that a test steps
+    /// does not wait for futures: let the runtime run between two steps.
     ///
     /// A runtime that has been shut down drops the future without polling it. That ends the run,
     /// which counts as one that *ran*.

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use super::hasher::RandomState;
 use super::task::Task;
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
-use crate::engine::Ending;
+use crate::engine::{Ending, Engine, Frontend, MakeReport, Server, Shutdown, task_scope};
+use crate::shard::ReentrancyGuard;
+use crate::sync::Arc;
 use crate::sync::channel::TryRecvError;
 use crate::tick::Time;
 
@@ -23,7 +25,7 @@ use crate::tick::Time;
 /// let scheduler = Scheduler::<&str>::new()?;
 /// let timers = scheduler.handle();
 /// timers.schedule("report", Duration::from_secs(60), |_| ())?;
-/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
 /// for timer in &report.handed_back {
 ///     println!("{} was due at {:?}", timer.key, timer.deadline);
 /// }
@@ -54,7 +56,7 @@ pub struct Report<K, S = RandomState> {
 /// let scheduler = Scheduler::<&str>::new()?;
 /// let timers = scheduler.handle();
 /// timers.schedule("report", Duration::from_secs(60), |_| ())?;
-/// let mut report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let mut report = scheduler.shutdown(Shutdown::HandBack).wait()?;
 /// let timer = report.handed_back.pop().expect("the timer had not started");
 /// assert_eq!(timer.key, "report");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -69,41 +71,75 @@ pub struct HandedBack<K, S = RandomState> {
     pub task: Task<K, S>,
 }
 
-/// Yields the report of a shutdown that was called from inside a task, or that was only begun. It
-/// is also a future.
+/// A shutdown in progress, which yields the report.
+///
+/// A thread [waits](Self::wait) for the report, and a task awaits it. Dropping a `Closing` does not
+/// stop the shutdown; what would have been handed back is then dropped.
 ///
 /// # Examples
 ///
 /// ```
-/// use tourbillon::{Scheduler, Shutdown};
+/// use tourbillon::{ExpiryMap, Scheduler, Shutdown};
 ///
 /// let scheduler = Scheduler::<&str>::new()?;
-/// let ticket = scheduler.begin_shutdown(Shutdown::HandBack);
-/// // .. close everything else meanwhile ..
-/// let report = ticket.wait();
-/// assert_eq!(report.still_running, 0);
+/// let sessions = ExpiryMap::<u64, &str>::builder().build(|_, _| ())?;
+/// // Both end at the same time.
+/// let timers = scheduler.shutdown(Shutdown::HandBack);
+/// let entries = sessions.shutdown(Shutdown::HandBack);
+/// assert_eq!(timers.wait()?.still_running, 0);
+/// assert!(entries.wait()?.handed_back.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the report holds what did not run"]
-pub struct ReportTicket<R>(BoundedReceiver<R>);
+#[must_use = "the report holds what did not run; `wait` for it, or await it"]
+pub struct Closing<R> {
+    report: BoundedReceiver<R>,
+    /// The tag of the engine that ends; `None` if it has ended.
+    engine: Option<u32>,
+}
 
-impl<R: Default> ReportTicket<R> {
-    pub(crate) fn new(report: BoundedReceiver<R>) -> Self {
-        ReportTicket(report)
+impl<R: Default> Closing<R> {
+    /// Begins to end an engine. `make_report` turns the ending into the report of its front end.
+    pub(crate) fn begin<F: Frontend>(
+        server: &Arc<Server<F>>,
+        mode: Shutdown,
+        make_report: MakeReport<F, R>,
+    ) -> Self
+    where
+        R: Send + 'static,
+    {
+        Closing {
+            report: Engine::shut_down(server, mode, make_report),
+            engine: Some(server.engine().tag()),
+        }
     }
 
-    /// Makes the ticket for a call that comes after the end: it yields an empty report.
+    /// Returns the answer to a call that comes after the end: it yields an empty report.
     pub(crate) fn done() -> Self {
-        let (_, nothing) = bounded_channel(1);
-        ReportTicket(nothing)
+        let (_, report) = bounded_channel(1);
+        Closing {
+            report,
+            engine: None,
+        }
     }
 
     /// Waits for the report and returns it.
     ///
+    /// # Errors
+    ///
+    /// [`InsideTask`] if this is called inside a task of the scheduler, timer or map that ends, or
+    /// inside a map's handler, and the shutdown has not ended. It would wait for that task. The
+    /// shutdown goes on, and the error gives the `Closing` back. The same holds in a
+    /// [panic hook](crate#panic-hooks).
+    ///
     /// # Blocking
     ///
-    /// Blocks until the shutdown has ended. In the task that called for the shutdown, that is at
-    /// its limit.
+    /// Blocks until the shutdown has ended. That is when its work is done, running tasks have ended
+    /// and their keys are dropped, and at its limits at the latest. User code under a lock, such as
+    /// a key's `Eq`, can delay it further.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called by user code under a lock of this crate. The shutdown goes on.
     ///
     /// # Examples
     ///
@@ -114,20 +150,24 @@ impl<R: Default> ReportTicket<R> {
     /// let scheduler = Scheduler::<&str>::new()?;
     /// let timers = scheduler.handle();
     /// timers.schedule("report", Duration::from_secs(60), |_| ())?;
-    /// let report = scheduler.begin_shutdown(Shutdown::HandBack).wait();
+    /// let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
     /// assert_eq!(report.handed_back.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
-    pub fn wait(self) -> R {
-        self.0.recv().unwrap_or_default()
+    pub fn wait(self) -> Result<R, InsideTask<R>> {
+        // In a panic hook the thread may have a lock that the shutdown needs; the guard is inert then.
+        let under_lock = ReentrancyGuard::begin().is_inert();
+        if under_lock || self.engine.is_some_and(task_scope::is_inside) {
+            return self.try_wait().map_err(InsideTask);
+        }
+        Ok(self.report.recv().unwrap_or_default())
     }
 
     /// Returns the report if it is there.
     ///
     /// # Errors
     ///
-    /// Returns the ticket while the shutdown is in progress.
+    /// Returns itself while the shutdown is in progress.
     ///
     /// # Examples
     ///
@@ -135,15 +175,14 @@ impl<R: Default> ReportTicket<R> {
     /// use tourbillon::{Scheduler, Shutdown};
     ///
     /// let scheduler = Scheduler::<&str>::new()?;
-    /// let timers = scheduler.handle();
-    /// match scheduler.begin_shutdown(Shutdown::HandBack).try_wait() {
+    /// match scheduler.shutdown(Shutdown::HandBack).try_wait() {
     ///     Ok(report) => println!("{} timers came back", report.handed_back.len()),
-    ///     Err(ticket) => drop(ticket), // or ask again later
+    ///     Err(closing) => drop(closing), // or ask again later
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_wait(self) -> Result<R, Self> {
-        match self.0.try_recv() {
+        match self.report.try_recv() {
             Ok(report) => Ok(report),
             Err(TryRecvError::Empty) => Err(self),
             Err(TryRecvError::Disconnected) => Ok(R::default()),
@@ -153,13 +192,64 @@ impl<R: Default> ReportTicket<R> {
 
 /// Yields the report. Dropping the future changes nothing. It must not be polled again after it was
 /// ready.
-impl<R: Default> Future for ReportTicket<R> {
+///
+/// A future that runs as a task of the scheduler that ends gets the report when the limits have
+/// passed, since the shutdown waits for that task.
+impl<R: Default> Future for Closing<R> {
     type Output = R;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
-        self.0.poll(context).map(Option::unwrap_or_default)
+        self.report.poll(context).map(Option::unwrap_or_default)
     }
 }
+
+/// The error of [`Closing::wait`] inside a task that the shutdown waits for.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+/// use tourbillon::{Scheduler, Shutdown};
+///
+/// let scheduler = Arc::new(Scheduler::<&str>::new()?);
+/// let (send, receive) = mpsc::channel();
+/// let own = Arc::clone(&scheduler);
+/// scheduler.handle().schedule("end", Duration::ZERO, move |_| {
+///     let Err(inside) = own.shutdown(Shutdown::HandBack).wait() else { return };
+///     // The shutdown goes on. Another thread may wait for it.
+///     let _ = send.send(inside.into_closing());
+/// })?;
+/// let report = receive.recv()?.wait()?;
+/// assert_eq!(report.still_running, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the error holds the `Closing`, whose report holds what did not run"]
+pub struct InsideTask<R>(Closing<R>);
+
+impl<R> InsideTask<R> {
+    /// Returns the shutdown, so that another thread can wait for it.
+    pub fn into_closing(self) -> Closing<R> {
+        self.0
+    }
+}
+
+impl<R> fmt::Debug for InsideTask<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InsideTask(..)")
+    }
+}
+
+impl<R> fmt::Display for InsideTask<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a task can't wait for the shutdown of its own scheduler, which waits for the task; \
+             the shutdown goes on: wait for it on another thread",
+        )
+    }
+}
+
+impl<R> std::error::Error for InsideTask<R> {}
 
 impl<K, S> Default for Report<K, S>
 where
@@ -230,8 +320,8 @@ where
     }
 }
 
-impl<R> fmt::Debug for ReportTicket<R> {
+impl<R> fmt::Debug for Closing<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReportTicket(..)")
+        f.write_str("Closing(..)")
     }
 }

@@ -21,7 +21,7 @@ use crate::tick::Time;
 /// let scheduler = Scheduler::<&str>::new()?;
 /// let timers = scheduler.handle();
 /// timers.schedule("report", Duration::from_secs(60), |_| println!("report"))?;
-/// let report = scheduler.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let report = scheduler.shutdown(Shutdown::HandBack).wait()?;
 /// let tasks: Vec<Task<&str>> = report.handed_back.into_iter().map(|timer| timer.task).collect();
 /// // Another scheduler can run the tasks.
 /// let other = Scheduler::<&str>::new()?;

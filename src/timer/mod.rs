@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
-use crate::scheduler::{Cancel, ReportTicket, Reschedule, Stats, collect_stats};
+use crate::scheduler::{Cancel, Closing, Reschedule, Stats, collect_stats};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -241,10 +241,6 @@ impl Timer {
     /// Closes the timer, treats pending timers as `mode` says, and returns a report; see
     /// [`Scheduler::shutdown`](crate::Scheduler::shutdown).
     ///
-    /// # Errors
-    ///
-    /// From inside one of its own tasks: the ticket in `Err` yields the report later.
-    ///
     /// # Panics
     ///
     /// Panics if a test drives the timer. Its driver has a `shutdown` of its own.
@@ -261,32 +257,18 @@ impl Timer {
     ///
     /// let timer = Timer::new()?;
     /// let timeout = timer.after(Duration::from_secs(60), || println!("run at the end"))?;
-    /// let report = timer.shutdown(Shutdown::HandBack).expect("not called from a task");
+    /// let report = timer.shutdown(Shutdown::HandBack).wait()?;
     /// for handed_back in report.handed_back {
     ///     (handed_back.task)();
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn shutdown(&self, mode: Shutdown) -> Result<TimerReport, ReportTicket<TimerReport>> {
+    pub fn shutdown(&self, mode: Shutdown) -> Closing<TimerReport> {
         assert!(
             !self.server.engine().is_stepped(),
             "a test drives this timer; call `shutdown` of its driver"
         );
-        Engine::shut_down(&self.server, mode, TimerReport::of).map_err(ReportTicket::new)
-    }
-
-    /// Begins a [`shutdown`](Self::shutdown) without waiting for it; see
-    /// [`Scheduler::begin_shutdown`](crate::Scheduler::begin_shutdown).
-    ///
-    /// # Panics
-    ///
-    /// As for [`shutdown`](Self::shutdown).
-    pub fn begin_shutdown(&self, mode: Shutdown) -> ReportTicket<TimerReport> {
-        assert!(
-            !self.server.engine().is_stepped(),
-            "a test drives this timer; call `shutdown` of its driver"
-        );
-        ReportTicket::new(Engine::begin_shutdown(&self.server, mode, TimerReport::of))
+        Closing::begin(&self.server, mode, TimerReport::of)
     }
 }
 
@@ -499,7 +481,7 @@ pub struct TimerReport {
 ///
 /// let timer = Timer::new()?;
 /// let timeout = timer.after(Duration::from_secs(60), || println!("run at the end"))?;
-/// let mut report = timer.shutdown(Shutdown::HandBack).expect("not called from a task");
+/// let mut report = timer.shutdown(Shutdown::HandBack).wait()?;
 /// let handed_back = report.handed_back.pop().expect("the timer had not started");
 /// (handed_back.task)();
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -266,7 +266,7 @@ fn c108_a_closed_executor_is_counted_and_a_later_one_of_its_threads_takes_over()
         ledger.sums() == (100, 100)
     });
     until("all is settled", || timers.stats().running == 0);
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     assert!(report.handed_back.is_empty());
     assert!((0..100).all(|number| ledger.of(number) == (1, 1)));
     drop((scheduler, timers));
@@ -376,7 +376,7 @@ fn c108_what_an_executor_sits_on_is_handed_back_and_its_jobs_are_empty_then() {
     }
     hand.advance(TICK);
     until("all lie on the shelf", || shelf.tasks() == 20);
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.handed_back.len(), 20);
     drop((scheduler, timers));
     // Half of the jobs run, half are dropped: there is nothing in them any more.

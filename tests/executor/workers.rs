@@ -135,14 +135,14 @@ fn threads_are_named_with_at_most_fifteen_characters() {
     scheduler
         .handle()
         .schedule(0, Duration::ZERO, move |_| {
-            let ticket = itself.shutdown(Shutdown::HandBack).unwrap_err();
+            let closing = itself.shutdown(Shutdown::HandBack);
             until("the closing thread has its name", || {
                 names().contains("tb-shutdown")
             });
-            tell.send(ticket).unwrap();
+            tell.send(closing).unwrap();
         })
         .unwrap();
-    assert!(next(&told).wait().handed_back.is_empty());
+    assert!(next(&told).wait().unwrap().handed_back.is_empty());
 }
 
 // === blocked tasks ===

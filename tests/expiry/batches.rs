@@ -118,7 +118,7 @@ fn batches_hold_every_expired_entry_once_and_no_more_than_asked_for() {
         fill(&map, 0..1_000);
         clock.advance(IDLE);
         until("all are delivered", || map.stats().ran == 1_000);
-        let report = map.shutdown(Shutdown::HandBack).unwrap();
+        let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
         assert!(report.handed_back.is_empty());
         let batches = batches.lock().unwrap();
         assert!(batches.iter().all(|batch| (1..=max).contains(&batch.len())));
@@ -257,7 +257,7 @@ fn wherever_handlers_run_a_shutdown_waits_for_their_batches() {
             .unwrap();
         fill(&map, 0..500);
         let left = thread::scope(|scope| {
-            let ending = scope.spawn(|| map.shutdown(Shutdown::RunNow).unwrap());
+            let ending = scope.spawn(|| map.shutdown(Shutdown::RunNow).wait().unwrap());
             pass_until(&clock, name, || map.state() == Lifecycle::Closed);
             ending.join().unwrap()
         });
@@ -278,14 +278,14 @@ fn wherever_handlers_run_a_shutdown_waits_for_their_batches() {
 #[test]
 fn wherever_handlers_run_a_batch_may_shut_the_map_down() {
     for (name, builder, clock) in places() {
-        let tickets = Arc::new(Mutex::new(Vec::new()));
-        let keep = Arc::clone(&tickets);
+        let closings = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&closings);
         let map = builder
             .build_batched(8, move |map, _| {
                 // From inside it can't be waited for; of several batches one is the first.
-                match map.shutdown(Shutdown::HandBack) {
+                match map.shutdown(Shutdown::HandBack).wait() {
                     Ok(report) => assert!(report.already_closed),
-                    Err(ticket) => keep.lock().unwrap().push(ticket),
+                    Err(inside) => keep.lock().unwrap().push(inside.into_closing()),
                 }
             })
             .unwrap();
@@ -294,9 +294,9 @@ fn wherever_handlers_run_a_batch_may_shut_the_map_down() {
             .unwrap();
         clock.advance(IDLE);
         pass_until(&clock, name, || map.state() == Lifecycle::Closed);
-        let mut tickets = std::mem::take(&mut *tickets.lock().unwrap());
-        assert_eq!(tickets.len(), 1, "{name}");
-        let report = tickets.remove(0).wait();
+        let mut closings = std::mem::take(&mut *closings.lock().unwrap());
+        assert_eq!(closings.len(), 1, "{name}");
+        let report = closings.remove(0).wait().unwrap();
         assert!(report.handed_back.iter().any(|back| back.key == 100));
         let stats = map.stats();
         assert_eq!(stats.ran + report.handed_back.len() as u64, 101, "{name}");

@@ -132,7 +132,7 @@ fn a_touch_that_is_told_of_an_entry_has_changed_that_entry() {
         }
     }
     let changed: u64 = threads.into_iter().map(|all| all.join().unwrap()).sum();
-    let report = map.shutdown(Shutdown::HandBack).unwrap();
+    let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     let back: u64 = report.handed_back.iter().map(|back| back.value).sum();
     assert_eq!(delivered.load(Ordering::Relaxed) + back + removed, changed);
 }

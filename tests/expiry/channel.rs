@@ -111,7 +111,7 @@ fn the_channel_ends_after_the_map_and_after_all_that_was_sent() {
     until("all are sent", || gone.len() == 10);
     map.insert_with(10, "left".to_owned(), Expiry::NEVER)
         .unwrap();
-    let report = map.shutdown(Shutdown::HandBack).unwrap();
+    let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.handed_back.len(), 1);
     assert_eq!(gone.iter().count(), 10, "the map itself is still there");
     assert_eq!(map.state(), Lifecycle::Closed);
@@ -133,7 +133,7 @@ fn a_shutdown_that_delivers_at_once_needs_somebody_who_receives() {
     let (_clock, map, gone) = with_capacity(0);
     fill(&map, 0..100);
     let receiver = std::thread::spawn(move || gone.iter().map(|expired| expired.reason).collect());
-    let report = map.shutdown(Shutdown::RunNow).unwrap();
+    let report = map.shutdown(Shutdown::RunNow).wait().unwrap();
     assert!(report.handed_back.is_empty() && report.still_running == 0);
     let reasons: Vec<Reason> = receiver.join().unwrap();
     assert_eq!(reasons, [Reason::Shutdown; 100]);
@@ -201,7 +201,7 @@ fn a_map_whose_receiver_is_gone_lives_on_and_counts_what_it_drops() {
         assert_eq!(stats.unreceived, 14 - in_channel as u64);
         assert_eq!((stats.cancelled, stats.panicked, map.len()), (1, 0, 1));
         assert!(stats.balances());
-        let report = map.shutdown(Shutdown::HandBack).unwrap();
+        let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
         assert_eq!(report.handed_back[0].key, 99);
         assert!(map.stats().balances() && map.is_empty());
         drop(map);
@@ -246,11 +246,11 @@ fn a_shutdown_of_a_map_without_a_receiver_waits_for_nobody() {
         let (clock, map, gone) = with_capacity(1);
         fill(&map, 0..5);
         drop(gone);
-        let ticket = map.begin_shutdown(mode);
+        let closing = map.shutdown(mode);
         if let Shutdown::Drain { .. } = mode {
             clock.advance(IDLE);
         }
-        let report = ticket.wait();
+        let report = closing.wait().unwrap();
         assert_eq!(report.handed_back.len() as u64, 5 - delivered, "{mode:?}");
         assert_eq!(report.still_running, 0);
         let stats = map.stats();
@@ -494,7 +494,7 @@ impl Shut {
         let Some(map) = map else {
             return;
         };
-        let told = match map.shutdown(Shutdown::HandBack) {
+        let told = match map.shutdown(Shutdown::HandBack).wait() {
             Ok(report) if report.already_closed => Told::AlreadyClosed,
             Ok(report) => Told::Report(report.handed_back.len(), report.still_running),
             Err(_) => Told::Later,

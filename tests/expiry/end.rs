@@ -129,7 +129,12 @@ fn the_map_that_a_handler_keeps_does_not_keep_the_map_open() {
         kept.insert(2, text(2)).unwrap_err().refusal,
         InsertRefusal::Closed
     );
-    assert!(kept.shutdown(Shutdown::HandBack).unwrap().already_closed);
+    assert!(
+        kept.shutdown(Shutdown::HandBack)
+            .wait()
+            .unwrap()
+            .already_closed
+    );
 }
 
 #[test]
@@ -140,8 +145,8 @@ fn a_shutdown_from_inside_the_handler_is_reported_later() {
     let map = builder()
         .clock(Clock::manual(&clock))
         .build(move |map, _| {
-            let ticket = map.shutdown(Shutdown::HandBack).unwrap_err();
-            *sent.lock().unwrap() = Some(ticket);
+            let inside = map.shutdown(Shutdown::HandBack).wait().unwrap_err();
+            *sent.lock().unwrap() = Some(inside.into_closing());
         })
         .unwrap();
     fill(&map, [1]);
@@ -150,7 +155,8 @@ fn a_shutdown_from_inside_the_handler_is_reported_later() {
     until("the handler has shut down", || {
         report.lock().unwrap().is_some()
     });
-    let report = report.lock().unwrap().take().unwrap().wait();
+    let closing = report.lock().unwrap().take().unwrap();
+    let report = closing.wait().unwrap();
     assert_eq!(report.handed_back.len(), 1);
     assert_eq!(report.handed_back[0].value, text(2));
 }
@@ -223,7 +229,7 @@ fn c125_after_the_end_every_call_answers() {
         .build(|_, _| ())
         .unwrap();
     fill(&map, 0..10);
-    drop(map.shutdown(Shutdown::HandBack).unwrap());
+    drop(map.shutdown(Shutdown::HandBack).wait().unwrap());
     let before = map.stats();
     for map in [map.clone(), map] {
         for error in [
@@ -246,7 +252,12 @@ fn c125_after_the_end_every_call_answers() {
         assert_eq!((map.retain(|_, _| false), map.clear()), (0, 0));
         assert_eq!((map.iter().count(), map.len()), (0, 0));
         assert!(map.is_empty() && map.state() == Lifecycle::Closed);
-        assert!(map.shutdown(Shutdown::RunNow).unwrap().already_closed);
+        assert!(
+            map.shutdown(Shutdown::RunNow)
+                .wait()
+                .unwrap()
+                .already_closed
+        );
         let stats = map.stats();
         assert_eq!((stats.scheduled, stats.handed_back), (10, 10));
         assert_eq!(stats.scheduled, before.scheduled);
@@ -271,7 +282,7 @@ fn a_drain_with_threads_ends_after_its_handlers() {
             .unwrap();
         fill(&map, 0..100);
         let report = std::thread::scope(|scope| {
-            let ending = scope.spawn(|| map.shutdown(Shutdown::Drain { limit }).unwrap());
+            let ending = scope.spawn(|| map.shutdown(Shutdown::Drain { limit }).wait().unwrap());
             until("it is closing", || map.state() != Lifecycle::Running);
             until("it has ended", || {
                 if map.now() < Time::ZERO + stop {

@@ -220,7 +220,7 @@ fn every_message_is_counted_once_however_touches_and_insertions_meet() {
         }
         removed
     });
-    let report = map.shutdown(Shutdown::HandBack).unwrap();
+    let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     let back: u64 = report.handed_back.iter().map(|back| back.value).sum();
     assert!(refused.lock().unwrap().is_empty());
     let all = counted.load(Ordering::Relaxed) + back + removed;

@@ -143,7 +143,7 @@ fn after_a_shutdown_touches_find_nothing() {
     fill(&map, [1]);
     let mut toucher = map.toucher();
     toucher.touch(1);
-    drop(map.shutdown(Shutdown::HandBack).unwrap());
+    drop(map.shutdown(Shutdown::HandBack).wait().unwrap());
     assert_eq!(map.state(), Lifecycle::Closed);
     assert_eq!(toucher.flush(), 0);
     (0..2 * FULL).for_each(|key| toucher.touch(key));

@@ -127,7 +127,7 @@ fn dropping_a_sleep_cancels_its_timer_and_wakes_nobody() {
     drop(timer.sleep(SECOND));
     assert_eq!(timer.stats().scheduled, 1);
     hand.advance(SECOND * 2);
-    timer.shutdown(Shutdown::RunNow).unwrap();
+    timer.shutdown(Shutdown::RunNow).wait().unwrap();
     assert_eq!(wakes.count(), 0);
 }
 
@@ -184,14 +184,14 @@ fn who_sleeps_is_told_when_the_timer_closes() {
         match end {
             0 => drop(timer),
             1 => {
-                let report = timer.shutdown(Shutdown::HandBack).unwrap();
+                let report = timer.shutdown(Shutdown::HandBack).wait().unwrap();
                 assert!(
                     report.handed_back.is_empty(),
                     "there is no task to hand back"
                 );
             }
-            2 => drop(timer.begin_shutdown(Shutdown::HandBack)),
-            _ => drop(timer.shutdown(Shutdown::RunNow).unwrap()),
+            2 => drop(timer.shutdown(Shutdown::HandBack)),
+            _ => drop(timer.shutdown(Shutdown::RunNow).wait().unwrap()),
         }
         let closed = Poll::Ready(Err(SleepError::Closed));
         assert_eq!(poll(&mut unpolled, &wakes), closed, "end {end}");
@@ -215,7 +215,7 @@ fn who_sleeps_is_woken_before_a_shutdown_waits_for_running_tasks() {
         let mut late = timer.sleep(SECOND);
         assert!(poll(&mut in_time, &woken).is_pending());
         assert!(poll(&mut late, &woken_late).is_pending());
-        let ticket = timer.begin_shutdown(mode);
+        let closing = timer.shutdown(mode);
         if mode != Shutdown::HandBack {
             // The limit of the drain. The only worker is busy, so nobody claims the sleep.
             hand.advance(SECOND);
@@ -231,7 +231,7 @@ fn who_sleeps_is_woken_before_a_shutdown_waits_for_running_tasks() {
         hand.set(Time::ZERO + SECOND);
         assert_eq!(poll(&mut late, &woken_late), Poll::Ready(Ok(())));
         gate.open();
-        let report = ticket.wait();
+        let report = closing.wait().unwrap();
         assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
         assert_eq!((woken.count(), woken_late.count()), (1, 1), "woken once");
         let stats = timer.stats();
@@ -245,12 +245,12 @@ fn a_drain_lets_sleeps_end() {
     let wakes = Wakes::new();
     let mut sleep = timer.sleep(SECOND);
     assert!(poll(&mut sleep, &wakes).is_pending());
-    let ticket = timer.begin_shutdown(Shutdown::Drain { limit: SECOND * 2 });
+    let closing = timer.shutdown(Shutdown::Drain { limit: SECOND * 2 });
     assert!(poll(&mut sleep, &wakes).is_pending());
     hand.advance(SECOND);
     until("it wakes", || wakes.count() == 1);
     assert_eq!(poll(&mut sleep, &wakes), Poll::Ready(Ok(())));
-    assert!(!ticket.wait().already_closed);
+    assert!(!closing.wait().unwrap().already_closed);
     assert_eq!(timer.state(), Lifecycle::Closed);
 }
 
@@ -323,7 +323,7 @@ fn a_waker_that_panics_harms_nobody_else() {
     });
     assert_eq!(timer.stats().ran, 2);
     // At the end of the timer, too.
-    timer.shutdown(Shutdown::HandBack).unwrap();
+    timer.shutdown(Shutdown::HandBack).wait().unwrap();
 }
 
 /// Sleeps of one stripe are claimed together, but a task behind them keeps its exact answer.
@@ -410,7 +410,7 @@ fn a_timeout_without_a_timer_yields_what_is_ready_and_says_why_not() {
         let future = async move { if at_once { 7 } else { pending().await } };
         Box::pin(timer.timeout(SECOND, future))
     };
-    timer.shutdown(Shutdown::HandBack).unwrap();
+    timer.shutdown(Shutdown::HandBack).wait().unwrap();
     let wakes = Wakes::new();
     assert_eq!(poll(&mut timeout(true), &wakes), Poll::Ready(Ok(7)));
     let error = TimeoutError::Sleep(SleepError::Closed);
@@ -507,7 +507,7 @@ fn a_sleep_can_be_reset_when_it_is_due() {
     for sleep in [&mut first, &mut second, &mut third] {
         assert_eq!(poll(sleep, &wakes), Poll::Ready(Ok(())));
     }
-    timer.shutdown(Shutdown::HandBack).unwrap();
+    timer.shutdown(Shutdown::HandBack).wait().unwrap();
     third.reset(SECOND);
     let closed = Poll::Ready(Err(SleepError::Closed));
     assert_eq!(poll(&mut third, &wakes), closed);

@@ -76,7 +76,7 @@ fn a_task_that_waits_is_woken_by_what_expires_and_by_the_end() {
         });
         clock.advance(IDLE);
         eventually("it is delivered", || map.stats().ran == 1).await;
-        let report = map.begin_shutdown(Shutdown::HandBack).await;
+        let report = map.shutdown(Shutdown::HandBack).await;
         assert!(report.handed_back.is_empty());
         assert_eq!(reader.await.unwrap(), (Some(7), true));
     });
@@ -151,7 +151,7 @@ fn a_drain_delivers_at_the_deadlines_and_then_the_stream_ends() {
     on_all(|| async {
         let (clock, map, mut gone) = with_capacity(1);
         fill(&map, 0..3);
-        let ticket = map.begin_shutdown(Shutdown::Drain { limit: IDLE * 2 });
+        let closing = map.shutdown(Shutdown::Drain { limit: IDLE * 2 });
         let refused = map.insert(9, String::new()).unwrap_err();
         assert_eq!(refused.refusal, InsertRefusal::Closed);
         clock.advance(IDLE);
@@ -160,7 +160,7 @@ fn a_drain_delivers_at_the_deadlines_and_then_the_stream_ends() {
             count += 1;
         }
         assert_eq!(count, 3);
-        assert!(ticket.await.handed_back.is_empty());
+        assert!(closing.await.handed_back.is_empty());
     });
 }
 
@@ -287,15 +287,15 @@ fn what_is_being_delivered_when_the_map_ends_is_not_lost() {
         gate.crowd(1);
         match end {
             0 => drop(map),
-            1 => drop(map.begin_shutdown(Shutdown::HandBack)),
+            1 => drop(map.shutdown(Shutdown::HandBack)),
             _ => {
                 // It outlasts the limit.
-                let ticket = map.begin_shutdown(Shutdown::HandBack);
+                let closing = map.shutdown(Shutdown::HandBack);
                 until("the limit passes", || {
                     clock.advance(IDLE);
                     map.state() == Lifecycle::Closed
                 });
-                assert_eq!(ticket.wait().still_running, 1);
+                assert_eq!(closing.wait().unwrap().still_running, 1);
             }
         }
         gate.open();
@@ -334,7 +334,7 @@ fn a_waker_that_panics_does_not_reach_the_map() {
     assert!(poll(&mut Box::pin(gone.next()), &Wakes::new()).is_ready());
     fill(&map, 2..5);
     wait(&mut gone);
-    let report = map.begin_shutdown(Shutdown::HandBack).wait();
+    let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(
         (report.handed_back.len(), report.already_closed),
         (3, false)

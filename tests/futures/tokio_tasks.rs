@@ -80,7 +80,7 @@ fn a_single_worker_serves_many_futures_at_once() {
                 .unwrap();
         }
         barrier.wait().await;
-        let report = scheduler.begin_shutdown(Shutdown::HandBack).await;
+        let report = scheduler.shutdown(Shutdown::HandBack).await;
         assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
         assert_eq!(timers.handle().stats().ran, u64::from(MANY));
     });
@@ -483,7 +483,7 @@ fn a_runtime_that_is_gone_ends_its_runs() {
     until("it ran, as far as it could", || {
         timers.handle().stats().ran == 2 && !timers.handle().contains(&8)
     });
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.still_running, 0);
 }
 
@@ -502,25 +502,20 @@ fn shutdown_waits_for_futures_and_counts_what_outlasts_its_limit() {
             .unwrap();
         timers.schedule(8, Duration::MAX, async |_| ()).unwrap();
         began.await.unwrap();
-        let mut ticket = scheduler.begin_shutdown(Shutdown::HandBack);
+        let mut closing = scheduler.shutdown(Shutdown::HandBack);
         let wakes = Wakes::new();
-        assert!(poll(&mut ticket, &wakes).is_pending());
+        assert!(poll(&mut closing, &wakes).is_pending());
         assert!(timers.schedule(9, SECOND, async |_| ()).is_err());
         eventually("its limit passes", || {
             hand.advance(SECOND * 31);
             wakes.count() > 0
         })
         .await;
-        let Poll::Ready(report) = poll(&mut ticket, &wakes) else {
+        let Poll::Ready(report) = poll(&mut closing, &wakes) else {
             panic!("it was woken");
         };
         assert_eq!((report.handed_back.len(), report.still_running), (1, 1));
-        assert!(
-            scheduler
-                .begin_shutdown(Shutdown::HandBack)
-                .await
-                .already_closed
-        );
+        assert!(scheduler.shutdown(Shutdown::HandBack).await.already_closed);
         // It still ends.
         release.send(()).unwrap();
         while timers.handle().contains(&7) {
@@ -530,24 +525,24 @@ fn shutdown_waits_for_futures_and_counts_what_outlasts_its_limit() {
 }
 
 #[test]
-fn a_shutdown_that_is_begun_can_be_awaited_by_all_faces() {
+fn a_shutdown_can_be_awaited_by_all_faces() {
     on_all(|| async {
         let timer = Timer::new().unwrap();
         let _ = timer.after(SECOND * 600, || ()).unwrap();
-        let report = timer.begin_shutdown(Shutdown::HandBack).await;
+        let report = timer.shutdown(Shutdown::HandBack).await;
         assert_eq!(report.handed_back.len(), 1);
-        assert!(
-            timer
-                .begin_shutdown(Shutdown::HandBack)
-                .await
-                .already_closed
-        );
+        assert!(timer.shutdown(Shutdown::HandBack).await.already_closed);
 
         let map = ExpiryMap::<u32, u32>::builder().build(|_, _| ()).unwrap();
         map.insert(1, 2).unwrap();
-        let report = map.begin_shutdown(Shutdown::HandBack).await;
+        let report = map.shutdown(Shutdown::HandBack).await;
         assert_eq!(report.handed_back.len(), 1);
-        assert!(map.begin_shutdown(Shutdown::HandBack).wait().already_closed);
+        assert!(
+            map.shutdown(Shutdown::HandBack)
+                .wait()
+                .unwrap()
+                .already_closed
+        );
     });
 }
 
@@ -563,7 +558,7 @@ fn a_future_that_was_handed_back_can_be_run_by_another_task() {
                 let _ = send.send(*firing.key());
             })
             .unwrap();
-        let mut report = before.begin_shutdown(Shutdown::HandBack).await;
+        let mut report = before.shutdown(Shutdown::HandBack).await;
         let task = report.handed_back.remove(0).task;
         let (_hand, after) = scheduler();
         let timers = after.handle();
@@ -589,7 +584,7 @@ fn what_is_refused_comes_back() {
             .unwrap_err();
         assert!(matches!(occupied, ScheduleError::Occupied(_)));
         timers.schedule_if_absent(2, SECOND, async |_| ()).unwrap();
-        scheduler.begin_shutdown(Shutdown::HandBack).await;
+        scheduler.shutdown(Shutdown::HandBack).await;
         let closed = timers.schedule(3, MOMENT, async |_| ()).unwrap_err();
         assert!(matches!(closed, ScheduleError::Closed(_)));
         // The very closure.

@@ -11,7 +11,9 @@ use std::time::Duration;
 use kit::wait::{next, until};
 use kit::wakes::{Wakes, poll};
 use kit::ways::{AtDrop, Dropping, WAYS, drop_under_a_lock, in_every_way, map};
-use tourbillon::{Cancel, Clock, Executor, Handle, Job, Lifecycle, ManualClock, Scheduler, Timer};
+use tourbillon::{
+    Cancel, Clock, Executor, Handle, Job, Lifecycle, ManualClock, Scheduler, Shutdown, Timer,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -59,6 +61,19 @@ fn a_guard_that_is_told_to_cancel_under_a_lock_cancels_all_the_same() {
     let message = panic.downcast_ref::<&str>().expect("a text");
     assert!(message.contains("run under a lock"), "{message}");
     assert!(timers.is_empty(), "the drop of the guard has cancelled it");
+}
+
+#[test]
+fn nobody_waits_for_a_shutdown_under_a_lock() {
+    let (scheduler, timers, _hand) = scheduler();
+    timers.schedule(7, HOUR, |_| ()).unwrap();
+    let map = map();
+    let closing = scheduler.shutdown(Shutdown::HandBack);
+    let wait = || map.update(&Dropping::default(), move |_| closing.wait().is_ok());
+    let panic = catch_unwind(AssertUnwindSafe(wait)).unwrap_err();
+    let message = panic.downcast_ref::<&str>().expect("a text");
+    assert!(message.contains("run under a lock"), "{message}");
+    until("it ends", || timers.state() == Lifecycle::Closed);
 }
 
 #[test]

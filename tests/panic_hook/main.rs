@@ -14,9 +14,9 @@ use std::time::Duration;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
-    Cancel, CancelGuard, ExpiryMap, GetOrInsertError, GroupedBy, GroupedExpiryMap, Handle,
-    InsertRefusal, PullIn, Removed, ReportTicket, Reschedule, ScheduleError, Scheduler, Shutdown,
-    Sleep, SleepError, Timer, Touch, Toucher, WaitError,
+    Cancel, CancelGuard, Closing, ExpiryMap, GetOrInsertError, GroupedBy, GroupedExpiryMap, Handle,
+    InsertRefusal, PullIn, Removed, Reschedule, ScheduleError, Scheduler, Shutdown, Sleep,
+    SleepError, Timer, Touch, Toucher, WaitError,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -54,7 +54,7 @@ impl Clone for Key {
 }
 
 type Map = GroupedExpiryMap<Key, Key, Key>;
-type Ticket = ReportTicket<tourbillon::Report<Key>>;
+type Doomed = Closing<tourbillon::Report<Key>>;
 
 /// What the hook works with. It has nothing that it could not call.
 struct Rig {
@@ -69,7 +69,7 @@ struct Rig {
     asleep: Mutex<Sleep>,
     guards: Mutex<Vec<CancelGuard<Key>>>,
     doomed: Mutex<Option<Scheduler<Key>>>,
-    tickets: Mutex<Vec<Ticket>>,
+    closings: Mutex<Vec<Doomed>>,
     calls: AtomicUsize,
 }
 
@@ -98,7 +98,7 @@ impl Rig {
             asleep: Mutex::new(asleep),
             guards: Mutex::default(),
             doomed: Mutex::default(),
-            tickets: Mutex::default(),
+            closings: Mutex::default(),
             calls: AtomicUsize::new(0),
         }
     }
@@ -123,10 +123,10 @@ impl Rig {
         // What is dropped or shut down is dealt with later.
         self.guards.lock().unwrap().clear();
         let doomed = self.doomed.lock().unwrap().take().expect("prepared");
-        let Err(ticket) = doomed.shutdown(Shutdown::HandBack) else {
-            panic!("there is no report yet");
+        let Err(inside) = doomed.shutdown(Shutdown::HandBack).wait() else {
+            panic!("a thread that may have a lock must not wait");
         };
-        self.tickets.lock().unwrap().push(ticket);
+        self.closings.lock().unwrap().push(inside.into_closing());
         drop(doomed);
         self.calls.fetch_add(1, Ordering::SeqCst);
     }
@@ -222,9 +222,9 @@ impl Rig {
     /// After each panic: nothing has changed but what was dropped and shut down.
     fn check(&self, panics: usize) {
         assert_eq!(self.calls.load(Ordering::SeqCst), panics);
-        let tickets: Vec<_> = self.tickets.lock().unwrap().drain(..).collect();
-        for ticket in tickets {
-            let report = ticket.wait();
+        let closings: Vec<_> = self.closings.lock().unwrap().drain(..).collect();
+        for closing in closings {
+            let report = closing.wait().unwrap();
             assert!(!report.already_closed);
             assert_eq!(report.handed_back.len(), 1);
         }

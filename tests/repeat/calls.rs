@@ -671,7 +671,7 @@ fn c124_a_round_that_ends_after_closing_is_the_last_one() {
         armed.unwrap();
         gate.crowd(1);
         let report = thread::scope(|scope| {
-            let closing = scope.spawn(|| scheduler.shutdown(mode).unwrap());
+            let closing = scope.spawn(|| scheduler.shutdown(mode).wait().unwrap());
             wait::until("it is closing", || {
                 let refused = timers.schedule_if_absent(1, T, |_| ());
                 matches!(refused, Err(ScheduleError::Closed(_)))

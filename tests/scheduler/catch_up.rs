@@ -355,7 +355,7 @@ fn c041_a_million_inserts_while_closing() {
         })
         .collect();
     reached.recv_timeout(PATIENCE).expect("they insert");
-    let report = scheduler.shutdown(Shutdown::RunNow).unwrap();
+    let report = scheduler.shutdown(Shutdown::RunNow).wait().unwrap();
     let (mut accepted, mut refused) = (0, 0);
     for thread in threads {
         let (yes, no) = thread.join().unwrap();
@@ -448,7 +448,7 @@ fn c043_after_a_suspension_one_shots_fire_once() {
         assert_eq!(late, Duration::from_secs(10) - T * 20 * (key as u32 + 1));
     }
     assert_eq!(timers.len(), 500, "those after it wait");
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.handed_back.len(), 500);
     assert!(ran.try_recv().is_err(), "and none has run twice");
     let stats = timers.stats();

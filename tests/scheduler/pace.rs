@@ -641,7 +641,7 @@ fn threads_keep_the_pace_of_a_clock_that_a_test_moves() {
     }
     assert!(timers.stats().held_back > 0);
     // Tickers that sleep for their pace hear that they are to stop.
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     let ran = ran.load(Ordering::Relaxed);
     assert!(!report.handed_back.is_empty());
     assert_eq!(report.handed_back.len() + ran, MANY);

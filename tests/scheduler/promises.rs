@@ -242,7 +242,7 @@ fn promise_5_tasks_never_hold_up_ticks() {
         }
         assert!(timers.stats().workers > 2, "the pool has grown");
         drop(release);
-        let report = scheduler.shutdown(Shutdown::RunNow).unwrap();
+        let report = scheduler.shutdown(Shutdown::RunNow).wait().unwrap();
         assert_eq!((report.handed_back.len(), report.still_running), (0, 0));
     }
 }

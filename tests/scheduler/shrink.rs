@@ -145,7 +145,7 @@ fn it_goes_on_beside_all_other_calls() {
         shrinking.join().unwrap();
     });
     let left = timers.cancel_all() as u64;
-    scheduler.shutdown(Shutdown::HandBack).unwrap();
+    scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     timers.shrink_to_fit();
     let ended = ran.load(Ordering::Relaxed) + cancelled.load(Ordering::Relaxed) + left;
     assert_eq!(ended, THREADS * ROUNDS * PEAK);

@@ -105,7 +105,7 @@ fn shutdown_aside(
     mode: Shutdown,
 ) -> thread::JoinHandle<Report<u32>> {
     let scheduler = Arc::clone(scheduler);
-    thread::spawn(move || scheduler.shutdown(mode).expect("not in a task"))
+    thread::spawn(move || scheduler.shutdown(mode).wait().expect("not in a task"))
 }
 
 // === what comes back ===
@@ -121,7 +121,7 @@ fn c121_with_nothing_pending_the_report_is_empty() {
             until("the three ran", || {
                 timers.is_empty() && timers.stats().running == 0
             });
-            let report = scheduler.shutdown(mode).unwrap();
+            let report = scheduler.shutdown(mode).wait().unwrap();
             assert_empty(&report);
             assert!(!report.already_closed);
             assert_eq!(ledger.sums(), (3, 3), "{mode:?} {place:?}");
@@ -144,7 +144,7 @@ fn c122_what_is_pending_comes_back_as_it_was_scheduled() {
         // Moved and pulled in: it comes back with the deadline that it has now.
         let _ = timers.reschedule(&4, TICK * 9);
         let _ = timers.pull_in(&2, TICK * 7);
-        let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+        let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
         assert_eq!(report.still_running, 0);
         let mut back: Vec<_> = report
             .handed_back
@@ -213,7 +213,7 @@ fn c122_stepped_and_queued_ones_too() {
     schedule_tokens(&timers, &ledger, &delays);
     hand.advance(TICK);
     until("all are queued", || timers.stats().queued == 300);
-    let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+    let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!((report.handed_back.len(), report.still_running), (300, 1));
     gate.open();
     until("the last run is settled", || timers.stats().running == 0);
@@ -232,7 +232,7 @@ fn c123_insert_and_stop_at_once() {
                 .map(|number| [Duration::ZERO, TICK, HOUR, Duration::MAX][(number + round) % 4])
                 .collect();
             schedule_tokens(&timers, &ledger, &delays);
-            let report = scheduler.shutdown(mode).unwrap();
+            let report = scheduler.shutdown(mode).wait().unwrap();
             assert_eq!(report.still_running, 0);
             let back = report.handed_back.len();
             if mode == Shutdown::RunNow {
@@ -328,7 +328,7 @@ fn c124_hand_back_and_run_now_with_threads() {
             let (scheduler, timers, _hand) = on_manual_clock(place);
             let ledger = Ledger::new(5);
             schedule_tokens(&timers, &ledger, &DELAYS[1..]);
-            let report = scheduler.shutdown(mode).unwrap();
+            let report = scheduler.shutdown(mode).wait().unwrap();
             assert_eq!(report.still_running, 0);
             let (back, ran) = if mode == Shutdown::RunNow {
                 (0, 5)
@@ -460,7 +460,10 @@ fn c125_after_the_end_every_call_answers_and_nothing_is_counted() {
                 drop(scheduler);
                 None
             } else {
-                Some((scheduler.shutdown(Shutdown::HandBack).unwrap(), scheduler))
+                Some((
+                    scheduler.shutdown(Shutdown::HandBack).wait().unwrap(),
+                    scheduler,
+                ))
             };
             let before = timers.stats();
             let captured = Arc::new(());
@@ -548,7 +551,7 @@ fn c126_every_timer_accepted_while_it_closes_is_accounted_for_once() {
             });
             match end {
                 End::Shutdown(mode) => {
-                    let report = scheduler.shutdown(mode).unwrap();
+                    let report = scheduler.shutdown(mode).wait().unwrap();
                     assert_eq!(report.still_running, 0);
                     report.handed_back
                 }
@@ -600,10 +603,10 @@ fn c127_the_second_stop_is_empty_and_says_so() {
         for second in MODES {
             let (scheduler, timers, _hand) = on_manual_clock(Place::Pool);
             timers.schedule(1, Duration::ZERO, |_| ()).unwrap();
-            let report = scheduler.shutdown(first).unwrap();
+            let report = scheduler.shutdown(first).wait().unwrap();
             assert!(!report.already_closed);
             // c134
-            let report = scheduler.shutdown(second).unwrap();
+            let report = scheduler.shutdown(second).wait().unwrap();
             assert_empty(&report);
             assert!(report.already_closed);
 
@@ -625,7 +628,7 @@ fn c127_of_many_threads_that_stop_it_one_gets_everything() {
         schedule_tokens(&timers, &ledger, &[HOUR; 50]);
         let mut reports: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| scheduler.shutdown(Shutdown::HandBack).unwrap()))
+                .map(|_| scope.spawn(|| scheduler.shutdown(Shutdown::HandBack).wait().unwrap()))
                 .collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
@@ -658,22 +661,23 @@ fn c128_stop_from_inside_a_task_yields_the_report_later() {
             let itself = Arc::clone(&scheduler);
             timers
                 .schedule(100, Duration::ZERO, move |firing| {
-                    let ticket = itself.shutdown(mode).expect_err("from inside a task");
+                    let inside = itself.shutdown(mode).wait().unwrap_err();
+                    assert!(inside.to_string().contains("on another thread"));
                     // A second call from inside is a no-op like any other second call.
-                    assert!(itself.shutdown(mode).unwrap().already_closed);
+                    assert!(itself.shutdown(mode).wait().unwrap().already_closed);
                     assert_ne!(firing.handle().state(), Lifecycle::Running);
-                    tell.send(ticket).unwrap();
+                    tell.send(inside.into_closing()).unwrap();
                 })
                 .unwrap();
-            let mut ticket = Some(next(&told));
+            let mut closing = Some(next(&told));
             let mut report = None;
             until("the report is there", || {
                 if matches!(mode, Shutdown::Drain { .. }) {
                     hand.advance(TICK);
                 }
-                match ticket.take().unwrap().try_wait() {
+                match closing.take().unwrap().try_wait() {
                     Ok(there) => report = Some(there),
-                    Err(again) => ticket = Some(again),
+                    Err(again) => closing = Some(again),
                 }
                 report.is_some()
             });
@@ -705,8 +709,14 @@ fn c128_a_task_that_waits_for_its_own_report_waits_until_the_limit() {
         let itself = Arc::clone(&scheduler);
         timers
             .schedule(1, Duration::ZERO, move |_| {
-                let ticket = itself.shutdown(Shutdown::HandBack).unwrap_err();
-                tell.send(ticket.wait()).unwrap();
+                let mut closing = itself.shutdown(Shutdown::HandBack);
+                loop {
+                    match closing.try_wait() {
+                        Ok(report) => break tell.send(report).unwrap(),
+                        Err(again) => closing = again,
+                    }
+                    thread::yield_now();
+                }
             })
             .unwrap();
         until("what was pending is taken out", || {
@@ -821,7 +831,7 @@ fn c131_drop_and_a_limit_of_zero_do_not_wait_for_a_running_task() {
                 drop(scheduler);
             } else {
                 for mode in [Shutdown::RunNow, Shutdown::HandBack] {
-                    let report = scheduler.shutdown(mode).unwrap();
+                    let report = scheduler.shutdown(mode).wait().unwrap();
                     assert!(report.handed_back.is_empty());
                     let still = usize::from(!report.already_closed);
                     assert_eq!(report.still_running, still, "{place:?}");
@@ -856,7 +866,7 @@ fn c131_shutdown_waits_for_a_running_task_within_its_limit() {
             let ending = {
                 let scheduler = Arc::clone(&scheduler);
                 thread::spawn(move || {
-                    let report = scheduler.shutdown(mode).unwrap();
+                    let report = scheduler.shutdown(mode).wait().unwrap();
                     (report, ended.load(Ordering::SeqCst))
                 })
             };
@@ -1026,7 +1036,7 @@ fn c135_after_the_end_no_payload_is_left() {
         assert_eq!(Arc::strong_count(&payload), 1 + count as usize);
         match end {
             End::Shutdown(mode) => {
-                let report = scheduler.shutdown(mode).unwrap();
+                let report = scheduler.shutdown(mode).wait().unwrap();
                 assert_eq!(report.handed_back.len(), count as usize);
                 assert_eq!(Arc::strong_count(&payload), 1 + count as usize);
                 drop(report);
@@ -1121,7 +1131,7 @@ fn shut_down_before_the_gate(
     gate.crowd(1);
     let ending = {
         let scheduler = Arc::clone(&scheduler);
-        thread::spawn(move || scheduler.shutdown(Shutdown::HandBack).unwrap())
+        thread::spawn(move || scheduler.shutdown(Shutdown::HandBack).wait().unwrap())
     };
     until("the limit holds", || {
         hand.advance(TICK);
@@ -1192,7 +1202,7 @@ fn a_shutdown_waits_for_the_drop_of_a_key_within_its_limit() {
         let ending = {
             let scheduler = Arc::clone(&scheduler);
             thread::spawn(move || {
-                let report = scheduler.shutdown(Shutdown::HandBack).unwrap();
+                let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
                 (report.still_running, passed.load(Ordering::SeqCst))
             })
         };

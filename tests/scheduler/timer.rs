@@ -39,7 +39,7 @@ fn a_timeout_runs_once_its_deadline_has_come_and_says_so() {
     assert!(ran_at >= Time::ZERO + SECOND);
     assert!(timeout.is_expired() && !timeout.is_cancelled());
     assert_eq!(timeout.remaining(), None);
-    let _ = timer.shutdown(Shutdown::HandBack).unwrap();
+    let _ = timer.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(timeout.cancel(), Cancel::NotFound);
     assert_eq!(timeout.reschedule(SECOND), Reschedule::NotFound);
     assert!(timeout.is_expired(), "its end is not forgotten");
@@ -120,7 +120,7 @@ fn a_running_timeout_counts_as_expired_and_cannot_be_stopped() {
     assert_eq!(timeout.cancel(), Cancel::Running);
     assert_eq!(timeout.reschedule(SECOND), Reschedule::Running);
     finish.send(()).unwrap();
-    let report = timer.shutdown(Shutdown::HandBack).unwrap();
+    let report = timer.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.still_running, 0);
 }
 
@@ -139,7 +139,7 @@ fn shutdown_hands_back_and_marks_as_cancelled() {
                 .unwrap()
         })
         .collect();
-    let report = timer.shutdown(Shutdown::HandBack).unwrap();
+    let report = timer.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(timer.state(), Lifecycle::Closed);
     assert_eq!(report.handed_back.len(), 5);
     assert!(timeouts.iter().all(|timeout| timeout.is_cancelled()));
@@ -154,7 +154,13 @@ fn shutdown_hands_back_and_marks_as_cancelled() {
         (back.task)();
     }
     assert_eq!(ran.load(Ordering::Relaxed), 5, "the very tasks come back");
-    assert!(timer.shutdown(Shutdown::HandBack).unwrap().already_closed);
+    assert!(
+        timer
+            .shutdown(Shutdown::HandBack)
+            .wait()
+            .unwrap()
+            .already_closed
+    );
     let refused = timer.after(SECOND, || ()).unwrap_err();
     assert!(matches!(refused, ScheduleError::Closed(_)));
     assert_eq!(timer.stats().handed_back, 5);

@@ -205,7 +205,7 @@ fn storm(map: &Map, fates: &Arc<Fates>) {
         }
         stop.store(true, Ordering::SeqCst);
     });
-    let report = map.shutdown(Shutdown::HandBack).unwrap();
+    let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
     assert_eq!(report.still_running, 0);
     let handed_back = report.handed_back.len() as u64;
     drop(report);

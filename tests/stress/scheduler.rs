@@ -210,7 +210,7 @@ where
             // Leaves the locks to the others for a while.
             thread::park_timeout(Duration::from_millis(2));
         }
-        scheduler.shutdown(mode).expect("not from a task")
+        scheduler.shutdown(mode).wait().expect("not from a task")
     });
     assert_eq!(report.still_running, 0);
     let handed_back = report.handed_back.len() as u64;

@@ -61,6 +61,8 @@ const LAYERS: &[Layer] = &[
     layer(6, "expiry", 0..=5, &["scheduler"]),
     // The kit builds schedulers and maps that a test steps, out of the parts of their builders.
     layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
+    // Documentation alone.
+    layer(7, "guide", 0..=6, &[]),
     // For the crates that build on this one.
     layer(7, "reentrancy", 1..=4, &[]),
 ];

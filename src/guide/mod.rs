@@ -1,0 +1,30 @@
+//! Guides: one page for each task, with code that compiles.
+//!
+//! | page | content |
+//! |---|---|
+//! | [`sessions`] | login sessions: idle time and lifetime, limits per user, sign-out everywhere, a deploy |
+//! | [`request_timeouts`] | limits on how long a request may take, and answers that come too late |
+//! | [`periodic_work`] | heartbeats, polls and calendars: what happens to missed rounds and after panics |
+//! | [`testing`] | tests in virtual time, without waiting |
+//! | [`shutdown`] | how a program ends without losing a timer |
+//! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
+//!
+//! Locks and elections have guides of their own, in the crate `tourbillon-leases`.
+
+#[doc = include_str!("sessions.md")]
+pub mod sessions {}
+
+#[doc = include_str!("request_timeouts.md")]
+pub mod request_timeouts {}
+
+#[doc = include_str!("periodic_work.md")]
+pub mod periodic_work {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("shutdown.md")]
+pub mod shutdown {}
+
+#[doc = include_str!("coming_from.md")]
+pub mod coming_from {}
