@@ -188,6 +188,8 @@ mod timer;
 mod waker;
 pub mod wheel;
 
+#[cfg(not(loom))]
+pub use clock::WallAnchor;
 pub use clock::{Clock, ClockParker, ClockUnparker, ManualClock};
 pub use engine::{Lifecycle, Shutdown};
 pub use error::{BuildError, ScheduleError, WaitError};

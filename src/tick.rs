@@ -69,6 +69,15 @@ impl Time {
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// Returns the time from `now` until this deadline: zero if it has passed, and `Duration::MAX`
+    /// if it is *never*.
+    pub(crate) fn remaining(self, now: Time) -> Duration {
+        match self {
+            Time::MAX => Duration::MAX,
+            deadline => deadline.since(now),
+        }
+    }
 }
 
 impl core::ops::Add<Duration> for Time {
@@ -151,6 +160,10 @@ impl TickSize {
             first: bits.min(1),
             rest: bits.saturating_sub(1),
         }
+    }
+
+    pub(crate) fn length(self) -> Duration {
+        Duration::from_nanos(self.nanos)
     }
 
     /// Returns `nanos` divided by the tick's length, rounded down.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tourbillon::{Expiry, ExpiryMap, Inserted, Lateness, Removed, Shutdown};
+use tourbillon::{Expiry, ExpiryMap, Lateness, Removed, Shutdown};
 
 use crate::app::Console;
 use crate::balance::{Balance, Row, WIDE, grouped};
@@ -227,7 +227,7 @@ impl Producer {
             Ok(inserted) => {
                 add(&self.tally.did.created);
                 // Another producer was faster, between the two calls.
-                if let Inserted::Replaced(_) = inserted {
+                if inserted.replaced.is_some() {
                     add(&self.tally.did.replaced);
                 }
             }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tourbillon::{ExpiryMap, Inserted, Time, Touch};
+use tourbillon::{ExpiryMap, Time, Touch};
 
 use crate::log::{Client, Log};
 
@@ -119,10 +119,7 @@ pub(crate) fn replay(
                 let inserted = sessions
                     .insert(Client::clone(client), session)
                     .map_err(|error| error.to_string())?;
-                assert!(
-                    matches!(inserted, Inserted::New),
-                    "a session that no touch found"
-                );
+                assert!(inserted.replaced.is_none(), "a session that no touch found");
             }
             Touch::Expired => return Err("an expired session was not ended".to_owned()),
             other => {

@@ -8,6 +8,7 @@
 //! | `anchors.rs` | the rules by which counts become times |
 //! | `manual.rs` | a clock that a test moves |
 //! | `parker.rs` | puts threads of users to sleep by a clock |
+//! | `wall.rs` | the moments of a clock in calendar time |
 
 pub(crate) mod anchors;
 #[cfg(not(loom))]
@@ -17,10 +18,14 @@ mod parker;
 mod reading;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod wall;
 
 pub use manual::ManualClock;
 pub use parker::{ClockParker, ClockUnparker};
 pub(crate) use reading::Reading;
+#[cfg(not(loom))]
+pub use wall::WallAnchor;
 
 use std::time::Duration;
 #[cfg(not(loom))]
@@ -317,6 +322,46 @@ impl Clock {
                     || now - real.saturating_duration_since(instant),
                     |ahead| now + ahead,
                 )
+            }
+        }
+    }
+
+    /// Returns the instant that corresponds to `time`, or `None` if there is none: for
+    /// [`Time::MAX`], which means *never*, and for times that an `Instant` can't hold.
+    ///
+    /// It is the inverse of [`time_of`](Self::time_of): on a clock other than the system's, the
+    /// instant is as far from the system's present as `time` is from the clock's present, or a
+    /// little later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tourbillon::{Clock, Time};
+    ///
+    /// let clock = Clock::system();
+    /// let deadline = Instant::now() + Duration::from_secs(5);
+    /// assert_eq!(clock.instant_of(clock.time_of(deadline)), Some(deadline));
+    /// assert_eq!(clock.instant_of(Time::MAX), None);
+    /// ```
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn instant_of(&self, time: Time) -> Option<Instant> {
+        if time == Time::MAX {
+            return None;
+        }
+        let since_start = time.since(Time::ZERO);
+        match &self.0 {
+            ClockKind::System { start } => start.checked_add(since_start),
+            ClockKind::Fast(clock) => clock.start().checked_add(since_start),
+            _ => {
+                // In this order: time that passes between the two reads makes the answer later.
+                let now = self.now();
+                let real = Instant::now();
+                match time >= now {
+                    true => real.checked_add(time.since(now)),
+                    false => real.checked_sub(now.since(time)),
+                }
             }
         }
     }

@@ -12,49 +12,25 @@ use crate::tick::Time;
 ///
 /// ```
 /// # use std::time::Duration;
-/// use tourbillon::{ExpiryMap, Inserted};
-///
+/// # use tourbillon::ExpiryMap;
 /// # let stepped = ExpiryMap::<u64, &str>::builder()
 /// #     .time_to_idle(Duration::from_secs(60))
 /// #     .build_stepped(1, |_, _| ())?;
 /// # let map = stepped.map();
-/// match map.insert(7, "Ada")? {
-///     Inserted::Replaced(old) => println!("instead of {old}"),
-///     _ => println!("new"),
-/// }
+/// let inserted = map.insert(7, "Ada")?;
+/// assert_eq!(inserted.deadline, map.now() + Duration::from_secs(60));
+/// assert_eq!(inserted.replaced, None);
+/// assert_eq!(map.insert(7, "Grace")?.replaced, Some("Ada"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Inserted<V> {
-    /// There was no entry under the key.
-    New,
-    /// The entry with this value was replaced. It is not delivered.
-    Replaced(V),
-}
-
-impl<V> Inserted<V> {
-    /// Returns the replaced value, like `HashMap::insert`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// assert_eq!(map.insert(7, "Ada")?.replaced(), None);
-    /// assert_eq!(map.insert(7, "Grace")?.replaced(), Some("Ada"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn replaced(self) -> Option<V> {
-        match self {
-            Inserted::New => None,
-            Inserted::Replaced(value) => Some(value),
-        }
-    }
+pub struct Inserted<V> {
+    /// When the entry expires unless it is touched; [`Time::MAX`] if never.
+    pub deadline: Time,
+    /// The value of the entry that was replaced, like the result of `HashMap::insert`. It is not
+    /// delivered.
+    pub replaced: Option<V>,
 }
 
 /// The result of `get_or_insert_with` and its siblings.
@@ -82,6 +58,8 @@ pub enum Found<V> {
     Inserted {
         /// A clone of the inserted value.
         value: V,
+        /// When the entry expires unless it is touched; [`Time::MAX`] if never.
+        deadline: Time,
         /// The value of an entry whose lifetime was over and that had not been delivered yet. It is
         /// not delivered any more.
         replaced: Option<V>,
@@ -127,6 +105,8 @@ pub enum TouchOrInsert<R, V> {
     },
     /// There was no entry, and the value that was made has been inserted.
     Inserted {
+        /// When the entry expires unless it is touched; [`Time::MAX`] if never.
+        deadline: Time,
         /// The value of an entry whose lifetime was over and that had not been delivered yet. It is
         /// not delivered any more.
         replaced: Option<V>,

@@ -16,7 +16,7 @@ use super::{
 /// The outcome of [`find_or_put`].
 enum FoundOrPut<T, M, V> {
     Found(T),
-    Put { kept: M, replaced: Option<V> },
+    Put { kept: M, inserted: Inserted<V> },
 }
 
 /// Returns what `find` finds. If it finds nothing, inserts by `put` the value that `make` returns.
@@ -35,10 +35,7 @@ fn find_or_put<K, V, T, M, E>(
     let (mut value, kept) = make().map_err(GetOrInsertError::Make)?;
     loop {
         let error = match put(key, value) {
-            Ok(inserted) => {
-                let replaced = inserted.replaced();
-                return Ok(FoundOrPut::Put { kept, replaced });
-            }
+            Ok(inserted) => return Ok(FoundOrPut::Put { kept, inserted }),
             Err(error) => error,
         };
         if error.refusal != InsertRefusal::Occupied {
@@ -219,9 +216,10 @@ where
         let answer = find_or_put(key, |key| self.get(key), make, put)?;
         Ok(match answer {
             FoundOrPut::Found(value) => Found::Present(value),
-            FoundOrPut::Put { kept, replaced } => Found::Inserted {
+            FoundOrPut::Put { kept, inserted } => Found::Inserted {
                 value: kept,
-                replaced,
+                deadline: inserted.deadline,
+                replaced: inserted.replaced,
             },
         })
     }
@@ -246,7 +244,10 @@ where
         let answer = find_or_put(key, touch, || Ok((make(), ())), put);
         Ok(match answer.map_err(insertion_error)? {
             FoundOrPut::Found((touch, result)) => TouchOrInsert::Touched { touch, result },
-            FoundOrPut::Put { replaced, .. } => TouchOrInsert::Inserted { replaced },
+            FoundOrPut::Put { inserted, .. } => TouchOrInsert::Inserted {
+                deadline: inserted.deadline,
+                replaced: inserted.replaced,
+            },
         })
     }
 }

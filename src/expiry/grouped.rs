@@ -252,8 +252,12 @@ where
             |member, latest| self.evict(member, latest),
         );
         let refusal = match answer {
-            Some(Ok((_key, None))) => return Ok(Inserted::New),
-            Some(Ok((_key, Some(old)))) => return Ok(Inserted::Replaced(old.value)),
+            Some(Ok((_key, old))) => {
+                return Ok(Inserted {
+                    deadline,
+                    replaced: old.map(|old| old.value),
+                });
+            }
             Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),
             None if is_under_lock() => InsertRefusal::UnderLock,
             // A closed map must not answer `GroupFull`, which invites the caller to try again.

@@ -31,14 +31,14 @@ where
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tourbillon::{ExpiryMap, Inserted};
+    /// use tourbillon::ExpiryMap;
     ///
     /// # let stepped = ExpiryMap::<u64, &str>::builder()
     /// #     .time_to_idle(Duration::from_secs(60))
     /// #     .build_stepped(1, |_, _| ())?;
     /// # let map = stepped.map();
-    /// assert_eq!(map.insert(7, "Ada")?, Inserted::New);
-    /// assert_eq!(map.insert(7, "Grace")?, Inserted::Replaced("Ada"));
+    /// assert_eq!(map.insert(7, "Ada")?.replaced, None);
+    /// assert_eq!(map.insert(7, "Grace")?.replaced, Some("Ada"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn insert(&self, key: K, value: V) -> Result<Inserted<V>, InsertError<K, V>> {
@@ -144,14 +144,18 @@ where
             Admission::Vacant(vacancy) => {
                 stripe.arm_vacant(vacancy, hash, key, session, deadline, now);
                 stripe.unlock();
-                Ok(Inserted::New)
+                Ok(Inserted {
+                    deadline,
+                    replaced: None,
+                })
             }
             Admission::Present(present) => {
                 let arming = stripe.arm_present(present, hash, key, session, deadline, now);
                 drop(stripe);
-                Ok(match arming.dropped {
-                    (_key, None) => Inserted::New,
-                    (_key, Some(old)) => Inserted::Replaced(old.value),
+                let (_key, old) = arming.dropped;
+                Ok(Inserted {
+                    deadline,
+                    replaced: old.map(|old| old.value),
                 })
             }
         }

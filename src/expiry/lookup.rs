@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::time::Duration;
 
 use super::{ExpiryMap, MapHasher, Removed};
 use crate::shard::Cancelling;
@@ -166,6 +167,35 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.look(key, |_, deadline| deadline)
+    }
+
+    /// Returns how long the entry has to live unless it is touched, and `Duration::MAX` for an entry
+    /// that never expires. The result is zero for an entry that is due and not delivered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let minute = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(minute)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// stepped.advance(Duration::from_secs(15));
+    /// assert_eq!(map.remaining(&7), Some(Duration::from_secs(45)));
+    /// assert_eq!(map.remaining(&8), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let deadline = self.deadline(key)?;
+        Some(deadline.remaining(self.now()))
     }
 
     /// Removes the entry. It is not delivered any more, even if it is due and waits for its

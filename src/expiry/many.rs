@@ -11,6 +11,7 @@ use super::{ExpiryMap, MapHasher, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::by_stripe;
+use crate::tick::Time;
 
 /// The number of entries that are visited under one hold of a lock.
 const PORTION: u32 = 256;
@@ -223,7 +224,8 @@ where
         S::shrink_to_fit(&self.engine.frontend.groups);
     }
 
-    /// Iterates over clones of all entries, in no particular order. Entries are cloned in portions,
+    /// Iterates over clones of all entries, in no particular order;
+    /// [`with_deadlines`](Entries::with_deadlines) adds when they expire. Entries are cloned in portions,
     /// each under one stripe's lock. An entry that is inserted or removed meanwhile may or may not
     /// be included.
     ///
@@ -255,7 +257,7 @@ where
         Entries {
             map: self,
             at: (0, 0),
-            portion: Vec::new().into_iter().zip(Vec::new()),
+            portion: Portion::default(),
         }
     }
 }
@@ -303,7 +305,85 @@ pub struct Entries<'a, K, V, S: MapHasher = RandomState> {
     map: &'a ExpiryMap<K, V, S>,
     /// The stripe and the slot to continue at.
     at: (usize, u32),
-    portion: std::iter::Zip<std::vec::IntoIter<K>, std::vec::IntoIter<V>>,
+    portion: Portion<K, V>,
+}
+
+/// Entries that were cloned under one hold of a lock, with their deadlines.
+struct Portion<K, V> {
+    keys: std::vec::IntoIter<K>,
+    rest: std::vec::IntoIter<(V, Time)>,
+}
+
+impl<K, V> Default for Portion<K, V> {
+    fn default() -> Self {
+        Portion {
+            keys: Vec::new().into_iter(),
+            rest: Vec::new().into_iter(),
+        }
+    }
+}
+
+impl<'a, K, V, S> Entries<'a, K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: MapHasher,
+{
+    /// Iterates over keys, values and deadlines. An entry that never expires has the deadline
+    /// [`Time::MAX`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::{Expiry, ExpiryMap};
+    /// let minute = Duration::from_secs(60);
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(minute)
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// map.insert(7, "Ada")?;
+    /// map.insert_with(8, "Grace", Expiry::NEVER)?;
+    /// let soon = map.now() + minute;
+    /// let soon = map.iter().with_deadlines().filter(|(_, _, deadline)| *deadline <= soon);
+    /// assert_eq!(soon.map(|(key, _, _)| key).collect::<Vec<_>>(), [7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_deadlines(mut self) -> impl Iterator<Item = (K, V, Time)> + use<'a, K, V, S> {
+        std::iter::from_fn(move || self.next_entry())
+    }
+
+    fn next_entry(&mut self) -> Option<(K, V, Time)> {
+        let shards = self.map.engine.shards();
+        loop {
+            if let (Some(key), Some((value, deadline))) =
+                (self.portion.keys.next(), self.portion.rest.next())
+            {
+                return Some((key, value, deadline));
+            }
+            let (stripe, from) = self.at;
+            if stripe >= shards.stripes() {
+                return None;
+            }
+            let (clock, reading) = self.map.engine.clock_and_reading();
+            // Separate vectors, declared outside the lock: if a clone panics under the lock, the
+            // earlier clones are dropped without it.
+            let (mut keys, mut rest) = (Vec::new(), Vec::new());
+            let on = shards.peek(stripe, |stripe| {
+                stripe.for_each_range(from, PORTION, |key, session, deadline| {
+                    if session.lives(reading, clock) {
+                        keys.push(key.clone());
+                        rest.push((session.value.clone(), deadline));
+                    }
+                })
+            });
+            self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
+            self.portion = Portion {
+                keys: keys.into_iter(),
+                rest: rest.into_iter(),
+            };
+        }
+    }
 }
 
 impl<K, V, S> Iterator for Entries<'_, K, V, S>
@@ -315,30 +395,7 @@ where
     type Item = (K, V);
 
     fn next(&mut self) -> Option<(K, V)> {
-        let shards = self.map.engine.shards();
-        loop {
-            if let Some(next) = self.portion.next() {
-                return Some(next);
-            }
-            let (stripe, from) = self.at;
-            if stripe >= shards.stripes() {
-                return None;
-            }
-            let (clock, reading) = self.map.engine.clock_and_reading();
-            // Separate vectors, declared outside the lock: if a clone panics under the lock, the
-            // earlier clones are dropped without it.
-            let (mut keys, mut values) = (Vec::new(), Vec::new());
-            let on = shards.peek(stripe, |stripe| {
-                stripe.for_each_range(from, PORTION, |key, session, _| {
-                    if session.lives(reading, clock) {
-                        keys.push(key.clone());
-                        values.push(session.value.clone());
-                    }
-                })
-            });
-            self.at = on.map_or((stripe + 1, 0), |slot| (stripe, slot));
-            self.portion = keys.into_iter().zip(values);
-        }
+        self.next_entry().map(|(key, value, _)| (key, value))
     }
 }
 

@@ -62,7 +62,7 @@ use std::hash::Hash;
 
 use crate::clock::{Clock, Reading};
 use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
-use crate::scheduler::{Closing, RandomState, Stats, collect_stats, hash_of};
+use crate::scheduler::{Closing, RandomState, Stats, collect_stats, hash_of, next_deadline};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -217,6 +217,19 @@ where
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
+    }
+
+    /// Returns the map's clock; see [`Handle::clock`](crate::Handle::clock).
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.engine.clock()
+    }
+
+    /// Returns the earliest deadline that is still to come, or `None` if there is none; see
+    /// [`Handle::next_deadline`](crate::Handle::next_deadline).
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        next_deadline(&self.engine)
     }
 
     /// Returns the expiry of entries that are inserted without an [`Expiry`] of their own.

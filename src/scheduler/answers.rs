@@ -218,7 +218,8 @@ pub struct TimerInfo {
 }
 
 impl TimerInfo {
-    /// Returns the time from `now` until the deadline; zero if the deadline has passed.
+    /// Returns the time from `now` until the deadline: zero if the deadline has passed, and
+    /// `Duration::MAX` for a timer that never runs.
     ///
     /// # Examples
     ///
@@ -234,7 +235,7 @@ impl TimerInfo {
     /// ```
     #[must_use]
     pub fn remaining(&self, now: Time) -> Duration {
-        self.deadline.since(now)
+        self.deadline.remaining(now)
     }
 }
 

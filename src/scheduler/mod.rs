@@ -52,6 +52,7 @@ pub use stats::{ShardStats, Stats};
 pub use task::Task;
 
 pub(crate) use frontend::{OnPanic, SchedulerFrontend};
+pub(crate) use pending::next_deadline;
 pub(crate) use stats::collect as collect_stats;
 
 use std::fmt;

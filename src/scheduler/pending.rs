@@ -1,4 +1,4 @@
-//! Iteration over all timers, in portions.
+//! What visits all timers, in portions: an iterator, and the search for the earliest deadline.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -6,6 +6,9 @@ use std::hash::BuildHasher;
 use super::answers::TimerInfo;
 use super::handle::Handle;
 use super::hasher::RandomState;
+use crate::engine::{Engine, Frontend};
+use crate::shard::Stripe;
+use crate::tick::Time;
 
 /// The number of slots that are read under one hold of a lock.
 const PORTION: usize = 256;
@@ -97,6 +100,32 @@ where
                 .into_iter();
         }
     }
+}
+
+/// Returns the earliest deadline that is still to come, of all armings.
+pub(crate) fn next_deadline<F: Frontend>(engine: &Engine<F>) -> Option<Time> {
+    let shards = engine.shards();
+    let bound = |number| shards.peek(number, |stripe| stripe.no_deadline_before());
+    let stripes = 0..shards.stripes();
+    let mut order: Vec<_> = stripes.map(|number| (bound(number), number)).collect();
+    // In this order, the search ends at the first stripe that has nothing before the earliest
+    // deadline found so far.
+    order.sort_unstable();
+    let now = engine.now();
+    let mut earliest = Time::MAX;
+    for (bound, number) in order {
+        if bound >= earliest {
+            break;
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let look = |stripe: &Stripe<_, _>| stripe.earliest_in_range(from, PORTION as u32, now);
+            let (here, rest) = shards.peek(number, look);
+            earliest = earliest.min(here);
+            next = rest;
+        }
+    }
+    (earliest != Time::MAX).then_some(earliest)
 }
 
 impl<K, S> fmt::Debug for Pending<'_, K, S>

@@ -13,12 +13,13 @@ pub use sleep::{Sleep, SleepError, TimeoutError};
 use std::fmt;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::engine::{
     Ending, Engine, Frontend, FrontendTypes, Lifecycle, RunInfo, Server, Shutdown,
 };
 use crate::error::{BuildError, ScheduleError};
 use crate::job::drop_catching;
-use crate::scheduler::{Cancel, Closing, Reschedule, Stats, collect_stats};
+use crate::scheduler::{Cancel, Closing, Reschedule, Stats, collect_stats, next_deadline};
 use crate::shard::Taken;
 use crate::shard::{Cancelling, End, EntryId, EntryPhase, Refusal, is_under_lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -212,6 +213,19 @@ impl Timer {
     #[must_use]
     pub fn now(&self) -> Time {
         self.server.engine().now()
+    }
+
+    /// Returns the timer's clock; see [`Handle::clock`](crate::Handle::clock).
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.server.engine().clock()
+    }
+
+    /// Returns the earliest deadline that is still to come, or `None` if there is none; see
+    /// [`Handle::next_deadline`](crate::Handle::next_deadline).
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        next_deadline(self.server.engine())
     }
 
     /// Returns the stage of the timer's life.

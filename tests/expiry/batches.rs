@@ -226,7 +226,7 @@ fn what_waits_with_an_executor_can_be_touched_removed_and_replaced() {
     for key in 0..10 {
         assert!(matches!(map.touch(&key), Touch::Touched { .. }));
         assert!(matches!(map.remove(&(10 + key)), Removed::Removed { .. }));
-        let replaced = map.insert(20 + key, text(key)).unwrap().replaced();
+        let replaced = map.insert(20 + key, text(key)).unwrap().replaced;
         assert_eq!(replaced, Some(text(20 + key)));
     }
     shelf.take().into_iter().for_each(Job::run);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::map::{IDLE, S, at, builder, collecting, fill, keys, take, text};
-use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Inserted, Removed, Shutdown, Touch};
+use tourbillon::{Expiry, ExpiryMap, Found, InsertRefusal, Removed, Shutdown, Touch};
 
 #[test]
 fn insertions_say_what_they_replaced() {
@@ -15,7 +15,7 @@ fn insertions_say_what_they_replaced() {
     fill(&map, [1]);
     stepped.advance(S);
     let replaced = map.insert(1, "b".into()).unwrap();
-    assert_eq!(replaced.replaced().as_deref(), Some("value 1"));
+    assert_eq!(replaced.replaced.as_deref(), Some("value 1"));
     assert_eq!(
         map.deadline(&1),
         Some(at(61)),
@@ -273,12 +273,12 @@ fn a_key_is_free_while_its_handler_runs() {
                 let key = expired.key;
                 assert_eq!(map.remove(&key), Removed::Expired);
                 let next = (round + 1).to_string();
-                assert_eq!(map.insert(key, "in between".into()).unwrap(), Inserted::New);
+                assert_eq!(map.insert(key, "in between".into()).unwrap().replaced, None);
                 assert_eq!(map.get(&key).as_deref(), Some("in between"));
                 assert_eq!(map.update(&key, |value| value.push('!')), Some(()));
                 assert_eq!(
-                    map.insert(key, next.clone()).unwrap(),
-                    Inserted::Replaced("in between!".into())
+                    map.insert(key, next.clone()).unwrap().replaced,
+                    Some("in between!".into())
                 );
                 let deadline = map.now() + IDLE;
                 assert_eq!(map.touch(&key), Touch::Unchanged { deadline });
@@ -290,7 +290,7 @@ fn a_key_is_free_while_its_handler_runs() {
                 if round == 3 {
                     assert_eq!(map.retain(|_, value| *value != next), 1);
                     assert!(!map.contains(&key));
-                    assert_eq!(map.insert(key, next).unwrap(), Inserted::New);
+                    assert_eq!(map.insert(key, next).unwrap().replaced, None);
                 }
                 if round == 5 {
                     let removed = map.remove(&key).value();

@@ -9,14 +9,14 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use kit::map::{IDLE, Map, S, builder, collecting, fill, keys, text};
+use kit::map::{IDLE, Map, S, at, builder, collecting, fill, keys, text};
 use kit::quiet::{WANTED, hush, panics};
 #[cfg(feature = "tokio")]
 use kit::runtimes::on_all;
 use kit::wait::next;
 use kit::wakes::{Wakes, poll};
 use kit::ways::in_every_way;
-use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertRefusal, Inserted, Removed, Shutdown};
+use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertRefusal, Removed, Shutdown};
 
 type Answer = Result<Found<String>, GetOrInsertError<u32, String, &'static str>>;
 type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
@@ -87,9 +87,11 @@ impl Pair {
 }
 
 fn inserted(value: &str) -> Poll<Answer> {
-    let value = value.to_owned();
-    let replaced = None;
-    Poll::Ready(Ok(Found::Inserted { value, replaced }))
+    Poll::Ready(Ok(Found::Inserted {
+        value: value.to_owned(),
+        deadline: at(60),
+        replaced: None,
+    }))
 }
 
 fn present(value: &str) -> Poll<Answer> {
@@ -119,7 +121,7 @@ fn of_many_threads_one_computes_and_all_get_its_value() {
         });
         assert_eq!(computed.into_inner(), 1, "key {key}");
         let insertions = answers.iter().filter(|answer| {
-            matches!(answer, Ok(Found::Inserted { value, replaced: None }) if *value == text(key))
+            matches!(answer, Ok(Found::Inserted { value, replaced: None, .. }) if *value == text(key))
         });
         assert_eq!(insertions.count(), 1);
         let found = |answer: &&Answer| **answer == Ok(Found::Present(text(key)));
@@ -287,7 +289,7 @@ fn an_entry_that_was_inserted_meanwhile_is_the_answer_of_all() {
     let (stepped, _) = collecting(builder(), 1);
     let map = stepped.map();
     let mut pair = Pair::new(&map);
-    assert_eq!(map.insert(1, "b".to_owned()), Ok(Inserted::New));
+    map.insert(1, "b".to_owned()).unwrap();
     // A caller that comes now waits for nobody.
     let found: Answer = map.get_or_compute(1, || unreachable!("there is an entry"));
     assert_eq!(found, Ok(Found::Present("b".to_owned())));
@@ -343,7 +345,15 @@ fn an_entry_whose_lifetime_is_over_is_computed_anew() {
     stepped.clock().advance(S);
     let found: Answer = map.get_or_compute(1, || Ok("new".to_owned()));
     let (value, replaced) = ("new".to_owned(), Some(text(1)));
-    assert_eq!(found, Ok(Found::Inserted { value, replaced }));
+    let deadline = at(2);
+    assert_eq!(
+        found,
+        Ok(Found::Inserted {
+            value,
+            deadline,
+            replaced
+        })
+    );
     stepped.settle();
     assert!(keys(&gone).is_empty());
 }

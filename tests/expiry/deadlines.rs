@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kit::map::{IDLE, LIFE, Map, S, at, builder, collecting, fill, keys, take, text};
-use tourbillon::{Expiry, ExpiryMap, Found, Inserted, Reason, Removed, Time, Touch};
+use tourbillon::{Expiry, ExpiryMap, Found, Reason, Removed, Time, Touch};
 
 #[test]
 fn an_idle_entry_is_delivered_once_at_its_deadline() {
@@ -226,13 +226,18 @@ fn nobody_finds_an_entry_after_its_lifetime_but_who_takes_it_out() {
     assert_eq!(map.len(), 4);
     let (value, deadline) = (text(2), at(60));
     assert_eq!(map.remove(&2), Removed::Removed { value, deadline });
-    assert_eq!(
-        map.insert(3, "new".into()).unwrap(),
-        Inserted::Replaced(text(3))
-    );
+    assert_eq!(map.insert(3, "new".into()).unwrap().replaced, Some(text(3)));
     let found = map.get_or_insert_with(4, || "new".into()).unwrap();
     let (value, replaced) = ("new".into(), Some(text(4)));
-    assert_eq!(found, Found::Inserted { value, replaced });
+    let deadline = at(160);
+    assert_eq!(
+        found,
+        Found::Inserted {
+            value,
+            deadline,
+            replaced
+        }
+    );
     stepped.settle();
     assert_eq!(keys(&gone), [1]);
     assert_eq!(map.len(), 2);

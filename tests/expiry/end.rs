@@ -8,8 +8,8 @@ use kit::map::{IDLE, Map, S, at, builder, collecting, fill, keys, take, text};
 use kit::wait::until;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Clock, Expiry, ExpiryMap, InsertRefusal, Inserted, Lifecycle, ManualClock, Reason, Removed,
-    Shutdown, Time, Touch,
+    Clock, Expiry, ExpiryMap, InsertRefusal, Lifecycle, ManualClock, Reason, Removed, Shutdown,
+    Time, Touch,
 };
 
 #[test]
@@ -23,10 +23,7 @@ fn refusals_give_key_and_value_back() {
         (error.key, error.value, error.refusal),
         (3, text(3), InsertRefusal::Full)
     );
-    assert_eq!(
-        map.insert(2, "b".into()).unwrap(),
-        Inserted::Replaced(text(2))
-    );
+    assert_eq!(map.insert(2, "b".into()).unwrap().replaced, Some(text(2)));
     let error = map.get_or_insert_with(3, || text(3)).unwrap_err();
     assert_eq!(error.refusal, InsertRefusal::Full);
     assert_eq!(map.remove(&1).value(), Some(text(1)));
@@ -196,7 +193,7 @@ fn every_end_of_an_entry_gives_its_place_back() {
             ("replaced and delivered", |stepped, map| {
                 for key in 0..PLACES {
                     let replaced = map.insert(key, String::new()).unwrap();
-                    assert!(replaced.replaced().is_some());
+                    assert!(replaced.replaced.is_some());
                 }
                 stepped.advance(IDLE);
             }),

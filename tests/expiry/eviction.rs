@@ -12,8 +12,8 @@ use kit::wait::until;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
     BuildError, Clock, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, GroupFull, GroupedBy,
-    GroupedExpiryMap, InsertRefusal, Inserted, ManualClock, Reason, ReceiverLost, Removed,
-    Shutdown, Time, Touch,
+    GroupedExpiryMap, InsertRefusal, ManualClock, Reason, ReceiverLost, Removed, Shutdown, Time,
+    Touch,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ fn collecting(builder: Builder) -> (Stepped, Map, Gone) {
 fn fill(map: &Map, group: &str, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
         let inserted = map.insert_in(group, key, 1_000 * key).unwrap();
-        assert_eq!(inserted, Inserted::New);
+        assert_eq!(inserted.replaced, None);
     }
 }
 
@@ -198,7 +198,7 @@ fn c172_an_entry_that_replaces_one_of_its_group_evicts_nothing_and_is_the_newest
     for policy in POLICIES {
         let (stepped, map, gone) = collecting(builder(2, policy));
         fill(&map, "a", [1, 2]);
-        assert_eq!(map.insert_in("a", 1, 7).unwrap(), Inserted::Replaced(1_000));
+        assert_eq!(map.insert_in("a", 1, 7).unwrap().replaced, Some(1_000));
         stepped.settle();
         assert_eq!(taken(&gone), []);
         map.update(&1, |value| *value = 1_000);
@@ -206,17 +206,14 @@ fn c172_an_entry_that_replaces_one_of_its_group_evicts_nothing_and_is_the_newest
         assert_eq!(members(&map, "a"), [1, 3]);
         // From another group.
         fill(&map, "b", [4]);
-        assert_eq!(
-            map.insert_in("a", 4, 4_000).unwrap().replaced(),
-            Some(4_000)
-        );
+        assert_eq!(map.insert_in("a", 4, 4_000).unwrap().replaced, Some(4_000));
         assert_eq!(
             (members(&map, "a"), members(&map, "b")),
             (vec![3, 4], vec![])
         );
         // From none.
         map.insert(5, 0).unwrap();
-        assert_eq!(map.insert_in("a", 5, 0).unwrap(), Inserted::Replaced(0));
+        assert_eq!(map.insert_in("a", 5, 0).unwrap().replaced, Some(0));
         stepped.settle();
         let reason = Reason::GroupFull;
         assert_eq!(taken(&gone), [(2, reason), (1, reason), (3, reason)]);
@@ -238,7 +235,7 @@ fn entries_that_leave_make_room_without_an_eviction() {
         stepped.advance(IDLE);
         assert_eq!(taken(&gone).len(), 2);
         fill(&map, "a", [1, 2]);
-        assert_eq!(map.insert(1, 1_000).unwrap(), Inserted::Replaced(1_000));
+        assert_eq!(map.insert(1, 1_000).unwrap().replaced, Some(1_000));
         fill(&map, "a", [3]);
         stepped.settle();
         assert_eq!(taken(&gone), []);
@@ -321,18 +318,18 @@ fn calls_that_take_an_entry_out_take_an_evicted_one_out_too() {
             );
         }),
         ("insert", |_, map| {
-            assert_eq!(map.insert(1, 0).unwrap(), Inserted::Replaced(1_000));
+            assert_eq!(map.insert(1, 0).unwrap().replaced, Some(1_000));
             assert!(map.touch(&1).is_alive());
             map.remove(&1);
         }),
         ("insert_if_absent", |_, map| {
             let inserted = map.insert_if_absent(1, 0).unwrap();
-            assert_eq!(inserted, Inserted::Replaced(1_000));
+            assert_eq!(inserted.replaced, Some(1_000));
             map.remove(&1);
         }),
         ("insert_in", |_, map| {
             let inserted = map.insert_in("a", 1, 1_000).unwrap();
-            assert_eq!(inserted, Inserted::Replaced(1_000));
+            assert_eq!(inserted.replaced, Some(1_000));
             assert_eq!(members(map, "a"), [1]);
             // It has evicted the one that had evicted it.
             assert_eq!(map.remove(&2).value(), Some(2_000));
@@ -674,7 +671,7 @@ fn c173_every_entry_ends_once_when_evictions_race_with_touches_removals_moves_an
                         let key = (7 * n + number) % 40;
                         let group = ["a", "b", "c"][((n / 5 + number) % 3) as usize];
                         let value = number * EACH + n;
-                        if let Some(old) = map.insert_in(group, key, value).unwrap().replaced() {
+                        if let Some(old) = map.insert_in(group, key, value).unwrap().replaced {
                             end(old);
                         }
                         assert!(map.group_len(group) <= MOST);
@@ -692,7 +689,7 @@ fn c173_every_entry_ends_once_when_evictions_race_with_touches_removals_moves_an
                             }
                             3 => {
                                 // The same value once more, in no group.
-                                if let Some(old) = map.insert(key, value).unwrap().replaced() {
+                                if let Some(old) = map.insert(key, value).unwrap().replaced {
                                     end(old);
                                 }
                             }

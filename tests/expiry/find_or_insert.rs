@@ -9,8 +9,8 @@ use std::time::Duration;
 use kit::map::{IDLE, S, at, builder, collecting, fill, keys, text};
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    ExpiryMap, ExpiryMapBuilder, Found, GetOrInsertError, GroupedBy, InsertRefusal, Inserted,
-    Shutdown, Touch, TouchOrInsert,
+    ExpiryMap, ExpiryMapBuilder, Found, GetOrInsertError, GroupedBy, InsertRefusal, Shutdown,
+    Touch, TouchOrInsert,
 };
 
 fn exclaim(value: &mut String) -> String {
@@ -37,7 +37,8 @@ fn a_device_that_comes_back_is_touched_or_inserted() {
     let map = stepped.map();
     let call = |make: fn() -> String| map.touch_or_insert_with(1, exclaim, make).unwrap();
     let inserted = call(|| "a".into());
-    assert_eq!(inserted, TouchOrInsert::Inserted { replaced: None });
+    let (deadline, replaced) = (at(60), None);
+    assert_eq!(inserted, TouchOrInsert::Inserted { deadline, replaced });
     assert!(inserted.is_inserted());
     assert_eq!(map.get(&1).as_deref(), Some("a"), "it was not changed");
     stepped.advance(S);
@@ -63,10 +64,11 @@ fn an_entry_whose_lifetime_is_over_is_replaced_by_what_is_made() {
     stepped.clock().set(at(1));
     let answer = map.touch_or_insert_with(1, exclaim, || "c".into());
     let replaced = Some("a".to_owned());
-    assert_eq!(answer, Ok(TouchOrInsert::Inserted { replaced }));
+    let deadline = at(2);
+    assert_eq!(answer, Ok(TouchOrInsert::Inserted { deadline, replaced }));
     assert_eq!(map.group_of(&1), None);
     let answer = map.insert_in_if_absent(&7, 2, "d".into()).unwrap();
-    assert_eq!(answer, Inserted::Replaced("b".into()));
+    assert_eq!(answer.replaced, Some("b".into()));
     assert_eq!(map.group_of(&2), Some(7));
     stepped.settle();
     assert_eq!(map.len(), 2);
@@ -88,7 +90,15 @@ fn a_make_that_fails_inserts_nothing_and_its_error_comes_back() {
     assert!(map.is_empty());
     let found = parse(1, "5").unwrap();
     let (value, replaced) = ("5".to_owned(), None);
-    assert_eq!(found, Found::Inserted { value, replaced });
+    let deadline = at(60);
+    assert_eq!(
+        found,
+        Found::Inserted {
+            value,
+            deadline,
+            replaced
+        }
+    );
     assert_eq!(parse(1, "x"), Ok(Found::Present("5".into())), "not asked");
     fill(&map, [2]);
     let error = parse(3, "6").unwrap_err();

@@ -15,7 +15,7 @@ use kit::wait::until;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
     BuildError, Clock, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, GroupedBy, GroupedExpiryMap,
-    InsertRefusal, Inserted, ManualClock, Shutdown, Time, Touch,
+    InsertRefusal, ManualClock, Shutdown, Time, Touch,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ fn keys(gone: &Gone) -> Vec<u32> {
 fn fill(map: &Map, group: &str, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
         let inserted = map.insert_in(group, key, 1_000 * key).unwrap();
-        assert_eq!(inserted, Inserted::New);
+        assert_eq!(inserted.replaced, None);
     }
 }
 
@@ -169,7 +169,7 @@ fn a_touch_of_the_group_that_moves_nothing_still_finds_it_alive() {
     let map = stepped.map();
     fill(&map, "a", 0..3);
     let forever = map.insert_in_with("a", 3, 0, Expiry::NEVER).unwrap();
-    assert_eq!(forever, Inserted::New);
+    assert_eq!(forever.replaced, None);
     assert_eq!(map.touch_group("a"), 4);
     assert_eq!(map.deadline(&3), Some(Time::MAX));
 }
@@ -185,7 +185,7 @@ fn an_entry_leaves_its_group_however_it_ends() {
             assert_eq!(map.remove(&1).value(), Some(1_000));
         }),
         ("replaced", |_, map| {
-            assert_eq!(map.insert(1, 2).unwrap(), Inserted::Replaced(1_000));
+            assert_eq!(map.insert(1, 2).unwrap().replaced, Some(1_000));
             assert!(map.contains(&1));
         }),
         ("replaced with an expiry", |_, map| {
@@ -195,11 +195,11 @@ fn an_entry_leaves_its_group_however_it_ends() {
             map.set_expiry(&1, Expiry::NEVER.time_to_live(S));
             stepped.clock().set(stepped.now() + S);
             let inserted = map.insert_if_absent(1, 2).unwrap();
-            assert_eq!(inserted, Inserted::Replaced(1_000));
+            assert_eq!(inserted.replaced, Some(1_000));
         }),
         ("moved", |_, map| {
             let inserted = map.insert_in("b", 1, 2).unwrap();
-            assert_eq!(inserted, Inserted::Replaced(1_000));
+            assert_eq!(inserted.replaced, Some(1_000));
             assert_eq!(map.group_len("b"), 1);
             assert_eq!(map.group_of(&1).as_deref(), Some("b"));
             map.remove_group("b");
@@ -362,7 +362,7 @@ fn what_is_inserted_while_the_handler_runs_is_in_its_group_at_once() {
                 assert_eq!((map.group_len("a"), map.contains(&key)), (0, false));
                 fill(map, "b", [key]);
                 assert_eq!(
-                    map.insert_in("a", key, 1_000 * key).unwrap().replaced(),
+                    map.insert_in("a", key, 1_000 * key).unwrap().replaced,
                     Some(1_000 * key)
                 );
                 assert_eq!((map.group_len("a"), map.group_len("b")), (1, 0));
@@ -438,7 +438,7 @@ fn the_bound_holds_for_what_is_due_and_for_what_is_too_old() {
     fill(&map, "a", [1]);
     stepped.clock().set(at(200));
     assert!(map.insert_in("a", 2, 0).is_err());
-    assert_eq!(map.insert_in("a", 1, 0).unwrap(), Inserted::Replaced(1_000));
+    assert_eq!(map.insert_in("a", 1, 0).unwrap().replaced, Some(1_000));
     stepped.settle();
     assert!(keys(&gone).is_empty());
     stepped.clock().set(at(400));
@@ -1013,7 +1013,7 @@ fn every_entry_has_one_end_when_removals_of_groups_race_with_expiry_and_moves() 
                     // Keys are shared, and move from group to group.
                     let key = n % 50;
                     let group = ["a", "b", "c"][((n / 7 + number) % 3) as usize];
-                    let replaced = map.insert_in(group, key, n).unwrap().replaced();
+                    let replaced = map.insert_in(group, key, n).unwrap().replaced;
                     ended += usize::from(replaced.is_some());
                     match n % 5 {
                         0 => ended += map.remove_group(group).len(),

@@ -15,8 +15,7 @@ use kit::wakes::{Wakes, poll};
 use kit::ways::AtDrop;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
-    Clock, Expiry, ExpiryMap, GetOrInsertError, InsertRefusal, Inserted, ManualClock, Shutdown,
-    TaskPanic,
+    Clock, Expiry, ExpiryMap, GetOrInsertError, InsertRefusal, ManualClock, Shutdown, TaskPanic,
 };
 
 #[test]
@@ -425,7 +424,7 @@ fn a_key_that_can_not_be_cloned_costs_its_own_delivery_alone() {
             // Its key is as free as any.
             for key in 1..=3 {
                 let inserted = map.insert(Key(key), text(key)).unwrap();
-                assert_eq!(inserted, Inserted::New);
+                assert_eq!(inserted.replaced, None);
             }
             stepped.advance(IDLE);
             assert_eq!(gone.lock().unwrap().len(), 5);

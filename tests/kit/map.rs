@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{Expired, ExpiryMap, ExpiryMapBuilder, Inserted, Time};
+use tourbillon::{Expired, ExpiryMap, ExpiryMapBuilder, Time};
 
 /// One second.
 pub const S: Duration = Duration::from_secs(1);
@@ -63,6 +63,6 @@ pub fn text(key: u32) -> String {
 /// Inserts keys that the map does not have yet.
 pub fn fill(map: &Map, keys: impl IntoIterator<Item = u32>) {
     for key in keys {
-        assert_eq!(map.insert(key, text(key)).unwrap(), Inserted::New);
+        assert_eq!(map.insert(key, text(key)).unwrap().replaced, None);
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
 use tourbillon::{
     Expired, Expiry, ExpiryMap, Found, GetOrInsertError, GroupFull, GroupedBy, InsertError,
-    InsertRefusal, Inserted, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
+    InsertRefusal, Reason, Removed, Shutdown, Time, Touch, TouchOrInsert,
 };
 
 const KEYS: u8 = 12;
@@ -193,7 +193,8 @@ impl Model {
             return Ok(TouchOrInsert::Touched { touch, result });
         }
         let replaced = self.insert_if_absent(group, most, key, value)?;
-        Ok(TouchOrInsert::Inserted { replaced })
+        let deadline = Time::MAX;
+        Ok(TouchOrInsert::Inserted { deadline, replaced })
     }
 
     fn get_or_try_insert(
@@ -209,7 +210,11 @@ impl Model {
         let value = value.map_err(Ok)?;
         let inserted = self.insert_if_absent(group, most, key, value);
         let replaced = inserted.map_err(Err)?;
-        Ok(Found::Inserted { value, replaced })
+        Ok(Found::Inserted {
+            value,
+            deadline: Time::MAX,
+            replaced,
+        })
     }
 
     /// What is delivered when all is settled, sorted.
@@ -302,19 +307,20 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                     _ => default,
                 };
                 let entry = model.entry(number, spans);
+                let deadline = Time::from_nanos(entry.deadline);
                 let replaced = model.entries.insert(key, entry).map(|old| old.value);
                 let answer = map.insert_with(key, number, expiry(spans)).unwrap();
-                assert_eq!(answer.replaced(), replaced);
+                assert_eq!((answer.deadline, answer.replaced), (deadline, replaced));
             }
             Call::InsertIfAbsent(key) => {
                 let expected = model.insert_if_absent(None, most, key, number);
                 let answer = map.insert_if_absent(key, number);
-                assert_eq!(refusal(answer.map(Inserted::replaced)), expected);
+                assert_eq!(refusal(answer.map(|inserted| inserted.replaced)), expected);
             }
             Call::InsertInIfAbsent(group, key) => {
                 let expected = model.insert_if_absent(Some(group), most, key, number);
                 let answer = map.insert_in_if_absent(&group, key, number);
-                assert_eq!(refusal(answer.map(Inserted::replaced)), expected);
+                assert_eq!(refusal(answer.map(|inserted| inserted.replaced)), expected);
             }
             Call::TouchOrInsert(key) => {
                 let expected = model.touch_or_insert(None, most, key, number);
@@ -357,7 +363,7 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
                 let answer = map.insert_in_with(&group, key, number, expiry(spans));
                 assert_eq!(
                     answer
-                        .map(Inserted::replaced)
+                        .map(|inserted| inserted.replaced)
                         .map_err(|error| error.refusal),
                     expected
                 );
@@ -469,9 +475,29 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
             let expected = model.living(key).map(|entry| entry.deadline);
             let deadline = map.deadline(&key).map(Time::as_nanos);
             assert_eq!(deadline, expected, "{key} after {call:?}");
+            let expected = expected.map(|deadline| match deadline {
+                FOR_GOOD => Duration::MAX,
+                deadline => Duration::from_nanos(deadline.saturating_sub(model.now)),
+            });
+            assert_eq!(map.remaining(&key), expected, "{key} after {call:?}");
             let expected = model.living(key).and_then(|entry| entry.group);
             assert_eq!(map.group_of(&key), expected, "{key} after {call:?}");
         }
+        let deadlines = model.entries.values().map(|entry| entry.deadline);
+        let to_come = |deadline: &u64| *deadline > model.now && *deadline != FOR_GOOD;
+        let next = deadlines.filter(to_come).min();
+        assert_eq!(
+            map.next_deadline(),
+            next.map(Time::from_nanos),
+            "after {call:?}"
+        );
+        let mut shown: Vec<_> = map.iter().with_deadlines().collect();
+        shown.sort_unstable();
+        let living = (0..KEYS).filter_map(|key| {
+            let entry = model.living(key)?;
+            Some((key, entry.value, Time::from_nanos(entry.deadline)))
+        });
+        assert_eq!(shown, living.collect::<Vec<_>>(), "after {call:?}");
         for group in 0..GROUPS {
             let members = model.group(group);
             assert_eq!(map.group_len(&group), members.len(), "after {call:?}");

@@ -10,7 +10,7 @@ use std::task::Poll;
 use kit::wakes::{Wakes, poll};
 use proptest::prelude::*;
 use tourbillon::test_util::SteppedMap;
-use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal};
+use tourbillon::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal, Time};
 
 const KEYS: u8 = 3;
 
@@ -93,8 +93,11 @@ impl Model {
         }
         self.entries.insert(key, value);
         self.end_flight(key, || State::HasAnswer(Ok(Found::Present(value))));
-        let replaced = None;
-        Ok(Found::Inserted { value, replaced })
+        Ok(Found::Inserted {
+            value,
+            deadline: Time::MAX,
+            replaced: None,
+        })
     }
 
     /// The answer of one poll.

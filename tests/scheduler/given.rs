@@ -1,10 +1,10 @@
 //! Calls that are given the time, for event loops that have read it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::map::{IDLE, LIFE, S, at, builder, collecting, keys};
 use kit::steps::stepped;
-use tourbillon::{ExpiryMap, Inserted, Scheduler, Time, Touch};
+use tourbillon::{Clock, ExpiryMap, ManualClock, Scheduler, Time, Timer, Touch};
 
 #[test]
 fn a_delay_is_counted_from_the_time_that_is_given() {
@@ -75,13 +75,13 @@ fn an_entry_lives_for_its_time_from_the_time_that_is_given() {
     let map = stepped.map();
     stepped.advance(100 * S);
     assert_eq!(
-        map.insert_at(1, String::new(), at(100)).unwrap(),
-        Inserted::New
+        map.insert_at(1, String::new(), at(100)).unwrap().replaced,
+        None
     );
     assert_eq!(map.deadline(&1), Some(at(100) + IDLE));
     // As if it had been inserted then, and with the times of a replacement.
     let replaced = map.insert_at(1, String::new(), at(90)).unwrap();
-    assert!(replaced.replaced().is_some());
+    assert!(replaced.replaced.is_some());
     assert_eq!(map.deadline(&1), Some(at(90) + IDLE));
     // Its time has passed already.
     map.insert_at(2, String::new(), at(10)).unwrap();
@@ -106,4 +106,90 @@ fn calls_that_are_given_the_time_are_refused_like_others() {
     let timers = scheduler.handle();
     timers.schedule_from(Time::ZERO, 1, S, |_| ()).unwrap();
     assert!(timers.schedule_from(Time::ZERO, 2, S, |_| ()).is_err());
+}
+
+#[test]
+fn the_earliest_deadline_follows_every_change() {
+    let scheduler = stepped(1);
+    let timers = scheduler.handle();
+    assert_eq!(timers.next_deadline(), None);
+    timers.schedule(0, Duration::MAX, |_| ()).unwrap();
+    assert_eq!(timers.next_deadline(), None, "it is never due");
+    for key in 1..1_000 {
+        let delay = Duration::from_secs(2_000 - key);
+        timers.schedule(key, delay, |_| ()).unwrap();
+    }
+    assert_eq!(timers.next_deadline(), Some(at(1_001)));
+    // A deadline that moves back leaves its wheel entry where it was.
+    let _ = timers.reschedule(&999, 5_000 * S);
+    assert_eq!(timers.next_deadline(), Some(at(1_002)));
+    timers.cancel(&998);
+    assert_eq!(timers.next_deadline(), Some(at(1_003)));
+    let _ = timers.reschedule(&1, S);
+    assert_eq!(timers.next_deadline(), Some(at(1)));
+    let info = timers.get(&0).unwrap();
+    assert_eq!(info.remaining(timers.now()), Duration::MAX);
+    scheduler.advance(6_000 * S);
+    assert_eq!((timers.next_deadline(), timers.len()), (None, 1));
+}
+
+#[test]
+fn a_timer_that_waits_for_the_run_of_its_key_counts_and_one_that_is_due_does_not() {
+    let scheduler = stepped(1);
+    let timers = scheduler.handle();
+    timers
+        .schedule(1, S, |firing| {
+            firing.handle().schedule(1, 5 * S, |_| ()).unwrap();
+            assert_eq!(firing.handle().next_deadline(), Some(at(6)));
+            firing.handle().schedule(2, Duration::ZERO, |_| ()).unwrap();
+            assert_eq!(firing.handle().next_deadline(), Some(at(6)));
+        })
+        .unwrap();
+    scheduler.advance(S);
+    assert_eq!(timers.next_deadline(), Some(at(6)));
+}
+
+#[test]
+fn a_timer_knows_its_earliest_deadline() {
+    let stepped = Timer::builder().build_stepped(1).unwrap();
+    let timer = stepped.timer();
+    assert_eq!(timer.next_deadline(), None);
+    let first = timer.after(S, || ()).unwrap();
+    let _second = timer.after(2 * S, || ()).unwrap();
+    assert_eq!(timer.next_deadline(), Some(at(1)));
+    assert!(first.cancel().is_cancelled());
+    assert_eq!(timer.next_deadline(), Some(at(2)));
+    stepped.advance(2 * S);
+    assert_eq!(timer.next_deadline(), None);
+}
+
+#[test]
+fn instants_and_times_convert_both_ways() {
+    let hand = ManualClock::starting_at(at(100));
+    let clocks = [
+        Clock::system(),
+        Clock::fast(),
+        Clock::boottime(),
+        Clock::manual(&hand),
+    ];
+    for clock in clocks {
+        let scheduler = Scheduler::<u32>::builder().clock(clock).build().unwrap();
+        let timers = scheduler.handle();
+        let clock = timers.clock();
+        for time in [timers.now() + 5 * S, timers.now()] {
+            let instant = clock.instant_of(time).expect("an instant can hold it");
+            let again = clock.time_of(instant);
+            // A clock that is not the system's is read at another moment than the instant.
+            let apart = time.since(again).max(again.since(time));
+            assert!(apart < S, "{time:?} {again:?} {clock:?}");
+        }
+        assert_eq!(clock.instant_of(Time::MAX), None);
+    }
+    // On a manual clock an instant is as far from now as its time.
+    let clock = Clock::manual(&hand);
+    let before = Instant::now();
+    let instant = clock.instant_of(at(160)).unwrap();
+    assert!(before + 60 * S <= instant && instant <= Instant::now() + 60 * S);
+    let past = clock.instant_of(at(99)).unwrap();
+    assert!(past + S <= Instant::now());
 }

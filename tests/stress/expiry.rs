@@ -132,7 +132,7 @@ fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
         }
         8..12 => match map.insert(key, Token::new(fates)) {
             Ok(inserted) => {
-                if let Some(old) = inserted.replaced() {
+                if let Some(old) = inserted.replaced {
                     old.ends(|fates| &fates.replaced);
                 }
             }
@@ -140,7 +140,7 @@ fn act(map: &Map, fates: &Arc<Fates>, random: &mut Random) {
         },
         12..14 => match map.insert_if_absent(key, Token::new(fates)) {
             Ok(inserted) => {
-                if let Some(old) = inserted.replaced() {
+                if let Some(old) = inserted.replaced {
                     old.ends(|fates| &fates.replaced);
                 }
             }

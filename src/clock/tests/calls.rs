@@ -189,7 +189,7 @@ fn the_end_of_a_lifetime_is_judged_exactly() -> Result<(), InsertError<u32, u32>
         assert_eq!(set.is_alive(), lives, "{moment:?}");
     }
     // It counts as absent.
-    assert!(map.insert_if_absent(1, 2)?.replaced().is_some());
+    assert!(map.insert_if_absent(1, 2)?.replaced.is_some());
     Ok(())
 }
 

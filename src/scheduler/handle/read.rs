@@ -5,7 +5,9 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Instant;
 
 use super::super::answers::TimerInfo;
+use super::super::pending::next_deadline;
 use super::Handle;
+use crate::clock::Clock;
 use crate::engine::Lifecycle;
 use crate::tick::Time;
 
@@ -93,6 +95,57 @@ where
     #[must_use]
     pub fn now(&self) -> Time {
         self.engine.now()
+    }
+
+    /// Returns the scheduler's clock. It converts [`Instant`]s, and, through an
+    /// [anchor](crate::Clock::wall_anchor), the times of a calendar.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::Scheduler;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let scheduler = Scheduler::<&str>::new()?;
+    /// let timers = scheduler.handle();
+    /// let timer = timers.schedule("report", Duration::from_secs(3600), |_| ())?;
+    /// let anchor = timers.clock().wall_anchor();
+    /// let due = anchor.system_time_of(timer.deadline).expect("it is not never");
+    /// println!("the report is due at {due:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.engine.clock()
+    }
+
+    /// Returns the earliest deadline that is still to come, or `None` if there is none. Timers that
+    /// are due already do not count.
+    ///
+    /// # Complexity
+    ///
+    /// Visits the timers of those parts of the scheduler, out of at least 128, that may hold the
+    /// earliest one: often a few parts, at most all. Takes one lock at a time. Exact while no other
+    /// thread changes the timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// # let timers = scheduler.handle();
+    /// assert_eq!(timers.next_deadline(), None);
+    /// timers.schedule("a", Duration::from_secs(60), |_| ())?;
+    /// timers.schedule("b", Duration::from_secs(2), |_| ())?;
+    /// assert_eq!(timers.next_deadline(), Some(timers.now() + Duration::from_secs(2)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        next_deadline(&self.engine)
     }
 
     /// Converts `instant` to the time of the scheduler's clock.

@@ -2,7 +2,7 @@
 //! code and run under the lock. Each one is called before anything is changed for its entry, so a
 //! panic leaves the stripe intact.
 
-use super::{EntryId, Stripe};
+use super::{EntryId, Phase, Stripe};
 use crate::job::catch_panic;
 use crate::tick::Time;
 
@@ -139,6 +139,39 @@ impl<K, V> Stripe<K, V> {
             }
         }
         (end < self.table.len()).then_some(end)
+    }
+
+    /// Returns a moment that no deadline lies before, of all armings that are not queued.
+    pub(crate) fn no_deadline_before(&self) -> Time {
+        // The wheel wakes at the tick that follows a deadline. A successor is not filed yet.
+        let filed = self.next_wake() - self.table.tick().length();
+        let successors = self.runs.iter().filter_map(|run| run.successor.as_ref());
+        successors
+            .map(|successor| successor.deadline)
+            .fold(filed, Time::min)
+    }
+
+    /// Returns the earliest deadline after `now` of the armings in up to `limit` slots, from slot
+    /// `from` on, and the slot to continue with, or `None` when all slots were visited.
+    pub(crate) fn earliest_in_range(
+        &self,
+        from: u32,
+        limit: u32,
+        now: Time,
+    ) -> (Time, Option<u32>) {
+        let end = from.saturating_add(limit).min(self.table.len());
+        let deadline = |slot| match self.table.armed(slot) {
+            Some(armed) => (armed.phase == Phase::Pending).then_some(armed.deadline),
+            None => self.pending_payload(slot).map(|(_, deadline)| deadline),
+        };
+        let earliest = (from..end)
+            .filter_map(deadline)
+            .filter(|deadline| *deadline > now)
+            .min();
+        (
+            earliest.unwrap_or(Time::MAX),
+            (end < self.table.len()).then_some(end),
+        )
     }
 
     /// Cancels each pending payload that `keep` refuses in up to `limit` slots, from slot `from`
