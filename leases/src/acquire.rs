@@ -58,6 +58,7 @@ pub struct Acquisition<'a> {
     keep: fn(Duration) -> KeepOptions,
     feed: Option<Duration>,
     max_hold: Option<Duration>,
+    at_least: Duration,
 }
 
 impl<'a> Acquisition<'a> {
@@ -69,6 +70,7 @@ impl<'a> Acquisition<'a> {
             keep: KeepOptions::for_lease,
             feed: None,
             max_hold: None,
+            at_least: Duration::ZERO,
         }
     }
 
@@ -135,6 +137,40 @@ impl<'a> Acquisition<'a> {
         self
     }
 
+    /// Sets the shortest time for which the lock stays locked, counted from its grant. If it is
+    /// released or dropped earlier, others have to wait for the rest. So a job of 5 ms that ten
+    /// nodes begin at the same minute, by clocks that differ, runs once.
+    ///
+    /// The rest is kept in the store: the release shortens the lease to it. So it also holds if the
+    /// process ends right after the release. After the release this process has to wait like all
+    /// others. While the rest lasts, [`holder`](super::Leases::holder) returns the owner with the
+    /// words ` (released)`.
+    ///
+    /// The time can't be longer than the lease, since the lock of a holder that dies is free after
+    /// one lease. Zero is the default. The lock does not stay locked if it is lost because the
+    /// store has forgotten it.
+    ///
+    /// # Errors
+    ///
+    /// The call that locks fails with [`LockError::LongerThanLease`] if the lease is shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon_leases::{Leases, LockError, MemoryStore};
+    /// # let leases = Leases::new(MemoryStore::new())?;
+    /// let minute = Duration::from_secs(60);
+    /// let job = || leases.acquire("report").lease(minute).at_least(minute / 2).try_lock();
+    /// job()?.release()?; // the job takes no time
+    /// assert!(matches!(job(), Err(LockError::Held { .. }))); // another node is a bit late
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_least(mut self, least: Duration) -> Self {
+        self.at_least = least;
+        self
+    }
+
     /// Acquires the lock and waits for it, like [`Leases::lock`](super::Leases::lock).
     ///
     /// # Errors
@@ -179,8 +215,22 @@ impl<'a> Acquisition<'a> {
             keep = keep.max_hold(most);
         }
         let inner: &Arc<LeasesInner> = self.leases;
+        inner.check(self.name, &keep, self.lease)?;
+        if self.at_least > self.lease {
+            return Err(LockError::LongerThanLease {
+                name: self.name.to_owned(),
+                at_least: self.at_least,
+                lease: self.lease,
+            });
+        }
         let mut acquire_loop = AcquireLoop {
-            request: Arc::new(inner.request(self.name, keep, self.lease)?),
+            request: Arc::new(Request {
+                name: self.name.to_owned(),
+                owner: inner.owner(),
+                lease: self.lease,
+                keep,
+                at_least: self.at_least,
+            }),
             inner: Arc::clone(inner),
             wait_policy,
             asked: 0,
@@ -395,7 +445,7 @@ impl AcquireLoop {
         };
         if wait_policy > FIRST_WAIT {
             let request = Arc::clone(&self.request);
-            let key = move || LeaseId::new(&request, 0);
+            let key = move || LeaseId::new(&request, 0, Time::default());
             self.waits = Some(self.inner.keep_alive.waits(key));
         }
     }

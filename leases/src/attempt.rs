@@ -56,16 +56,18 @@ impl LeasesInner {
         // The store may have ignored the limit, or the process may have been paused. Such a grant
         // is over. The error leaves it open, so the name is given back.
         let until = sent + self.keep_alive.good_for(request.lease);
-        if self.clock.now() >= until {
+        let now = self.clock.now();
+        if now >= until {
             let what = "the grant arrived after its lease had run out".to_owned();
             return Attempt::Failed(StoreError::Unavailable(what));
         }
-        let id = LeaseId::new(request, token);
-        match self
-            .keep_alive
-            .keep_with(id, &request.keep.clone().since(sent))
-        {
-            Ok(kept) => Attempt::Granted(LeaseGuard::new(self, kept, how.unsure, how.drop_waits)),
+        let id = LeaseId::new(request, token, now);
+        let keep = request.keep.clone().since(sent);
+        match self.keep_alive.keep_with(id, &keep) {
+            Ok(kept) => {
+                let guard = LeaseGuard::new(self, kept, keep, how.unsure, how.drop_waits);
+                Attempt::Granted(guard)
+            }
             Err(error) => Attempt::Ended(LockError::of_keep(&request.name, error)),
         }
     }

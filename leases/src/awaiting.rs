@@ -140,23 +140,8 @@ impl Leases {
     pub async fn holder_async(&self, name: &str) -> Result<Option<Holder>, LockError> {
         // Under a lock of the crate this panics before the store is asked.
         let _ = reentrancy::check();
-        let (inner, asked) = (Arc::clone(&self.inner), name.to_owned());
-        let (own, destination) = (Arc::clone(&inner), inner.destination(name));
-        let task = move || own.holder(&asked);
-        let answer = match inner.keep_alive.is_forked() {
-            true => None,
-            false => on_worker(&inner, destination, task, true).await,
-        };
-        answer.unwrap_or_else(|| {
-            let (name, forked) = (name.to_owned(), inner.keep_alive.is_forked());
-            Err(match forked {
-                true => LockError::Store {
-                    name,
-                    error: StoreError::Forked,
-                },
-                false => LockError::Closed { name },
-            })
-        })
+        let (own, asked) = (Arc::clone(&self.inner), name.to_owned());
+        on_worker_or(&self.inner, name, move || own.holder(&asked)).await
     }
 }
 
@@ -384,6 +369,29 @@ impl Drop for AwaitedTurn<'_> {
         self.inner.keep_alive.cancel_call(self.number);
         self.inner.turns.leave(self.destination, self.number);
     }
+}
+
+/// Runs a call about a lock on a worker, like [`on_worker`]. Without workers the leases are closed.
+/// If the future is dropped before the call has begun, the call is not made.
+pub(super) async fn on_worker_or<T: Send + 'static>(
+    inner: &Arc<LeasesInner>,
+    name: &str,
+    task: impl FnOnce() -> Result<T, LockError> + Send + 'static,
+) -> Result<T, LockError> {
+    // In a forked copy nothing would wake the future.
+    if inner.keep_alive.is_forked() {
+        let (name, error) = (name.to_owned(), StoreError::Forked);
+        return Err(LockError::Store { name, error });
+    }
+    // This may be the first call of these leases.
+    let started = inner.keep_alive.start();
+    started.map_err(|error| LockError::of_keep(name, error))?;
+    let destination = inner.destination(name);
+    let answer = on_worker(inner, destination, task, true).await;
+    answer.unwrap_or_else(|| {
+        let name = name.to_owned();
+        Err(LockError::Closed { name })
+    })
 }
 
 /// Runs `task` on a worker of the leases when its destination has a free turn. Returns `None` if no

@@ -86,13 +86,29 @@ pub enum LockError {
         /// The lock.
         name: String,
     },
+    /// The lock was to stay locked for longer than its lease.
+    #[non_exhaustive]
+    LongerThanLease {
+        /// The lock.
+        name: String,
+        /// How long it was to stay locked.
+        at_least: Duration,
+        /// The lease that was asked for.
+        lease: Duration,
+    },
+    /// The lease was to be extended, but is renewed in the background.
+    #[non_exhaustive]
+    Renewed {
+        /// The lock.
+        name: String,
+    },
     /// The guard belongs to other `Leases`.
     #[non_exhaustive]
     ForeignGuard {
         /// The lock.
         name: String,
     },
-    /// The guard that was to be entered again has lost its lease.
+    /// The lease that was to be entered again, extended or resumed is lost.
     #[non_exhaustive]
     Lost {
         /// The lock.
@@ -152,6 +168,8 @@ impl LockError {
             | LockError::TooLong { name, .. }
             | LockError::ZeroFeed { name }
             | LockError::ZeroHold { name }
+            | LockError::LongerThanLease { name, .. }
+            | LockError::Renewed { name }
             | LockError::ForeignGuard { name }
             | LockError::Lost { name, .. }
             | LockError::Store { name, .. }
@@ -208,10 +226,21 @@ impl fmt::Display for LockError {
             LockError::ZeroFeed { .. } => {
                 f.write_str("to be fed every 0 ns: choose a longer period")
             }
+            LockError::LongerThanLease {
+                at_least, lease, ..
+            } => write!(
+                f,
+                "to be held for at least {at_least:?} with a lease of {lease:?}: choose a lease that is \
+                 as long"
+            ),
+            LockError::Renewed { .. } => f.write_str(
+                "its lease is renewed in the background, so it can't be extended: acquire it with a \
+                 fixed lease",
+            ),
             LockError::ForeignGuard { .. } => {
                 f.write_str("the guard belongs to other leases: enter it where it was acquired")
             }
-            LockError::Lost { loss, .. } => write!(f, "the guard has lost its lease: {loss}"),
+            LockError::Lost { loss, .. } => write!(f, "its lease is lost: {loss}"),
             LockError::Store { error, .. } => error.fmt(f),
             LockError::Closed { .. } => f.write_str("the leases are closed"),
             LockError::Spawn { error, .. } => {
@@ -322,6 +351,15 @@ mod tests {
             ),
             (LockError::ZeroFeed { name: name() }, &["fed every 0 ns"]),
             (LockError::ZeroHold { name: name() }, &["held for 0 ns"]),
+            (
+                LockError::LongerThanLease {
+                    name: name(),
+                    at_least: 9 * S,
+                    lease,
+                },
+                &["at least 9s", "a lease of 1s"],
+            ),
+            (LockError::Renewed { name: name() }, &["fixed lease"]),
             (LockError::ForeignGuard { name: name() }, &["other leases"]),
             (LockError::Lost { name: name(), loss }, &["ran out"]),
             (

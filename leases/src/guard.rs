@@ -8,9 +8,8 @@ use tourbillon::reentrancy::{self, when_unlocked};
 use super::error::ReleaseError;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
-use super::keep_alive::{KeepGuard, Loss, Lost};
+use super::keep_alive::{KeepGuard, KeepOptions, Loss, Lost};
 use super::releases::UserHandle;
-use super::request::PendingRelease;
 use super::store::Released;
 use crate::sync::Arc;
 use crate::sync::channel::bounded;
@@ -57,8 +56,10 @@ pub struct LeaseGuard {
 pub(super) struct Lease {
     pub(super) inner: UserHandle,
     pub(super) kept: KeepGuard<LeaseId>,
+    /// The options under which the lock is kept.
+    pub(super) keep: KeepOptions,
     /// Whether an earlier attempt may still arrive at the store, and be granted to the same owner.
-    unsure: bool,
+    pub(super) unsure: bool,
     /// Whether a drop waits for the store.
     waits: bool,
 }
@@ -75,17 +76,6 @@ impl Lease {
         self.answer(ended)
     }
 
-    /// Returns the release of this lock, for the background.
-    fn back(&self, sure: bool) -> PendingRelease {
-        let id = self.id();
-        PendingRelease {
-            name: id.name().to_owned(),
-            owner: id.owner().to_owned(),
-            lease: id.lease(),
-            sure,
-        }
-    }
-
     /// Ends the lease, and releases the lock in the background.
     fn dropped(&self) {
         // First end the renewals: from here on nothing is renewed, even if the release fails.
@@ -94,7 +84,7 @@ impl Lease {
         // A lease that is lost by the local clock may still exist in the store, so it is released
         // too.
         self.inner
-            .give_back(self.back(!self.unsure), held, Some(tells));
+            .give_back(self.id().back(!self.unsure), held, Some(tells));
         let limit = self.inner.drop_limit;
         if held && self.waits && !limit.is_zero() {
             // Nothing is sent on this channel. Its sender is dropped after the first attempt.
@@ -109,7 +99,7 @@ impl Lease {
             return Err(ReleaseError::Lost(Loss::Forked));
         }
         let id = self.id();
-        let later = |sure| self.inner.give_back_later(self.back(sure));
+        let later = |sure| self.inner.give_back_later(id.back(sure));
         if let Err(loss) = ended {
             // The lock may still be held in the store: its clock differs from the local clock, or
             // it has executed a renewal whose answer never came.
@@ -117,7 +107,7 @@ impl Lease {
             self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(id.name(), id.owner(), id.lease());
+        let released = self.inner.release_once(&id.back(true));
         // The wait for a renewal under way comes after the release. So a renewal that gets no
         // answer does not keep the lock from others.
         self.kept.settled();
@@ -141,6 +131,7 @@ impl LeaseGuard {
     pub(super) fn new(
         inner: &Arc<LeasesInner>,
         kept: KeepGuard<LeaseId>,
+        keep: KeepOptions,
         unsure: bool,
         waits: bool,
     ) -> Self {
@@ -148,6 +139,7 @@ impl LeaseGuard {
             lease: Arc::new(Lease {
                 inner: UserHandle::new(inner),
                 kept,
+                keep,
                 unsure,
                 waits,
             }),
@@ -343,6 +335,13 @@ impl LeaseGuard {
     pub(super) fn is_last(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.done, true);
         first && self.id().remove_hold()
+    }
+
+    /// Takes this guard from the count of guards if it is the only one.
+    pub(super) fn is_only(&mut self) -> bool {
+        let only = self.id().remove_only_hold();
+        self.done |= only;
+        only
     }
 
     pub(super) fn lease(&self) -> &Arc<Lease> {

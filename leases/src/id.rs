@@ -4,9 +4,11 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::request::Request;
+use tourbillon::Time;
+
+use super::request::{PendingRelease, Request};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Identifies one grant of a lock by its name, its owner and its token. Cheap to clone.
 ///
@@ -31,18 +33,24 @@ struct Id {
     name: String,
     owner: String,
     token: u64,
-    lease: Duration,
+    /// The greatest length of the lease so far, in nanoseconds.
+    lease: AtomicU64,
+    /// Until when the name stays locked for others, if that was asked for.
+    stays: Option<Time>,
     /// The number of guards.
     holds: AtomicUsize,
 }
 
 impl LeaseId {
-    pub(super) fn new(request: &Request, token: u64) -> Self {
+    /// Creates the id of a grant that was answered at `now`.
+    pub(super) fn new(request: &Request, token: u64, now: Time) -> Self {
         LeaseId(Arc::new(Id {
             name: request.name.clone(),
             owner: request.owner.clone(),
             token,
-            lease: request.lease,
+            lease: AtomicU64::new(nanos(request.lease)),
+            // The store counts from its grant, which came before `now`.
+            stays: (!request.at_least.is_zero()).then(|| now + request.at_least),
             holds: AtomicUsize::new(1),
         }))
     }
@@ -79,9 +87,42 @@ impl LeaseId {
         self.0.token
     }
 
-    /// Returns the full length of the lease.
+    /// Takes the last guard from the count. Returns false if there are others.
+    pub(super) fn remove_only_hold(&self) -> bool {
+        // AcqRel: as in `remove_hold`. Relaxed on failure: nothing has happened.
+        let only = self
+            .0
+            .holds
+            .compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        only.is_ok()
+    }
+
+    /// Returns the greatest length that the lease had so far.
     pub(super) fn lease(&self) -> Duration {
-        self.0.lease
+        // Relaxed: a stale length only makes the retries of a release end earlier.
+        Duration::from_nanos(self.0.lease.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the lease may have this length from now on.
+    pub(super) fn may_last(&self, lease: Duration) {
+        // Relaxed: as above.
+        self.0.lease.fetch_max(nanos(lease), Ordering::Relaxed);
+    }
+
+    /// Returns until when the name stays locked for others, if that was asked for.
+    pub(super) fn stays(&self) -> Option<Time> {
+        self.0.stays
+    }
+
+    /// Returns the release of this grant.
+    pub(super) fn back(&self, sure: bool) -> PendingRelease {
+        PendingRelease {
+            name: self.0.name.clone(),
+            owner: self.0.owner.clone(),
+            lease: self.lease(),
+            sure,
+            stays: self.0.stays,
+        }
     }
 
     /// Returns the number of guards.
@@ -90,6 +131,10 @@ impl LeaseId {
         // Relaxed: the count is only shown, and nothing is decided by it.
         self.0.holds.load(Ordering::Relaxed)
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl PartialEq for LeaseId {

@@ -9,7 +9,7 @@ use super::background::{BackgroundQueue, Tally};
 use super::error::LockError;
 use super::id::LeaseId;
 use super::keep_alive::{Batch, KeepAlive, KeepOptions};
-use super::request::{Queued, Request};
+use super::request::Queued;
 use super::stats::{Asks, LeaseStats};
 use super::store::{Destination, Holder, LeaseStore, Outcome, Renewal, StoreError};
 use super::turns::Turns;
@@ -53,13 +53,21 @@ pub(super) struct LeasesInner {
 }
 
 impl LeasesInner {
-    /// Checks and makes a request, and starts the threads that keep the lock.
-    pub(super) fn request(
+    /// Returns an owner that nobody else has, as `LeaseStore` promises.
+    pub(super) fn owner(&self) -> String {
+        // The process id is read now, since this process may be a forked copy of the one that
+        // built the leases.
+        let (process, number) = (std::process::id(), self.keep_alive.number());
+        format!("{}:{process}:{number}", self.instance)
+    }
+
+    /// Checks the name and the options of a lock, and starts the threads that keep it.
+    pub(super) fn check(
         &self,
         name: &str,
-        keep: KeepOptions,
+        keep: &KeepOptions,
         lease: Duration,
-    ) -> Result<Request, LockError> {
+    ) -> Result<(), LockError> {
         if self.keep_alive.is_forked() {
             return Err(LockError::Store {
                 name: name.to_owned(),
@@ -84,20 +92,27 @@ impl LeasesInner {
             let name = name.to_owned();
             return Err(LockError::TooLong { name, lease, most });
         }
-        let checked = self.keep_alive.check(&keep);
-        checked.map_err(|error| LockError::of_keep(name, error))?;
-        Ok(Request {
+        let checked = self.keep_alive.check(keep);
+        checked.map_err(|error| LockError::of_keep(name, error))
+    }
+
+    /// Calls the store about a name, but not in a forked copy of the process. A panic counts as an
+    /// error.
+    pub(super) fn ask_store<T>(
+        &self,
+        name: &str,
+        call: impl FnOnce(&dyn LeaseStore) -> Result<T, StoreError>,
+    ) -> Result<T, LockError> {
+        let asked = match self.keep_alive.is_forked() {
+            true => Err(StoreError::Forked),
+            false => catch_panic(|| call(self.store.as_ref())).unwrap_or_else(|panic| {
+                let what = format!("the store panicked: {panic}");
+                Err(StoreError::Unavailable(what))
+            }),
+        };
+        asked.map_err(|error| LockError::Store {
             name: name.to_owned(),
-            // The process id is read now, since this process may be a forked copy of the one that
-            // built the leases. The last part makes owners unique, as `LeaseStore` promises.
-            owner: format!(
-                "{}:{}:{}",
-                self.instance,
-                std::process::id(),
-                self.keep_alive.number()
-            ),
-            lease,
-            keep,
+            error,
         })
     }
 
@@ -107,17 +122,7 @@ impl LeasesInner {
             return Err(LockError::EmptyName);
         }
         let limit = self.lease / 3;
-        let asked = match self.keep_alive.is_forked() {
-            true => Err(StoreError::Forked),
-            false => catch_panic(|| self.store.holder_of(name, limit)).unwrap_or_else(|panic| {
-                let what = format!("the store panicked: {panic}");
-                Err(StoreError::Unavailable(what))
-            }),
-        };
-        asked.map_err(|error| LockError::Store {
-            name: name.to_owned(),
-            error,
-        })
+        self.ask_store(name, |store| store.holder_of(name, limit))
     }
 
     /// Renews a batch by a call to the store. This is the renewal function of the `KeepAlive`.

@@ -33,8 +33,10 @@
 //! | task | type |
 //! |---|---|
 //! | lock a name | [`Leases`], which returns a [`LeaseGuard`] |
-//! | see who holds it | [`Leases::holder`] |
+//! | see who holds it, or all that are held | [`Leases::holder`], [`Leases::list`] |
 //! | lock it with other options, such as a lease that is not renewed | [`Leases::acquire`] |
+//! | keep it locked for a while after a short job | [`Acquisition::at_least`] |
+//! | hand it over to another process | [`LeaseGuard::detach`], [`Leases::resume`] |
 //! | let one of several processes lead | [`Leases::elector`], which returns an [`Elector`] |
 //! | lock it in async code | [`Leases::lock_async`], [`LeaseGuard::release_async`] |
 //! | keep the locks in this process | [`MemoryStore`] |
@@ -209,11 +211,14 @@ mod build_error;
 mod builder;
 mod elector;
 mod error;
+mod extending;
 mod fence;
 mod guard;
+mod hand_over;
 mod id;
 mod inner;
 mod keep_alive;
+mod listing;
 mod locks;
 mod memory;
 mod oneshot;
@@ -224,7 +229,9 @@ mod releases;
 mod request;
 mod stats;
 mod store;
+mod store_error;
 mod sync;
+mod ticket;
 mod turns;
 mod wait_queue;
 
@@ -237,6 +244,7 @@ pub use elector::{Change, Elector, Leadership, Over, Term, TermEnd};
 pub use error::{LockError, ReleaseError};
 pub use fence::{Fence, StaleToken};
 pub use guard::LeaseGuard;
+pub use hand_over::DetachError;
 pub use id::LeaseId;
 #[cfg(any(test, feature = "test-util"))]
 pub use keep_alive::Steps;
@@ -248,9 +256,11 @@ pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
 pub use store::{
-    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
-    StoreError, Watch,
+    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
+    Renewal, StoreError, Watch,
 };
+
+pub use ticket::{LeaseTicket, ParseTicketError};
 
 /// Compiles the README's examples.
 #[cfg(doctest)]

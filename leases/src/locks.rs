@@ -12,7 +12,6 @@ use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::Event;
 use super::releases::UserHandle;
-use super::request::PendingRelease;
 use super::stats::LeaseStats;
 use super::store::Holder;
 use crate::sync::Arc;
@@ -369,13 +368,8 @@ impl Leases {
         // Close first, so that a woken caller finds the leases closed and does not ask again.
         let held = self.inner.keep_alive.close_all();
         self.inner.waiting.all_may_be_free();
-        let back = |id: &LeaseId| PendingRelease {
-            name: id.name().to_owned(),
-            owner: id.owner().to_owned(),
-            lease: id.lease(),
-            sure: true,
-        };
-        self.inner.give_all_back_later(held.iter().map(back));
+        let back = held.iter().map(|id| id.back(true));
+        self.inner.give_all_back_later(back);
         self.inner.settle(&self.inner.clock, until);
         held.len()
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tourbillon::{Clock, Time};
 
 use super::store::{
-    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
-    StoreError, Watch,
+    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
+    Renewal, StoreError, Watch,
 };
 use super::wait_queue::WaitQueue;
 use crate::sync::{Arc, Mutex, Origin};
@@ -79,6 +79,12 @@ struct Held {
     next: Option<Time>,
 }
 
+impl Held {
+    fn shown(&self, now: Time) -> Holder {
+        Holder::new(self.owner.clone(), self.token, self.until.since(now))
+    }
+}
+
 /// Returns how long a name is reserved for callers that are due: a quarter of the longest wait,
 /// from 5 ms to 25 ms. So a slow caller gets more time the longer it waits.
 fn reservation(waited: Duration) -> Duration {
@@ -118,6 +124,11 @@ pub enum StoreCall<'a> {
     Holder {
         /// The name.
         name: &'a str,
+    },
+    /// A caller lists the names that begin with a prefix.
+    List {
+        /// The prefix.
+        prefix: &'a str,
     },
 }
 
@@ -250,8 +261,7 @@ impl MemoryStore {
         let state = self.0.state.lock();
         let now = self.0.clock.now();
         let held = state.held.get(name).filter(|held| now < held.until)?;
-        let remaining = held.until.since(now);
-        Some(Holder::new(held.owner.clone(), held.token, remaining))
+        Some(held.shown(now))
     }
 
     /// Returns whether this process is a forked copy, in which a mutex may stay locked forever.
@@ -346,19 +356,34 @@ impl MemoryStore {
         let now = self.0.clock.now();
         match state.held.get_mut(renewal.name) {
             Some(held) if now < held.until && held.owner == renewal.owner => {
-                held.until = now + renewal.lease;
+                let until = now + renewal.lease;
+                if !renewal.never_shortens || held.until < until {
+                    held.until = until;
+                }
                 Outcome::Renewed
             }
             _ => Outcome::NotHeld,
         }
     }
 
-    /// Releases one name.
-    fn free(&self, name: &str, owner: &str) -> Released {
+    /// Releases one name, or shortens its lease to the rest that it stays locked.
+    fn free(&self, holding: &Holding<'_>) -> Released {
+        let name = holding.name;
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        match state.held.get(name) {
-            Some(held) if held.owner == owner => {
+        match state.held.get_mut(name) {
+            Some(held)
+                if held.owner == holding.owner && !holding.rest.is_zero() && now < held.until =>
+            {
+                // Another owner, so that a renewal which arrives later does not find its lease.
+                held.owner.push_str(" (released)");
+                held.until = now + holding.rest;
+                drop(state);
+                // The waiting caller asks again, and learns when the name will be free.
+                self.0.wait_queue.released(name);
+                Released::Released
+            }
+            Some(held) if held.owner == holding.owner => {
                 let in_time = now < held.until;
                 let reserved = held.next.map(|since| now + reservation(now.since(since)));
                 let gone = state.held.remove(name);
@@ -412,7 +437,7 @@ impl LeaseStore for MemoryStore {
 
     fn release(&self, name: &str, owner: &str, _limit: Duration) -> Result<Released, StoreError> {
         self.execute(&StoreCall::GiveBack { name, owner }, |_, _| {
-            self.free(name, owner)
+            self.free(&Holding::new(name, owner))
         })
     }
 
@@ -420,17 +445,21 @@ impl LeaseStore for MemoryStore {
         &self,
         destination: Destination,
         batch: &[Holding<'_>],
-        limit: Duration,
+        _limit: Duration,
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
         if let [held] = batch {
-            return Ok(vec![self.release(held.name, held.owner, limit)]);
+            let call = StoreCall::GiveBack {
+                name: held.name,
+                owner: held.owner,
+            };
+            return Ok(vec![self.execute(&call, |_, _| self.free(held))]);
         }
         self.execute(
             &StoreCall::GiveBackMany { destination, batch },
             |fail, error| {
                 let answer = |(at, held): (usize, &Holding<'_>)| match &error {
                     Some(error) if fail.contains(&at) => Err(error.clone()),
-                    _ => Ok(self.free(held.name, held.owner)),
+                    _ => Ok(self.free(held)),
                 };
                 batch.iter().enumerate().map(answer).collect()
             },
@@ -439,6 +468,24 @@ impl LeaseStore for MemoryStore {
 
     fn holder_of(&self, name: &str, _limit: Duration) -> Result<Option<Holder>, StoreError> {
         self.execute(&StoreCall::Holder { name }, |_, _| self.find(name))
+    }
+
+    /// Takes time linear in the number of all names, under the lock of the store.
+    fn list(
+        &self,
+        prefix: &str,
+        most: usize,
+        _limit: Duration,
+    ) -> Result<Vec<HeldLock>, StoreError> {
+        self.execute(&StoreCall::List { prefix }, |_, _| {
+            let state = self.0.state.lock();
+            let now = self.0.clock.now();
+            let held = state.held.iter();
+            held.filter(|(name, held)| name.starts_with(prefix) && now < held.until)
+                .take(most)
+                .map(|(name, held)| HeldLock::new(name.clone(), held.shown(now)))
+                .collect()
+        })
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

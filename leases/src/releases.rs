@@ -114,9 +114,10 @@ impl LeasesInner {
         batch: &[Queued],
         limit: Duration,
     ) -> Vec<Result<Released, StoreError>> {
+        let now = self.clock.now();
         let holdings: Vec<_> = batch
             .iter()
-            .map(|release| Holding::new(&release.back.name, &release.back.owner))
+            .map(|release| release.back.holding(now))
             .collect();
         let answer = catch_panic(|| self.store.release_many(destination, &holdings, limit));
         // One bad name may be the reason for a refusal or a panic. So the items are tried alone,
@@ -196,22 +197,28 @@ impl LeasesInner {
     }
 
     /// Asks the store once to give a name back. A panic counts as an error.
-    pub(super) fn release_once(
-        &self,
-        name: &str,
-        owner: &str,
-        lease: Duration,
-    ) -> Result<Released, StoreError> {
-        let limit = call_limit(lease);
-        let answer =
-            catch_panic(|| self.store.release(name, owner, limit)).unwrap_or_else(|panic| {
-                let what = format!("the store panicked: {panic}");
-                Err(StoreError::Unavailable(what))
-            });
+    pub(super) fn release_once(&self, back: &PendingRelease) -> Result<Released, StoreError> {
+        let limit = call_limit(back.lease);
+        let held = back.holding(self.clock.now());
+        let answer = catch_panic(|| self.release_now(&held, limit)).unwrap_or_else(|panic| {
+            let what = format!("the store panicked: {panic}");
+            Err(StoreError::Unavailable(what))
+        });
         if let Ok(answer) = &answer {
             self.count_released(*answer);
         }
         answer
+    }
+
+    /// Asks the store to release one name. May panic with the store.
+    fn release_now(&self, held: &Holding<'_>, limit: Duration) -> Result<Released, StoreError> {
+        if held.rest.is_zero() {
+            return self.store.release(held.name, held.owner, limit);
+        }
+        let destination = self.store.destination(held.name);
+        let answers = self.store.release_many(destination, &[*held], limit)?;
+        let none = || Err(StoreError::Unavailable("its answer is missing".to_owned()));
+        answers.into_iter().next().unwrap_or_else(none)
     }
 
     /// Counts a name that the store gave back.

@@ -6,6 +6,7 @@ use tourbillon::Time;
 
 use super::background::QueuedItem;
 use super::keep_alive::KeepOptions;
+use super::store::Holding;
 use crate::sync::channel::Sender;
 
 /// A checked request to acquire a name.
@@ -15,6 +16,8 @@ pub(super) struct Request {
     pub(super) owner: String,
     pub(super) lease: Duration,
     pub(super) keep: KeepOptions,
+    /// How long the lock stays locked from its grant on, whatever its holder does.
+    pub(super) at_least: Duration,
 }
 
 impl Request {
@@ -26,6 +29,7 @@ impl Request {
             owner: self.owner.clone(),
             lease: self.lease,
             sure: false,
+            stays: None,
         }
     }
 }
@@ -54,6 +58,16 @@ pub(super) struct PendingRelease {
     /// Whether no attempt of this owner may still be granted. Then the answer that the owner does
     /// not hold the name means that it is given back.
     pub(super) sure: bool,
+    /// Until when the name stays locked for others, if that was asked for.
+    pub(super) stays: Option<Time>,
+}
+
+impl PendingRelease {
+    /// Returns what the store is asked at `now`.
+    pub(super) fn holding(&self, now: Time) -> Holding<'_> {
+        let rest = self.stays.map_or(Duration::ZERO, |stays| stays.since(now));
+        Holding::new(&self.name, &self.owner).after(rest)
+    }
 }
 
 /// A pending release in the background queue.

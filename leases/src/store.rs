@@ -1,9 +1,9 @@
 //! The interface between leases and the backend that stores them.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+pub use super::store_error::StoreError;
 use crate::sync::Arc;
 
 /// A backend that stores leases: which owner holds which name, and until when.
@@ -85,6 +85,10 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// [`release`](Self::release) for one item after the other, until `limit` is over. A backend on
     /// a network should send them together. Otherwise each lock costs a round trip.
     ///
+    /// An item with a [rest](Holding::rest) stays locked for that time, and no longer. The default
+    /// shortens its lease by [`renew`](Self::renew). A backend of several processes should also
+    /// make sure that a renewal of the owner that arrives later is [`NotHeld`](Outcome::NotHeld).
+    ///
     /// # Errors
     ///
     /// If all items have failed. Any of them may have been released all the same. After
@@ -95,7 +99,6 @@ pub trait LeaseStore: Send + Sync + 'static {
         batch: &[Holding<'_>],
         limit: Duration,
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        let _ = destination;
         let start = Instant::now();
         let release = |held: &Holding<'_>| {
             let left = limit.saturating_sub(start.elapsed());
@@ -103,7 +106,16 @@ pub trait LeaseStore: Send + Sync + 'static {
                 let why = "the releases before it in the batch took all of its time";
                 return Err(StoreError::Unavailable(why.to_owned()));
             }
-            self.release(held.name, held.owner, left)
+            if held.rest.is_zero() {
+                return self.release(held.name, held.owner, left);
+            }
+            let shorter = Renewal::new(held.name, held.owner, held.rest);
+            match self.renew(destination, &[shorter], left)?.pop() {
+                Some(Outcome::Renewed) => Ok(Released::Released),
+                Some(Outcome::NotHeld) => Ok(Released::NotHeld),
+                Some(Outcome::Failed(error)) => Err(error),
+                None => Err(StoreError::Unavailable("its answer is missing".to_owned())),
+            }
         };
         Ok(batch.iter().map(release).collect())
     }
@@ -117,6 +129,25 @@ pub trait LeaseStore: Send + Sync + 'static {
     fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
         let _ = limit;
         let why = format!("this store can't tell who holds {name:?}");
+        Err(StoreError::Refused(why))
+    }
+
+    /// Returns names that begin with `prefix` and are held by the store's clock, with their
+    /// holders: at most `most` of them, in no particular order. An empty prefix is that of all
+    /// names. A name that is acquired or released meanwhile may be left out. The default refuses
+    /// the call: this backend can't tell.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked, can't tell, or did not come to the end within `limit`.
+    fn list(
+        &self,
+        prefix: &str,
+        most: usize,
+        limit: Duration,
+    ) -> Result<Vec<HeldLock>, StoreError> {
+        let _ = (most, limit);
+        let why = format!("this store can't list the names that begin with {prefix:?}");
         Err(StoreError::Refused(why))
     }
 
@@ -186,6 +217,15 @@ macro_rules! pass_on {
 
             fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
                 (**self).holder_of(name, limit)
+            }
+
+            fn list(
+                &self,
+                prefix: &str,
+                most: usize,
+                limit: Duration,
+            ) -> Result<Vec<HeldLock>, StoreError> {
+                (**self).list(prefix, most, limit)
             }
 
             fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {
@@ -328,6 +368,9 @@ pub struct Renewal<'a> {
     /// The number of guards of this lease. It is shown to people who look at the backend, and
     /// decides nothing.
     pub holds: u32,
+    /// Whether more than `lease` stays if it is left already. A request that arrives late must not
+    /// shorten what a later [extension](super::LeaseGuard::extend) has granted.
+    pub never_shortens: bool,
 }
 
 impl<'a> Renewal<'a> {
@@ -339,6 +382,16 @@ impl<'a> Renewal<'a> {
             owner,
             lease,
             holds: 1,
+            never_shortens: false,
+        }
+    }
+
+    /// Returns the same renewal, which [never shortens](Self::never_shortens) the lease.
+    #[must_use]
+    pub fn never_shortening(self) -> Self {
+        Renewal {
+            never_shortens: true,
+            ..self
         }
     }
 }
@@ -363,13 +416,26 @@ pub struct Holding<'a> {
     pub name: &'a str,
     /// The owner that releases it.
     pub owner: &'a str,
+    /// How long the name stays locked from now on, after which it is free. Usually zero. See
+    /// [`Acquisition::at_least`](super::Acquisition::at_least).
+    pub rest: Duration,
 }
 
 impl<'a> Holding<'a> {
     /// Creates the release of `name`, which succeeds if `owner` holds it.
     #[must_use]
     pub fn new(name: &'a str, owner: &'a str) -> Self {
-        Holding { name, owner }
+        Holding {
+            name,
+            owner,
+            rest: Duration::ZERO,
+        }
+    }
+
+    /// Returns the same release, after which the name stays locked for `rest`.
+    #[must_use]
+    pub fn after(self, rest: Duration) -> Self {
+        Holding { rest, ..self }
     }
 }
 
@@ -414,6 +480,24 @@ impl Holder {
     }
 }
 
+/// A name that is held, and who holds it. Returned by [`Leases::list`](super::Leases::list).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct HeldLock {
+    /// The name of the lock.
+    pub name: String,
+    /// Who holds it.
+    pub holder: Holder,
+}
+
+impl HeldLock {
+    /// Creates one answer of a store.
+    #[must_use]
+    pub fn new(name: String, holder: Holder) -> Self {
+        HeldLock { name, holder }
+    }
+}
+
 /// The result of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -423,92 +507,3 @@ pub enum Released {
     /// This owner did not hold the name any more.
     NotHeld,
 }
-
-/// The reason why a call to a backend failed.
-///
-/// No error ends a lease: a renewal is tried again until the lease has run out by the local clock.
-///
-/// # Examples
-///
-/// ```
-/// use tourbillon_leases::StoreError;
-///
-/// let error = StoreError::Unavailable("connection refused".to_owned());
-/// assert!(error.may_pass());
-/// assert!(!StoreError::Forked.may_pass());
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The backend can't be reached, is busy, loading or failing over, or did not answer in time.
-    /// The error may pass. The call may have been executed.
-    Unavailable(String),
-    /// The backend refused the call and did not execute it. Examples are a batch that it can't take
-    /// as a whole, a missing permission, and a key of another type. The same call will be refused
-    /// again.
-    Refused(String),
-    /// The backend has restarted and grants nothing yet, since holders may still rely on leases
-    /// from before the restart.
-    Restarted {
-        /// How long it grants nothing.
-        wait: Duration,
-    },
-    /// This process was forked after the store was created, and the store belongs to the original
-    /// process. Nothing was sent. Every later call fails, too: create another store in this
-    /// process.
-    Forked,
-    /// The store is new or has lost its data, and grants nothing yet: holders may still rely on
-    /// leases that it does not know.
-    Emptied {
-        /// How long it grants nothing.
-        wait: Duration,
-        /// Whether the store has evicted keys to save memory, which may be the reason.
-        evicted: bool,
-    },
-}
-
-impl StoreError {
-    /// Returns whether the same call may succeed later.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        !matches!(self, StoreError::Refused(_) | StoreError::Forked)
-    }
-
-    /// Returns whether the call may have been executed all the same.
-    pub(super) fn leaves_open(&self) -> bool {
-        matches!(self, StoreError::Unavailable(_))
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Unavailable(why) => write!(f, "the store is unavailable: {why}"),
-            StoreError::Refused(why) => write!(f, "the store refuses the call: {why}"),
-            StoreError::Restarted { wait } => write!(
-                f,
-                "the store has restarted and grants nothing for another {wait:?}, since holders from \
-                 before may still rely on their leases; wait, or build it as durable if the server \
-                 loses nothing"
-            ),
-            StoreError::Forked => f.write_str(
-                "the store was made before this process was forked: make the store and its leases \
-                 after the fork",
-            ),
-            StoreError::Emptied { wait, evicted } => {
-                let why = match evicted {
-                    false => "is new, or lost its data,",
-                    true => "evicted keys to save memory (maxmemory-policy has to be noeviction)",
-                };
-                write!(
-                    f,
-                    "the store {why} and grants nothing for another {wait:?}, since holders from \
-                     before may still rely on their leases; wait, or build it with `starts_empty` if \
-                     the server starts empty on purpose"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}

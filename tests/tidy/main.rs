@@ -72,6 +72,8 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(0, "sync", 0..=0, &[]),
     layer(0, "panics", 0..=0, &[]),
     layer(0, "build_error", 0..=0, &[]),
+    layer(0, "ticket", 0..=0, &[]),
+    layer(0, "store_error", 0..=0, &[]),
     layer(1, "store", 0..=0, &[]),
     layer(1, "fence", 0..=0, &[]),
     layer(1, "oneshot", 0..=0, &[]),
@@ -95,6 +97,9 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(12, "locks", 0..=11, &[]),
     layer(13, "awaiting", 0..=12, &[]),
     layer(13, "builder", 0..=12, &[]),
+    layer(14, "extending", 0..=13, &[]),
+    layer(15, "hand_over", 0..=14, &[]),
+    layer(14, "listing", 0..=13, &[]),
     layer(14, "elector", 0..=13, &[]),
 ];
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tourbillon::reentrancy::when_unlocked;
 
-use super::lease_state::{LeaseStatus, Loss};
+use super::super::store::{Outcome, StoreError};
+use super::lease_state::{InFlightStatus, LeaseStatus, Loss, RenewalOutcome};
 use super::lost::Lost;
 use super::renewal_loop::{Registration, RenewalLoop};
 use crate::sync::Arc;
@@ -135,6 +136,59 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
         self.registration.lease_state.is_forked()
     }
 
+    /// Whether the lease is renewed in the background.
+    pub(in super::super) fn is_renewed(&self) -> bool {
+        self.registration.renewed
+    }
+
+    /// Renews the lease once for another length, by `call`, unless it lasts that long already. Waits
+    /// for a renewal that is in flight.
+    pub(in super::super) fn extend(
+        &self,
+        lease: Duration,
+        limit: Duration,
+        call: impl FnOnce() -> Outcome,
+    ) -> Result<(), Unextended> {
+        let (state, clock) = (
+            &self.registration.lease_state,
+            self.renewal_loop.timers.clock(),
+        );
+        let length = self.renewal_loop.good_for(lease);
+        let (in_flight, sent) = loop {
+            let now = clock.now();
+            match state.look(now) {
+                LeaseStatus::Held { until, .. } if now + length <= until => return Ok(()),
+                LeaseStatus::Held { .. } => {}
+                LeaseStatus::Lost(loss) => return Err(Unextended::Lost(loss)),
+                // The last guard is gone, and nobody can call this.
+                LeaseStatus::Stopped => return Err(Unextended::Lost(Loss::NotHeld)),
+            }
+            // A call that hangs is given up at its limit. Its lease has no rounds that would do it.
+            if state.in_flight_status(now) == InFlightStatus::Nothing
+                && let Some(in_flight) = state.begin_renewal(now, now + limit)
+            {
+                break (in_flight, now);
+            }
+            state.wait_for_in_flight(clock);
+        };
+        let outcome = call();
+        let (outcome, error) = match outcome {
+            Outcome::Renewed => {
+                let until = sent + length;
+                (RenewalOutcome::Renewed { until }, None)
+            }
+            Outcome::NotHeld => (RenewalOutcome::NotHeld, None),
+            Outcome::Failed(error) => (RenewalOutcome::Failed, Some(error)),
+        };
+        let now = clock.now();
+        if !state.complete_renewal(in_flight, now, outcome)
+            && let LeaseStatus::Lost(loss) = state.look(now)
+        {
+            return Err(Unextended::Lost(loss));
+        }
+        error.map_or(Ok(()), |error| Err(Unextended::Failed(error)))
+    }
+
     /// Stops the renewals without waiting for one that is in flight.
     pub(in super::super) fn end(&self) -> Result<(), Loss> {
         self.renewal_loop.stop(&self.registration)
@@ -146,6 +200,12 @@ impl<K: Clone + Send + Sync + 'static> KeepGuard<K> {
             .lease_state
             .wait_for_in_flight(self.renewal_loop.timers.clock());
     }
+}
+
+/// Why a lease was not extended.
+pub(in super::super) enum Unextended {
+    Lost(Loss),
+    Failed(StoreError),
 }
 
 impl<K: Clone + Send + Sync + 'static> Drop for KeepGuard<K> {

@@ -43,6 +43,7 @@ pub use steps::Steps;
 
 pub(super) use builder::random;
 pub(super) use cadence::{call_limit, spread};
+pub(super) use guard::Unextended;
 pub(super) use queue::{DestinationQueue, QueueKey};
 pub(super) use timers::TimerKey;
 pub(super) use waits::{FIRST as FIRST_WAIT, Waits};
@@ -358,6 +359,12 @@ impl<K: Clone + Send + Sync + 'static> KeepAlive<K> {
     /// Checks whether a key could be kept with these options, and starts the threads.
     pub(super) fn check(&self, keep: &KeepOptions) -> Result<(), KeepError> {
         self.renewal_loop.check(keep)
+    }
+
+    /// Starts the threads, if they do not run.
+    pub(super) fn start(&self) -> Result<(), KeepError> {
+        let started = self.renewal_loop.timers.start();
+        started.map_err(KeepError::Spawn)
     }
 
     /// Returns how long a lease of this length is held by the local clock: the lease less a margin.

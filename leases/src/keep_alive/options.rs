@@ -72,4 +72,23 @@ impl KeepOptions {
         self.max_hold = Some(most);
         self
     }
+
+    /// Returns the terms that a lease has apart from its length.
+    pub(in super::super) fn terms(&self) -> KeepTerms {
+        KeepTerms {
+            renewed: self.renewed,
+            feed: self.feed,
+            ends: self
+                .max_hold
+                .and_then(|most| self.since.map(|since| since + most)),
+        }
+    }
+}
+
+/// The terms of a lease apart from its length.
+pub(in super::super) struct KeepTerms {
+    pub(in super::super) renewed: bool,
+    pub(in super::super) feed: Option<Duration>,
+    /// The end of the longest hold.
+    pub(in super::super) ends: Option<Time>,
 }

@@ -50,6 +50,12 @@ local written = string.format('%.0f', token)
 redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
 -- The reservation is used up. `waited`, which another waiting caller may have set, stays.
 if turn and not owner then redis.call('HDEL', KEYS[1], 'next', 'since') end
+-- The same owner again, by a request that was repeated: it must not shorten a lease that was extended
+-- meanwhile.
+if owner and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], 'token', written)
+  return {1, token}
+end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'count', 1, 'token', written, 'lease', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, token}

@@ -105,7 +105,8 @@ impl RedisStoreBuilder {
     /// delays only the calls for its own ranges.
     ///
     /// Each destination has its own marker, which vanishes with the data of its node. Choose a
-    /// number at which no range lies on two nodes.
+    /// number at which no range lies on two nodes. [`list`](crate::Leases::list) asks each node
+    /// that has a marker, so with fewer destinations than nodes it leaves out locks.
     pub fn destinations(mut self, ranges: u16) -> Self {
         self.destinations = ranges;
         self

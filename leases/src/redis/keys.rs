@@ -34,6 +34,19 @@ impl Keys {
         format!("{}:{{{}}}:token", self.prefix, encoded(name))
     }
 
+    /// Returns the pattern of the lock keys of all names that begin with `prefix`.
+    pub(super) fn pattern(&self, prefix: &str) -> String {
+        let (own, prefix) = (globbed(&self.prefix), globbed(&encoded(prefix)));
+        format!("{own}:{{{prefix}*}}:lock")
+    }
+
+    /// Returns the name of a lock key, or `None` if this is another key.
+    pub(super) fn name(&self, key: &str) -> Option<String> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
+        let name = rest.strip_suffix("}:lock")?;
+        (!name.contains(['{', '}'])).then(|| decoded(name))
+    }
+
     /// Returns the marker key of a name's destination, which vanishes with the data of the
     /// destination. No key of a lock ends like this.
     pub(super) fn marker(&self, name: &str) -> &str {
@@ -99,6 +112,24 @@ pub(super) fn slot(name: &str) -> u16 {
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
+/// Escapes the characters that mean something in a pattern.
+fn globbed(text: &str) -> String {
+    let mut globbed = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '^' | '\\') {
+            globbed.push('\\');
+        }
+        globbed.push(character);
+    }
+    globbed
+}
+
+/// Reverses [`encoded`].
+fn decoded(encoded: &str) -> String {
+    let name = encoded.replace("%7B", "{").replace("%7D", "}");
+    name.replace("%25", "%")
+}
+
 /// Replaces the braces in a name. A brace would end the part of the key that a cluster hashes, and
 /// all keys of a name have to lie in one slot.
 fn encoded(name: &str) -> String {
@@ -136,6 +167,32 @@ mod tests {
         assert_eq!(keys.lock("}:lock ü"), "p:{%7D:lock ü}:lock");
         assert_eq!(keys.channel(), "p:released");
         assert_eq!(keys.marker("orders/42"), "p:{0}:marker");
+    }
+
+    #[test]
+    fn the_name_of_a_key_is_the_one_that_it_was_made_of() {
+        let keys = Keys::new("p".into(), 1);
+        for name in [
+            "orders/42",
+            "{}",
+            "%7B%7D",
+            "%",
+            "%25",
+            "}:lock ü",
+            "a}:lock",
+        ] {
+            assert_eq!(keys.name(&keys.lock(name)).as_deref(), Some(name));
+        }
+        for other in [
+            "p:{a}:token",
+            "p:{0}:marker",
+            "q:{a}:lock",
+            "p:{a}x{b}:lock",
+            "p:a:lock",
+        ] {
+            assert_eq!(keys.name(other), None);
+        }
+        assert_eq!(keys.pattern("a*{[\\"), "p:{a\\*%7B\\[\\\\*}:lock");
     }
 
     #[test]

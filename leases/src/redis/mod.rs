@@ -9,8 +9,8 @@ use redis::{ServerError, Value};
 use tourbillon::Clock;
 
 use super::store::{
-    Acquired, Claim, Destination, Holder, Holding, LeaseStore, Outcome, Released, Renewal,
-    StoreError, Watch,
+    Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
+    Renewal, StoreError, Watch,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, unique_number};
@@ -25,9 +25,11 @@ use scripts::{Call, Scripts};
 mod answers;
 mod builder;
 mod errors;
+mod granting;
 mod keys;
 mod link;
 mod listener;
+mod listing;
 mod pool;
 mod scripts;
 #[cfg(feature = "redis-tls")]
@@ -70,7 +72,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// | field of the hash | what |
 /// |---|---|
-/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice |
+/// | `owner` | who holds it: the [`instance`](super::LeasesBuilder::instance), random digits, the process, and the number of the holding; never used twice. With ` (released)` behind it: nobody, but the name [stays locked](super::Acquisition::at_least) |
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
@@ -173,7 +175,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 ///
 /// Tested with Redis 7.0. It uses only what Redis 5 has, too. A user of the server needs
 /// `+eval +evalsha +hget +hset +hmget +hdel +get +set +del +pexpire +pttl +time +info +publish
-/// +subscribe +unsubscribe +punsubscribe +ping +select ~tourbillon:* &tourbillon:released`.
+/// +subscribe +unsubscribe +punsubscribe +ping +select +scan ~tourbillon:* &tourbillon:released`.
 ///
 /// `rediss://` needs the feature `redis-tls`. The server's certificate must be issued for the host
 /// of the URL, by an authority that the system trusts or that was passed to the builder
@@ -270,41 +272,6 @@ impl RedisStore {
         self.ready(Destination::default(), markers, Limit::new(limit))
     }
 
-    /// Checks whether the destinations of these markers grant. Returns the longest of several
-    /// waits.
-    fn ready(
-        &self,
-        destination: Destination,
-        markers: &[String],
-        limit: Limit,
-    ) -> Result<(), StoreError> {
-        let calls: Vec<_> = markers
-            .iter()
-            .map(|marker| {
-                Call::new(&self.0.scripts.ready, [marker.clone()])
-                    .arg(&self.guard_micros())
-                    .arg(&u8::from(self.0.options.starts_empty))
-            })
-            .collect();
-        let mut longest = None;
-        let whose = Whose::User(destination);
-        for answer in self.0.pool.call(whose, &calls, limit)? {
-            let (wait, error) = match &answer {
-                Value::ServerError(error) => return Err(answered(error)),
-                Value::Array(parts) => match parts[..] {
-                    [Value::Int(1), Value::Int(0)] => continue,
-                    [Value::Int(2), Value::Int(wait), Value::Int(why)] => (wait, waits(wait, why)),
-                    _ => return Err(unexpected(&answer)),
-                },
-                other => return Err(unexpected(other)),
-            };
-            if longest.as_ref().is_none_or(|(most, _)| *most < wait) {
-                longest = Some((wait, error));
-            }
-        }
-        longest.map_or(Ok(()), |(_, error)| Err(error))
-    }
-
     fn call_one(&self, name: &str, call: Call<'_>, limit: Limit) -> Result<Value, StoreError> {
         self.ask(name, call, limit)?
             .map_err(|error| answered(&error))
@@ -326,63 +293,15 @@ impl RedisStore {
         }
     }
 
-    fn giving_back(&self, name: &str, owner: &str) -> Call<'_> {
-        Call::new(&self.0.scripts.release, [self.0.options.keys.lock(name)])
-            .arg(owner)
-            .arg(self.0.options.keys.channel())
-            .arg(&self.0.listener.message(name))
-    }
-
-    /// Asks for a name, and returns the answer unchanged. With `marker` the same step checks it.
-    fn ask_for(
-        &self,
-        claim: &Claim<'_>,
-        marker: bool,
-        limit: Limit,
-    ) -> Result<Result<Value, ServerError>, StoreError> {
-        let keys = &self.0.options.keys;
-        let marker = marker.then(|| keys.marker(claim.name).to_owned());
-        let names = [keys.lock(claim.name), keys.token(claim.name)];
-        let waited = match claim.is_due() {
-            true => millis(claim.waited),
-            false => 0,
-        };
-        let call = Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
-            .arg(claim.owner)
-            .arg(&millis(claim.lease))
-            .arg(&millis(self.0.options.token_life))
-            .arg(&self.guard_micros())
-            .arg(&u8::from(claim.waits))
-            .arg(&u8::from(self.0.options.starts_empty))
-            .arg(&waited)
-            .arg(self.0.listener.own());
-        self.ask(claim.name, call, limit)
-    }
-
-    /// Checks the marker of a name that was granted without it. Releases the name if the marker
-    /// forbids the grant.
-    ///
-    /// The check comes *after* the grant. If nothing was lost in the time of the longest lease
-    /// before the check, no lock that counts was lost before the grant either. A later loss is
-    /// found by the next caller. A check before the grant would miss a loss between the two.
-    fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
-        let keys = &self.0.options.keys;
-        let marker = keys.marker(claim.name).to_owned();
-        let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
-            return Ok(());
-        };
-        // Without an announcement: nobody can be granted the name now, and waiting callers ask
-        // again.
-        let call = Call::new(&self.0.scripts.release, [keys.lock(claim.name)])
-            .arg(claim.owner)
-            .arg("")
-            .arg("");
-        match self.call_one(claim.name, call, limit) {
-            Ok(_) => Err(error),
-            Err(also) => Err(StoreError::Unavailable(format!(
-                "{error}; and what was granted already could not be given back: {also}"
-            ))),
-        }
+    fn giving_back(&self, held: &Holding<'_>) -> Call<'_> {
+        Call::new(
+            &self.0.scripts.release,
+            [self.0.options.keys.lock(held.name)],
+        )
+        .arg(held.owner)
+        .arg(self.0.options.keys.channel())
+        .arg(&self.0.listener.message(held.name))
+        .arg(&millis(held.rest))
     }
 
     /// Returns how long nothing may be granted after a restart or a loss, or 0.
@@ -473,7 +392,8 @@ impl LeaseStore for RedisStore {
             calls.push(
                 call.arg(renewal.owner)
                     .arg(&millis(renewal.lease))
-                    .arg(&renewal.holds),
+                    .arg(&renewal.holds)
+                    .arg(&u8::from(renewal.never_shortens)),
             );
         }
         if calls.is_empty() {
@@ -495,7 +415,11 @@ impl LeaseStore for RedisStore {
         if self.0.pool.is_forked() {
             return Err(StoreError::Forked);
         }
-        let answer = self.call_one(name, self.giving_back(name, owner), Limit::new(limit));
+        let answer = self.call_one(
+            name,
+            self.giving_back(&Holding::new(name, owner)),
+            Limit::new(limit),
+        );
         // Wake a caller of this process. It may have come after the last acquire that was refused,
         // so the release was not announced. Even without an answer the name may be free.
         self.0.listener.wait_queue.released(name);
@@ -508,10 +432,7 @@ impl LeaseStore for RedisStore {
         batch: &[Holding<'_>],
         limit: Duration,
     ) -> Result<Vec<Result<Released, StoreError>>, StoreError> {
-        let calls: Vec<_> = batch
-            .iter()
-            .map(|held| self.giving_back(held.name, held.owner))
-            .collect();
+        let calls: Vec<_> = batch.iter().map(|held| self.giving_back(held)).collect();
         if calls.is_empty() {
             return Ok(Vec::new());
         }
@@ -527,6 +448,15 @@ impl LeaseStore for RedisStore {
         let call = Call::new(&self.0.scripts.holder, [self.0.options.keys.lock(name)]);
         let answer = self.call_one(name, call, Limit::new(limit))?;
         holder(&answer, self.0.options.longest_lease)
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        most: usize,
+        limit: Duration,
+    ) -> Result<Vec<HeldLock>, StoreError> {
+        self.list_held(prefix, most, Limit::new(limit))
     }
 
     fn watch(&self, name: &str, waker: &Waker) -> Option<Box<dyn Watch>> {

@@ -1,7 +1,9 @@
 -- Renews a lease.
--- KEYS: lock. ARGV: owner, lease in ms, count. Answers 1: renewed; 0: this owner does not hold it.
+-- KEYS: lock. ARGV: owner, lease in ms, count, 1 if the lease must not become shorter. Answers 1: renewed; 0: this owner does not hold it.
 local held = redis.call('HMGET', KEYS[1], 'owner', 'count', 'lease')
 if held[1] ~= ARGV[1] then return 0 end
+-- A request that arrives late must not shorten what a later one has extended.
+if ARGV[4] == '1' and redis.call('PTTL', KEYS[1]) >= tonumber(ARGV[2]) then return 1 end
 -- Write the length of the lease before moving its end: a waiting caller may cut the remaining time
 -- to the length that is written here.
 if held[3] and held[3] ~= ARGV[2] then redis.call('HSET', KEYS[1], 'lease', ARGV[2]) end

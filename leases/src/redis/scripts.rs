@@ -13,6 +13,7 @@ pub(super) struct Scripts {
     pub(super) release: Text,
     pub(super) ready: Text,
     pub(super) holder: Text,
+    pub(super) scan: Text,
 }
 
 /// A script with its hash.
@@ -42,6 +43,7 @@ impl Scripts {
                 include_str!("ready.lua")
             )),
             holder: Text::new(include_str!("holder.lua")),
+            scan: Text::new(include_str!("scan.lua")),
         }
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use kit::wait;
 use redis::{Connection, Parser, Value};
 use tourbillon_leases::{
-    Acquired, Claim, Destination, LeaseStore, Outcome, RedisStore, Released, Renewal, StoreError,
+    Acquired, Claim, Destination, LeaseStore, Leases, Outcome, RedisStore, Released, Renewal,
+    StoreError,
 };
 
 use crate::redis_kit::Server;
@@ -118,7 +119,12 @@ fn encode(value: &Value, to: &mut Vec<u8>) {
             let (code, details) = (error.code(), error.details().unwrap_or_default());
             to.extend_from_slice(format!("-{code} {details}\r\n").as_bytes());
         }
-        other => panic!("scripts answer with numbers: {other:?}"),
+        Value::BulkString(bytes) => {
+            to.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
+            to.extend_from_slice(bytes);
+            to.extend_from_slice(b"\r\n");
+        }
+        other => panic!("no script answers with this: {other:?}"),
     }
 }
 
@@ -235,4 +241,44 @@ fn of_a_cluster_only_the_node_that_lost_its_data_grants_nothing_for_a_while() {
         thread::park_timeout(Duration::from_millis(10));
     }
     assert!(refused > 0 && lost.elapsed() >= longest, "{refused}");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn the_locks_of_all_nodes_are_listed_extended_and_handed_over() {
+    let nodes = cluster();
+    let url = format!("redis://127.0.0.1:{}/", hidden(&nodes));
+    for destinations in [3, 16] {
+        let store = RedisStore::builder(&url)
+            .durable()
+            .longest_lease(10 * LEASE);
+        let store = store.destinations(destinations).build().unwrap();
+        let leases = Leases::new(store).unwrap();
+        let names: Vec<String> = (10..40).map(|at| format!("n{at}")).collect();
+        let lock = |name: &String| leases.acquire(name).fixed_lease(LEASE).try_lock();
+        let guards: Vec<_> = names.iter().map(|name| lock(name).unwrap()).collect();
+        let listed = |prefix| -> Vec<String> {
+            let held = leases.list(prefix, 100).unwrap();
+            held.into_iter().map(|held| held.name).collect()
+        };
+        assert_eq!(listed("n"), names);
+        assert_eq!(listed("n3"), names[20..]);
+        assert_eq!(leases.list("n", 7).unwrap().len(), 7);
+        for guard in guards {
+            guard.extend(2 * LEASE).unwrap();
+            let ticket = guard.detach().unwrap();
+            leases.resume(&ticket).unwrap().release().unwrap();
+        }
+        assert_eq!(listed(""), [""; 0]);
+        // Each node keeps its own names locked.
+        let short = Duration::from_millis(300);
+        let lock = |name: &String| leases.acquire(name).at_least(short).try_lock();
+        let guards: Vec<_> = names.iter().map(|name| lock(name).unwrap()).collect();
+        drop(guards);
+        assert!(lock(&names[29]).is_err());
+        wait::until("all are free", || listed("").is_empty());
+    }
 }

@@ -8,6 +8,7 @@ mod redis_kit;
 mod cluster;
 mod elector;
 mod faults;
+mod holding;
 mod releases;
 mod store;
 #[cfg(feature = "redis-tls")]

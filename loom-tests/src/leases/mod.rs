@@ -9,6 +9,8 @@ pub(crate) mod memory;
 pub(crate) mod oneshot;
 #[path = "../../../leases/src/store.rs"]
 pub(crate) mod store;
+#[path = "../../../leases/src/store_error.rs"]
+pub(crate) mod store_error;
 #[path = "../../../leases/src/turns.rs"]
 pub(crate) mod turns;
 #[path = "../../../leases/src/wait_queue.rs"]

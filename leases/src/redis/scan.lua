@@ -1,0 +1,4 @@
+-- Tells keys of this node, in steps.
+-- KEYS: the marker of a destination, which leads the call to its node. ARGV: cursor, pattern.
+-- Answers {next cursor, {key, ..}}; the cursor is 0 at the end.
+return redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', 1000)

@@ -1,0 +1,241 @@
+//! Locks that stay locked for a while after a short job.
+
+use std::time::Duration;
+
+use tourbillon::Time;
+use tourbillon_leases::{
+    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, MemoryStore, Outcome,
+    Released, Renewal, StoreError,
+};
+
+use crate::worlds::{LEASE, MS, S, World, all_down, log, no_fault, world};
+
+const LEAST: Duration = Duration::from_secs(20);
+
+/// Lets the time pass until the name is free, and returns when that was.
+fn free_at(world: &World) -> Time {
+    while world.leases.is_locked("a").unwrap() {
+        world.steps.advance(100 * MS);
+    }
+    world.steps.now()
+}
+
+#[test]
+fn a_short_job_of_ten_nodes_with_different_clocks_runs_once() {
+    let world = world(1);
+    let nodes: Vec<_> = (0..10)
+        .map(|node| {
+            let builder = Leases::builder(world.store.clone()).clock(world.clock.clone());
+            builder.build_stepped(node).unwrap()
+        })
+        .collect();
+    let mut ran = 0;
+    for (leases, steps) in &nodes {
+        match leases.acquire("a").at_least(LEAST).try_lock() {
+            Ok(guard) => {
+                ran += 1;
+                world.steps.advance(5 * MS);
+                drop(guard);
+                steps.settle();
+            }
+            Err(LockError::Held { remaining, .. }) => assert!(remaining <= LEAST),
+            Err(error) => panic!("{error}"),
+        }
+        world.steps.advance(S);
+    }
+    assert_eq!(ran, 1);
+}
+
+#[test]
+fn the_lock_is_free_when_its_shortest_hold_is_over_however_it_ended() {
+    type End = fn(&World, tourbillon_leases::LeaseGuard);
+    let ends: [(&str, End); 4] = [
+        ("released", |_, guard| guard.release().unwrap()),
+        ("dropped", |world, guard| {
+            drop(guard);
+            world.steps.settle();
+        }),
+        ("closed", |world, guard| {
+            assert_eq!(world.leases.close(S), 1);
+            drop(guard);
+        }),
+        ("dropped while the store was down", |world, guard| {
+            world.store.inject(all_down);
+            drop(guard);
+            world.steps.advance(5 * S);
+            world.store.heal();
+        }),
+    ];
+    for (how, end) in ends {
+        for job in [Duration::ZERO, 3 * S] {
+            let world = world(2);
+            let start = world.steps.now();
+            let guard = world
+                .leases
+                .acquire("a")
+                .at_least(LEAST)
+                .try_lock()
+                .unwrap();
+            let owner = guard.id().owner().to_owned();
+            world.steps.advance(job);
+            end(&world, guard);
+            world.steps.advance(6 * S);
+            let holder = world.leases.holder("a").unwrap().unwrap();
+            assert_eq!(holder.owner, format!("{owner} (released)"), "{how}");
+            assert_eq!(free_at(&world), start + LEAST, "{how}");
+            assert_eq!(world.leases.stats().releases_queued, 0, "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_long_job_is_released_at_once() {
+    let world = world(3);
+    let guard = world
+        .leases
+        .acquire("a")
+        .at_least(LEAST)
+        .try_lock()
+        .unwrap();
+    world.steps.advance(LEAST);
+    guard.release().unwrap();
+    assert_eq!(world.store.holder("a"), None);
+    // So is the lock of everybody who asks for nothing.
+    let guard = world.leases.try_lock("a").unwrap();
+    guard.release().unwrap();
+    assert_eq!(world.store.holder("a"), None);
+}
+
+#[test]
+fn a_holder_that_dies_keeps_the_lock_for_its_lease() {
+    let world = world(4);
+    let guard = world
+        .leases
+        .acquire("a")
+        .at_least(LEASE)
+        .try_lock()
+        .unwrap();
+    world.store.inject(|call| match call {
+        tourbillon_leases::StoreCall::Renew { .. } => tourbillon_leases::Fault::Fail(down()),
+        _ => tourbillon_leases::Fault::None,
+    });
+    world.steps.advance(LEASE - S);
+    assert!(world.store.holder("a").is_some());
+    drop(guard);
+}
+
+fn down() -> StoreError {
+    StoreError::Unavailable("down".to_owned())
+}
+
+#[test]
+fn it_is_no_longer_than_the_lease() {
+    let world = world(5);
+    let log = log(&world.store, &world.clock, no_fault);
+    let least = LEASE + MS;
+    let error = world
+        .leases
+        .acquire("a")
+        .at_least(least)
+        .try_lock()
+        .unwrap_err();
+    assert!(
+        matches!(error, LockError::LongerThanLease { .. }),
+        "{error}"
+    );
+    assert_eq!((log.len(), world.leases.stats().asked), (0, 0));
+    drop(
+        world
+            .leases
+            .acquire("a")
+            .lease(least)
+            .at_least(least)
+            .try_lock()
+            .unwrap(),
+    );
+}
+
+#[test]
+fn a_renewal_that_comes_late_does_not_lengthen_the_rest() {
+    let world = world(6);
+    let guard = world
+        .leases
+        .acquire("a")
+        .at_least(LEAST)
+        .try_lock()
+        .unwrap();
+    let owner = guard.id().owner().to_owned();
+    guard.release().unwrap();
+    let late = Renewal::new("a", &owner, LEASE);
+    let renewed = world.store.renew(Destination::default(), &[late], S);
+    assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
+    let again = world.store.release("a", &owner, S);
+    assert_eq!(again, Ok(Released::NotHeld));
+}
+
+#[test]
+fn a_waiting_caller_gets_the_lock_when_the_shortest_hold_is_over() {
+    let leases = Leases::new(MemoryStore::new()).unwrap();
+    let least = 150 * MS;
+    let start = std::time::Instant::now();
+    let guard = leases.acquire("a").at_least(least).try_lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| leases.lock("a").unwrap());
+        kit::wait::until("it waits", || leases.stats().waiting == 1);
+        guard.release().unwrap();
+        let next = waiting.join().unwrap();
+        assert!(start.elapsed() >= least);
+        next.release().unwrap();
+    });
+}
+
+/// A store that releases by itself, and knows nothing of batches.
+struct Plain(MemoryStore);
+
+impl LeaseStore for Plain {
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+        self.0.acquire(claim, limit)
+    }
+
+    fn renew(
+        &self,
+        destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        self.0.renew(destination, batch, limit)
+    }
+
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        self.0.release(name, owner, limit)
+    }
+}
+
+#[test]
+fn a_store_that_knows_nothing_of_it_shortens_the_lease() {
+    let world = world(7);
+    let plain = Plain(world.store.clone());
+    let builder = Leases::builder(plain).clock(world.clock.clone());
+    let (leases, steps) = builder.build_stepped(1).unwrap();
+    let start = steps.now();
+    drop(leases.acquire("a").at_least(LEAST).try_lock().unwrap());
+    steps.settle();
+    assert_eq!(free_at(&world), start + LEAST);
+
+    let plain = Plain(world.store.clone());
+    let release = |owner| {
+        let batch = [Holding::new("b", owner).after(S)];
+        plain
+            .release_many(Destination::default(), &batch, S)
+            .unwrap()
+            .remove(0)
+    };
+    plain.acquire(&Claim::new("b", "me", LEASE), S).unwrap();
+    assert_eq!(release("you"), Ok(Released::NotHeld));
+    world
+        .store
+        .inject(|_| tourbillon_leases::Fault::Some(vec![0], down()));
+    assert_eq!(release("me"), Err(down()));
+    world.store.heal();
+    assert_eq!(release("me"), Ok(Released::Released));
+}

@@ -1,0 +1,55 @@
+-- Acquires a lock. guard.lua stands in front of this script.
+--
+-- KEYS: lock, token, and the marker if it is checked in the same step.
+-- ARGV: 1 owner, 2 lease in ms, 3 life of the token in ms, 4 longest lease in us, or 0 for a server
+-- that forgets nothing, 5 is 1 if the caller goes on to wait, 6 is 1 if the server starts empty on
+-- purpose, 7 how many ms the caller has waited if that is a turn or longer, else 0, 8 the store.
+-- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet.
+local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since')
+local owner, turn, waited = found[1], found[4], tonumber(ARGV[7])
+local held = owner and owner ~= ARGV[1]
+-- The lock is released, but reserved for a store in which a caller has waited for a turn. If the
+-- clock was set back, a reservation may last longer than any release makes it. Then it does not
+-- count.
+if not owner and turn and (waited == 0 or turn ~= ARGV[8]) then
+  local left = redis.call('PTTL', KEYS[1])
+  held = left >= 0 and left <= 25
+end
+if held then
+  local waits = ARGV[5] == '1'
+  -- Only the first waiting caller writes, since each write goes to the replicas and the append-only
+  -- file. If a server without free memory does not write it, the release is not announced, and the
+  -- callers find it by asking again.
+  if waits and not found[2] then redis.pcall('HSET', KEYS[1], 'waited', 1) end
+  -- The next turn goes to the store whose caller has waited longest. A difference of less than 5 ms
+  -- may come from reading the clock twice, and is not worth a write.
+  if owner and waits and waited > 0 then
+    local time = redis.call('TIME')
+    local since = time[1] * 1000 + math.floor(time[2] / 1000) - waited
+    if not found[5] or since + 5 <= tonumber(found[5]) then
+      redis.pcall('HSET', KEYS[1], 'next', ARGV[8], 'since', string.format('%.0f', since))
+    end
+  end
+  local left, lease = redis.call('PTTL', KEYS[1]), tonumber(found[3])
+  -- If the clock was set back, more than the whole lease is left. The holder relies on its lease
+  -- for at most one lease, counted from a renewal in the past. So the rest can be cut to one lease.
+  if lease and left > lease then
+    left = lease
+    redis.call('PEXPIRE', KEYS[1], left)
+  end
+  return {0, left}
+end
+local time = redis.call('TIME')
+local wait = guard(KEYS[3], tonumber(ARGV[4]), ARGV[6] == '1', time)
+if wait then return wait end
+-- A token is the time, or the last token plus 1 if the clock is behind it. So tokens also grow
+-- after the last one was forgotten.
+local last = redis.call('GET', KEYS[2]) or 0
+local token = math.max(last + 1, time[1] * 1000000 + time[2])
+local written = string.format('%.0f', token)
+redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
+-- The reservation is used up. `waited`, which another waiting caller may have set, stays.
+if turn and not owner then redis.call('HDEL', KEYS[1], 'next', 'since') end
+redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'count', 1, 'token', written, 'lease', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {1, token}

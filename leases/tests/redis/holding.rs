@@ -1,0 +1,247 @@
+//! Extended, detached, listed and short holds on Redis servers, and beside processes of an earlier version.
+
+use std::time::Duration;
+
+use kit::wait;
+use redis::Value;
+use tourbillon_leases::{
+    Acquired, Claim, Destination, Holding, LeaseStore, Leases, LockError, Outcome, RedisStore,
+    Released, Renewal,
+};
+
+use crate::redis_kit::Server;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(30);
+const LEAST: Duration = Duration::from_secs(20);
+
+fn store(server: &Server) -> RedisStore {
+    let store = RedisStore::builder(&server.url()).longest_lease(10 * LEASE);
+    store.durable().build().unwrap()
+}
+
+fn release_after(store: &RedisStore, name: &str, owner: &str, rest: Duration) -> Released {
+    let batch = [Holding::new(name, owner).after(rest)];
+    let answers = store.release_many(Destination::default(), &batch, LIMIT);
+    answers.unwrap().remove(0).unwrap()
+}
+
+fn remaining(store: &RedisStore, name: &str) -> Duration {
+    let holder = store.holder_of(name, LIMIT).unwrap();
+    holder.expect("it is held").remaining
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_released_name_stays_locked_for_its_rest() {
+    let server = Server::start();
+    let store = store(&server);
+    let leases = Leases::new(store.clone()).unwrap();
+    let guard = leases.acquire("x").at_least(LEAST).try_lock().unwrap();
+    let owner = guard.id().owner().to_owned();
+    guard.release().unwrap();
+    let holder = leases.holder("x").unwrap().unwrap();
+    assert_eq!(holder.owner, format!("{owner} (released)"));
+    assert!(holder.remaining <= LEAST && holder.remaining > LEAST / 2);
+    assert!(matches!(leases.try_lock("x"), Err(LockError::Held { .. })));
+    // A renewal and a release that come late change nothing.
+    let late = Renewal::new("x", &owner, LEASE);
+    let renewed = store.renew(Destination::default(), &[late], LIMIT);
+    assert_eq!(renewed, Ok(vec![Outcome::NotHeld]));
+    assert_eq!(store.release("x", &owner, LIMIT), Ok(Released::NotHeld));
+    assert!(remaining(&store, "x") <= LEAST);
+    // A dropped guard, in the background.
+    let least = Duration::from_millis(200);
+    drop(leases.acquire("y").at_least(least).try_lock().unwrap());
+    wait::until("it is given back", || leases.stats().releases_queued == 0);
+    wait::until("it is free", || !leases.is_locked("y").unwrap());
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_waiting_caller_is_woken_and_gets_the_name_when_the_rest_is_over() {
+    let server = Server::start();
+    let (one, other) = (Leases::new(store(&server)), Leases::new(store(&server)));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    let least = Duration::from_millis(300);
+    let start = std::time::Instant::now();
+    let guard = one.acquire("x").at_least(least).try_lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.lock("x").unwrap());
+        wait::until("it waits", || other.stats().waiting == 1);
+        guard.release().unwrap();
+        let next = waiting.join().unwrap();
+        assert!(start.elapsed() >= least);
+        next.release().unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn an_extension_never_shortens_and_a_repeated_acquire_does_not_either() {
+    let server = Server::start();
+    let store = store(&server);
+    let leases = Leases::new(store.clone()).unwrap();
+    let guard = leases.acquire("x").fixed_lease(LEASE).try_lock().unwrap();
+    guard.extend(5 * LEASE).unwrap();
+    assert!(guard.remaining() > 4 * LEASE);
+    assert!(remaining(&store, "x") > 4 * LEASE);
+    let owner = guard.id().owner().to_owned();
+    let renew = |renewal| store.renew(Destination::default(), &[renewal], LIMIT);
+    let late = Renewal::new("x", &owner, LEASE);
+    assert_eq!(renew(late.never_shortening()), Ok(vec![Outcome::Renewed]));
+    let again = store.acquire(&Claim::new("x", &owner, LEASE), LIMIT);
+    assert!(matches!(again, Ok(Acquired::Granted { token }) if token > guard.fencing_token()));
+    assert!(remaining(&store, "x") > 4 * LEASE);
+    // A waiting caller cuts a lease to the length that is written.
+    let waits = Claim::new("x", "other:1", LEASE).waiting();
+    assert!(matches!(
+        store.acquire(&waits, LIMIT),
+        Ok(Acquired::Held { .. })
+    ));
+    assert!(remaining(&store, "x") > 4 * LEASE);
+    // An ordinary renewal sets the length that it says.
+    assert_eq!(renew(late), Ok(vec![Outcome::Renewed]));
+    assert!(remaining(&store, "x") <= LEASE);
+    guard.release().unwrap();
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn a_detached_lock_is_resumed_by_another_store() {
+    let server = Server::start();
+    let before = Leases::new(store(&server)).unwrap();
+    let guard = before.lock("x").unwrap();
+    let token = guard.fencing_token();
+    let text = guard.detach().unwrap().to_string();
+    drop(before);
+    let after = Leases::new(store(&server)).unwrap();
+    assert!(matches!(after.try_lock("x"), Err(LockError::Held { .. })));
+    let ticket = text.parse().unwrap();
+    let guard = after.resume(&ticket).unwrap();
+    assert_eq!(guard.fencing_token(), token);
+    guard.release().unwrap();
+    assert!(matches!(after.resume(&ticket), Err(LockError::Lost { .. })));
+    assert_eq!(
+        server.cli(&["EXISTS", "tourbillon:{x}:lock"]),
+        "(integer) 0"
+    );
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn the_held_locks_of_a_prefix_are_listed_among_many_other_keys() {
+    let server = Server::start();
+    let store = store(&server);
+    let many = "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end";
+    server.cli(&["EVAL", many, "0"]);
+    let leases = Leases::new(store.clone()).unwrap();
+    let names = ["a*{x}", "a*{y}", "ab", "a", "b%"];
+    let _guards = names.map(|name| leases.lock(name).unwrap());
+    let listed = |prefix: &str, most| -> Vec<String> {
+        let held = leases.list(prefix, most).unwrap();
+        held.into_iter().map(|held| held.name).collect()
+    };
+    assert_eq!(listed("a*", 10), ["a*{x}", "a*{y}"]);
+    assert_eq!(listed("a", 10), ["a", "a*{x}", "a*{y}", "ab"]);
+    assert_eq!(listed("", 10), ["a", "a*{x}", "a*{y}", "ab", "b%"]);
+    assert_eq!(listed("a", 2).len(), 2);
+    assert_eq!(listed("a", 0), [""; 0]);
+    let held = leases.list("b", 10).unwrap().remove(0);
+    let holder = leases.holder("b%").unwrap().unwrap();
+    assert_eq!(
+        (&held.holder.owner, held.holder.token),
+        (&holder.owner, holder.token)
+    );
+    // A name that is only reserved has no holder, and one of another type is an error.
+    server.cli(&["HSET", "tourbillon:{c}:lock", "next", "1"]);
+    assert_eq!(listed("c", 10), [""; 0]);
+    server.cli(&["SET", "tourbillon:{d}:lock", "1"]);
+    let error = leases.list("d", 10).unwrap_err();
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    // More names than one round trip asks for.
+    for at in 0..250 {
+        let claim = format!("e{at}");
+        let claim = Claim::new(&claim, "me:1", LEASE);
+        assert!(store.acquire(&claim, LIMIT).is_ok());
+    }
+    assert_eq!(listed("e", 1_000).len(), 250);
+    assert_eq!(listed("e", 120).len(), 120);
+    assert!(store.list("e", 10, Duration::ZERO).is_err());
+}
+
+/// Calls the script with which an earlier version acquires.
+fn acquire_before(server: &Server, name: &str, owner: &str, waited: u64) -> Vec<i64> {
+    let script = concat!(
+        include_str!("../../src/redis/guard.lua"),
+        include_str!("acquire_before.lua")
+    );
+    let key = |last| format!("tourbillon:{{{name}}}:{last}");
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(script).arg(2).arg(key("lock")).arg(key("token"));
+    eval.arg(owner).arg(30_000).arg(90_000_000).arg(0);
+    eval.arg(1).arg(0).arg(waited).arg("0123456789abcdef");
+    let answer: Value = eval.query(&mut server.connect()).unwrap();
+    redis::from_redis_value(answer).unwrap()
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn processes_of_the_earlier_version_share_the_locks() {
+    let server = Server::start();
+    let store = store(&server);
+    // What it has written is read.
+    assert_eq!(acquire_before(&server, "x", "old:1", 0)[0], 1);
+    let held = store.list("", 10, LIMIT).unwrap();
+    assert_eq!(held[0].holder.owner, "old:1");
+    assert!(matches!(
+        store.acquire(&Claim::new("x", "new:1", LEASE), LIMIT),
+        Ok(Acquired::Held { .. })
+    ));
+    let mine = Renewal::new("x", "old:1", 5 * LEASE);
+    for renewal in [mine, mine.never_shortening()] {
+        let renewed = store.renew(Destination::default(), &[renewal], LIMIT);
+        assert_eq!(renewed, Ok(vec![Outcome::Renewed]));
+    }
+    // It leaves an extended lease as it is, and a rest.
+    assert_eq!(acquire_before(&server, "x", "old:2", 0)[0], 0);
+    assert!(remaining(&store, "x") > 4 * LEASE);
+    assert_eq!(
+        release_after(&store, "x", "old:1", LEAST),
+        Released::Released
+    );
+    assert_eq!(acquire_before(&server, "x", "old:2", 50)[0], 0);
+    let left = remaining(&store, "x");
+    assert!(left <= LEAST && left > LEAST / 2, "{left:?}");
+    // Nor does the rest outlast its time with those who wait.
+    let rest = Duration::from_millis(50);
+    assert!(matches!(
+        store.acquire(&Claim::new("y", "new:1", LEASE), LIMIT),
+        Ok(Acquired::Granted { .. })
+    ));
+    assert_eq!(
+        release_after(&store, "y", "new:1", rest),
+        Released::Released
+    );
+    wait::until("it is free", || {
+        acquire_before(&server, "y", "old:3", 0)[0] == 1
+    });
+}
