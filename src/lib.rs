@@ -42,6 +42,7 @@
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, or limit a future, in async code | [`Timer::sleep`], [`Timer::timeout`] |
+//! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
 //! | run a future later | `Handle::on_tokio` (feature `tokio`) |
 //! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
@@ -160,6 +161,7 @@
 //!
 //! The design, its reasons and its figures are described in `DESIGN.md`.
 
+mod backoff;
 mod bounded_channel;
 mod clock;
 mod config;
@@ -177,6 +179,7 @@ pub mod guide;
 mod job;
 mod options;
 pub mod reentrancy;
+mod retry;
 mod scheduler;
 mod shard;
 mod stats;
@@ -188,6 +191,7 @@ mod timer;
 mod waker;
 pub mod wheel;
 
+pub use backoff::{Backoff, Delays};
 #[cfg(not(loom))]
 pub use clock::WallAnchor;
 pub use clock::{Clock, ClockParker, ClockUnparker, ManualClock};
@@ -201,6 +205,7 @@ pub use expiry::{
     GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted,
     MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert, Toucher,
 };
+pub use retry::{GaveUp, Retry, RetryBudget, RetryError, Retrying, Verdict};
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,
     Handle, InsideTask, IntoNext, KeyHasher, Missed, Next, Pending, Period, PullIn, RandomState,

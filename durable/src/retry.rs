@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use tourbillon::Backoff;
+
 /// When a run that returned an error, or panicked, is tried again, and how often.
 ///
 /// The default is `Retry::exponential(1 s ..= 10 min).jitter(0.2).attempts(20)`, which gives up after
@@ -94,13 +96,9 @@ impl Retry {
         if fails >= self.attempts {
             return None;
         }
-        let doublings = fails.saturating_sub(1).min(31);
-        let span = self.least.saturating_mul(1 << doublings).min(self.most);
-        // 53 bits are what an f64 holds: from 0.0 to 1.0, without the latter.
-        let unit = (random >> 11) as f64 / (1_u64 << 53) as f64;
-        let factor = 1.0 + self.jitter * (2.0 * unit - 1.0);
-        // A span that is too long for the type is cut by the store at the year 9999 anyway.
-        Some(Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX))
+        let backoff = Backoff::exponential(self.least..=self.most).jitter(self.jitter);
+        // A span that is too long for the store is cut at the year 9999.
+        Some(backoff.delay(fails, random))
     }
 }
 

@@ -12,7 +12,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::stripes::stripe_of_sleeps;
@@ -21,7 +21,7 @@ use crate::engine::Lifecycle;
 use crate::error::UNDER_LOCK;
 use crate::job::{catch_panic, drop_catching};
 use crate::shard::{EntryId, Moving, Refusal, is_under_lock, when_unlocked};
-use crate::sync::Arc;
+use crate::sync::{Arc, Parker, Unparker};
 use crate::tick::Time;
 use crate::waker::leave;
 
@@ -349,6 +349,19 @@ impl Sleep {
         }
     }
 
+    /// Blocks the calling thread until the sleep is over.
+    pub(crate) fn block(mut self) -> Result<(), SleepError> {
+        let parker = Parker::new();
+        let waker = Waker::from(Arc::new(WakeThread(parker.unparker().clone())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(slept) = Pin::new(&mut self).poll(&mut context) {
+                return slept;
+            }
+            parker.park();
+        }
+    }
+
     /// Arms the sleep with the waker of the current poll.
     fn arm(&mut self, context: &Context<'_>, now: Time) -> Poll<Result<(), SleepError>> {
         let engine = &**self.link;
@@ -382,6 +395,19 @@ impl Sleep {
         }
         let link = Arc::clone(&self.link);
         when_unlocked(move || take_back(&link, stripe, id));
+    }
+}
+
+/// The waker of a thread.
+struct WakeThread(Unparker);
+
+impl Wake for WakeThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
     }
 }
 

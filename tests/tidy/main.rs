@@ -56,9 +56,11 @@ const LAYERS: &[Layer] = &[
     layer(5, "engine", 0..=4, &[]),
     // Setters that the builders of all front ends share.
     layer(5, "options", 0..=4, &["engine"]),
+    layer(5, "backoff", 0..=4, &[]),
     layer(6, "scheduler", 0..=5, &[]),
     layer(6, "timer", 0..=5, &["scheduler"]),
     layer(6, "expiry", 0..=5, &["scheduler"]),
+    layer(7, "retry", 0..=6, &[]),
     // The kit builds schedulers and maps that a test steps, out of the parts of their builders.
     layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
     // Documentation alone.

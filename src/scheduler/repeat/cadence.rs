@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::missed::{DueRound, Missed, first_from, plan};
 use super::next::Next;
 use super::period::{AfterPanic, Period, PeriodKind, Schedule, SoFar};
+use crate::backoff::Backoff;
 use crate::shard::{Start, splitmix64};
 use crate::tick::Time;
 
@@ -197,11 +198,8 @@ impl Cadence {
             (None, AfterPanic::Continue) => {}
             (None, AfterPanic::Stop) => return None,
             (None, AfterPanic::BackOff { first, most }) => {
-                // After 32 panics in a row the shift overflows; then the factor stays at its
-                // maximum.
-                let times = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
-                no_earlier = ended + first.saturating_mul(times).min(most);
                 self.panics = self.panics.saturating_add(1);
+                no_earlier = ended + Backoff::exponential(first..=most).delay(self.panics, 0);
             }
         }
         // A fixed rate skips points instead of leaving its grid.
