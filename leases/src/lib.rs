@@ -46,6 +46,8 @@
 //! | renew something else that ends by itself | [`KeepAlive`] |
 //! | test code that uses leases, without waiting | `Steps` (feature `test-util`) |
 //!
+//! The module `guide` has a page for each task: locks, elections, and coming from Redisson.
+//!
 //! The async calls wait without a thread, on any runtime. [`lock`](Leases::lock) in a task would
 //! block the runtime's thread.
 //!
@@ -214,6 +216,8 @@ mod error;
 mod extending;
 mod fence;
 mod guard;
+#[cfg(all(any(doc, doctest), feature = "test-util"))]
+pub mod guide;
 mod hand_over;
 mod id;
 mod inner;

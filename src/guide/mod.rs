@@ -9,7 +9,8 @@
 //! | [`shutdown`] | how a program ends without losing a timer |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
-//! Locks and elections have guides of their own, in the crate `tourbillon-leases`.
+//! Locks and elections, and Redisson's locks side by side with ours, have guides of their own: the
+//! module `guide` of the crate `tourbillon-leases`.
 
 #[doc = include_str!("sessions.md")]
 pub mod sessions {}

@@ -103,6 +103,8 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(15, "hand_over", 0..=14, &[]),
     layer(14, "listing", 0..=13, &[]),
     layer(14, "elector", 0..=13, &[]),
+    // Documentation alone.
+    layer(15, "guide", 0..=14, &[]),
 ];
 
 /// The modules of `tourbillon-durable`.
