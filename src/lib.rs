@@ -191,6 +191,45 @@ mod timer;
 mod waker;
 pub mod wheel;
 
+/// The receiving end of channels, as [`build_channel`](ExpiryMapBuilder::build_channel) returns it.
+///
+/// The items are those of the crate `crossbeam-channel`, so a program that uses that crate can mix
+/// both. A program that does not use it needs nothing but this module: it can name the types, handle
+/// the errors, and wait for several channels.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::channel::{Receiver, RecvTimeoutError, select};
+/// use tourbillon::{Expired, ExpiryMap};
+///
+/// struct Sessions {
+///     map: ExpiryMap<u64, &'static str>,
+///     expired: Receiver<Expired<u64, &'static str>>,
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let idle = Duration::from_millis(20);
+/// let (map, expired) = ExpiryMap::builder().time_to_idle(idle).build_channel(64)?;
+/// let sessions = Sessions { map, expired };
+/// sessions.map.insert(7, "ada")?;
+/// select! {
+///     recv(sessions.expired) -> gone => assert_eq!(gone?.value, "ada"),
+///     default(Duration::from_secs(60)) => panic!("the session has not expired"),
+/// }
+/// let nothing = sessions.expired.recv_timeout(Duration::ZERO);
+/// assert_eq!(nothing, Err(RecvTimeoutError::Timeout));
+/// # Ok(())
+/// # }
+/// ```
+pub mod channel {
+    pub use crate::sync::channel::{
+        IntoIter, Iter, Receiver, RecvError, RecvTimeoutError, Select, SelectTimeoutError,
+        SelectedOperation, TryIter, TryRecvError, TrySelectError, never, select,
+    };
+}
+
 pub use backoff::{Backoff, Delays};
 #[cfg(not(loom))]
 pub use clock::WallAnchor;
@@ -201,9 +240,10 @@ pub use executor::{Executor, Job};
 #[cfg(feature = "stream")]
 pub use expiry::Expirations;
 pub use expiry::{
-    Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder, ExpiryReport, Found,
-    GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap, InsertError, InsertRefusal, Inserted,
-    MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert, Toucher,
+    Computing, Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder,
+    ExpiryReport, Found, GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap, InsertError,
+    InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert,
+    Toucher,
 };
 pub use retry::{GaveUp, Retry, RetryBudget, RetryError, Retrying, Verdict};
 pub use scheduler::{
@@ -218,6 +258,7 @@ pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{
     Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder, TimerHandedBack, TimerReport,
+    WithTimeout,
 };
 
 /// Compiles the README's examples.

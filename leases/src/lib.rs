@@ -265,6 +265,7 @@ pub use store::{
 };
 
 pub use ticket::{LeaseTicket, ParseTicketError};
+pub use tourbillon::channel;
 
 /// Compiles the README's examples.
 #[cfg(doctest)]

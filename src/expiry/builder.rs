@@ -435,7 +435,7 @@ where
     }
 
     /// Starts the threads. Every expired entry is sent exactly once into a channel of this
-    /// capacity. The receiver works in crossbeam's `select!` and may be cloned.
+    /// capacity. The [receiver](crate::channel) works in `channel::select!` and may be cloned.
     ///
     /// One thread takes expired entries and sends them. While the channel is full, expired entries
     /// wait in the map. While they wait, they count as entries of the map and can be touched and

@@ -1,12 +1,15 @@
 //! The calls of which one computes the value of an absent key, while the others wait for it.
 //! `flights.rs` has the protocol.
 
-use std::future::poll_fn;
+use std::fmt;
 use std::hash::Hash;
-use std::pin::pin;
-use std::task::Waker;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
 
-use super::flights::{CallMode, FlightLead, Flights, Joined};
+use pin_project_lite::pin_project;
+
+use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined};
 use super::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal, MapHasher};
 use crate::shard::Waiter;
 use crate::sync::{Arc, Parker};
@@ -158,40 +161,17 @@ where
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn get_or_compute_async<E>(
-        &self,
-        key: K,
-        compute: impl Future<Output = Result<V, E>>,
-    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    pub fn get_or_compute_async<C, E>(&self, key: K, compute: C) -> Computing<'_, K, V, S, C>
     where
+        C: Future<Output = Result<V, E>>,
         V: Clone,
     {
-        let lead = loop {
-            if let Some(value) = self.get(&key) {
-                return Ok(Found::Present(value));
-            }
-            let waiter = Waiter::Task(Waker::noop().clone());
-            match self.join(&key, CallMode::Awaited, waiter) {
-                Joined::Found(value) => return Ok(Found::Present(value)),
-                Joined::Leads(lead) => break Some(lead),
-                Joined::Waits(wait) => {
-                    if let Some(answer) = wait.await {
-                        return answer_of_other(key, answer);
-                    }
-                }
-                Joined::Recursive => return Err(GetOrInsertError::Recursive),
-                // The insertion will be refused.
-                Joined::UnderLock => break None,
-            }
-        };
-        // Dropped before the lead, so that the next computation does not overlap this one.
-        let mut compute = pin!(compute);
-        let computed = poll_fn(|context| match &lead {
-            Some(lead) => lead.compute(CallMode::Awaited, || compute.as_mut().poll(context)),
-            None => compute.as_mut().poll(context),
-        });
-        let value = computed.await.map_err(GetOrInsertError::Make)?;
-        self.insert_computed(lead, key, value)
+        Computing {
+            map: self,
+            key: Some(key),
+            compute: Some(compute),
+            stage: ComputingStage::Looks,
+        }
     }
 
     fn join(&self, key: &K, mode: CallMode, waiter: Waiter) -> Joined<K, Computed<V>, V>
@@ -230,6 +210,152 @@ where
             }
         }
         found
+    }
+}
+
+pin_project! {
+    /// The future of [`ExpiryMap::get_or_compute_async`], which can be stored in a struct.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is polled after it was ready.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::future::{Ready, ready};
+    /// use tourbillon::{Computing, ExpiryMap, MapHasher};
+    ///
+    /// /// Looks a name up, and has asked nobody before it is polled.
+    /// struct Lookup<'a, S: MapHasher> {
+    ///     name: Computing<'a, u64, String, S, Ready<Result<String, std::io::Error>>>,
+    /// }
+    ///
+    /// # let stepped = ExpiryMap::<u64, String>::builder().build_stepped(1, |_, _| ())?;
+    /// # let names = stepped.map();
+    /// let lookup = Lookup { name: names.get_or_compute_async(7, ready(Ok("ada".to_owned()))) };
+    /// # stepped.run_until(async {
+    /// assert_eq!(lookup.name.await?.into_value(), "ada");
+    /// # Ok::<(), tourbillon::GetOrInsertError<u64, String, std::io::Error>>(())
+    /// # }).unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Computing<'a, K, V, S, C>
+    where
+        K: 'static,
+        V: 'static,
+        S: MapHasher,
+    {
+        map: &'a ExpiryMap<K, V, S>,
+        // `None` when the future was ready.
+        key: Option<K>,
+        // Before the stage, so that it is dropped before the lead. Then the computation of the next
+        // caller does not overlap this one.
+        #[pin]
+        compute: Option<C>,
+        stage: ComputingStage<K, V>,
+    }
+}
+
+/// What a caller that awaits a value does at present.
+enum ComputingStage<K: 'static, V: 'static> {
+    Looks,
+    Waits(FlightWait<K, Computed<V>>),
+    /// Computes the value. Without a lead, nobody waits for it.
+    Computes(Option<FlightLead<K, Computed<V>>>),
+}
+
+impl<K, V, S, C, E> Future for Computing<'_, K, V, S, C>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: MapHasher,
+    C: Future<Output = Result<V, E>>,
+{
+    type Output = Result<Found<V>, GetOrInsertError<K, V, E>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let map = *this.map;
+        let output = loop {
+            let key = (this.key.as_ref()).expect("a computation must not be polled after its end");
+            match this.stage {
+                ComputingStage::Looks => {
+                    if let Some(value) = map.get(key) {
+                        break Ok(Found::Present(value));
+                    }
+                    let waiter = Waiter::Task(Waker::noop().clone());
+                    *this.stage = match map.join(key, CallMode::Awaited, waiter) {
+                        Joined::Found(value) => break Ok(Found::Present(value)),
+                        Joined::Leads(lead) => ComputingStage::Computes(Some(lead)),
+                        Joined::Waits(wait) => ComputingStage::Waits(wait),
+                        Joined::Recursive => break Err(GetOrInsertError::Recursive),
+                        // The insertion will be refused.
+                        Joined::UnderLock => ComputingStage::Computes(None),
+                    };
+                }
+                ComputingStage::Waits(wait) => {
+                    let answer = ready!(Pin::new(wait).poll(context));
+                    *this.stage = ComputingStage::Looks;
+                    if let Some(answer) = answer {
+                        let Some(key) = this.key.take() else {
+                            unreachable!("it was there at the begin of this poll")
+                        };
+                        break answer_of_other(key, answer);
+                    }
+                }
+                ComputingStage::Computes(lead) => {
+                    let Some(mut compute) = this.compute.as_mut().as_pin_mut() else {
+                        unreachable!("it is dropped at the end only")
+                    };
+                    let mut poll = || compute.as_mut().poll(context);
+                    let polled = catch_unwind(AssertUnwindSafe(|| match lead {
+                        Some(lead) => lead.compute(CallMode::Awaited, poll),
+                        None => poll(),
+                    }));
+                    if matches!(polled, Ok(Poll::Pending)) {
+                        return Poll::Pending;
+                    }
+                    // Here, so that a value that is kept after its end keeps nobody waiting.
+                    let lead = match std::mem::replace(this.stage, ComputingStage::Looks) {
+                        ComputingStage::Computes(lead) => lead,
+                        ComputingStage::Looks | ComputingStage::Waits(_) => None,
+                    };
+                    this.compute.set(None);
+                    let Some(key) = this.key.take() else {
+                        unreachable!("it was there at the begin of this poll")
+                    };
+                    return match polled {
+                        Ok(Poll::Ready(Ok(value))) => {
+                            Poll::Ready(map.insert_computed(lead, key, value))
+                        }
+                        Ok(Poll::Ready(Err(error))) => {
+                            Poll::Ready(Err(GetOrInsertError::Make(error)))
+                        }
+                        Ok(Poll::Pending) => Poll::Pending,
+                        Err(panic) => resume_unwind(panic),
+                    };
+                }
+            }
+        };
+        *this.key = None;
+        this.compute.set(None);
+        Poll::Ready(output)
+    }
+}
+
+impl<K, V, S: MapHasher, C> fmt::Debug for Computing<'_, K, V, S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match (&self.key, &self.stage) {
+            (None, _) => "ended",
+            (_, ComputingStage::Looks) => "looks",
+            (_, ComputingStage::Waits(_)) => "waits",
+            (_, ComputingStage::Computes(_)) => "computes",
+        };
+        f.debug_struct("Computing")
+            .field("stage", &stage)
+            .finish_non_exhaustive()
     }
 }
 

@@ -45,6 +45,7 @@ pub use answers::{
     Removed, Touch, TouchOrInsert,
 };
 pub use builder::ExpiryMapBuilder;
+pub use compute::Computing;
 pub use eviction::GroupFull;
 pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouped::GroupedExpiryMap;

@@ -31,7 +31,12 @@ pub(crate) mod deque {
 }
 
 pub(crate) mod channel {
-    pub(crate) use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+    // Public as `tourbillon::channel`.
+    pub use crossbeam_channel::{
+        IntoIter, Iter, Receiver, RecvError, RecvTimeoutError, Select, SelectTimeoutError,
+        SelectedOperation, TryIter, TryRecvError, TrySelectError, never, select,
+    };
+    pub(crate) use crossbeam_channel::{Sender, bounded};
 }
 
 pub(crate) mod thread {

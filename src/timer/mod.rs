@@ -6,9 +6,11 @@ mod builder;
 mod sleep;
 mod stripes;
 mod task;
+mod timeout;
 
 pub use builder::TimerBuilder;
-pub use sleep::{Sleep, SleepError, TimeoutError};
+pub use sleep::{Sleep, SleepError};
+pub use timeout::{TimeoutError, WithTimeout};
 
 use std::fmt;
 use std::time::Duration;

@@ -10,8 +10,7 @@
 //! cloned, woken and dropped without a lock.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -121,54 +120,6 @@ impl fmt::Display for SleepError {
 
 impl std::error::Error for SleepError {}
 
-/// The reason why [`Timer::timeout`] has no output.
-///
-/// # Examples
-///
-/// ```
-/// # use std::time::Duration;
-/// use tourbillon::{Timer, TimeoutError};
-///
-/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-/// # runtime.block_on(async {
-/// let timer = Timer::new()?;
-/// let answer = std::future::pending::<u32>();
-/// match timer.timeout(Duration::from_millis(20), answer).await {
-///     Ok(answer) => println!("the answer is {answer}"),
-///     Err(TimeoutError::Elapsed) => println!("no answer in 20 ms"),
-///     Err(error) => return Err(error.into()),
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TimeoutError {
-    /// The limit was reached before the future was ready.
-    Elapsed,
-    /// The time could not be measured, and the future was not ready at once.
-    Sleep(SleepError),
-}
-
-impl fmt::Display for TimeoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TimeoutError::Elapsed => f.write_str("the time was over before the future was ready"),
-            TimeoutError::Sleep(_) => f.write_str("the time could not be measured"),
-        }
-    }
-}
-
-impl std::error::Error for TimeoutError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TimeoutError::Elapsed => None,
-            TimeoutError::Sleep(error) => Some(error),
-        }
-    }
-}
-
 impl Timer {
     /// Returns a future that is ready at or after `delay` from now. It needs no particular runtime.
     ///
@@ -228,55 +179,6 @@ impl Timer {
             link: Arc::clone(&self.links[stripe]),
             deadline,
             armed: None,
-        }
-    }
-
-    /// Returns the output of `future` if it is ready within `limit` from now. If both are ready at
-    /// the same poll, the output wins.
-    ///
-    /// This is cancel-safe: dropping the returned future drops `future` and cancels the timer. So
-    /// does reaching the limit.
-    ///
-    /// # Errors
-    ///
-    /// The returned future yields a [`TimeoutError`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tourbillon::{Timer, TimeoutError};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    /// # runtime.block_on(async {
-    /// let timer = Timer::new()?;
-    /// let limit = Duration::from_millis(20);
-    /// assert_eq!(timer.timeout(limit, async { 7 }).await, Ok(7));
-    /// let never = std::future::pending::<()>();
-    /// assert_eq!(timer.timeout(limit, never).await, Err(TimeoutError::Elapsed));
-    /// # Ok(())
-    /// # })
-    /// # }
-    /// ```
-    pub fn timeout<F: Future>(
-        &self,
-        limit: Duration,
-        future: F,
-    ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<F> {
-        let mut sleep = self.sleep(limit);
-        async move {
-            let mut future = pin!(future);
-            poll_fn(|context| {
-                // The future comes first, so that its output wins.
-                if let Poll::Ready(output) = future.as_mut().poll(context) {
-                    return Poll::Ready(Ok(output));
-                }
-                Pin::new(&mut sleep).poll(context).map(|slept| {
-                    Err(slept.map_or_else(TimeoutError::Sleep, |()| TimeoutError::Elapsed))
-                })
-            })
-            .await
         }
     }
 }
@@ -386,7 +288,7 @@ impl Sleep {
 
     /// Cancels the timer without waking the task. Under a lock, this happens when the lock is
     /// released.
-    fn cancel(&mut self) {
+    pub(super) fn cancel(&mut self) {
         let Some((stripe, id)) = self.armed.take() else {
             return;
         };

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, never, select};
 use kit::quiet;
 use kit::wait;
 use kit::wait::until;
+use tourbillon::channel::{Receiver, RecvTimeoutError, never, select};
 use tourbillon::{
     Clock, Executor, Expired, Expiry, ExpiryMap, ExpiryMapBuilder, InsertRefusal, Job, Lifecycle,
     ManualClock, Reason, ReceiverLost, Removed, Shutdown, Touch,

@@ -68,7 +68,7 @@ impl Lost {
         }
     }
 
-    /// Returns a channel (of `crossbeam_channel`) that gets the loss when it happens.
+    /// Returns a [channel](crate::channel) that gets the loss when it happens.
     ///
     /// If the lease is lost already, the channel has the loss at once. If the lease is given up,
     /// the channel is disconnected. Each call makes another channel, which is kept until the lease
