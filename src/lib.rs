@@ -114,6 +114,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `test-util` | the module `test_util`: a scheduler, timer or map that a test drives on its own thread, and futures in virtual time; no dependency |
+//! | `serde` | `ExpiryMap::snapshot` and `restore`: the entries of a map for another process; the crate `serde` |
 //! | `stream` | `ExpiryMapBuilder::build_stream`: expired entries as a `Stream`; the crate `futures-core` |
 //! | `tokio` | `Handle::on_tokio`: tasks that are futures; the crate `tokio` with `rt` alone |
 //!
@@ -171,6 +172,7 @@ mod executor;
 mod expiry;
 #[cfg(all(
     any(doc, doctest),
+    feature = "serde",
     feature = "stream",
     feature = "tokio",
     feature = "test-util"
@@ -245,6 +247,8 @@ pub use expiry::{
     InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert,
     Toucher,
 };
+#[cfg(feature = "serde")]
+pub use expiry::{NewerFormat, Restored, Snapshot};
 pub use retry::{GaveUp, Retry, RetryBudget, RetryError, Retrying, Verdict};
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,

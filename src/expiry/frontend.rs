@@ -119,16 +119,18 @@ pub(crate) struct MapEntry<V, T> {
     end: Time,
 }
 
+/// An entry, its deadline, and the reading from which that is counted.
+pub(super) type MadeEntry<V, T> = (MapEntry<V, T>, Time, Reading);
+
 impl<V, T: Tag> MapEntry<V, T> {
-    /// Makes an entry that is in no group, with its deadline and the reading from which that is counted. The hash
-    /// of its key seeds its jitter.
+    /// Makes an entry that is in no group. The hash of its key seeds its jitter.
     pub(super) fn new(
         value: V,
         expiry: Expiry,
         hash: KeyHash,
         reading: Reading,
         clock: &Clock,
-    ) -> (Self, Time, Reading) {
+    ) -> MadeEntry<V, T> {
         let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
         let reading = reading.for_delay(idle.min(lifetime), clock);
         let end = reading.after_nanos(lifetime);
@@ -157,6 +159,24 @@ impl<V, T: Tag> MapEntry<V, T> {
         self.idle = idle;
         self.end = reading.after_nanos(lifetime);
         reading.after_nanos(idle).min(self.end)
+    }
+
+    /// Makes an entry that is in no group, of the times that [`times`](Self::times) returns.
+    #[cfg(feature = "serde")]
+    pub(super) fn of_times(value: V, idle: u64, end: Time) -> Self {
+        let tag = T::default();
+        MapEntry {
+            tag,
+            value,
+            idle,
+            end,
+        }
+    }
+
+    /// Returns the time to idle in nanoseconds, `u64::MAX` for none, and the end of the lifetime.
+    #[cfg(feature = "serde")]
+    pub(super) fn times(&self) -> (u64, Time) {
+        (self.idle, self.end)
     }
 
     /// Returns whether the entry's lifetime is not over.

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
 use super::eviction::Judged;
-use super::frontend::MapEntry;
+use super::frontend::{MadeEntry, MapEntry};
 use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;
@@ -200,8 +200,24 @@ where
         let (number, hash) = self.hash_of(&key);
         let group_hash = self.group_hash(group);
         let reading = self.engine.reading();
+        let made = MapEntry::new(value, expiry, hash, reading, self.engine.clock());
+        self.put_entry_in((group_hash, group), (number, hash), key, made, if_absent)
+    }
+
+    /// Inserts an entry that has been made in a group.
+    pub(super) fn put_entry_in<Q>(
+        &self,
+        (group_hash, group): (KeyHash, &Q),
+        (number, hash): (usize, KeyHash),
+        key: K,
+        (session, deadline, reading): MadeEntry<V, GroupTag<G>>,
+        if_absent: bool,
+    ) -> Result<Inserted<V>, InsertError<K, V>>
+    where
+        G: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
+    {
         let clock = self.engine.clock();
-        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
         let now = reading.low();
         // Declared outside the group's lock, so that it outlives the lock even after a panic: its
         // drop is user code and takes that lock. The session comes first, so that its membership
@@ -523,7 +539,7 @@ where
         &self.engine.frontend.groups
     }
 
-    fn group_hash<Q>(&self, group: &Q) -> KeyHash
+    pub(super) fn group_hash<Q>(&self, group: &Q) -> KeyHash
     where
         Q: Hash + ?Sized,
     {
@@ -535,7 +551,7 @@ where
     }
 }
 
-fn member(stripe: usize, id: EntryId) -> Member {
+pub(super) fn member(stripe: usize, id: EntryId) -> Member {
     Member {
         stripe: stripe as u32,
         id,

@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::frontend::MapEntry;
+use super::frontend::{MadeEntry, MapEntry};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, InsertError, InsertRefusal, Inserted, MapHasher};
 use crate::clock::{Clock, Reading};
@@ -122,7 +122,20 @@ where
     ) -> Result<Inserted<V>, InsertError<K, V>> {
         let (number, hash) = self.hash_of(&key);
         let clock = self.engine.clock();
-        let (session, deadline, reading) = MapEntry::new(value, expiry, hash, reading, clock);
+        let made = MapEntry::new(value, expiry, hash, reading, clock);
+        self.put_entry((number, hash), key, made, if_absent)
+    }
+
+    /// Inserts an entry that has been made, with its deadline and the reading of the call.
+    #[inline(always)]
+    pub(super) fn put_entry(
+        &self,
+        (number, hash): (usize, KeyHash),
+        key: K,
+        (session, deadline, reading): MadeEntry<V, S::Tag>,
+        if_absent: bool,
+    ) -> Result<Inserted<V>, InsertError<K, V>> {
+        let clock = self.engine.clock();
         let now = reading.low();
         let admitted = self.engine.admit(number, |stripe| {
             // An entry whose lifetime is over counts as absent, even if it still waits for its

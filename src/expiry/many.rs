@@ -14,7 +14,7 @@ use crate::shard::batch::by_stripe;
 use crate::tick::Time;
 
 /// The number of entries that are visited under one hold of a lock.
-const PORTION: u32 = 256;
+pub(super) const PORTION: u32 = 256;
 
 impl<K, V, S> ExpiryMap<K, V, S>
 where
@@ -370,7 +370,7 @@ where
             // earlier clones are dropped without it.
             let (mut keys, mut rest) = (Vec::new(), Vec::new());
             let on = shards.peek(stripe, |stripe| {
-                stripe.for_each_range(from, PORTION, |key, session, deadline| {
+                stripe.for_each_range(from, PORTION, |_, key, session, deadline| {
                     if session.lives(reading, clock) {
                         keys.push(key.clone());
                         rest.push((session.value.clone(), deadline));

@@ -15,6 +15,7 @@
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | the options |
 //! | `span.rs` | how long an entry lives |
+//! | `snapshot.rs` | all entries, to be stored and restored |
 //! | `stream.rs` | the expired entries as a stream |
 //! | `frontend.rs` | the payload in the engine, and its delivery |
 //! | `answers.rs` | the results of calls and of a shutdown |
@@ -33,6 +34,8 @@ mod insert;
 mod lookup;
 mod many;
 mod members;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod span;
 #[cfg(feature = "stream")]
 mod stream;
@@ -51,6 +54,8 @@ pub use frontend::{Expired, Reason, ReceiverLost};
 pub use grouped::GroupedExpiryMap;
 pub use grouping::{GroupedBy, MapHasher};
 pub use many::Entries;
+#[cfg(feature = "serde")]
+pub use snapshot::{NewerFormat, Restored, Snapshot};
 pub use span::Expiry;
 #[cfg(feature = "stream")]
 pub use stream::Expirations;

@@ -9,4 +9,6 @@ mod end;
 mod eviction;
 mod find_or_insert;
 mod groups;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod toucher;

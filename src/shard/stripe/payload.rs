@@ -122,20 +122,20 @@ impl<K, V> Stripe<K, V> {
         Some((key, successor.value))
     }
 
-    /// Calls `show` for each pending payload in up to `limit` slots, from slot `from` on. Returns
+    /// Calls `show` with slot, key, payload and deadline of each pending payload in up to `limit` slots, from slot `from` on. Returns
     /// the slot to continue with, or `None` when all slots were visited.
     pub(crate) fn for_each_range(
         &self,
         from: u32,
         limit: u32,
-        mut show: impl FnMut(&K, &V, Time),
+        mut show: impl FnMut(u32, &K, &V, Time),
     ) -> Option<u32> {
         let end = from.saturating_add(limit).min(self.table.len());
         for slot in from..end {
             if let Some(key) = self.table.key(slot)
                 && let Some((value, deadline)) = self.pending_payload(slot)
             {
-                show(key, value, deadline);
+                show(slot, key, value, deadline);
             }
         }
         (end < self.table.len()).then_some(end)

@@ -45,7 +45,7 @@ mod tests {
     fn walked(stripe: &Stripe<u32, ()>) -> usize {
         let mut seen = 0;
         assert_eq!(
-            stripe.for_each_range(0, u32::MAX, |_, (), _| seen += 1),
+            stripe.for_each_range(0, u32::MAX, |_, _, (), _| seen += 1),
             None
         );
         seen

@@ -1,0 +1,450 @@
+//! Snapshots of a map, which can be stored and restored in another process.
+//!
+//! A snapshot has its times by the calendar, since the clock of a map has no meaning in another
+//! process. So the time between the snapshot and the restoration counts.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::frontend::{MadeEntry, MapEntry};
+use super::grouped::member;
+use super::many::PORTION;
+use super::{ExpiryMap, GroupedBy, InsertError, Inserted, MapHasher};
+use crate::clock::{Reading, WallAnchor};
+use crate::shard::Stripe;
+use crate::tick::Time;
+
+/// The format that this version writes. It reads this one and all older ones.
+const FORMAT: u32 = 1;
+
+/// The entries of a map at one moment, to be stored by any format of serde.
+///
+/// [`ExpiryMap::snapshot`] makes it, and [`ExpiryMap::restore`] uses it. `G` names the groups of a
+/// [`GroupedExpiryMap`](crate::GroupedExpiryMap).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tourbillon::{ExpiryMap, Snapshot};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sessions = || {
+///     let idle = Duration::from_secs(30 * 60);
+///     ExpiryMap::<u64, String>::builder().time_to_idle(idle).build(|_, _| ())
+/// };
+/// // The old process:
+/// let old = sessions()?;
+/// old.insert(7, "Ada".to_owned())?;
+/// let stored = serde_json::to_string(&old.snapshot())?;
+///
+/// // The new process:
+/// let new = sessions()?;
+/// let snapshot: Snapshot<u64, String> = serde_json::from_str(&stored)?;
+/// let restored = new.restore(snapshot)?;
+/// assert_eq!((restored.inserted, restored.refused.len()), (1, 0));
+/// assert_eq!(new.get(&7).as_deref(), Some("Ada"));
+/// assert!(new.remaining(&7) < Some(Duration::from_secs(30 * 60 + 1)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Snapshot<K, V, G = ()> {
+    format: u32,
+    /// In nanoseconds since 1970, as all times here.
+    taken: u64,
+    entries: Vec<SavedEntry<K, V, G>>,
+}
+
+/// One entry of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct SavedEntry<K, V, G> {
+    key: K,
+    value: V,
+    group: Option<G>,
+    /// The time to idle in nanoseconds.
+    idle: Option<u64>,
+    /// When the entry expires unless it is touched.
+    deadline: Option<u64>,
+    /// The end of the lifetime.
+    end: Option<u64>,
+}
+
+impl<K, V, G> Snapshot<K, V, G> {
+    /// Returns the number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Returns when the snapshot was taken, by the calendar.
+    #[must_use]
+    pub fn taken(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.taken)
+    }
+}
+
+/// The result of a restoration.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Restored<K, V> {
+    /// The number of entries that are in the map. Those that are past due count, too.
+    pub inserted: usize,
+    /// The number of inserted entries whose deadline had passed. They are delivered at once, as any
+    /// entry that expires.
+    pub past_due: usize,
+    /// The entries that the map refused, with the reason: it is full or closed, their group is full,
+    /// or it has an entry of the same key, which stays.
+    pub refused: Vec<InsertError<K, V>>,
+    /// How far the calendar has been set back since the snapshot, if it is earlier now than it was
+    /// then. In this case the entries have as long to live as at the snapshot, and not longer.
+    pub set_back: Option<Duration>,
+}
+
+/// The error of a restoration: the snapshot was written by a newer version of this crate. Nothing was
+/// restored.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewerFormat<K, V, G = ()> {
+    /// The snapshot.
+    pub snapshot: Snapshot<K, V, G>,
+}
+
+impl<K, V, G> fmt::Debug for NewerFormat<K, V, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewerFormat")
+            .field("format", &self.snapshot.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, V, G> fmt::Display for NewerFormat<K, V, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let format = self.snapshot.format;
+        write!(
+            f,
+            "the snapshot has format {format}, and this version reads formats up to {FORMAT}; \
+             restore it with the version that wrote it, or a newer one"
+        )
+    }
+}
+
+impl<K, V, G> std::error::Error for NewerFormat<K, V, G> {}
+
+/// Converts a time to nanoseconds since 1970; `None` is *never*.
+fn to_wall(time: Time, anchor: &WallAnchor) -> Option<u64> {
+    let wall = anchor.system_time_of(time)?;
+    let since = wall.duration_since(SystemTime::UNIX_EPOCH);
+    Some(since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }))
+}
+
+/// The moment of a restoration.
+struct Arrival {
+    now: Time,
+    /// The present by the calendar, but not before the snapshot.
+    wall: u64,
+    set_back: Option<Duration>,
+}
+
+impl Arrival {
+    fn new(anchor: &WallAnchor, taken: u64) -> Self {
+        let wall = to_wall(anchor.time(), anchor).unwrap_or(0);
+        Arrival {
+            now: anchor.time(),
+            wall: wall.max(taken),
+            set_back: (wall < taken).then(|| Duration::from_nanos(taken - wall)),
+        }
+    }
+
+    /// Converts a time of the snapshot to one of the map's clock.
+    fn time_of(&self, wall: Option<u64>) -> Time {
+        let Some(wall) = wall else { return Time::MAX };
+        match wall.checked_sub(self.wall) {
+            Some(ahead) => self.now + Duration::from_nanos(ahead),
+            None => self.now - Duration::from_nanos(self.wall - wall),
+        }
+    }
+
+    /// Makes the entry of a map out of one of the snapshot, and says whether it is past due.
+    fn entry<V, T: super::tag::Tag>(
+        &self,
+        value: V,
+        (idle, deadline, end): (Option<u64>, Option<u64>, Option<u64>),
+    ) -> (MadeEntry<V, T>, bool) {
+        let is_past_due = deadline.is_some_and(|deadline| deadline <= self.wall);
+        let is_idle = deadline.is_some_and(|deadline| end.is_none_or(|end| end > deadline));
+        let deadline = self.time_of(deadline);
+        let mut end = self.time_of(end);
+        if is_idle {
+            // Both may lie before the start of the clock, where all times are the same. The end must
+            // not become the reason why the entry expires.
+            end = end.max(deadline + Duration::from_nanos(1));
+        }
+        let entry = MapEntry::of_times(value, idle.unwrap_or(u64::MAX), end);
+        ((entry, deadline, Reading::given(self.now)), is_past_due)
+    }
+}
+
+/// Checks the format, and sorts the entries: where the order counts, the one that ends first comes
+/// first.
+fn opened<K, V, G>(
+    mut snapshot: Snapshot<K, V, G>,
+) -> Result<Snapshot<K, V, G>, NewerFormat<K, V, G>> {
+    if snapshot.format > FORMAT {
+        return Err(NewerFormat { snapshot });
+    }
+    let ends = |entry: &SavedEntry<K, V, G>| entry.deadline.unwrap_or(u64::MAX);
+    snapshot.entries.sort_by_key(ends);
+    Ok(snapshot)
+}
+
+/// Inserts all entries by `put`, and draws up the result.
+fn restore_all<K, V, G, T: super::tag::Tag>(
+    snapshot: Snapshot<K, V, G>,
+    anchor: &WallAnchor,
+    put: impl Fn(K, MadeEntry<V, T>, Option<G>) -> Result<Inserted<V>, InsertError<K, V>>,
+) -> Restored<K, V> {
+    let arrival = Arrival::new(anchor, snapshot.taken);
+    let mut restored = Restored {
+        inserted: 0,
+        past_due: 0,
+        refused: Vec::new(),
+        set_back: arrival.set_back,
+    };
+    for saved in snapshot.entries {
+        let times = (saved.idle, saved.deadline, saved.end);
+        let (made, is_past_due) = arrival.entry(saved.value, times);
+        match put(saved.key, made, saved.group) {
+            Ok(_) => {
+                restored.inserted += 1;
+                restored.past_due += usize::from(is_past_due);
+            }
+            Err(refused) => restored.refused.push(refused),
+        }
+    }
+    restored
+}
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: MapHasher,
+{
+    /// Takes a snapshot. Under the stripe's lock, `locate` returns what is needed to find the group,
+    /// and `group_of` finds it without the lock. It returns `None` if the entry has ended.
+    fn take_snapshot<M, G>(
+        &self,
+        anchor: &WallAnchor,
+        locate: impl Fn(&Stripe<K, MapEntry<V, S::Tag>>, usize, u32, &MapEntry<V, S::Tag>) -> M,
+        group_of: impl Fn(M) -> Option<Option<G>>,
+    ) -> Snapshot<K, V, G> {
+        let shards = self.engine.shards();
+        let mut entries = Vec::new();
+        for number in 0..shards.stripes() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let (clock, reading) = self.engine.clock_and_reading();
+                // Separate vectors, declared outside the lock: if a clone panics under the lock, the
+                // earlier clones are dropped without it.
+                let (mut keys, mut rest) = (Vec::new(), Vec::new());
+                next = shards.peek(number, |stripe| {
+                    stripe.for_each_range(from, PORTION, |slot, key, session, deadline| {
+                        if session.lives(reading, clock) {
+                            keys.push(key.clone());
+                            let place = locate(stripe, number, slot, session);
+                            rest.push((session.value.clone(), session.times(), deadline, place));
+                        }
+                    })
+                });
+                for (key, (value, (idle, end), deadline, place)) in keys.into_iter().zip(rest) {
+                    let Some(group) = group_of(place) else {
+                        continue;
+                    };
+                    entries.push(SavedEntry {
+                        key,
+                        value,
+                        group,
+                        idle: (idle != u64::MAX).then_some(idle),
+                        deadline: to_wall(deadline, anchor),
+                        end: to_wall(end, anchor),
+                    });
+                }
+            }
+        }
+        Snapshot {
+            format: FORMAT,
+            taken: to_wall(anchor.time(), anchor).unwrap_or(0),
+            entries,
+        }
+    }
+}
+
+impl<K, V, S> ExpiryMap<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Takes a snapshot of clones of all entries, with the times that they have left, to be stored
+    /// and [restored](Self::restore) by another process. So a deploy keeps the sessions. Needs the
+    /// feature `serde`.
+    ///
+    /// Each entry is saved as it was at one moment of this call, but not all at the same moment. To
+    /// miss nothing, stop the calls that change the map before. An entry that expires between
+    /// the snapshot and the end of the process is delivered here, and a second time after the
+    /// restoration.
+    ///
+    /// # Complexity
+    ///
+    /// Linear, as [`iter`](Self::iter).
+    ///
+    /// # Examples
+    ///
+    /// [`Snapshot`] has one.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<K, V>
+    where
+        V: Clone,
+    {
+        self.snapshot_at(&self.clock().wall_anchor())
+    }
+
+    /// Calls [`snapshot`](Self::snapshot) with the present by the map's clock and by the calendar.
+    /// For tests.
+    #[must_use]
+    pub fn snapshot_at(&self, anchor: &WallAnchor) -> Snapshot<K, V>
+    where
+        V: Clone,
+    {
+        self.take_snapshot(anchor, |_, _, _, _| (), |()| Some(None))
+    }
+
+    /// Inserts the entries of a snapshot with the times that they have left by the calendar. Entries
+    /// that are past due are delivered at once. An entry whose key is in the map is refused: the one
+    /// in the map is newer.
+    ///
+    /// The times are those of the snapshot, also if the map's own times are others. Restored into a
+    /// map that is smaller, the entries that expire first are inserted, and the others come back.
+    ///
+    /// # Errors
+    ///
+    /// [`NewerFormat`], which gives the snapshot back. All else is counted in [`Restored`], and what was
+    /// refused comes back there.
+    ///
+    /// # Complexity
+    ///
+    /// Sorts the entries, and inserts each of them.
+    ///
+    /// # Examples
+    ///
+    /// [`Snapshot`] has one.
+    pub fn restore(&self, snapshot: Snapshot<K, V>) -> Result<Restored<K, V>, NewerFormat<K, V>> {
+        self.restore_at(snapshot, &self.clock().wall_anchor())
+    }
+
+    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar. For
+    /// tests.
+    ///
+    /// # Errors
+    ///
+    /// As for [`restore`](Self::restore).
+    pub fn restore_at(
+        &self,
+        snapshot: Snapshot<K, V>,
+        anchor: &WallAnchor,
+    ) -> Result<Restored<K, V>, NewerFormat<K, V>> {
+        let snapshot = opened(snapshot)?;
+        Ok(restore_all(snapshot, anchor, |key, made, _| {
+            let place = self.hash_of(&key);
+            self.put_entry(place, key, made, true)
+        }))
+    }
+}
+
+impl<K, V, G, S> ExpiryMap<K, V, GroupedBy<G, S>>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Send + 'static,
+    G: Hash + Eq + Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Takes a snapshot of all entries and their groups; see [`ExpiryMap::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot<K, V, G>
+    where
+        V: Clone,
+    {
+        self.snapshot_at(&self.clock().wall_anchor())
+    }
+
+    /// Calls [`snapshot`](Self::snapshot) with the present by the map's clock and by the calendar.
+    /// For tests.
+    #[must_use]
+    pub fn snapshot_at(&self, anchor: &WallAnchor) -> Snapshot<K, V, G>
+    where
+        V: Clone,
+    {
+        self.take_snapshot(
+            anchor,
+            |stripe, number, slot, session| {
+                let membership = session.tag.membership.as_ref()?;
+                Some((membership.location(), number, stripe.pending_id(slot)?))
+            },
+            |place| match place {
+                Some((location, number, id)) => location.group_of(member(number, id)).map(Some),
+                None => Some(None),
+            },
+        )
+    }
+
+    /// Inserts the entries of a snapshot in their groups; see [`ExpiryMap::restore`]. A group that
+    /// is full refuses or evicts, as [`when_group_full`](crate::ExpiryMapBuilder::when_group_full)
+    /// says. The entry of a group that expires first counts as its oldest, and as the one that was
+    /// not touched for the longest time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ExpiryMap::restore`].
+    pub fn restore(
+        &self,
+        snapshot: Snapshot<K, V, G>,
+    ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
+        self.restore_at(snapshot, &self.clock().wall_anchor())
+    }
+
+    /// Calls [`restore`](Self::restore) with the present by the map's clock and by the calendar. For
+    /// tests.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ExpiryMap::restore`].
+    pub fn restore_at(
+        &self,
+        snapshot: Snapshot<K, V, G>,
+        anchor: &WallAnchor,
+    ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
+        let snapshot = opened(snapshot)?;
+        Ok(restore_all(snapshot, anchor, |key, made, group| {
+            let place = self.hash_of(&key);
+            match group {
+                Some(group) => {
+                    let group_place = (self.group_hash(&group), &group);
+                    self.put_entry_in(group_place, place, key, made, true)
+                }
+                None => self.put_entry(place, key, made, true),
+            }
+        }))
+    }
+}
