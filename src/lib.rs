@@ -43,7 +43,7 @@
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, or limit a future, in async code | [`Timer::sleep`], [`Timer::timeout`] |
 //! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
-//! | run a future later | `Handle::on_tokio` (feature `tokio`) |
+//! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
 //! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
@@ -257,7 +257,7 @@ pub use scheduler::{
     TimerId, TimerInfo, TimerState,
 };
 #[cfg(feature = "tokio")]
-pub use scheduler::{AsyncFiring, Cancelled, OnTokio};
+pub use scheduler::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{

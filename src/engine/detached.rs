@@ -4,11 +4,15 @@
 //! usual rules for cancelling, arming and waiting. The [`Detached`] value owns the run and
 //! completes it when it is dropped: at the end of the future, after a panic, or when the runtime
 //! discards the future.
+//!
+//! A round of a repeating timer is such a run, too. Its payload becomes the successor of the run
+//! right before the run is completed.
 
 use super::{Engine, Frontend, task_scope};
 use crate::job::AtLock;
 use crate::shard::{EntryId, when_unlocked};
 use crate::sync::Arc;
+use crate::tick::Time;
 
 /// Owns a run and completes it on drop.
 pub(crate) struct Detached<F: Frontend> {
@@ -16,6 +20,8 @@ pub(crate) struct Detached<F: Frontend> {
     stripe: u32,
     id: EntryId,
     panicked: bool,
+    /// The payload of a round that may run again, and when the next round is due.
+    round: Option<(F::Payload, Option<Time>)>,
 }
 
 impl<F: Frontend> Detached<F> {
@@ -26,6 +32,7 @@ impl<F: Frontend> Detached<F> {
             stripe,
             id,
             panicked: false,
+            round: None,
         }
     }
 
@@ -34,6 +41,12 @@ impl<F: Frontend> Detached<F> {
         let run = Some((self.stripe, self.id));
         let _inside = task_scope::TaskScope::enter_run(self.engine.tag(), run);
         part()
+    }
+
+    /// Sets the payload of a round that may run again, and when the next round is due; `None` if
+    /// there is none.
+    pub(crate) fn set_next(&mut self, payload: F::Payload, next: Option<Time>) {
+        self.round = Some((payload, next));
     }
 
     /// Records that the run ended by a panic.
@@ -47,7 +60,15 @@ impl<F: Frontend> Drop for Detached<F> {
         let (stripe, id, panicked) = (self.stripe, self.id, self.panicked);
         // The drop may happen under a lock of another engine, and completing a run takes a lock.
         let engine = Arc::clone(&self.engine);
-        when_unlocked(move || engine.complete(stripe, id, panicked, &AtLock::default()));
+        let round = self.round.take();
+        when_unlocked(move || {
+            if let Some((payload, next)) = round {
+                // A payload that does not run again is dropped here, which is user code of the run.
+                let _inside = task_scope::TaskScope::enter_run(engine.tag(), Some((stripe, id)));
+                engine.go_on(stripe, id, payload, next, &AtLock::default());
+            }
+            engine.complete(stripe, id, panicked, &AtLock::default());
+        });
     }
 }
 

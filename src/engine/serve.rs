@@ -175,27 +175,6 @@ impl<F: Frontend> Server<F> {
         }
     }
 
-    /// Makes the payload the successor of its run, or drops it.
-    #[inline(never)]
-    fn go_on(
-        &self,
-        stripe: u32,
-        id: EntryId,
-        payload: F::Payload,
-        next: Option<Time>,
-        at_lock: &AtLock,
-    ) {
-        let waits = at_lock.enter();
-        let refused = self.engine.with(stripe as usize, |stripe| {
-            stripe.arm_next_round(id, payload, next)
-        });
-        drop(waits);
-        if refused.is_some() {
-            // The payload is user code, and so is its drop.
-            let _ = catch_panic(|| drop(refused));
-        }
-    }
-
     /// Runs a claimed task. Returns the run to complete afterwards, if there is one.
     fn run(
         &self,
@@ -252,7 +231,7 @@ impl<F: Frontend> Server<F> {
                     } => {
                         // Before the run is completed, so that no call finds the key free in
                         // between.
-                        self.go_on(ticket.stripe, id, payload, next, at_lock);
+                        self.engine.go_on(ticket.stripe, id, payload, next, at_lock);
                         Some(panicked)
                     }
                     // The runtime that the run continues on completes it.
@@ -433,6 +412,27 @@ impl<F: Frontend> Server<F> {
 }
 
 impl<F: Frontend> Engine<F> {
+    /// Makes the payload the successor of its run, or drops it.
+    #[inline(never)]
+    pub(super) fn go_on(
+        &self,
+        stripe: u32,
+        id: EntryId,
+        payload: F::Payload,
+        next: Option<Time>,
+        at_lock: &AtLock,
+    ) {
+        let waits = at_lock.enter();
+        let refused = self.with(stripe as usize, |stripe| {
+            stripe.arm_next_round(id, payload, next)
+        });
+        drop(waits);
+        if refused.is_some() {
+            // The payload is user code, and so is its drop.
+            let _ = catch_panic(|| drop(refused));
+        }
+    }
+
     /// Completes a run that has ended.
     pub(super) fn complete(&self, stripe: u32, id: EntryId, panicked: bool, at_lock: &AtLock) {
         let now = self.now();

@@ -6,7 +6,7 @@
 //! | `builder.rs` | the options |
 //! | `handle/`, `batch.rs`, `pending.rs` | the calls by key |
 //! | `by_id.rs` | the calls on one arming |
-//! | `awaiting.rs`, `on_tokio.rs` | calls that are awaited; tasks that are futures |
+//! | `awaiting.rs`, `on_tokio/` | calls that are awaited; tasks that are futures |
 //! | `answers.rs`, `firing.rs`, `guard.rs` | results of calls; a task's view of its run; a guard |
 //! | `task.rs`, `repeat/` | closures that run once; timers that repeat |
 //! | `frontend.rs` | the payload, and how it runs |
@@ -44,7 +44,7 @@ pub use handle::Handle;
 pub(crate) use hasher::hash_of;
 pub use hasher::{KeyHasher, RandomState};
 #[cfg(feature = "tokio")]
-pub use on_tokio::{AsyncFiring, Cancelled, OnTokio};
+pub use on_tokio::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
 pub use shutdown::{Closing, HandedBack, InsideTask, Report};

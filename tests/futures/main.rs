@@ -5,4 +5,5 @@ mod retry;
 mod sleep;
 mod stepped;
 mod streams;
+mod tokio_repeat;
 mod tokio_tasks;

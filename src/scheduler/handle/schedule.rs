@@ -214,10 +214,19 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
+        let (at, now) = self.shared_time_within(&window);
+        self.arm(key, at, now, Upsert::Always, task)
+    }
+
+    /// Returns the time in the window that timers share, and the current time.
+    pub(in crate::scheduler) fn shared_time_within(
+        &self,
+        window: &RangeInclusive<Duration>,
+    ) -> (Time, Time) {
         let now = self.now();
         let (earliest, latest) = (now + *window.start(), now + *window.end());
         let at = self.engine.tick_size().shared_between(earliest, latest);
-        self.arm(key, at, now, Upsert::Always, task)
+        (at, now)
     }
 
     fn arm<F>(

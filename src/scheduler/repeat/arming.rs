@@ -13,6 +13,7 @@ use super::round::Round;
 use super::task::Repeat;
 use crate::error::ScheduleError;
 use crate::shard::splitmix64;
+use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
 where
@@ -93,21 +94,46 @@ where
         F: FnMut(&Round<'_, K, S>) -> R + Send + 'static,
         R: IntoNext + 'static,
     {
-        let now = self.now();
-        // The hash depends on the engine's seed, so a stepped scheduler repeats its jitter.
-        let (_, hash) = self.hash_of(&key);
-        let random = splitmix64(hash.0 ^ now.as_nanos());
-        let least_grace = self.engine().frontend.least_grace;
-        // Without a lock: a schedule function is user code.
-        let (cadence, deadline) = match Cadence::begin(period, now, random, least_grace) {
-            Ok(begun) => begun,
-            Err(InvalidCadence::Zero) => return Err(ScheduleError::ZeroPeriod(task)),
-            Err(InvalidCadence::NoRound) => return Err(ScheduleError::NoRound(task)),
-        };
-        let repeat = Box::new(Repeat::new(task, cadence));
+        let (begun, task) = self.begin_cadence(&key, period, task)?;
+        let repeat = Box::new(Repeat::new(task, begun.cadence));
+        let (deadline, now) = (begun.deadline, begun.now);
         self.arm_boxed(key, repeat, deadline, now, Upsert::Always, |repeat| {
             Task::of(repeat)
         })
         .map_err(|(refusal, repeat)| refused(refusal, repeat.into_task()))
     }
+
+    /// Makes the cadence of a task, and returns the task. Called without a lock, because a schedule
+    /// function is user code.
+    pub(in crate::scheduler) fn begin_cadence<F>(
+        &self,
+        key: &K,
+        period: Period,
+        task: F,
+    ) -> Result<(BegunCadence, F), ScheduleError<F>> {
+        let now = self.now();
+        // The hash depends on the engine's seed, so a stepped scheduler repeats its jitter.
+        let (_, hash) = self.hash_of(key);
+        let random = splitmix64(hash.0 ^ now.as_nanos());
+        let least_grace = self.engine().frontend.least_grace;
+        match Cadence::begin(period, now, random, least_grace) {
+            Ok((cadence, deadline)) => {
+                let begun = BegunCadence {
+                    cadence,
+                    deadline,
+                    now,
+                };
+                Ok((begun, task))
+            }
+            Err(InvalidCadence::Zero) => Err(ScheduleError::ZeroPeriod(task)),
+            Err(InvalidCadence::NoRound) => Err(ScheduleError::NoRound(task)),
+        }
+    }
+}
+
+/// A cadence, and when its first round is due.
+pub(in crate::scheduler) struct BegunCadence {
+    pub(in crate::scheduler) cadence: Cadence,
+    pub(in crate::scheduler) deadline: Time,
+    pub(in crate::scheduler) now: Time,
 }

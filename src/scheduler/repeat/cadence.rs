@@ -126,7 +126,7 @@ impl Cadence {
 
     /// Decides how the round that was due at `deadline` starts. Called under a lock, so it is
     /// arithmetic alone (REPEAT-1).
-    pub(super) fn start(&mut self, deadline: Time, now: Time) -> Start {
+    pub(in crate::scheduler) fn start(&mut self, deadline: Time, now: Time) -> Start {
         // Without a grid no round is missed.
         let Beat::Rate { period, point } = &mut self.beat else {
             return Start::Round(deadline);
@@ -162,14 +162,14 @@ impl Cadence {
     }
 
     /// Begins a round. Returns its number, and how many rounds were skipped before it.
-    pub(super) fn begin_round(&mut self) -> (u64, u64) {
+    pub(in crate::scheduler) fn begin_round(&mut self) -> (u64, u64) {
         self.answer = None;
         self.rounds = self.rounds.saturating_add(1);
         (self.rounds, std::mem::take(&mut self.missed))
     }
 
     /// Ends a round that did not panic.
-    pub(super) fn end_round(&mut self, answer: Next) {
+    pub(in crate::scheduler) fn end_round(&mut self, answer: Next) {
         self.answer = Some(answer);
     }
 

@@ -1,7 +1,21 @@
 //! Tasks that are futures, on a tokio runtime.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | the calls, and a future's view of its run |
+//! | `carry.rs` | the spawned future, which completes the run at its end |
+//! | `repeat.rs` | repeating timers whose rounds are futures |
+//! | `round.rs` | a future's view of its round |
+
+mod carry;
+mod repeat;
+mod round;
+
+pub use round::AsyncRound;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,9 +28,9 @@ use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
 use super::task::{RunTask, Task};
-use crate::engine::{CancellationOfRun, Detached};
+use crate::engine::CancellationOfRun;
 use crate::error::ScheduleError;
-use crate::job::{catch_panic, prefetch};
+use crate::job::prefetch;
 use crate::shard::Start;
 use crate::tick::Time;
 
@@ -214,6 +228,40 @@ where
         )
     }
 
+    /// Like [`Handle::schedule_within`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Handle::schedule`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// let timers = scheduler.handle().on_tokio(runtime.handle().clone());
+    /// let second = Duration::from_secs(1);
+    /// timers.schedule_within("refresh", 30 * second..=35 * second, async |_| {
+    ///     // .. await an answer ..
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_within<F, R>(
+        &self,
+        key: K,
+        window: RangeInclusive<Duration>,
+        make: F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        F: FnOnce(AsyncFiring<K, S>) -> R + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let (at, now) = self.handle.shared_time_within(&window);
+        self.arm(key, at, now, Upsert::Always, make)
+    }
+
     /// Boxes the closure and arms it.
     fn arm<F, R>(
         &self,
@@ -316,119 +364,13 @@ where
     }
 
     fn run(self: Box<Self>, firing: &Firing<'_, K, S>, detached: Option<&mut bool>) {
-        // The future may outlive this call, so it gets values of its own instead of references.
-        let told = AsyncFiring {
-            handle: firing.handle.clone(),
-            key: firing.key.clone(),
-            id: firing.id,
-            deadline: firing.deadline,
-            started: firing.started,
-        };
+        let told = AsyncFiring::of(firing);
         let for_future = told.clone();
-        // A task that another task's run has called does not own that run, and leaves it alone.
-        let run = detached.map(|detached| {
-            let engine = firing.handle.engine();
-            let run = Detached::new(engine, firing.id.stripe, firing.id.entry);
-            *detached = true;
-            run
-        });
         let Spawn { make, runtime } = *self;
-        // `make` is called inside the future, so that it runs on the runtime. The join handle is
-        // not needed: the dropped `Carry` completes the run.
-        drop(runtime.spawn(Carry {
-            future: Some(Box::pin(async move { make(for_future).await })),
-            told,
-            run,
-        }));
+        // `make` is called inside the future, so that it runs on the runtime.
+        let future = Box::pin(async move { make(for_future).await });
+        carry::spawn_once(&runtime, told, detached, future);
     }
-}
-
-type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// The spawned future: it polls the user's future and completes the run at its end.
-struct Carry<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// `None` when the future is ready or was dropped.
-    future: Option<Boxed>,
-    told: AsyncFiring<K, S>,
-    run: Option<Detached<SchedulerFrontend<K, S>>>,
-}
-
-impl<K, S> Carry<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Executes a part of the run, which is user code. A panic is reported and ends the run.
-    fn proceed<R>(&mut self, part: impl FnOnce(&mut Option<Boxed>) -> R) -> Option<R> {
-        let Carry { future, told, run } = self;
-        let part = || {
-            let ended = catch_panic(|| part(future));
-            if let Err(message) = &ended {
-                let AsyncFiring {
-                    handle,
-                    key,
-                    deadline,
-                    ..
-                } = told;
-                let _ =
-                    catch_panic(|| SchedulerFrontend::tell_panic(handle, key, *deadline, message));
-            }
-            ended.ok()
-        };
-        let ended = match run {
-            Some(run) => run.proceed(part),
-            None => part(),
-        };
-        if let (None, Some(run)) = (&ended, run) {
-            run.panicked();
-        }
-        ended
-    }
-}
-
-/// Drops the future before the run is completed, in every case. So a thread or task that waits for
-/// the run's end finds the future gone.
-impl<K, S> Drop for Carry<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        self.proceed(|future| *future = None);
-    }
-}
-
-impl<K, S> Future for Carry<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let poll = |future: &mut Option<Boxed>| {
-            let polled = (future.as_mut()).map_or(Poll::Ready(()), |f| f.as_mut().poll(context));
-            // Dropped here, where a panic of the drop counts as a panic of the run.
-            if polled.is_ready() {
-                *future = None;
-            }
-            polled
-        };
-        // After a panic there is nothing left to poll.
-        self.get_mut().proceed(poll).unwrap_or(Poll::Ready(()))
-    }
-}
-
-/// The key is moved, never pinned.
-impl<K, S> Unpin for Carry<K, S>
-where
-    K: Clone + Send + 'static,
-    S: BuildHasher + Send + Sync + 'static,
-{
 }
 
 impl<K, S> AsyncFiring<K, S>
@@ -436,6 +378,18 @@ where
     K: Clone + Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
+    /// Makes the view of a future, which may outlive the worker's call. So it has values of its own
+    /// instead of references.
+    fn of(firing: &Firing<'_, K, S>) -> Self {
+        AsyncFiring {
+            handle: firing.handle.clone(),
+            key: firing.key.clone(),
+            id: firing.id,
+            deadline: firing.deadline,
+            started: firing.started,
+        }
+    }
+
     /// Returns the key under which the task was scheduled.
     #[must_use]
     pub fn key(&self) -> &K {
