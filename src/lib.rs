@@ -41,7 +41,7 @@
 //! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
-//! | sleep, or limit a future, in async code | [`Timer::sleep`], [`Timer::timeout`] |
+//! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
 //! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
 //! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
 //! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
@@ -261,8 +261,8 @@ pub use scheduler::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use stats::Lateness;
 pub use tick::Time;
 pub use timer::{
-    Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder, TimerHandedBack, TimerReport,
-    WithTimeout,
+    Interval, NextTick, Sleep, SleepError, Timeout, TimeoutError, Timer, TimerBuilder,
+    TimerHandedBack, TimerReport, WithTimeout,
 };
 
 /// Compiles the README's examples.

@@ -47,6 +47,7 @@ pub use hasher::{KeyHasher, RandomState};
 pub use on_tokio::{AsyncFiring, AsyncRound, Cancelled, OnTokio};
 pub use pending::Pending;
 pub use repeat::{AfterPanic, IntoNext, Missed, Next, Period, Round, SoFar};
+pub(crate) use repeat::{DueRound, PUT_OFF_AT_MOST, plan};
 pub use shutdown::{Closing, HandedBack, InsideTask, Report};
 pub use stats::{ShardStats, Stats};
 pub use task::Task;

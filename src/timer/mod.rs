@@ -3,12 +3,14 @@
 //! stripes in turn. `sleep.rs` has the same for tasks that await.
 
 mod builder;
+mod interval;
 mod sleep;
 mod stripes;
 mod task;
 mod timeout;
 
 pub use builder::TimerBuilder;
+pub use interval::{Interval, NextTick};
 pub use sleep::{Sleep, SleepError};
 pub use timeout::{TimeoutError, WithTimeout};
 

@@ -251,6 +251,11 @@ impl Sleep {
         }
     }
 
+    /// Returns the current time.
+    pub(super) fn now(&self) -> Time {
+        self.link.now()
+    }
+
     /// Blocks the calling thread until the sleep is over.
     pub(crate) fn block(mut self) -> Result<(), SleepError> {
         let parker = Parker::new();

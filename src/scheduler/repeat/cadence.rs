@@ -12,7 +12,7 @@ use crate::tick::Time;
 
 /// How often in a row a round may be put off. Without a limit, a machine that is always late by
 /// more than the grace would never run a round.
-const PUT_OFF_AT_MOST: u32 = 3;
+pub(crate) const PUT_OFF_AT_MOST: u32 = 3;
 
 /// The reason why a period yields no cadence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -76,30 +76,30 @@ impl Missed {
 
 /// A round whose ticket is being claimed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DueRound {
+pub(crate) struct DueRound {
     /// The round's point of the grid.
-    pub(super) point: Time,
+    pub(crate) point: Time,
     /// The grid's period in nanoseconds; not zero.
-    pub(super) period: u64,
+    pub(crate) period: u64,
     /// When the round was due: its point, moved by the jitter.
-    pub(super) deadline: Time,
+    pub(crate) deadline: Time,
 }
 
 /// The fate of a round that is being claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// The deadline with which a round starts now, if one does. It belongs to the first point that
     /// is not skipped, and is never later than now.
-    pub(super) runs: Option<Time>,
+    pub(crate) runs: Option<Time>,
     /// The number of rounds that are skipped for good.
-    pub(super) missed: u64,
+    pub(crate) missed: u64,
     /// The next point of the grid. If a round starts now, it is the point after that round;
     /// otherwise it is the first point in the future.
-    pub(super) next: Time,
+    pub(crate) next: Time,
 }
 
 /// Decides which of the points that have come run, and how many are skipped.
-pub(super) fn plan(due: DueRound, now: Time, policy: Missed, grace: Duration) -> Plan {
+pub(crate) fn plan(due: DueRound, now: Time, policy: Missed, grace: Duration) -> Plan {
     let late = now.since(due.deadline);
     let (missed, runs) = if late.is_zero() || late < grace {
         // Not missed, so the round runs with its own deadline.

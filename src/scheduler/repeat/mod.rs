@@ -41,3 +41,5 @@ pub use period::{AfterPanic, Period, SoFar};
 pub use round::Round;
 
 pub(super) use cadence::Cadence;
+pub(crate) use cadence::PUT_OFF_AT_MOST;
+pub(crate) use missed::{DueRound, plan};
