@@ -113,8 +113,8 @@ fn parse(line: &str) -> Option<(String, Seen)> {
     let words = words.strip_prefix('"')?.strip_suffix('"')?;
     let words: Vec<&str> = words.split("\" \"").collect();
     match words[..] {
-        ["EVALSHA" | "EVAL", _, "1", key, owner, lease, count] => {
-            // A release has as many words.
+        ["EVALSHA" | "EVAL", _, "1", key, owner, lease, count, "0" | "1"] => {
+            // A release has as many words, but they are no numbers.
             let (_, _) = (lease.parse::<u64>().ok()?, count.parse::<u64>().ok()?);
             let (seconds, micros) = time.split_once('.')?;
             let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
@@ -147,7 +147,7 @@ mod tests {
             at: 1_700_000_000_000_042,
         };
         for how in [r#""EVALSHA" "5f""#, r#""EVAL" "-- KEYS: lock\nreturn 1""#] {
-            let renewed = call(&format!(r#"{how} "1" "t:{{x}}:lock" "a:1" "300" "1""#));
+            let renewed = call(&format!(r#"{how} "1" "t:{{x}}:lock" "a:1" "300" "1" "0""#));
             assert_eq!(renewed, Some(("x".to_owned(), renewal.clone())));
         }
         let granted = parse(
@@ -159,7 +159,8 @@ mod tests {
         };
         assert_eq!(granted, Some(("x".to_owned(), grant)));
         for other in [
-            r#""EVALSHA" "5f" "1" "t:{x}:lock" "a:1" "t:released" "9 x""#,
+            r#""EVALSHA" "5f" "1" "t:{x}:lock" "a:1" "t:released" "9 x" "0""#,
+            r#""EVALSHA" "5f" "1" "t:{x}:lock" "a:1" "" "" "0""#,
             r#""EVALSHA" "5f" "2" "t:{x}:lock" "t:{x}:token" "a:1" "300" "9" "0" "1""#,
             r#""EVALSHA" "5f" "1" "t:{x}:lock" "400000""#,
             r#""PING""#,
