@@ -158,7 +158,7 @@ impl Frontend for Ledger {
         }
     }
 
-    fn keep_back(&self, taken: &mut Vec<Taken<u32, usize>>) {
+    fn keep_back(&self, taken: &mut Vec<Taken<u32, usize>>, _: bool) {
         let before = taken.len();
         taken.retain(|(_, _, task)| *task != SLEEPING);
         self.woken.fetch_add(before - taken.len(), Relaxed);

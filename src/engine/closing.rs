@@ -221,7 +221,7 @@ impl<F: Frontend> Engine<F> {
         }
         // Step 4. Sleeping tasks are woken before step 5, which may wait long for a running task.
         let mut taken = self.take_pending(true);
-        self.frontend.keep_back(&mut taken);
+        self.frontend.keep_back(&mut taken, true);
         // Step 5. Nothing is pending any more, so a batch that is handed over from here on stands
         // for nothing (USER-3), and the wait also covers user code outside of runs.
         for shard in 0..self.shards().shards() {

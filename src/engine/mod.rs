@@ -140,11 +140,11 @@ pub(crate) trait Frontend:
     /// Reports that a run panicked. Also called under `catch_unwind`.
     fn panicked(access: &Self::Access, info: &RunInfo<'_, Self::Key>, message: &str);
 
-    /// Removes the payloads that must not wait for running tasks from those that a shutdown hands
-    /// back. Called once and without a lock, before the shutdown waits for running tasks. Must not
-    /// panic.
-    fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>) {
-        let _ = taken;
+    /// Removes the payloads that must not wait for running tasks from those that are handed back, or
+    /// dropped with the engine. Called once and without a lock, before a shutdown waits for running
+    /// tasks. Must not panic.
+    fn keep_back(&self, taken: &mut Vec<Taken<Self::Key, Self::Payload>>, handed_back: bool) {
+        let _ = (taken, handed_back);
     }
 
     /// Returns how many runs found no receiver for what they delivered.

@@ -268,10 +268,11 @@ impl<F: Frontend> Engine<F> {
             return;
         }
         self.close_gates();
-        let taken = self.take_pending(false);
+        let mut taken = self.take_pending(false);
         self.stop();
         *self.threads.0.lock() = None;
         self.closing().finish();
+        self.frontend.keep_back(&mut taken, false);
         // Payloads are user code, so they are dropped here, where no lock is held.
         drop_each(taken.into_iter().map(|(key, _, payload)| (key, payload)));
     }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::eviction::GroupFull;
-use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, ReceiverLost};
+use super::frontend::{Delivery, Expired, MapFrontend, OnReceiverLost, OnRemoval, ReceiverLost};
 use super::{Expiry, ExpiryMap, GroupedBy, MapHasher};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::Clock;
@@ -51,6 +51,7 @@ pub struct ExpiryMapBuilder<K, V, S = RandomState> {
     when_group_full: GroupFull,
     when_receiver_lost: ReceiverLost,
     on_receiver_lost: Option<OnReceiverLost<K, V>>,
+    pub(super) on_removal: Option<OnRemoval<K, V>>,
     entries: PhantomData<fn(K, V)>,
 }
 
@@ -66,6 +67,7 @@ impl<K, V> ExpiryMapBuilder<K, V> {
             when_group_full: GroupFull::default(),
             when_receiver_lost: ReceiverLost::default(),
             on_receiver_lost: None,
+            on_removal: None,
             entries: PhantomData,
         }
     }
@@ -122,6 +124,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
             when_group_full: self.when_group_full,
             when_receiver_lost: self.when_receiver_lost,
             on_receiver_lost: self.on_receiver_lost,
+            on_removal: self.on_removal,
             entries: PhantomData,
         }
     }
@@ -568,6 +571,7 @@ where
                 on_panic: self.on_panic,
                 when_receiver_lost: self.when_receiver_lost,
                 on_receiver_lost: self.on_receiver_lost,
+                on_removal: self.on_removal,
                 groups: S::index(self.max_per_group, self.when_group_full),
                 flights: OnceLock::new(),
             },

@@ -14,7 +14,7 @@ use crate::clock::{Clock, Reading};
 use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
-use crate::shard::{KeyHash, splitmix64};
+use crate::shard::{KeyHash, Taken, splitmix64};
 use crate::sync::{Arc, OnceLock};
 use crate::tick::Time;
 
@@ -78,6 +78,18 @@ pub enum Reason {
     /// A newer entry took the entry's place in its full group, before the entry's lifetime was over;
     /// see [`when_group_full`](crate::ExpiryMapBuilder::when_group_full).
     GroupFull,
+    /// A call removed the entry: [`remove`](crate::ExpiryMap::remove),
+    /// [`retain`](crate::ExpiryMap::retain) or `remove_group`.
+    Removed,
+    /// An insertion of the same key replaced the entry.
+    Replaced,
+    /// [`clear`](crate::ExpiryMap::clear) removed the entry.
+    Cleared,
+    /// A shutdown handed the entry back.
+    HandedBack,
+    /// The last clone of the map was dropped, or its receiver was lost, with
+    /// [`ReceiverLost::Close`].
+    Dropped,
 }
 
 /// What a map does after the last receiver of its expired entries was dropped. The receiver is that
@@ -179,6 +191,15 @@ impl<V, T: Tag> MapEntry<V, T> {
         (self.idle, self.end)
     }
 
+    /// Returns why the entry has ended when an insertion replaces it.
+    pub(super) fn replaced_for(&self, reading: Reading, clock: &Clock) -> Reason {
+        match (self.tag.is_evicted(), self.lives(reading, clock)) {
+            (true, _) => Reason::GroupFull,
+            (false, true) => Reason::Replaced,
+            (false, false) => Reason::Lifetime,
+        }
+    }
+
     /// Returns whether the entry's lifetime is not over.
     #[inline]
     pub(super) fn lives(&self, reading: Reading, clock: &Clock) -> bool {
@@ -262,6 +283,23 @@ where
 /// Called once, with the first entry that nobody received.
 pub(super) type OnReceiverLost<K, V> = Box<dyn Fn(&Expired<K, V>) + Send + Sync>;
 
+/// The listener of a map.
+pub(super) struct OnRemoval<K, V>(Box<Listener<K, V>>);
+
+type Listener<K, V> = dyn Fn(&K, &V, Reason) + Send + Sync;
+
+impl<K, V> OnRemoval<K, V> {
+    pub(super) fn new(tell: impl Fn(&K, &V, Reason) + Send + Sync + 'static) -> Self {
+        OnRemoval(Box::new(tell))
+    }
+
+    /// Calls the listener. A panic of it must not reach the call that removed the entry.
+    #[cold]
+    pub(super) fn removed(&self, key: &K, value: &V, reason: Reason) {
+        let _ = catch_panic(|| (self.0)(key, value, reason));
+    }
+}
+
 /// The state of this front end besides the engine.
 pub(crate) struct MapFrontend<K, V, S>
 where
@@ -273,6 +311,7 @@ where
     pub(super) on_panic: Option<OnPanic<K>>,
     pub(super) when_receiver_lost: ReceiverLost,
     pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
+    pub(super) on_removal: Option<OnRemoval<K, V>>,
     pub(super) groups: S::Index,
     /// Made by the first call that computes a value with others waiting for it.
     pub(super) flights: OnceLock<Arc<Flights<K, Computed<V>>>>,
@@ -310,6 +349,7 @@ where
             }
         };
         let expired = session.expire(key, info.deadline, info.started);
+        map.removed(&expired.key, &expired.value, expired.reason);
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
@@ -334,7 +374,8 @@ where
         };
         let expired = batch
             .into_iter()
-            .map(|run| run.value.expire(run.key, run.deadline, run.started));
+            .map(|run| run.value.expire(run.key, run.deadline, run.started))
+            .inspect(|expired| map.removed(&expired.key, &expired.value, expired.reason));
         handle(map, expired.collect());
     }
 
@@ -345,6 +386,20 @@ where
                 deadline: info.deadline,
                 message,
             });
+        }
+    }
+
+    /// Removes nothing: entries may wait. This is where all entries that leave together with the map
+    /// pass.
+    fn keep_back(&self, taken: &mut Vec<Taken<K, MapEntry<V, S::Tag>>>, handed_back: bool) {
+        let reason = match handed_back {
+            true => Reason::HandedBack,
+            false => Reason::Dropped,
+        };
+        for (key, _, session) in taken {
+            if let (Some(tell), Some(key)) = (&self.on_removal, key) {
+                tell.removed(key, &session.value, reason);
+            }
         }
     }
 

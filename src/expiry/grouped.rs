@@ -10,7 +10,7 @@ use super::insert::is_over;
 use super::members::Member;
 use super::tag::GroupTag;
 use super::touch::touch_slot;
-use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted};
+use super::{Expiry, ExpiryMap, GroupedBy, InsertError, InsertRefusal, Inserted, Reason};
 use crate::clock::Reading;
 use crate::engine::Lifecycle;
 use crate::scheduler::{RandomState, hash_of};
@@ -268,11 +268,9 @@ where
             |member, latest| self.evict(member, latest),
         );
         let refusal = match answer {
-            Some(Ok((_key, old))) => {
-                return Ok(Inserted {
-                    deadline,
-                    replaced: old.map(|old| old.value),
-                });
+            Some(Ok(dropped)) => {
+                let replaced = self.replaced(dropped, reading);
+                return Ok(Inserted { deadline, replaced });
             }
             Some(Err(refusal)) if !no_room => InsertRefusal::of(refusal),
             None if is_under_lock() => InsertRefusal::UnderLock,
@@ -508,7 +506,11 @@ where
             self.groups().leave_all(group_hash, tags);
             let pairs = taken.drain(..);
             // Without a key, the clone of a running key panicked; the value is dropped.
+            let of_group = removed.len();
             removed.extend(pairs.filter_map(|(key, session)| Some((key?, session.value))));
+            for (key, value) in &removed[of_group..] {
+                self.removed(key, value, Reason::Removed);
+            }
         }
         removed
     }

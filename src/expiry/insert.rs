@@ -165,11 +165,8 @@ where
             Admission::Present(present) => {
                 let arming = stripe.arm_present(present, hash, key, session, deadline, now);
                 drop(stripe);
-                let (_key, old) = arming.dropped;
-                Ok(Inserted {
-                    deadline,
-                    replaced: old.map(|old| old.value),
-                })
+                let replaced = self.replaced(arming.dropped, reading);
+                Ok(Inserted { deadline, replaced })
             }
         }
     }

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
+use super::frontend::{MapEntry, Reason};
 use super::{ExpiryMap, MapHasher, Removed};
 use crate::shard::Cancelling;
 use crate::tick::Time;
@@ -231,24 +232,29 @@ where
         let Ok(line) = stripe.search(hash, key) else {
             return Removed::NotFound;
         };
-        if let Some((deadline, _key, session)) = stripe.cancel_line(line) {
+        // The usual way, inlined. A listener needs the key, too, which would cost all others time.
+        if !self.listens()
+            && let Some((deadline, _key, entry)) = stripe.cancel_line(line)
+        {
             stripe.unlock();
             return Removed::Removed {
-                value: session.value,
+                value: entry.value,
                 deadline,
             };
         }
-        let cancelling = stripe.cancel_running(line.slot);
+        let cancelling = stripe.cancel_slot(line.slot);
         drop(stripe);
         match cancelling {
             Cancelling::Cancelled {
                 deadline,
-                dropped: (_, Some(session)),
+                dropped: (key, Some(MapEntry { value, .. })),
                 ..
-            } => Removed::Removed {
-                value: session.value,
-                deadline,
-            },
+            } => {
+                if let Some(key) = key {
+                    self.removed(&key, &value, Reason::Removed);
+                }
+                Removed::Removed { value, deadline }
+            }
             Cancelling::Cancelled { .. } => unreachable!("a cancelled entry returns its payload"),
             Cancelling::Running(_) => Removed::Expired,
             Cancelling::NotFound => Removed::NotFound,

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::frontend::MapEntry;
 use super::touch::touch_slot;
-use super::{ExpiryMap, MapHasher, Touch};
+use super::{ExpiryMap, MapHasher, Reason, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::by_stripe;
@@ -137,6 +137,11 @@ where
                         .iter_mut()
                         .filter_map(|(_, session)| session.as_mut()),
                 );
+                for (key, session) in &garbage {
+                    if let (Some(key), Some(session)) = (key, session) {
+                        self.removed(key, &session.value, Reason::Removed);
+                    }
+                }
                 drop_each(garbage.drain(..));
                 next = portion.unwrap_or_else(|panic| resume_unwind(panic));
             }
@@ -169,6 +174,11 @@ where
     pub fn clear(&self) -> usize {
         let mut taken = self.engine.take_pending(false);
         leave_groups(taken.iter_mut().map(|(.., session)| session));
+        for (key, _, session) in &taken {
+            if let Some(key) = key {
+                self.removed(key, &session.value, Reason::Cleared);
+            }
+        }
         let count = taken.len();
         drop_each(taken.into_iter().map(|(key, _, session)| (key, session)));
         count

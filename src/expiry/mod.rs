@@ -14,6 +14,7 @@
 //! | `grouped.rs` | the calls for groups |
 //! | `groups.rs`, `members.rs` | which entries belong to which group |
 //! | `builder.rs` | the options |
+//! | `removal.rs` | the listener of all entries that leave |
 //! | `span.rs` | how long an entry lives |
 //! | `snapshot.rs` | all entries, to be stored and restored |
 //! | `stream.rs` | the expired entries as a stream |
@@ -34,6 +35,7 @@ mod insert;
 mod lookup;
 mod many;
 mod members;
+mod removal;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod span;

@@ -116,7 +116,7 @@ impl Frontend for TimerFrontend {
 
     /// Removes the sleeps. The drop of a [`sleep::WakeUp`] wakes its task and catches the waker's
     /// panic.
-    fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>) {
+    fn keep_back(&self, taken: &mut Vec<Taken<(), TimerAction>>, _: bool) {
         taken.retain(|(_, _, due)| matches!(due, TimerAction::Run(_)));
     }
 }

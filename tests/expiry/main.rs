@@ -9,6 +9,7 @@ mod end;
 mod eviction;
 mod find_or_insert;
 mod groups;
+mod removals;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod toucher;

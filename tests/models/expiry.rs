@@ -283,12 +283,15 @@ fn delivered(gone: &Gone) -> Vec<(u8, u32, u64, Reason)> {
 fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]) {
     let gone = Gone::default();
     let collect = Arc::clone(&gone);
+    let left = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&left);
     let stepped: SteppedMap<u8, u32, GroupedBy<u8>> = ExpiryMap::builder()
         .shards(2)
         .stripes(4)
         .groups()
         .max_per_group(most)
         .when_group_full(policy)
+        .on_removal(move |_, _, _| *count.lock().unwrap() += 1)
         .build_stepped(seed, move |_, expired| {
             collect.lock().unwrap().push(expired);
         })
@@ -471,6 +474,9 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
             }
         }
         assert_eq!(map.len(), model.entries.len(), "after {call:?}");
+        let accepted = map.stats().scheduled as usize;
+        let told = *left.lock().unwrap();
+        assert_eq!(told + map.len(), accepted, "the listener, after {call:?}");
         for key in 0..KEYS {
             let expected = model.living(key).map(|entry| entry.deadline);
             let deadline = map.deadline(&key).map(Time::as_nanos);

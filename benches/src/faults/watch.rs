@@ -113,7 +113,16 @@ fn parse(line: &str) -> Option<(String, Seen)> {
     let words = words.strip_prefix('"')?.strip_suffix('"')?;
     let words: Vec<&str> = words.split("\" \"").collect();
     match words[..] {
-        ["EVALSHA" | "EVAL", _, "1", key, owner, lease, count, "0" | "1"] => {
+        [
+            "EVALSHA" | "EVAL",
+            _,
+            "1",
+            key,
+            owner,
+            lease,
+            count,
+            "0" | "1",
+        ] => {
             // A release has as many words, but they are no numbers.
             let (_, _) = (lease.parse::<u64>().ok()?, count.parse::<u64>().ok()?);
             let (seconds, micros) = time.split_once('.')?;

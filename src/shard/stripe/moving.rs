@@ -406,6 +406,7 @@ impl<K, V> Stripe<K, V> {
     }
 
     /// Cancels the pending arming in `slot`, and marks a run in it as cancelled.
+    #[inline(never)]
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Cancelling<K, V> {
         match self.cancel_armed(slot) {
             Some(cancelled) => Cancelling::of_armed(cancelled),
