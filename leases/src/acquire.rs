@@ -11,6 +11,7 @@
 //! All attempts of a caller have the same owner. If the answer to a granted attempt was lost, the
 //! next attempt is granted again. If there is no next attempt, the name is given back.
 
+use std::future::Future;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -22,9 +23,10 @@ use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::{FIRST_WAIT, KeepOptions, Waits, spread};
+use super::lease_future::LeaseFuture;
 use super::releases::UserHandle;
 use super::request::{AttemptOptions, Request};
-use super::store::{StoreError, Watch};
+use super::store::{Claim, StoreError, Watch};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
 
@@ -54,6 +56,12 @@ use crate::sync::Arc;
 pub struct Acquisition<'a> {
     leases: &'a UserHandle,
     name: &'a str,
+    terms: AcquireTerms,
+}
+
+/// What is asked for, apart from the name.
+#[derive(Clone, Copy, Debug)]
+struct AcquireTerms {
     lease: Duration,
     keep: fn(Duration) -> KeepOptions,
     feed: Option<Duration>,
@@ -66,11 +74,13 @@ impl<'a> Acquisition<'a> {
         Acquisition {
             leases,
             name,
-            lease: leases.lease,
-            keep: KeepOptions::for_lease,
-            feed: None,
-            max_hold: None,
-            at_least: Duration::ZERO,
+            terms: AcquireTerms {
+                lease: leases.lease,
+                keep: KeepOptions::for_lease,
+                feed: None,
+                max_hold: None,
+                at_least: Duration::ZERO,
+            },
         }
     }
 
@@ -89,8 +99,8 @@ impl<'a> Acquisition<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self.keep = KeepOptions::for_lease;
+        self.terms.lease = lease;
+        self.terms.keep = KeepOptions::for_lease;
         self
     }
 
@@ -108,15 +118,15 @@ impl<'a> Acquisition<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
+        self.terms.lease = lease;
+        self.terms.keep = |lease| KeepOptions::for_lease(lease).without_renewal();
         self
     }
 
     /// Requires that the holder calls [`LeaseGuard::feed`] within every such period. If it does
     /// not, it counts as dead: the lease is lost, is no longer renewed, and runs out in the store.
     pub fn fed_every(mut self, period: Duration) -> Self {
-        self.feed = Some(period);
+        self.terms.feed = Some(period);
         self
     }
 
@@ -133,7 +143,7 @@ impl<'a> Acquisition<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn max_hold(mut self, most: Duration) -> Self {
-        self.max_hold = Some(most);
+        self.terms.max_hold = Some(most);
         self
     }
 
@@ -167,7 +177,7 @@ impl<'a> Acquisition<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at_least(mut self, least: Duration) -> Self {
-        self.at_least = least;
+        self.terms.at_least = least;
         self
     }
 
@@ -205,38 +215,71 @@ impl<'a> Acquisition<'a> {
         self.leases.clock.now()
     }
 
-    /// Checks the options and makes the loop of attempts.
-    pub(super) fn acquire_loop(&self, wait_policy: WaitPolicy) -> Result<AcquireLoop, LockError> {
-        let mut keep = (self.keep)(self.lease);
-        if let Some(period) = self.feed {
+    /// Returns a future that acquires the lock by `go`, and owns what it needs for that.
+    pub(super) fn in_future<F>(
+        self,
+        wait_policy: impl FnOnce(&Acquisition<'_>) -> WaitPolicy + Send + 'static,
+        go: impl FnOnce(AcquireLoop) -> F + Send + 'static,
+    ) -> LeaseFuture<Result<LeaseGuard, LockError>>
+    where
+        F: Future<Output = Result<LeaseGuard, LockError>> + Send + 'static,
+    {
+        let (leases, name, terms) = (self.leases.clone(), self.name.to_owned(), self.terms);
+        LeaseFuture::new(async move {
+            let acquire_loop = {
+                let (leases, name) = (&leases, &*name);
+                let own = Acquisition {
+                    leases,
+                    name,
+                    terms,
+                };
+                own.acquire_loop(wait_policy(&own))?
+            };
+            go(acquire_loop).await
+        })
+    }
+
+    /// Checks the options and makes the request.
+    pub(super) fn request(&self) -> Result<Request, LockError> {
+        let terms = self.terms;
+        let mut keep = (terms.keep)(terms.lease);
+        if let Some(period) = terms.feed {
             keep = keep.fed_every(period);
         }
-        if let Some(most) = self.max_hold {
+        if let Some(most) = terms.max_hold {
             keep = keep.max_hold(most);
         }
-        let inner: &Arc<LeasesInner> = self.leases;
-        inner.check(self.name, &keep, self.lease)?;
-        if self.at_least > self.lease {
+        self.leases.check(self.name, &keep, terms.lease)?;
+        let (at_least, lease) = (terms.at_least, terms.lease);
+        let name = self.name.to_owned();
+        if at_least > lease {
             return Err(LockError::LongerThanLease {
-                name: self.name.to_owned(),
-                at_least: self.at_least,
-                lease: self.lease,
+                name,
+                at_least,
+                lease,
             });
         }
+        Ok(Request {
+            name,
+            owner: self.leases.owner(),
+            lease,
+            keep,
+            at_least,
+        })
+    }
+
+    /// Checks the options and makes the loop of attempts.
+    pub(super) fn acquire_loop(&self, wait_policy: WaitPolicy) -> Result<AcquireLoop, LockError> {
+        let inner: &Arc<LeasesInner> = self.leases;
         let mut acquire_loop = AcquireLoop {
-            request: Arc::new(Request {
-                name: self.name.to_owned(),
-                owner: inner.owner(),
-                lease: self.lease,
-                keep,
-                at_least: self.at_least,
-            }),
+            request: Arc::new(self.request()?),
             inner: Arc::clone(inner),
             wait_policy,
             asked: 0,
             watch: None,
             last: Last::None,
             unsure: false,
+            noted: false,
             rushed: false,
             waits: None,
             ended: false,
@@ -277,6 +320,8 @@ pub(super) struct AcquireLoop {
     last: Last,
     /// Whether an attempt without an answer may have been granted, or may still be.
     unsure: bool,
+    /// Whether the store may have noted this caller, to reserve the name for it.
+    noted: bool,
     /// Whether the present call began at the very end of the wait. Then a failure says little.
     rushed: bool,
     /// Posts events about the wait. `None` if the wait is too short for one.
@@ -318,13 +363,14 @@ impl AcquireLoop {
         if let Some(watch) = self.watch.as_ref().and_then(|watch| watch.told.as_ref()) {
             watch.looks();
         }
+        // No wait follows the last call, so the store need not note this caller.
+        let waits = self.watch.is_some() && now < self.end();
+        let since = self.watch.as_ref().map(|watch| watch.since);
+        let waited = since.map_or(Duration::ZERO, |since| now.since(since));
+        self.noted |= waits && waited >= Claim::TURN;
         AttemptOptions {
-            // No wait follows the last call, so the store need not note this caller.
-            waits: self.watch.is_some() && now < self.end(),
-            waited: self
-                .watch
-                .as_ref()
-                .map_or(Duration::ZERO, |watch| now.since(watch.since)),
+            waits,
+            waited,
             until: self.end(),
             unsure: self.unsure,
             drop_waits,
@@ -338,6 +384,7 @@ impl AcquireLoop {
             Attempt::Granted(guard) => {
                 // The guard knows about earlier attempts and gives the name back for them, too.
                 self.unsure = false;
+                self.noted = false;
                 return AcquireStep::Done(Ok(guard));
             }
             // It was granted and can't be kept, so the drop of the loop gives it back.
@@ -524,6 +571,11 @@ impl Drop for AcquireLoop {
         }
         if self.unsure {
             self.inner.give_back_later(self.request.give_back());
+        }
+        if self.noted {
+            // First the place in the queue, so that the store sees who is left.
+            self.watch = None;
+            self.inner.leave_later(&self.request);
         }
     }
 }

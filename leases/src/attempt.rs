@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tourbillon::Time;
+
 use super::error::LockError;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
@@ -39,7 +41,7 @@ impl LeasesInner {
         // The lease counts from before the request is sent, as the store counts from later.
         let sent = self.clock.now();
         let claim = Claim::new(&request.name, &request.owner, request.lease);
-        let mut claim = claim.waited(how.waited);
+        let mut claim = claim.waited(how.waited).with_data(&self.holder_data);
         if how.waits {
             claim = claim.waiting();
         }
@@ -48,7 +50,19 @@ impl LeasesInner {
         let limit = (request.lease / 3)
             .min(how.until.since(sent))
             .max(LEAST_CALL);
-        let token = match self.store.acquire(&claim, limit) {
+        let answer = self.store.acquire(&claim, limit);
+        self.answered_acquire(request, how, sent, answer)
+    }
+
+    /// Keeps the name if the store has granted it to a request that was sent at `sent`.
+    pub(super) fn answered_acquire(
+        self: &Arc<Self>,
+        request: &Request,
+        how: AttemptOptions,
+        sent: Time,
+        answer: Result<Acquired, StoreError>,
+    ) -> Attempt {
+        let token = match answer {
             Ok(Acquired::Granted { token }) => token,
             Ok(Acquired::Held { remaining }) => return Attempt::Held(remaining),
             Err(error) => return Attempt::Failed(error),

@@ -15,6 +15,7 @@ use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::{KeepAlive, Loss};
+use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::oneshot::{OneshotWaker, oneshot};
 use super::request::Request;
@@ -56,8 +57,8 @@ impl Leases {
     /// # }
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
     /// ```
-    pub async fn lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).lock_async().await
+    pub fn lock_async(&self, name: &str) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.acquire(name).lock_async()
     }
 
     /// Acquires the lock if it is free, like [`try_lock`](Self::try_lock), as a future. It may be
@@ -81,8 +82,8 @@ impl Leases {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn try_lock_async(&self, name: &str) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).try_lock_async().await
+    pub fn try_lock_async(&self, name: &str) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.acquire(name).try_lock_async()
     }
 
     /// Acquires the lock and waits for at most `wait`, like [`try_lock_for`](Self::try_lock_for),
@@ -107,12 +108,12 @@ impl Leases {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn try_lock_for_async(
+    pub fn try_lock_for_async(
         &self,
         name: &str,
         wait: Duration,
-    ) -> Result<LeaseGuard, LockError> {
-        self.acquire(name).try_lock_for_async(wait).await
+    ) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.acquire(name).try_lock_for_async(wait)
     }
 }
 
@@ -137,11 +138,23 @@ impl Leases {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn holder_async(&self, name: &str) -> Result<Option<Holder>, LockError> {
-        // Under a lock of the crate this panics before the store is asked.
-        let _ = reentrancy::check();
-        let (own, asked) = (Arc::clone(&self.inner), name.to_owned());
-        on_worker_or(&self.inner, name, move || own.holder(&asked)).await
+    pub fn holder_async(&self, name: &str) -> LeaseFuture<Result<Option<Holder>, LockError>> {
+        self.on_worker(name, |inner, name| inner.holder(name))
+    }
+
+    /// Runs a call about a lock on a worker.
+    pub(super) fn on_worker<T: Send + 'static>(
+        &self,
+        name: &str,
+        call: impl FnOnce(&Arc<LeasesInner>, &str) -> Result<T, LockError> + Send + 'static,
+    ) -> LeaseFuture<Result<T, LockError>> {
+        let (leases, name) = (self.inner.clone(), name.to_owned());
+        LeaseFuture::new(async move {
+            // Under a lock of the crate this panics before the store is asked.
+            let _ = reentrancy::check();
+            let (own, asked) = (Arc::clone(&leases), name.clone());
+            on_worker_or(&leases, &name, move || call(&own, &asked)).await
+        })
     }
 }
 
@@ -151,8 +164,8 @@ impl Acquisition<'_> {
     /// # Errors
     ///
     /// As for [`lock`](Self::lock).
-    pub async fn lock_async(self) -> Result<LeaseGuard, LockError> {
-        go(self.acquire_loop(WaitPolicy::Endless)?).await
+    pub fn lock_async(self) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.in_future(|_| WaitPolicy::Endless, go)
     }
 
     /// Acquires the lock if it is free, like [`Leases::try_lock_async`].
@@ -160,8 +173,8 @@ impl Acquisition<'_> {
     /// # Errors
     ///
     /// As for [`try_lock`](Self::try_lock).
-    pub async fn try_lock_async(self) -> Result<LeaseGuard, LockError> {
-        go(self.acquire_loop(WaitPolicy::None)?).await
+    pub fn try_lock_async(self) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.in_future(|_| WaitPolicy::None, go)
     }
 
     /// Acquires the lock and waits for it for at most `wait`, like [`Leases::try_lock_for_async`].
@@ -169,9 +182,8 @@ impl Acquisition<'_> {
     /// # Errors
     ///
     /// As for [`try_lock_for`](Self::try_lock_for).
-    pub async fn try_lock_for_async(self, wait: Duration) -> Result<LeaseGuard, LockError> {
-        let until = self.now() + wait;
-        go(self.acquire_loop(WaitPolicy::Until(until))?).await
+    pub fn try_lock_for_async(self, wait: Duration) -> LeaseFuture<Result<LeaseGuard, LockError>> {
+        self.in_future(move |own| WaitPolicy::Until(own.now() + wait), go)
     }
 }
 
@@ -196,7 +208,11 @@ impl LeaseGuard {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn release_async(mut self) -> Result<(), ReleaseError> {
+    pub fn release_async(self) -> LeaseFuture<Result<(), ReleaseError>> {
+        LeaseFuture::new(self.go_back())
+    }
+
+    async fn go_back(mut self) -> Result<(), ReleaseError> {
         // Under a lock of the crate this panics before anything is changed, as in `release`.
         let _ = reentrancy::check();
         if !self.is_last() {

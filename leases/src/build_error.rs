@@ -30,6 +30,14 @@ pub enum BuildError {
         /// The longest lease that the store grants.
         most: Duration,
     },
+    /// The [holder data](super::LeasesBuilder::holder_data) are too long.
+    #[non_exhaustive]
+    HolderData {
+        /// Their length.
+        bytes: usize,
+        /// The greatest length.
+        most: usize,
+    },
     /// The scheduler for the timers could not be built.
     Scheduler(tourbillon::BuildError),
 }
@@ -43,6 +51,9 @@ impl fmt::Display for BuildError {
                 "leases of {lease:?}: choose between {least:?} and {most:?}, or another margin, or let the \
                  store grant longer ones"
             ),
+            BuildError::HolderData { bytes, most } => {
+                write!(f, "holder data of {bytes} bytes: choose at most {most}")
+            }
             BuildError::Scheduler(error) => error.fmt(f),
         }
     }
@@ -54,7 +65,7 @@ impl std::error::Error for BuildError {
             // This error shows the message of the inner one, so the chain goes on after the inner
             // one.
             BuildError::Scheduler(error) => error.source(),
-            BuildError::Batch | BuildError::Lease { .. } => None,
+            BuildError::Batch | BuildError::Lease { .. } | BuildError::HolderData { .. } => None,
         }
     }
 }

@@ -25,6 +25,8 @@ const LEASE: Duration = Duration::from_secs(30);
 const DROP_LIMIT: Duration = Duration::from_millis(100);
 /// How long the last drop waits. It may wait longer than others, since the program may end next.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// The greatest number of bytes that a holder may say about itself.
+const MOST_DATA: usize = 1_024;
 /// The number of awaited calls to one destination that run at one time: a third of all workers for
 /// awaited calls.
 const MOST_AWAITED: usize = 64;
@@ -51,6 +53,7 @@ pub struct LeasesBuilder {
     lease: Duration,
     poll: Option<Duration>,
     instance: Option<String>,
+    holder_data: String,
     end_limit: Duration,
 }
 
@@ -99,6 +102,7 @@ impl LeasesBuilder {
             lease: LEASE,
             poll: None,
             instance: None,
+            holder_data: String::new(),
             end_limit: END_LIMIT,
         }
     }
@@ -146,6 +150,25 @@ impl LeasesBuilder {
     /// number of the acquire.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
+        self
+    }
+
+    /// Sets what the store says about these leases where they hold a lock, such as a version or a
+    /// URL; see [`Holder::data`](super::Holder::data). Empty by default, since owners begin with the
+    /// [instance](Self::instance). At most 1,024 bytes. The store keeps it for each held lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tourbillon_leases::{Leases, MemoryStore};
+    ///
+    /// let leases = Leases::builder(MemoryStore::new()).holder_data("billing 1.4").build()?;
+    /// let guard = leases.lock("report")?;
+    /// assert_eq!(leases.holder("report")?.expect("it is held").data, "billing 1.4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn holder_data(mut self, data: impl Into<String>) -> Self {
+        self.holder_data = data.into();
         self
     }
 
@@ -215,6 +238,7 @@ impl LeasesBuilder {
             keep_alive,
             clock: self.clock,
             instance,
+            holder_data: self.holder_data,
             lease: self.lease,
             poll: self.poll,
             drop_limit: DROP_LIMIT,
@@ -271,6 +295,7 @@ impl LeasesBuilder {
             keep_alive,
             clock: Clock::manual(&steps.clock()),
             instance: instance(self.instance.as_deref(), seed, unique_number().into()),
+            holder_data: self.holder_data,
             lease: self.lease,
             poll: self.poll,
             // Without threads nothing would be released while the drop waits.
@@ -298,6 +323,12 @@ impl LeasesBuilder {
                 lease: self.lease,
                 least,
                 most,
+            });
+        }
+        if self.holder_data.len() > MOST_DATA {
+            return Err(BuildError::HolderData {
+                bytes: self.holder_data.len(),
+                most: MOST_DATA,
             });
         }
         Ok(())

@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::error::{LockError, ReleaseError};
 use super::guard::LeaseGuard;
 use super::keep_alive::{Loss, Lost};
+use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::store::Holder;
 use crate::panics::catch_panic;
@@ -331,8 +332,12 @@ impl Elector {
     /// # Errors
     ///
     /// As for [`Leases::lock_async`].
-    pub async fn campaign_async(&self) -> Result<Leadership, LockError> {
-        Ok(self.elected(self.leases.lock_async(&self.name).await?))
+    pub fn campaign_async(&self) -> LeaseFuture<Result<Leadership, LockError>> {
+        let elector = self.clone();
+        LeaseFuture::new(async move {
+            let guard = elector.leases.lock_async(&elector.name).await?;
+            Ok(elector.elected(guard))
+        })
     }
 
     /// Asks this candidate to stop leading. Returns whether it had a term.
@@ -365,8 +370,8 @@ impl Elector {
     /// # Errors
     ///
     /// As for [`Leases::holder`].
-    pub async fn leader_async(&self) -> Result<Option<Holder>, LockError> {
-        self.leases.holder_async(&self.name).await
+    pub fn leader_async(&self) -> LeaseFuture<Result<Option<Holder>, LockError>> {
+        self.leases.holder_async(&self.name)
     }
 
     fn elected(&self, guard: LeaseGuard) -> Leadership {
@@ -464,13 +469,15 @@ impl Leadership {
     }
 
     /// Ends the term like [`end`](Self::end), as a future.
-    pub async fn end_async(mut self) -> TermEnd {
-        let token = self.token();
-        let released = match self.guard.take() {
-            Some(guard) => Some(guard.release_async().await),
-            None => None,
-        };
-        self.ended(token, released.as_ref())
+    pub fn end_async(mut self) -> LeaseFuture<TermEnd> {
+        LeaseFuture::new(async move {
+            let token = self.token();
+            let released = match self.guard.take() {
+                Some(guard) => Some(guard.release_async().await),
+                None => None,
+            };
+            self.ended(token, released.as_ref())
+        })
     }
 
     fn ended(&self, token: u64, released: Option<&Result<(), ReleaseError>>) -> TermEnd {

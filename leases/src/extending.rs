@@ -8,6 +8,7 @@ use super::awaiting::on_worker_or;
 use super::error::LockError;
 use super::guard::{Lease, LeaseGuard};
 use super::keep_alive::{Unextended, call_limit};
+use super::lease_future::LeaseFuture;
 use super::store::{Outcome, Renewal, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -59,11 +60,14 @@ impl LeaseGuard {
     /// # Errors
     ///
     /// As for [`extend`](Self::extend), and [`LockError::Closed`] if the leases are closed.
-    pub async fn extend_async(&self, lease: Duration) -> Result<(), LockError> {
-        let _ = reentrancy::check();
+    pub fn extend_async(&self, lease: Duration) -> LeaseFuture<Result<(), LockError>> {
         let own = Arc::clone(self.lease());
-        let inner = &self.lease().inner;
-        on_worker_or(inner, self.name(), move || own.extend(lease)).await
+        LeaseFuture::new(async move {
+            let _ = reentrancy::check();
+            let called = Arc::clone(&own);
+            let name = own.kept.key().name();
+            on_worker_or(&own.inner, name, move || called.extend(lease)).await
+        })
     }
 }
 
@@ -99,7 +103,7 @@ impl Lease {
                 catch_panic(|| store.renew(store.destination(id.name()), &[renewal], limit));
             match asked {
                 Ok(Ok(mut outcomes)) if !outcomes.is_empty() => outcomes.swap_remove(0),
-                Ok(Ok(_)) => Outcome::Failed(missing()),
+                Ok(Ok(_)) => Outcome::Failed(StoreError::no_answer()),
                 Ok(Err(error)) => Outcome::Failed(error),
                 Err(panic) => {
                     let what = format!("the store panicked: {panic}");
@@ -116,9 +120,4 @@ impl Lease {
             },
         })
     }
-}
-
-/// The error of a store that gave no answer to a renewal.
-pub(super) fn missing() -> StoreError {
-    StoreError::Unavailable("its answer is missing".to_owned())
 }

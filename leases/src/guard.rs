@@ -107,7 +107,7 @@ impl Lease {
             self.kept.settled();
             return Err(ReleaseError::Lost(loss));
         }
-        let released = self.inner.release_once(&id.back(true));
+        let released = self.inner.release_once(id);
         // The wait for a renewal under way comes after the release. So a renewal that gets no
         // answer does not keep the lock from others.
         self.kept.settled();

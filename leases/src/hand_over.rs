@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use tourbillon::reentrancy;
 
-use super::awaiting::on_worker_or;
 use super::error::LockError;
-use super::extending::missing;
 use super::guard::LeaseGuard;
 use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::{KeepOptions, Loss};
+use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::request::Request;
 use super::store::{Outcome, Renewal, StoreError};
@@ -176,11 +175,9 @@ impl Leases {
     /// # Errors
     ///
     /// As for [`resume`](Self::resume).
-    pub async fn resume_async(&self, ticket: &LeaseTicket) -> Result<LeaseGuard, LockError> {
-        let _ = reentrancy::check();
-        let own = Arc::clone(&self.inner);
+    pub fn resume_async(&self, ticket: &LeaseTicket) -> LeaseFuture<Result<LeaseGuard, LockError>> {
         let copy = ticket.copy();
-        on_worker_or(&self.inner, ticket.name(), move || own.resume(&copy, false)).await
+        self.on_worker(ticket.name(), move |inner, _| inner.resume(&copy, false))
     }
 }
 
@@ -214,7 +211,7 @@ impl LeasesInner {
             Ok(outcomes
                 .into_iter()
                 .next()
-                .unwrap_or(Outcome::Failed(missing())))
+                .unwrap_or(Outcome::Failed(StoreError::no_answer())))
         })
         .and_then(|outcome| match outcome {
             Outcome::Renewed => Ok(()),

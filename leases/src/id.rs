@@ -7,6 +7,7 @@ use std::time::Duration;
 use tourbillon::Time;
 
 use super::request::{PendingRelease, Request};
+use super::store::Holding;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -123,6 +124,15 @@ impl LeaseId {
             sure,
             stays: self.0.stays,
         }
+    }
+
+    /// Returns what the store is asked to release. `now` is only called if the name stays locked.
+    pub(super) fn holding(&self, now: impl FnOnce() -> Time) -> Holding<'_> {
+        let rest = self
+            .0
+            .stays
+            .map_or(Duration::ZERO, |stays| stays.since(now()));
+        Holding::new(&self.0.name, &self.0.owner).after(rest)
     }
 
     /// Returns the number of guards.

@@ -25,6 +25,8 @@ pub(super) struct LeasesInner {
     pub(super) clock: Clock,
     /// The first part of every owner's name.
     pub(super) instance: String,
+    /// What the store says about these leases where they hold a lock.
+    pub(super) holder_data: String,
     /// The default length of a lease.
     pub(super) lease: Duration,
     /// The mean pause between two attempts of a waiting caller, if it was set.

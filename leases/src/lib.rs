@@ -219,11 +219,14 @@ mod guard;
 #[cfg(all(any(doc, doctest), feature = "test-util"))]
 pub mod guide;
 mod hand_over;
+mod holder;
 mod id;
 mod inner;
 mod keep_alive;
+mod lease_future;
 mod listing;
 mod locks;
+mod many;
 mod memory;
 mod oneshot;
 mod panics;
@@ -236,6 +239,8 @@ mod store;
 mod store_error;
 mod sync;
 mod ticket;
+#[cfg(feature = "tokio")]
+mod tokio_store;
 mod turns;
 mod wait_queue;
 
@@ -256,6 +261,7 @@ pub use keep_alive::{
     Batch, Entry, Event, KeepAlive, KeepAliveBuilder, KeepAliveStats, KeepError, KeepGuard,
     KeepOptions, Loss, Lost, What,
 };
+pub use lease_future::LeaseFuture;
 pub use locks::Leases;
 pub use memory::{Fault, MemoryStore, StoreCall};
 pub use stats::LeaseStats;
@@ -265,6 +271,8 @@ pub use store::{
 };
 
 pub use ticket::{LeaseTicket, ParseTicketError};
+#[cfg(feature = "tokio")]
+pub use tokio_store::{AsyncLeaseStore, TokioStore};
 pub use tourbillon::channel;
 
 /// Compiles the README's examples.

@@ -2,12 +2,11 @@
 
 use tourbillon::reentrancy;
 
-use super::awaiting::on_worker_or;
 use super::error::LockError;
 use super::inner::LeasesInner;
+use super::lease_future::LeaseFuture;
 use super::locks::Leases;
 use super::store::HeldLock;
-use crate::sync::Arc;
 
 impl Leases {
     /// Asks the store which locks are held whose names begin with `prefix`, and by whom. Returns at
@@ -56,10 +55,12 @@ impl Leases {
     /// # Errors
     ///
     /// As for [`list`](Self::list), and [`LockError::Closed`] if the leases are closed.
-    pub async fn list_async(&self, prefix: &str, most: usize) -> Result<Vec<HeldLock>, LockError> {
-        let _ = reentrancy::check();
-        let (own, asked) = (Arc::clone(&self.inner), prefix.to_owned());
-        on_worker_or(&self.inner, prefix, move || own.list(&asked, most)).await
+    pub fn list_async(
+        &self,
+        prefix: &str,
+        most: usize,
+    ) -> LeaseFuture<Result<Vec<HeldLock>, LockError>> {
+        self.on_worker(prefix, move |inner, prefix| inner.list(prefix, most))
     }
 }
 

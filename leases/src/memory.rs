@@ -75,13 +75,17 @@ struct Held {
     owner: String,
     until: Time,
     token: u64,
+    /// What the holder says about itself, if it says something.
+    data: Option<Box<str>>,
     /// When the longest wait began, of the callers that are due.
     next: Option<Time>,
 }
 
 impl Held {
     fn shown(&self, now: Time) -> Holder {
-        Holder::new(self.owner.clone(), self.token, self.until.since(now))
+        let remaining = self.until.since(now);
+        Holder::new(self.owner.clone(), self.token, remaining)
+            .with_data(self.data.as_deref().unwrap_or_default())
     }
 }
 
@@ -125,6 +129,20 @@ pub enum StoreCall<'a> {
         /// The name.
         name: &'a str,
     },
+    /// One call acquires several names. A batch of one is a [`Claim`](Self::Claim).
+    ClaimMany {
+        /// The destination of the batch.
+        destination: Destination,
+        /// The names to acquire.
+        batch: &'a [Claim<'a>],
+    },
+    /// A caller that waited for a name gives up.
+    Leave {
+        /// The name.
+        name: &'a str,
+        /// The owner that would have held it.
+        owner: &'a str,
+    },
     /// A caller lists the names that begin with a prefix.
     List {
         /// The prefix.
@@ -144,7 +162,7 @@ pub enum Fault {
     /// The call is executed. Then this function runs, on the caller's thread and without a lock,
     /// before the call returns.
     Then(Box<dyn FnOnce() + Send>),
-    /// The items at these positions of a batch of renewals or releases fail with the error. All
+    /// The items at these positions of a batch of acquires, renewals or releases fail with the error. All
     /// other items, and all calls without a batch, are executed.
     Some(Vec<usize>, StoreError),
 }
@@ -322,15 +340,14 @@ impl MemoryStore {
             };
         }
         // The name is free, but reserved: only a caller that is due may take it.
-        if let Some(until) = state.reserved.get(claim.name)
-            && now < *until
-            && !claim.is_due()
-        {
-            return Acquired::Held {
-                remaining: until.since(now),
-            };
+        if let Some(until) = state.reserved.get(claim.name) {
+            if now < *until && !claim.is_due() {
+                return Acquired::Held {
+                    remaining: until.since(now),
+                };
+            }
+            state.reserved.remove(claim.name);
         }
-        state.reserved.remove(claim.name);
         // Twice the number of live names as the next threshold makes the clean-up cost constant
         // time per grant on average.
         if state.held.len() + state.reserved.len() >= state.crowd {
@@ -344,10 +361,23 @@ impl MemoryStore {
             owner: claim.owner.to_owned(),
             until: now + claim.lease,
             token,
+            data: (!claim.data.is_empty()).then(|| claim.data.into()),
             next: None,
         };
         state.held.insert(claim.name.to_owned(), held);
         Acquired::Granted { token }
+    }
+
+    /// Ends the reservation of a name for which nobody waits any more.
+    fn left(&self, name: &str) {
+        if self.0.wait_queue.waits_for(name) {
+            return;
+        }
+        let mut state = self.0.state.lock();
+        if let Some(held) = state.held.get_mut(name) {
+            held.next = None;
+        }
+        state.reserved.remove(name);
     }
 
     /// Renews one lease.
@@ -418,6 +448,29 @@ impl LeaseStore for MemoryStore {
 
     fn acquire(&self, claim: &Claim<'_>, _limit: Duration) -> Result<Acquired, StoreError> {
         self.execute(&StoreCall::Claim(claim), |_, _| self.grant(claim))
+    }
+
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        if let [claim] = batch {
+            return Ok(vec![self.acquire(claim, limit)]);
+        }
+        let call = StoreCall::ClaimMany { destination, batch };
+        self.execute(&call, |fail, error| {
+            let answer = |(at, claim): (usize, &Claim<'_>)| match &error {
+                Some(error) if fail.contains(&at) => Err(error.clone()),
+                _ => Ok(self.grant(claim)),
+            };
+            batch.iter().enumerate().map(answer).collect()
+        })
+    }
+
+    fn leave(&self, name: &str, owner: &str, _limit: Duration) -> Result<(), StoreError> {
+        self.execute(&StoreCall::Leave { name, owner }, |_, _| self.left(name))
     }
 
     fn renew(

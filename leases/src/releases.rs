@@ -13,9 +13,10 @@ use tourbillon::reentrancy::when_unlocked;
 use tourbillon::{Clock, Time};
 
 use super::background::Carrier;
+use super::id::LeaseId;
 use super::inner::LeasesInner;
 use super::keep_alive::{DestinationQueue, QueueKey, TimerKey, call_limit};
-use super::request::{PendingRelease, Queued};
+use super::request::{PendingRelease, Queued, Request};
 use super::store::{Destination, Holding, Released, StoreError};
 use crate::panics::catch_panic;
 use crate::sync::Arc;
@@ -150,7 +151,7 @@ impl LeasesInner {
             }
         };
         // A store may return too few answers. An item without one counts as failed.
-        let none = || Err(StoreError::Unavailable("its answer is missing".to_owned()));
+        let none = || Err(StoreError::no_answer());
         answers.resize_with(batch.len(), none);
         answers
     }
@@ -197,9 +198,9 @@ impl LeasesInner {
     }
 
     /// Asks the store once to give a name back. A panic counts as an error.
-    pub(super) fn release_once(&self, back: &PendingRelease) -> Result<Released, StoreError> {
-        let limit = call_limit(back.lease);
-        let held = back.holding(self.clock.now());
+    pub(super) fn release_once(&self, id: &LeaseId) -> Result<Released, StoreError> {
+        let limit = call_limit(id.lease());
+        let held = id.holding(|| self.clock.now());
         let answer = catch_panic(|| self.release_now(&held, limit)).unwrap_or_else(|panic| {
             let what = format!("the store panicked: {panic}");
             Err(StoreError::Unavailable(what))
@@ -217,8 +218,32 @@ impl LeasesInner {
         }
         let destination = self.store.destination(held.name);
         let answers = self.store.release_many(destination, &[*held], limit)?;
-        let none = || Err(StoreError::Unavailable("its answer is missing".to_owned()));
+        let none = || Err(StoreError::no_answer());
         answers.into_iter().next().unwrap_or_else(none)
+    }
+
+    /// Notes in the store, on a worker, that a caller which waited has given up. If that fails, or
+    /// is not reached, the reservation runs out after some milliseconds.
+    pub(super) fn leave_later(self: &Arc<Self>, request: &Arc<Request>) {
+        let (inner, request) = (Arc::clone(self), Arc::clone(request));
+        // The caller may be dropped under a lock, where nothing can be scheduled.
+        when_unlocked(move || {
+            let keep_alive = &inner.keep_alive;
+            if keep_alive.is_forked() {
+                return;
+            }
+            let (number, own) = (keep_alive.number(), Arc::clone(&inner));
+            keep_alive.call(number, move || {
+                let destination = own.destination(&request.name);
+                let store = Arc::clone(&own.store);
+                let limit = call_limit(request.lease);
+                let task = move || {
+                    // The outcome does not matter.
+                    let _ = store.leave(&request.name, &request.owner, limit);
+                };
+                own.turns.run(destination, number, Box::new(task));
+            });
+        });
     }
 
     /// Counts a name that the store gave back.

@@ -3,13 +3,15 @@
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+pub use super::holder::{HeldLock, Holder};
 pub use super::store_error::StoreError;
 use crate::sync::Arc;
 
 /// A backend that stores leases: which owner holds which name, and until when.
 ///
-/// [`MemoryStore`](super::MemoryStore) keeps leases in memory. Its source shows how to write
-/// another backend.
+/// [`MemoryStore`](super::MemoryStore) keeps leases in memory. The example `sqlite_store` is a backend
+/// of some eighty lines, on a table of SQLite. A backend whose client is async implements
+/// `AsyncLeaseStore` instead (feature `tokio`).
 ///
 /// # What a backend promises
 ///
@@ -57,6 +59,46 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// releases it. After any other error the name was not granted.
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError>;
 
+    /// Acquires names of one destination, each as [`acquire`](Self::acquire) does. Returns one answer
+    /// for each item of `batch`, in the same order. A missing answer counts as a failure.
+    ///
+    /// The default calls [`acquire`](Self::acquire) for one item after the other, until `limit` is
+    /// over. A backend on a network should send them together.
+    ///
+    /// # Errors
+    ///
+    /// If all items have failed. After [`StoreError::Unavailable`] any of them may have been granted
+    /// all the same, and is released. After [`StoreError::Refused`] each item is tried alone.
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        let _ = destination;
+        let start = Instant::now();
+        let acquire = |claim: &Claim<'_>| {
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(StoreError::batch_too_slow());
+            }
+            self.acquire(claim, left)
+        };
+        Ok(batch.iter().map(acquire).collect())
+    }
+
+    /// Notes that a caller which was [waiting](Claim::waits) for `name` gives up. A store that
+    /// reserves names for such callers need not reserve this one for `owner` any more. The default
+    /// does nothing: this backend reserves nothing, or lets the reservation run out.
+    ///
+    /// # Errors
+    ///
+    /// If the backend could not be asked. The reservation then runs out.
+    fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
+        let _ = (name, owner, limit);
+        Ok(())
+    }
+
     /// Renews leases of one destination, each for its full length from now on. Returns one outcome
     /// for each item of `batch`, in the same order. A missing outcome counts as a failure.
     ///
@@ -103,19 +145,13 @@ pub trait LeaseStore: Send + Sync + 'static {
         let release = |held: &Holding<'_>| {
             let left = limit.saturating_sub(start.elapsed());
             if left.is_zero() {
-                let why = "the releases before it in the batch took all of its time";
-                return Err(StoreError::Unavailable(why.to_owned()));
+                return Err(StoreError::batch_too_slow());
             }
             if held.rest.is_zero() {
                 return self.release(held.name, held.owner, left);
             }
             let shorter = Renewal::new(held.name, held.owner, held.rest);
-            match self.renew(destination, &[shorter], left)?.pop() {
-                Some(Outcome::Renewed) => Ok(Released::Released),
-                Some(Outcome::NotHeld) => Ok(Released::NotHeld),
-                Some(Outcome::Failed(error)) => Err(error),
-                None => Err(StoreError::Unavailable("its answer is missing".to_owned())),
-            }
+            Outcome::of_shortened(self.renew(destination, &[shorter], left)?)
         };
         Ok(batch.iter().map(release).collect())
     }
@@ -128,8 +164,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// If the backend could not be asked, or can't tell.
     fn holder_of(&self, name: &str, limit: Duration) -> Result<Option<Holder>, StoreError> {
         let _ = limit;
-        let why = format!("this store can't tell who holds {name:?}");
-        Err(StoreError::Refused(why))
+        Err(StoreError::no_holder(name))
     }
 
     /// Returns names that begin with `prefix` and are held by the store's clock, with their
@@ -147,8 +182,7 @@ pub trait LeaseStore: Send + Sync + 'static {
         limit: Duration,
     ) -> Result<Vec<HeldLock>, StoreError> {
         let _ = (most, limit);
-        let why = format!("this store can't list the names that begin with {prefix:?}");
-        Err(StoreError::Refused(why))
+        Err(StoreError::no_list(prefix))
     }
 
     /// Wakes `waker` when `name` may be free, until the returned value is dropped. The default
@@ -186,6 +220,19 @@ macro_rules! pass_on {
 
             fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
                 (**self).acquire(claim, limit)
+            }
+
+            fn acquire_many(
+                &self,
+                destination: Destination,
+                batch: &[Claim<'_>],
+                limit: Duration,
+            ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+                (**self).acquire_many(destination, batch, limit)
+            }
+
+            fn leave(&self, name: &str, owner: &str, limit: Duration) -> Result<(), StoreError> {
+                (**self).leave(name, owner, limit)
             }
 
             fn renew(
@@ -295,6 +342,8 @@ pub struct Claim<'a> {
     /// milliseconds, for callers that [are due](Claim::is_due). Otherwise a caller that asks again
     /// right after its own release is always faster than callers that have to be woken.
     pub waited: Duration,
+    /// What the caller says about itself, for people who ask who [holds](Holder::data) the name.
+    pub data: &'a str,
 }
 
 impl<'a> Claim<'a> {
@@ -312,6 +361,7 @@ impl<'a> Claim<'a> {
             lease,
             waits: false,
             waited: Duration::ZERO,
+            data: "",
         }
     }
 
@@ -328,6 +378,12 @@ impl<'a> Claim<'a> {
     #[must_use]
     pub fn waited(self, waited: Duration) -> Self {
         Claim { waited, ..self }
+    }
+
+    /// Returns the same claim, by a caller that says this about itself.
+    #[must_use]
+    pub fn with_data(self, data: &'a str) -> Self {
+        Claim { data, ..self }
     }
 
     /// Returns whether the caller has waited for a [turn](Claim::TURN) or longer. A reserved name
@@ -408,6 +464,18 @@ pub enum Outcome {
     Failed(StoreError),
 }
 
+impl Outcome {
+    /// Returns the result of a release that shortens a lease by a renewal.
+    pub(super) fn of_shortened(mut outcomes: Vec<Outcome>) -> Result<Released, StoreError> {
+        match outcomes.pop() {
+            Some(Outcome::Renewed) => Ok(Released::Released),
+            Some(Outcome::NotHeld) => Ok(Released::NotHeld),
+            Some(Outcome::Failed(error)) => Err(error),
+            None => Err(StoreError::no_answer()),
+        }
+    }
+}
+
 /// One name of a batch of releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -436,65 +504,6 @@ impl<'a> Holding<'a> {
     #[must_use]
     pub fn after(self, rest: Duration) -> Self {
         Holding { rest, ..self }
-    }
-}
-
-/// The holder of a name, by the store.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tourbillon_leases::{Claim, LeaseStore, MemoryStore};
-///
-/// let store = MemoryStore::new();
-/// let limit = Duration::from_secs(5);
-/// store.acquire(&Claim::new("report", "owner 1", Duration::from_secs(30)), limit)?;
-/// let holder = store.holder_of("report", limit)?.expect("it is held");
-/// assert_eq!(holder.owner, "owner 1");
-/// assert!(holder.remaining <= Duration::from_secs(30));
-/// assert_eq!(store.holder_of("other", limit)?, None);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The owner. Owners of [`Leases`](super::Leases) begin with the
-    /// [instance](super::LeasesBuilder::instance), which is the name of the machine by default.
-    pub owner: String,
-    /// The token of the grant.
-    pub token: u64,
-    /// How long the lease still lasts, unless it is renewed.
-    pub remaining: Duration,
-}
-
-impl Holder {
-    /// Creates the answer of a store.
-    #[must_use]
-    pub fn new(owner: String, token: u64, remaining: Duration) -> Self {
-        Holder {
-            owner,
-            token,
-            remaining,
-        }
-    }
-}
-
-/// A name that is held, and who holds it. Returned by [`Leases::list`](super::Leases::list).
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct HeldLock {
-    /// The name of the lock.
-    pub name: String,
-    /// Who holds it.
-    pub holder: Holder,
-}
-
-impl HeldLock {
-    /// Creates one answer of a store.
-    #[must_use]
-    pub fn new(name: String, holder: Holder) -> Self {
-        HeldLock { name, holder }
     }
 }
 

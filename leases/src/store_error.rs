@@ -47,6 +47,28 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A store has returned fewer answers than it was asked for.
+    pub(super) fn no_answer() -> Self {
+        StoreError::Unavailable("its answer is missing".to_owned())
+    }
+
+    /// An item of a batch was not sent.
+    pub(super) fn batch_too_slow() -> Self {
+        let why = "the items before it in the batch took all of its time";
+        StoreError::Unavailable(why.to_owned())
+    }
+
+    /// A store can't tell who holds a name.
+    pub(super) fn no_holder(name: &str) -> Self {
+        StoreError::Refused(format!("this store can't tell who holds {name:?}"))
+    }
+
+    /// A store can't list names.
+    pub(super) fn no_list(prefix: &str) -> Self {
+        let why = format!("this store can't list the names that begin with {prefix:?}");
+        StoreError::Refused(why)
+    }
+
     /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn may_pass(&self) -> bool {

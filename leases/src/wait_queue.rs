@@ -82,6 +82,11 @@ impl WaitQueue {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Whether a caller waits for `name`.
+    pub(crate) fn waits_for(&self, name: &str) -> bool {
+        self.0.lock().names.contains_key(name)
+    }
+
     /// Whether no caller waits.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn is_empty(&self) -> bool {

@@ -75,6 +75,8 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(0, "panics", 0..=0, &[]),
     layer(0, "build_error", 0..=0, &[]),
     layer(0, "ticket", 0..=0, &[]),
+    layer(0, "holder", 0..=0, &[]),
+    layer(0, "lease_future", 0..=0, &[]),
     layer(0, "store_error", 0..=0, &[]),
     layer(1, "store", 0..=0, &[]),
     layer(1, "fence", 0..=0, &[]),
@@ -102,6 +104,8 @@ const LEASES_LAYERS: &[Layer] = &[
     layer(14, "extending", 0..=13, &[]),
     layer(15, "hand_over", 0..=14, &[]),
     layer(14, "listing", 0..=13, &[]),
+    layer(14, "many", 0..=13, &[]),
+    layer(2, "tokio_store", 0..=1, &[]),
     layer(14, "elector", 0..=13, &[]),
     // Documentation alone.
     layer(15, "guide", 0..=14, &[]),

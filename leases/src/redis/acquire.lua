@@ -3,7 +3,8 @@
 -- KEYS: lock, token, and the marker if it is checked in the same step.
 -- ARGV: 1 owner, 2 lease in ms, 3 life of the token in ms, 4 longest lease in us, or 0 for a server
 -- that forgets nothing, 5 is 1 if the caller goes on to wait, 6 is 1 if the server starts empty on
--- purpose, 7 how many ms the caller has waited if that is a turn or longer, else 0, 8 the store.
+-- purpose, 7 how many ms the caller has waited if that is a turn or longer, else 0, 8 the store,
+-- 9 what the caller says about itself.
 -- Answers {0, ms left}: held; {1, token}: granted; {2, us, why}: nothing is granted yet.
 local found = redis.call('HMGET', KEYS[1], 'owner', 'waited', 'lease', 'next', 'since')
 local owner, turn, waited = found[1], found[4], tonumber(ARGV[7])
@@ -57,5 +58,6 @@ if owner and redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
   return {1, token}
 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'count', 1, 'token', written, 'lease', ARGV[2])
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'data', ARGV[9]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, token}

@@ -28,12 +28,13 @@ pub(super) fn holder(answer: &Value, longest: Duration) -> Result<Option<Holder>
     };
     match &parts[..] {
         [] => Ok(None),
-        [owner, token, Value::Int(left)] => {
+        [owner, token, Value::Int(left), data] => {
             let token = text(token).and_then(|token| token.parse().ok());
-            let (Some(owner), Some(token)) = (text(owner), token) else {
+            let (Some(owner), Some(token), Some(data)) = (text(owner), token, text(data)) else {
                 return Err(unexpected(answer));
             };
-            Ok(Some(Holder::new(owner, token, time_left(*left, longest))))
+            let remaining = time_left(*left, longest);
+            Ok(Some(Holder::new(owner, token, remaining).with_data(data)))
         }
         _ => Err(unexpected(answer)),
     }

@@ -2,13 +2,14 @@
 
 use redis::{ServerError, Value};
 
-use super::super::store::{Claim, Destination, LeaseStore, StoreError};
-use super::answers::{unexpected, waits};
-use super::errors::answered;
+use super::super::store::{Acquired, Claim, Destination, LeaseStore, StoreError};
+use super::answers::{strange, time_left, unexpected, waits};
+use super::errors::{answered, is_cross_slot};
 use super::link::Limit;
 use super::pool::Whose;
 use super::scripts::Call;
 use super::{RedisStore, millis};
+use crate::sync::atomic::Ordering;
 
 impl RedisStore {
     /// Checks whether the destinations of these markers grant. Returns the longest of several
@@ -46,13 +47,8 @@ impl RedisStore {
         longest.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Asks for a name, and returns the answer unchanged. With `marker` the same step checks it.
-    pub(super) fn ask_for(
-        &self,
-        claim: &Claim<'_>,
-        marker: bool,
-        limit: Limit,
-    ) -> Result<Result<Value, ServerError>, StoreError> {
+    /// Returns the call that asks for a name. With `marker` the same step checks it.
+    fn asking_for(&self, claim: &Claim<'_>, marker: bool) -> Call<'_> {
         let keys = &self.0.options.keys;
         let marker = marker.then(|| keys.marker(claim.name).to_owned());
         let names = [keys.lock(claim.name), keys.token(claim.name)];
@@ -60,7 +56,7 @@ impl RedisStore {
             true => millis(claim.waited),
             false => 0,
         };
-        let call = Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
+        Call::new(&self.0.scripts.acquire, names.into_iter().chain(marker))
             .arg(claim.owner)
             .arg(&millis(claim.lease))
             .arg(&millis(self.0.options.token_life))
@@ -68,8 +64,28 @@ impl RedisStore {
             .arg(&u8::from(claim.waits))
             .arg(&u8::from(self.0.options.starts_empty))
             .arg(&waited)
-            .arg(self.0.listener.own());
-        self.ask(claim.name, call, limit)
+            .arg(self.0.listener.own())
+            .arg(claim.data)
+    }
+
+    /// Asks for a name, and returns the answer unchanged.
+    fn ask_for(
+        &self,
+        claim: &Claim<'_>,
+        marker: bool,
+        limit: Limit,
+    ) -> Result<Result<Value, ServerError>, StoreError> {
+        self.ask(claim.name, self.asking_for(claim, marker), limit)
+    }
+
+    /// Returns the call that releases a name which may not be granted yet. Without an announcement:
+    /// nobody can be granted the name now, and waiting callers ask again.
+    fn taking_back(&self, claim: &Claim<'_>) -> Call<'_> {
+        let lock = self.0.options.keys.lock(claim.name);
+        Call::new(&self.0.scripts.release, [lock])
+            .arg(claim.owner)
+            .arg("")
+            .arg("")
     }
 
     /// Checks the marker of a name that was granted without it. Releases the name if the marker
@@ -78,23 +94,150 @@ impl RedisStore {
     /// The check comes *after* the grant. If nothing was lost in the time of the longest lease
     /// before the check, no lock that counts was lost before the grant either. A later loss is
     /// found by the next caller. A check before the grant would miss a loss between the two.
-    pub(super) fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
+    fn confirm(&self, claim: &Claim<'_>, limit: Limit) -> Result<(), StoreError> {
         let keys = &self.0.options.keys;
         let marker = keys.marker(claim.name).to_owned();
         let Err(error) = self.ready(self.destination(claim.name), &[marker], limit) else {
             return Ok(());
         };
-        // Without an announcement: nobody can be granted the name now, and waiting callers ask
-        // again.
-        let call = Call::new(&self.0.scripts.release, [keys.lock(claim.name)])
-            .arg(claim.owner)
-            .arg("")
-            .arg("");
+        let call = self.taking_back(claim);
         match self.call_one(claim.name, call, limit) {
             Ok(_) => Err(error),
             Err(also) => Err(StoreError::Unavailable(format!(
                 "{error}; and what was granted already could not be given back: {also}"
             ))),
+        }
+    }
+
+    /// Asks for a name, and checks the marker in the same step or after it.
+    pub(super) fn acquire_one(
+        &self,
+        claim: &Claim<'_>,
+        limit: Limit,
+    ) -> Result<Acquired, StoreError> {
+        let guarded = self.guard_micros() > 0;
+        // Relaxed, here and below: the flag only saves a call that would be refused.
+        let mut apart = self.0.apart.load(Ordering::Relaxed);
+        let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
+        // A cluster refuses the marker's key here, so ask again without it, now and in later calls.
+        if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
+            self.0.apart.store(true, Ordering::Relaxed);
+            apart = true;
+            answer = self.ask_for(claim, false, limit)?;
+        }
+        let acquired = self.acquired(&answer.map_err(|error| answered(&error))?)?;
+        if guarded && apart && matches!(acquired, Acquired::Granted { .. }) {
+            self.confirm(claim, limit)?;
+        }
+        Ok(acquired)
+    }
+
+    /// Asks for names of one destination in one round trip, or in two if their marker lies in
+    /// another slot.
+    pub(super) fn acquire_batch(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Limit,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        let guarded = self.guard_micros() > 0;
+        // Relaxed: the flag only saves calls that would be refused.
+        let apart = guarded && self.0.apart.load(Ordering::Relaxed);
+        let mut answers: Vec<_> = batch
+            .iter()
+            .map(|claim| self.valid(claim.name, claim.lease).map(|()| Value::Nil))
+            .collect();
+        let valid = |answers: &[Result<Value, StoreError>]| -> Vec<usize> {
+            (0..answers.len())
+                .filter(|&at| answers[at].is_ok())
+                .collect()
+        };
+        let places = valid(&answers);
+        let calls: Vec<_> = places
+            .iter()
+            .map(|&at| self.asking_for(&batch[at], guarded && !apart))
+            .collect();
+        if calls.is_empty() {
+            return Ok(answers
+                .into_iter()
+                .map(|answer| self.acquired(&answer?))
+                .collect());
+        }
+        let whose = Whose::User(destination);
+        for (at, answer) in places
+            .into_iter()
+            .zip(self.0.pool.call(whose, &calls, limit)?)
+        {
+            answers[at] = Ok(answer);
+        }
+        let mut acquired: Vec<_> = batch
+            .iter()
+            .zip(answers)
+            .map(|(claim, answer)| match answer? {
+                // A cluster refuses the marker's key. Then each one is asked for alone, which also
+                // notes that, so that the next batch leaves the marker out.
+                Value::ServerError(error) if guarded && !apart && is_cross_slot(&error) => {
+                    self.acquire_one(claim, limit)
+                }
+                Value::ServerError(error) => Err(answered(&error)),
+                answer => self.acquired(&answer),
+            })
+            .collect();
+        if apart {
+            self.confirm_batch(destination, batch, &mut acquired, limit);
+        }
+        Ok(acquired)
+    }
+
+    /// Checks the marker of a batch that was granted without it, as [`confirm`](Self::confirm) does
+    /// for one name. Releases what was granted if the marker forbids it.
+    fn confirm_batch(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        acquired: &mut [Result<Acquired, StoreError>],
+        limit: Limit,
+    ) {
+        let granted: Vec<_> = (0..batch.len())
+            .filter(|&at| matches!(acquired[at], Ok(Acquired::Granted { .. })))
+            .collect();
+        let Some(&first) = granted.first() else {
+            return;
+        };
+        let marker = self.0.options.keys.marker(batch[first].name).to_owned();
+        let Err(error) = self.ready(destination, &[marker], limit) else {
+            return;
+        };
+        let calls: Vec<_> = granted
+            .iter()
+            .map(|&at| self.taking_back(&batch[at]))
+            .collect();
+        let released = self.0.pool.call(Whose::User(destination), &calls, limit);
+        let released = released.unwrap_or_default();
+        for (place, at) in granted.into_iter().enumerate() {
+            acquired[at] = Err(match released.get(place) {
+                Some(Value::Int(_)) => error.clone(),
+                _ => StoreError::Unavailable(format!(
+                    "{error}; and what was granted already could not be given back"
+                )),
+            });
+        }
+    }
+
+    /// Returns what the answer to an acquire means.
+    fn acquired(&self, answer: &Value) -> Result<Acquired, StoreError> {
+        let Value::Array(parts) = answer else {
+            return Err(strange(answer));
+        };
+        match parts[..] {
+            [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
+                remaining: time_left(left, self.0.options.longest_lease),
+            }),
+            [Value::Int(1), Value::Int(token)] if token > 0 => Ok(Acquired::Granted {
+                token: token.unsigned_abs(),
+            }),
+            [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
+            _ => Err(strange(answer)),
         }
     }
 }

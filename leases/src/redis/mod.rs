@@ -12,10 +12,10 @@ use super::store::{
     Acquired, Claim, Destination, HeldLock, Holder, Holding, LeaseStore, Outcome, Released,
     Renewal, StoreError, Watch,
 };
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, unique_number};
-use answers::{given_back, holder, strange, time_left, unexpected, waits};
-use errors::{answered, is_cross_slot};
+use answers::{given_back, holder, unexpected};
+use errors::answered;
 use keys::Keys;
 use link::{Limit, Server};
 use listener::Listener;
@@ -76,6 +76,7 @@ pub use builder::{RedisBuildError, RedisStoreBuilder};
 /// | `count` | how many guards held it at the last renewal |
 /// | `token` | the token of the grant |
 /// | `lease` | how long its lease is, in milliseconds |
+/// | `data` | what the holder [says about itself](super::LeasesBuilder::holder_data), if it says something |
 /// | `waited` | `1` if somebody has waited since the grant; then the release is announced |
 /// | `next` | the store whose turn is next, since one of its callers has waited for 20 ms; after the release no other store gets the name for 5 to 25 ms |
 /// | `since` | when the wait of that caller began, in milliseconds of the server's clock |
@@ -340,36 +341,31 @@ impl LeaseStore for RedisStore {
 
     fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
         self.valid(claim.name, claim.lease)?;
-        let limit = Limit::new(limit);
-        let guarded = self.guard_micros() > 0;
-        // Relaxed, here and below: the flag only saves a call that would be refused.
-        let mut apart = self.0.apart.load(Ordering::Relaxed);
-        let mut answer = self.ask_for(claim, guarded && !apart, limit)?;
-        // A cluster refuses the marker's key here, so ask again without it, now and in later calls.
-        if guarded && !apart && answer.as_ref().is_err_and(is_cross_slot) {
-            self.0.apart.store(true, Ordering::Relaxed);
-            apart = true;
-            answer = self.ask_for(claim, false, limit)?;
+        self.acquire_one(claim, Limit::new(limit))
+    }
+
+    fn acquire_many(
+        &self,
+        destination: Destination,
+        batch: &[Claim<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Result<Acquired, StoreError>>, StoreError> {
+        self.acquire_batch(destination, batch, Limit::new(limit))
+    }
+
+    fn leave(&self, name: &str, _owner: &str, limit: Duration) -> Result<(), StoreError> {
+        if self.0.pool.is_forked() {
+            return Err(StoreError::Forked);
         }
-        let answer = answer.map_err(|error| answered(&error))?;
-        let Value::Array(parts) = &answer else {
-            return Err(strange(&answer));
-        };
-        match parts[..] {
-            [Value::Int(0), Value::Int(left)] => Ok(Acquired::Held {
-                remaining: time_left(left, self.0.options.longest_lease),
-            }),
-            [Value::Int(1), Value::Int(token)] if token > 0 => {
-                if guarded && apart {
-                    self.confirm(claim, limit)?;
-                }
-                Ok(Acquired::Granted {
-                    token: token.unsigned_abs(),
-                })
-            }
-            [Value::Int(2), Value::Int(wait), Value::Int(why)] => Err(waits(wait, why)),
-            _ => Err(strange(&answer)),
+        // The name is reserved for this store, and others of this store still wait for it.
+        if self.0.listener.wait_queue.waits_for(name) {
+            return Ok(());
         }
+        let call = Call::new(&self.0.scripts.leave, [self.0.options.keys.lock(name)])
+            .arg(self.0.listener.own())
+            .arg(self.0.options.keys.channel())
+            .arg(&self.0.listener.message(name));
+        self.call_one(name, call, Limit::new(limit)).map(|_| ())
     }
 
     fn renew(

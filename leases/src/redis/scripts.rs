@@ -14,6 +14,7 @@ pub(super) struct Scripts {
     pub(super) ready: Text,
     pub(super) holder: Text,
     pub(super) scan: Text,
+    pub(super) leave: Text,
 }
 
 /// A script with its hash.
@@ -44,6 +45,7 @@ impl Scripts {
             )),
             holder: Text::new(include_str!("holder.lua")),
             scan: Text::new(include_str!("scan.lua")),
+            leave: Text::new(include_str!("leave.lua")),
         }
     }
 }

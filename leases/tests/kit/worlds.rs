@@ -75,6 +75,7 @@ pub(crate) fn threads_of(
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
     Claim(String),
+    ClaimMany(Vec<String>),
     /// Names with their owners.
     Renew(Vec<(String, String)>),
     GiveBack(String),
@@ -107,6 +108,11 @@ pub(crate) fn log(
             StoreCall::GiveBackMany { batch, .. } => {
                 Seen::GiveBackMany(batch.iter().map(|one| one.name.into()).collect())
             }
+            StoreCall::ClaimMany { batch, .. } => {
+                Seen::ClaimMany(batch.iter().map(|one| one.name.into()).collect())
+            }
+            // Comes in the background, when a caller that waited gives up.
+            StoreCall::Leave { .. } => return fault(call),
             other => panic!("an unknown call: {other:?}"),
         };
         own.0.lock().unwrap().push((clock.now(), seen));

@@ -245,3 +245,83 @@ fn processes_of_the_earlier_version_share_the_locks() {
         acquire_before(&server, "y", "old:3", 0)[0] == 1
     });
 }
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn many_names_are_granted_by_one_call_with_what_the_holder_says() {
+    let server = Server::start();
+    let builder = Leases::builder(store(&server)).holder_data("version 7");
+    let leases = builder.build().unwrap();
+    let held = leases.try_lock("n7").unwrap();
+    let names: Vec<String> = (0..50).map(|at| format!("n{at}")).collect();
+    let answers = leases.try_lock_many(&names);
+    for (at, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(guard) => assert_eq!(guard.name(), names[at]),
+            Err(error) => assert!(
+                at == 7 && matches!(error, LockError::Held { .. }),
+                "{error}"
+            ),
+        }
+    }
+    assert!(answers[7].is_err());
+    for name in ["n7", "n8"] {
+        assert_eq!(leases.holder(name).unwrap().unwrap().data, "version 7");
+    }
+    let listed = leases.list("n", 100).unwrap();
+    assert_eq!(listed.len(), 50);
+    assert!(listed.iter().all(|lock| lock.holder.data == "version 7"));
+    // A name that is not valid does not disturb the others, and nothing stays for the next holder.
+    drop((answers, held));
+    let other = Leases::new(store(&server)).unwrap();
+    wait::until("they are given back", || !other.is_locked("n8").unwrap());
+    let answers = other.try_lock_many(["n8", ""]);
+    assert!(answers[0].is_ok() && matches!(answers[1], Err(LockError::EmptyName)));
+    assert_eq!(other.holder("n8").unwrap().unwrap().data, "");
+}
+
+#[test]
+#[cfg_attr(
+    not(has_redis_server),
+    ignore = "no redis-server in PATH; to get one: apt-get install redis-server"
+)]
+fn nothing_is_reserved_for_a_store_whose_caller_has_left() {
+    let server = Server::start();
+    let (one, other) = (store(&server), store(&server));
+    let granted = |answer| matches!(answer, Ok(Acquired::Granted { .. }));
+    let due = || {
+        Claim::new("x", "due", LEASE)
+            .waiting()
+            .waited(Duration::from_millis(100))
+    };
+    for leaves in [false, true] {
+        let first = Claim::new("x", "first", LEASE);
+        wait::until("the reservation is over", || {
+            granted(one.acquire(&first, LIMIT))
+        });
+        assert!(!granted(other.acquire(&due(), LIMIT)));
+        let next = || server.cli(&["HGET", "tourbillon:{x}:lock", "next"]);
+        assert_ne!(next(), "(nil)");
+        if leaves {
+            other.leave("x", "due", LIMIT).unwrap();
+            assert_eq!(next(), "(nil)");
+            // One that never was there.
+            other.leave("y", "due", LIMIT).unwrap();
+        }
+        assert_eq!(one.release("x", "first", LIMIT), Ok(Released::Released));
+    }
+    // Also after the release, while the name is reserved.
+    assert!(granted(
+        one.acquire(&Claim::new("x", "first", LEASE), LIMIT)
+    ));
+    assert!(!granted(other.acquire(&due(), LIMIT)));
+    assert_eq!(one.release("x", "first", LIMIT), Ok(Released::Released));
+    other.leave("x", "due", LIMIT).unwrap();
+    assert_eq!(
+        server.cli(&["EXISTS", "tourbillon:{x}:lock"]),
+        "(integer) 0"
+    );
+}

@@ -2,6 +2,8 @@
 
 #[path = "../../../leases/src/background.rs"]
 pub(crate) mod background;
+#[path = "../../../leases/src/holder.rs"]
+pub(crate) mod holder;
 pub(crate) mod keep_alive;
 #[path = "../../../leases/src/memory.rs"]
 pub(crate) mod memory;

@@ -1,0 +1,113 @@
+//! A store of leases in a table of SQLite: what another backend has to do.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, named_params};
+use tourbillon_leases::{
+    Acquired, Claim, Destination, LeaseStore, Outcome, Released, Renewal, StoreError,
+};
+
+// A row stays when its lease is over, so the next token is greater.
+const TABLE: &str = "create table if not exists leases
+    (name text primary key, owner text not null, token integer not null, until integer not null)";
+const ACQUIRE: &str = "insert into leases values (:name, :owner, 1, :until)
+    on conflict (name) do update set owner = :owner, token = token + 1, until = :until
+    where until <= :now or owner = :owner returning token";
+const RENEW: &str =
+    "update leases set until = :until where name = :name and owner = :owner and until > :now";
+const RELEASE: &str =
+    "update leases set until = 0 where name = :name and owner = :owner and until > :now";
+
+/// Leases in a file, for processes of one machine. All of them read the same clock. As with other
+/// databases, leases end early if somebody sets it forward.
+pub(crate) struct SqliteStore(Mutex<Connection>);
+
+impl SqliteStore {
+    pub(crate) fn open(file: &Path) -> rusqlite::Result<Self> {
+        let db = Connection::open(file)?;
+        db.busy_timeout(Duration::from_secs(5))?;
+        db.execute(TABLE, [])?;
+        Ok(SqliteStore(Mutex::new(db)))
+    }
+
+    /// Makes a call at `now`, in milliseconds. After an error it is unknown what came of it.
+    fn call<T>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(&Connection, i64) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let db = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The lock of the file is waited for until the limit. The clock is read under that lock.
+        let answer = db.busy_timeout(limit).and_then(|()| {
+            let transaction = Transaction::new_unchecked(&db, TransactionBehavior::Immediate)?;
+            let answer = call(&transaction, millis(since_epoch()))?;
+            transaction.commit()?;
+            Ok(answer)
+        });
+        answer.map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+}
+
+impl LeaseStore for SqliteStore {
+    fn acquire(&self, claim: &Claim<'_>, limit: Duration) -> Result<Acquired, StoreError> {
+        self.call(limit, |db, now| {
+            let (name, owner, until) = (claim.name, claim.owner, now + millis(claim.lease));
+            let row = named_params! {":name": name, ":owner": owner, ":until": until, ":now": now};
+            let token: Option<i64> = db.query_row(ACQUIRE, row, |row| row.get(0)).optional()?;
+            if let Some(token) = token.map(i64::unsigned_abs) {
+                return Ok(Acquired::Granted { token });
+            }
+            let until = "select until from leases where name = ?";
+            let until: i64 = db.query_row(until, [name], |row| row.get(0))?;
+            let remaining = Duration::from_millis(u64::try_from(until - now).unwrap_or(0));
+            Ok(Acquired::Held { remaining })
+        })
+    }
+
+    fn renew(
+        &self,
+        _destination: Destination,
+        batch: &[Renewal<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        self.call(limit, |db, now| {
+            let renew = |renewal: &Renewal<'_>| {
+                let (name, owner, until) =
+                    (renewal.name, renewal.owner, now + millis(renewal.lease));
+                let row =
+                    named_params! {":name": name, ":owner": owner, ":until": until, ":now": now};
+                let renewed = db.execute(RENEW, row)? == 1;
+                Ok(if renewed {
+                    Outcome::Renewed
+                } else {
+                    Outcome::NotHeld
+                })
+            };
+            batch.iter().map(renew).collect()
+        })
+    }
+
+    fn release(&self, name: &str, owner: &str, limit: Duration) -> Result<Released, StoreError> {
+        self.call(limit, |db, now| {
+            let row = named_params! {":name": name, ":owner": owner, ":now": now};
+            let released = db.execute(RELEASE, row)? == 1;
+            Ok(if released {
+                Released::Released
+            } else {
+                Released::NotHeld
+            })
+        })
+    }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+}

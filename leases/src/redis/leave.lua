@@ -1,0 +1,12 @@
+-- Ends the reservation of a name for a store in which nobody waits any more.
+-- KEYS: lock. ARGV: the store, channel, message. Answers 1: ended; 0: the name was not reserved for it.
+local held = redis.call('HMGET', KEYS[1], 'owner', 'next')
+if held[2] ~= ARGV[1] then return 0 end
+if held[1] then
+  redis.call('HDEL', KEYS[1], 'next', 'since')
+else
+  -- The name is free from now on, also for those who were refused meanwhile.
+  redis.call('DEL', KEYS[1])
+  redis.pcall('PUBLISH', ARGV[2], ARGV[3])
+end
+return 1

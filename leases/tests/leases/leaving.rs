@@ -1,0 +1,116 @@
+//! Callers that give up, and the reservations that were made for them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kit::wait;
+use tourbillon::{Clock, ManualClock};
+use tourbillon_leases::{
+    Acquired, Claim, Fault, LeaseStore, Leases, LockError, MemoryStore, Released, StoreCall,
+};
+
+use crate::worlds::{LEASE, MS, S, all_down, threads};
+
+/// Notes who gives up.
+fn leavers(store: &MemoryStore) -> Arc<Mutex<Vec<String>>> {
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&left);
+    store.inject(move |call| {
+        if let StoreCall::Leave { name, .. } = call {
+            noted.lock().unwrap().push((*name).to_owned());
+        }
+        Fault::None
+    });
+    left
+}
+
+#[test]
+fn a_caller_that_waited_for_a_turn_and_gives_up_is_reported_to_the_store() {
+    let world = threads();
+    let _guard = world.leases.acquire("a").lease(600 * S).try_lock().unwrap();
+    let left = leavers(&world.store);
+    // Without a wait nothing was noted.
+    assert!(world.leases.try_lock("a").is_err());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.leases.try_lock_for("a", 5 * S));
+        wait::until("the wait is over", || {
+            world.hand.advance(10 * MS);
+            waiting.is_finished()
+        });
+        assert!(matches!(
+            waiting.join().unwrap(),
+            Err(LockError::TimedOut { .. })
+        ));
+    });
+    wait::until("it is reported", || !left.lock().unwrap().is_empty());
+    assert_eq!(*left.lock().unwrap(), ["a"]);
+    // A store that fails changes nothing.
+    world.store.inject(all_down);
+}
+
+#[test]
+fn a_caller_that_gets_the_lock_is_not_reported() {
+    let world = threads();
+    // Longer than the clock moves here, whatever the renewals do.
+    let guard = world.leases.acquire("a").lease(600 * S).try_lock().unwrap();
+    let left = leavers(&world.store);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.leases.try_lock_for("a", 300 * S));
+        wait::until("it waits", || world.leases.stats().waiting == 1);
+        world.hand.advance(5 * S);
+        guard.release().unwrap();
+        wait::until("it has the lock", || {
+            world.hand.advance(10 * MS);
+            waiting.is_finished()
+        });
+        waiting.join().unwrap().unwrap().release().unwrap();
+    });
+    // A later call on a worker.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(world.leases.holder_async("a")).unwrap();
+    assert!(left.lock().unwrap().is_empty());
+}
+
+#[test]
+fn nothing_is_reserved_after_the_last_waiting_caller_has_left() {
+    let hand = ManualClock::new();
+    let store = MemoryStore::with_clock(Clock::manual(&hand));
+    let limit = S;
+    let acquire = |claim: Claim<'_>| store.acquire(&claim, limit).unwrap();
+    let granted = |answer| matches!(answer, Acquired::Granted { .. });
+    let due = || Claim::new("a", "due", LEASE).waiting().waited(50 * MS);
+    for (leaves, watched) in [(false, false), (true, false), (true, true)] {
+        assert!(granted(acquire(Claim::new("a", "first", LEASE))));
+        assert!(!granted(acquire(due())));
+        let other = watched.then(|| store.watch("a", std::task::Waker::noop()));
+        if leaves {
+            store.leave("a", "due", limit).unwrap();
+        }
+        assert_eq!(store.release("a", "first", limit), Ok(Released::Released));
+        // Others still wait for it, or nobody does.
+        let free = leaves && !watched;
+        assert_eq!(granted(acquire(Claim::new("a", "second", LEASE))), free);
+        drop(other);
+        // It may also be released already.
+        store.leave("a", "due", limit).unwrap();
+        assert!(granted(acquire(Claim::new("a", "second", LEASE))));
+        store.release("a", "second", limit).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_future_that_is_dropped_leaves_too() {
+    let store = MemoryStore::new();
+    let leases = Leases::builder(store.clone())
+        .poll(10 * MS)
+        .build()
+        .unwrap();
+    let _guard = leases.try_lock("a").unwrap();
+    let left = leavers(&store);
+    let waiting = leases.lock_async("a");
+    let limit = Duration::from_millis(200);
+    assert!(tokio::time::timeout(limit, waiting).await.is_err());
+    wait::until("it is reported", || !left.lock().unwrap().is_empty());
+}
