@@ -173,6 +173,19 @@ impl<F> ScheduleError<F> {
         }
     }
 
+    /// Returns the same error about `task`, and drops the refused one.
+    pub(crate) fn with_task<G>(self, task: G) -> ScheduleError<G> {
+        match self {
+            ScheduleError::Full(_) => ScheduleError::Full(task),
+            ScheduleError::Closed(_) => ScheduleError::Closed(task),
+            ScheduleError::Closing(_) => ScheduleError::Closing(task),
+            ScheduleError::Occupied(_) => ScheduleError::Occupied(task),
+            ScheduleError::ZeroPeriod(_) => ScheduleError::ZeroPeriod(task),
+            ScheduleError::NoRound(_) => ScheduleError::NoRound(task),
+            ScheduleError::UnderLock(_) => ScheduleError::UnderLock(task),
+        }
+    }
+
     /// Returns whether trying again later can succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {

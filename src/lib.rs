@@ -42,6 +42,7 @@
 //! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
+//! | run a key when its calls have stopped for a while, or at most once per window | [`Debounce`], [`Throttle`] |
 //! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
 //! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
 //! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
@@ -179,6 +180,7 @@ mod expiry;
 ))]
 pub mod guide;
 mod job;
+mod keyed;
 mod options;
 pub mod reentrancy;
 mod retry;
@@ -249,6 +251,7 @@ pub use expiry::{
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormat, Restored, Snapshot};
+pub use keyed::{Debounce, DebounceBuilder, Edges, Throttle, ThrottleBuilder};
 pub use retry::{GaveUp, Retry, RetryBudget, RetryError, Retrying, Verdict};
 pub use scheduler::{
     AfterPanic, Builder, ById, Cancel, CancelAndWait, CancelGuard, Closing, Firing, HandedBack,

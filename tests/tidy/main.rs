@@ -61,6 +61,7 @@ const LAYERS: &[Layer] = &[
     layer(6, "timer", 0..=5, &["scheduler"]),
     layer(6, "expiry", 0..=5, &["scheduler"]),
     layer(7, "retry", 0..=6, &[]),
+    layer(6, "keyed", 0..=5, &["scheduler"]),
     // The kit builds schedulers and maps that a test steps, out of the parts of their builders.
     layer(6, "test_util", 0..=5, &["expiry", "scheduler", "timer"]),
     // Documentation alone.
