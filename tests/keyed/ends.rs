@@ -96,7 +96,7 @@ fn the_builders_and_the_types_can_be_shown() {
 
 #[test]
 fn a_merge_that_calls_the_crate_panics_and_nothing_is_lost() {
-    let _quiet = hush();
+    hush();
     let (scheduler, runs) = (stepped(1), Runs::default());
     let own = Arc::new(OnceLock::<Debounce<u64, u64>>::new());
     let seen = Arc::clone(&own);

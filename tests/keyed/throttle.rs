@@ -189,7 +189,7 @@ fn a_flush_runs_the_waiting_value_at_once_and_opens_a_window() {
 
 #[test]
 fn a_panic_in_a_run_leaves_the_window_as_it_is() {
-    let _quiet = hush();
+    hush();
     for seed in SEEDS {
         let (scheduler, runs) = (stepped(seed), Runs::default());
         let noted = runs.clone();
@@ -210,7 +210,7 @@ fn a_panic_in_a_run_leaves_the_window_as_it_is() {
 
 #[test]
 fn a_panic_of_the_merge_reaches_the_caller_and_changes_nothing_else() {
-    let _quiet = hush();
+    hush();
     let (scheduler, runs) = (stepped(1), Runs::default());
     let panics = Arc::new(AtomicBool::new(true));
     let now = Arc::clone(&panics);
