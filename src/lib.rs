@@ -245,9 +245,9 @@ pub use executor::{Executor, Job};
 pub use expiry::Expirations;
 pub use expiry::{
     Computing, Entries, Expired, Expiry, ExpiryHandedBack, ExpiryMap, ExpiryMapBuilder,
-    ExpiryReport, Found, GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap, InsertError,
-    InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, Touch, TouchOrInsert,
-    Toucher,
+    ExpiryReport, ExpiryStats, Found, GetOrInsertError, GroupFull, GroupedBy, GroupedExpiryMap,
+    InsertError, InsertRefusal, Inserted, MapHasher, Reason, ReceiverLost, Removed, Touch,
+    TouchOrInsert, Toucher,
 };
 #[cfg(feature = "serde")]
 pub use expiry::{NewerFormat, Restored, Snapshot};

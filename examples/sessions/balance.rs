@@ -15,7 +15,7 @@ pub(crate) struct Row {
 /// The account. The first row counts what came in, and the others how it ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Balance {
-    pub(crate) scheduled: Row,
+    pub(crate) inserted: Row,
     pub(crate) ends: Vec<Row>,
     /// Numbers that must be zero, each with the meaning of another value.
     pub(crate) zeros: Vec<(u64, &'static str)>,
@@ -42,10 +42,10 @@ impl Balance {
             ("engine", Row::engine as fn(&Row) -> u64),
             ("program", Row::program),
         ] {
-            let (scheduled, ends) = (of(&self.scheduled), self.ends.iter().map(of).sum::<u64>());
-            if scheduled != ends {
+            let (inserted, ends) = (of(&self.inserted), self.ends.iter().map(of).sum::<u64>());
+            if inserted != ends {
                 faults.push(format!(
-                    "by the {who} {scheduled} were scheduled and {ends} ended"
+                    "by the {who} {inserted} were inserted and {ends} ended"
                 ));
             }
         }
@@ -55,7 +55,7 @@ impl Balance {
     }
 
     fn rows(&self) -> impl Iterator<Item = &Row> {
-        std::iter::once(&self.scheduled).chain(&self.ends)
+        std::iter::once(&self.inserted).chain(&self.ends)
     }
 }
 
@@ -128,8 +128,8 @@ mod tests {
 
     fn balanced() -> Balance {
         Balance {
-            scheduled: row("scheduled", 1_234, 1_234),
-            ends: vec![row("ran", 1_200, 1_200), row("cancelled", 34, 34)],
+            inserted: row("inserted", 1_234, 1_234),
+            ends: vec![row("expired", 1_200, 1_200), row("removed", 34, 34)],
             zeros: vec![(0, "refused")],
         }
     }
@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn a_balanced_account_says_nothing_lost() {
         let text = balanced().to_string();
-        assert!(text.contains("ran                    1,200           1,200   the handlers say\n"));
+        assert!(text.contains("expired                1,200           1,200   the handlers say\n"));
         assert!(text.ends_with("\nnothing lost\n"), "{text}");
         let narrow = format!("{:#}", balanced());
         assert!(
-            narrow.contains("ran                    1,200           1,200\n"),
+            narrow.contains("expired                1,200           1,200\n"),
             "{narrow}"
         );
         assert!(narrow.ends_with("\nnothing lost\n"), "{narrow}");
@@ -153,8 +153,8 @@ mod tests {
         lost.ends[0].program -= 1;
         lost.zeros[0].0 = 2;
         let faults = [
-            "ran: the engine says 1200, the handlers say 1199",
-            "by the program 1234 were scheduled and 1233 ended",
+            "expired: the engine says 1200, the handlers say 1199",
+            "by the program 1234 were inserted and 1233 ended",
             "2 refused",
         ];
         assert_eq!(lost.faults(), faults);
@@ -165,10 +165,10 @@ mod tests {
         );
 
         let mut invented = balanced();
-        invented.ends[1] = row("cancelled", 35, 35);
+        invented.ends[1] = row("removed", 35, 35);
         let faults = [
-            "by the engine 1234 were scheduled and 1235 ended",
-            "by the program 1234 were scheduled and 1235 ended",
+            "by the engine 1234 were inserted and 1235 ended",
+            "by the program 1234 were inserted and 1235 ended",
         ];
         assert_eq!(invented.faults(), faults);
     }

@@ -495,15 +495,20 @@ fn settle(map: &Sessions, tallies: &[Arc<Tally>], options: &LiveOptions) -> io::
         source,
     };
     Ok(Balance {
-        scheduled: row(
-            "scheduled",
-            stats.scheduled,
+        inserted: row(
+            "inserted",
+            stats.inserted,
             totals.created,
             "created by the producers",
         ),
         ends: vec![
-            row("ran", stats.ran, totals.ran, "counted by the handlers"),
-            row("cancelled", stats.cancelled, totals.logged_out, "log-outs"),
+            row(
+                "expired",
+                stats.expired,
+                totals.ran,
+                "counted by the handlers",
+            ),
+            row("removed", stats.removed, totals.logged_out, "log-outs"),
             row(
                 "replaced",
                 stats.replaced,

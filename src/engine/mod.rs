@@ -147,11 +147,6 @@ pub(crate) trait Frontend:
         let _ = (taken, handed_back);
     }
 
-    /// Returns how many runs found no receiver for what they delivered.
-    fn unreceived(&self) -> u64 {
-        0
-    }
-
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
     /// user code: it is called without a lock, and its panic is caught.
     fn ended(&self) {}

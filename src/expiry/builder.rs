@@ -18,6 +18,7 @@ use crate::engine::{Engine, EngineParts, ExecutorKind, Server, TickerState};
 use crate::error::BuildError;
 use crate::options::engine_options;
 use crate::scheduler::{OnPanic, RandomState, TaskPanic};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::channel::Receiver;
 use crate::sync::{Arc, OnceLock};
 
@@ -169,7 +170,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
 
     /// Calls `report` with the first entry that expires after the last receiver of the channel, or
     /// the stream, was dropped. A dropped receiver never comes back, so this happens at most once
-    /// in the life of a map. [`Stats::unreceived`](crate::Stats::unreceived) is the number of
+    /// in the life of a map. [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the number of
     /// entries dropped since then.
     ///
     /// `report` runs on the thread that sends expired entries, without a lock. It may call the map,
@@ -453,7 +454,7 @@ where
     /// When the last receiver is dropped, the entries in the channel are dropped with it. The map
     /// stays open. Entries that expire later, and an entry that waits for room in the channel, are
     /// dropped without a lock, on the thread that would have sent them. They are counted in
-    /// [`Stats::unreceived`](crate::Stats::unreceived).
+    /// [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived).
     /// [`on_receiver_lost`](Self::on_receiver_lost) reports the first of them;
     /// [`when_receiver_lost`](Self::when_receiver_lost) can close the map instead.
     ///
@@ -572,6 +573,8 @@ where
                 when_receiver_lost: self.when_receiver_lost,
                 on_receiver_lost: self.on_receiver_lost,
                 on_removal: self.on_removal,
+                evicted: AtomicU64::new(0),
+                missed: AtomicU64::new(0),
                 groups: S::index(self.max_per_group, self.when_group_full),
                 flights: OnceLock::new(),
             },

@@ -15,6 +15,7 @@ use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
 use crate::shard::{KeyHash, Taken, splitmix64};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock};
 use crate::tick::Time;
 
@@ -112,7 +113,7 @@ pub enum Reason {
 #[non_exhaustive]
 pub enum ReceiverLost {
     /// The map stays open. Entries that expire are dropped and counted in
-    /// [`Stats::unreceived`](crate::Stats::unreceived). This is the default.
+    /// [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived). This is the default.
     #[default]
     Drop,
     /// The map closes at the next expiry, as if its last clone had been dropped. The other entries
@@ -312,9 +313,23 @@ where
     pub(super) when_receiver_lost: ReceiverLost,
     pub(super) on_receiver_lost: Option<OnReceiverLost<K, V>>,
     pub(super) on_removal: Option<OnRemoval<K, V>>,
+    /// The number of delivered entries that were evicted.
+    pub(super) evicted: AtomicU64,
+    /// The number of touches by `touch_many` that found nothing, which are counted together.
+    pub(super) missed: AtomicU64,
     pub(super) groups: S::Index,
     /// Made by the first call that computes a value with others waiting for it.
     pub(super) flights: OnceLock<Arc<Flights<K, Computed<V>>>>,
+}
+
+impl<K, V, S: MapHasher> MapFrontend<K, V, S> {
+    /// Returns the number of entries that expired without a receiver.
+    pub(super) fn unreceived(&self) -> u64 {
+        match &self.delivery {
+            Delivery::BoundedSender(sender) => sender.unsent(),
+            Delivery::Handler(_) | Delivery::Batches(..) => 0,
+        }
+    }
 }
 
 impl<K, V, S> FrontendTypes for MapFrontend<K, V, S>
@@ -349,7 +364,7 @@ where
             }
         };
         let expired = session.expire(key, info.deadline, info.started);
-        map.removed(&expired.key, &expired.value, expired.reason);
+        map.leaves(&expired);
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
@@ -375,7 +390,7 @@ where
         let expired = batch
             .into_iter()
             .map(|run| run.value.expire(run.key, run.deadline, run.started))
-            .inspect(|expired| map.removed(&expired.key, &expired.value, expired.reason));
+            .inspect(|expired| map.leaves(expired));
         handle(map, expired.collect());
     }
 
@@ -400,13 +415,6 @@ where
             if let (Some(tell), Some(key)) = (&self.on_removal, key) {
                 tell.removed(key, &session.value, reason);
             }
-        }
-    }
-
-    fn unreceived(&self) -> u64 {
-        match &self.delivery {
-            Delivery::BoundedSender(sender) => sender.unsent(),
-            Delivery::Handler(_) | Delivery::Batches(..) => 0,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::frontend::{MapEntry, Reason};
 use super::{ExpiryMap, MapHasher, Removed};
-use crate::shard::Cancelling;
+use crate::shard::{Cancelling, Lookup};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -76,11 +76,15 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.shards().peek(stripe, |stripe| {
-            let slot = stripe.find(hash, key)?;
-            let (session, deadline) = stripe.pending_payload(slot)?;
-            session
-                .lives(reading, clock)
-                .then(|| look(&session.value, deadline))
+            if let Some(slot) = stripe.find(hash, key)
+                && let Some((session, deadline)) = stripe.pending_payload(slot)
+                && session.lives(reading, clock)
+            {
+                stripe.count_lookup(Lookup::Found);
+                return Some(look(&session.value, deadline));
+            }
+            stripe.count_lookup(Lookup::Missed);
+            None
         })
     }
 
@@ -112,11 +116,16 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
-            let slot = stripe.find(hash, key)?;
-            let (session, _) = stripe.pending_payload_mut(slot)?;
-            session
-                .lives(reading, clock)
-                .then(|| change(&mut session.value))
+            if let Some(slot) = stripe.find(hash, key)
+                && let Some((session, _)) = stripe.pending_payload_mut(slot)
+                && session.lives(reading, clock)
+            {
+                let result = change(&mut session.value);
+                stripe.count_lookup(Lookup::Found);
+                return Some(result);
+            }
+            stripe.count_lookup(Lookup::Missed);
+            None
         })
     }
 

@@ -11,6 +11,7 @@ use super::{ExpiryMap, MapHasher, Reason, Touch};
 use crate::job::drop_each;
 use crate::scheduler::RandomState;
 use crate::shard::batch::by_stripe;
+use crate::sync::atomic::Ordering;
 use crate::tick::Time;
 
 /// The number of entries that are visited under one hold of a lock.
@@ -66,12 +67,20 @@ where
             self.hash_of(key)
         });
         let mut answers = vec![Touch::NotFound; located.len()];
+        let mut found = 0;
         self.engine.with_groups(&located, |group| {
-            let answers = &mut answers[..];
+            let (answers, found) = (&mut answers[..], &mut found);
             group.each_found(move |stripe, slot, located_key| {
                 answers[located_key.index as usize] = touch_slot(stripe, slot, reading, clock);
+                *found += 1;
             });
         });
+        if found < answers.len() {
+            let missed = (answers.len() - found) as u64;
+            // Relaxed: a count orders nothing.
+            let all = &self.engine.frontend.missed;
+            all.fetch_add(missed, Ordering::Relaxed);
+        }
         answers
     }
 }

@@ -39,6 +39,7 @@ mod removal;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod span;
+mod stats;
 #[cfg(feature = "stream")]
 mod stream;
 mod tag;
@@ -59,6 +60,7 @@ pub use many::Entries;
 #[cfg(feature = "serde")]
 pub use snapshot::{NewerFormat, Restored, Snapshot};
 pub use span::Expiry;
+pub use stats::ExpiryStats;
 #[cfg(feature = "stream")]
 pub use stream::Expirations;
 pub use toucher::Toucher;
@@ -70,7 +72,7 @@ use std::hash::Hash;
 
 use crate::clock::{Clock, Reading};
 use crate::engine::{Engine, Lifecycle, Owner, Shutdown};
-use crate::scheduler::{Closing, RandomState, Stats, collect_stats, hash_of, next_deadline};
+use crate::scheduler::{Closing, RandomState, hash_of, next_deadline};
 use crate::shard::KeyHash;
 use crate::sync::Arc;
 use crate::tick::Time;
@@ -332,34 +334,6 @@ where
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
-    }
-
-    /// Returns counters, queue depth and lateness. An insertion counts as *scheduled*, a delivery
-    /// as *ran*, and a removal as *cancelled*.
-    ///
-    /// # Complexity
-    ///
-    /// Takes one lock per stripe, twice: about ten microseconds in all.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tourbillon::ExpiryMap;
-    /// # let stepped = ExpiryMap::<u64, &str>::builder()
-    /// #     .time_to_idle(Duration::from_secs(60))
-    /// #     .build_stepped(1, |_, _| ())?;
-    /// # let map = stepped.map();
-    /// map.insert(7, "Ada")?;
-    /// map.insert(8, "Grace")?;
-    /// map.remove(&7);
-    /// let stats = map.stats();
-    /// assert_eq!((stats.scheduled, stats.cancelled, stats.pending), (2, 1, 1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        collect_stats(&self.engine)
     }
 
     /// Closes the map and treats the remaining entries as `mode` says. They come back in the

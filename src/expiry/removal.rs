@@ -83,7 +83,9 @@ where
     pub(super) fn listens(&self) -> bool {
         self.engine.frontend.on_removal.is_some()
     }
+}
 
+impl<K, V, S: MapHasher> ExpiryMap<K, V, S> {
     /// Tells the listener, if there is one. Called without a lock.
     #[inline]
     pub(super) fn removed(&self, key: &K, value: &V, reason: Reason) {

@@ -7,7 +7,7 @@ use super::frontend::MapEntry;
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, Reading};
-use crate::shard::Stripe;
+use crate::shard::{Lookup, Stripe};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -48,10 +48,11 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, move |stripe| {
-            let slot = stripe.find(hash, key);
-            slot.map_or(Touch::NotFound, |slot| {
-                touch_slot(stripe, slot, reading, clock)
-            })
+            let Some(slot) = stripe.find(hash, key) else {
+                stripe.count_lookup(Lookup::Missed);
+                return Touch::NotFound;
+            };
+            touch_slot(stripe, slot, reading, clock)
         })
     }
 
@@ -92,9 +93,11 @@ where
         let now = now.min(LAST_MOMENT);
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
+                stripe.count_lookup(Lookup::Missed);
                 return Touch::NotFound;
             };
-            touched(stripe.put_off(slot, now, |session| session.touched_at(now, clock)))
+            let answer = stripe.put_off(slot, now, |session| session.touched_at(now, clock));
+            touched(stripe, answer)
         })
     }
 
@@ -151,6 +154,7 @@ where
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
             let Some(slot) = stripe.find(hash, key) else {
+                stripe.count_lookup(Lookup::Missed);
                 return (Touch::NotFound, None);
             };
             let mut result = None;
@@ -160,7 +164,7 @@ where
                 result = Some(change(&mut session.value));
                 Some(deadline)
             });
-            (touched(answer), result)
+            (touched(stripe, answer), result)
         })
     }
 
@@ -248,18 +252,23 @@ pub(super) fn touch_slot<K, V, T: Tag>(
 ) -> Touch {
     // The thread that read the clock first may get the lock last. The later deadline that was
     // reported by the other thread stands.
-    touched(stripe.put_off(slot, reading.low(), |session| {
+    let answer = stripe.put_off(slot, reading.low(), |session| {
         session.touched(reading, clock)
-    }))
+    });
+    touched(stripe, answer)
 }
 
-/// Converts the answer of [`Stripe::put_off`].
+/// Counts and converts the answer of [`Stripe::put_off`].
 #[inline(always)]
-fn touched(answer: Option<(Time, bool)>) -> Touch {
-    match answer {
-        Some((deadline, true)) => Touch::Touched { deadline },
-        Some((deadline, false)) => Touch::Unchanged { deadline },
-        None => Touch::Expired,
+fn touched<K, V>(stripe: &Stripe<K, V>, answer: Option<(Time, bool)>) -> Touch {
+    let Some((deadline, moved)) = answer else {
+        stripe.count_lookup(Lookup::Missed);
+        return Touch::Expired;
+    };
+    stripe.count_lookup(Lookup::Touched);
+    match moved {
+        true => Touch::Touched { deadline },
+        false => Touch::Unchanged { deadline },
     }
 }
 

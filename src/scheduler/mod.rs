@@ -55,6 +55,7 @@ pub use task::Task;
 pub(crate) use frontend::{OnPanic, SchedulerFrontend};
 pub(crate) use pending::next_deadline;
 pub(crate) use stats::collect as collect_stats;
+pub(crate) use stats::named_values;
 
 use std::fmt;
 use std::hash::BuildHasher;

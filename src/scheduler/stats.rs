@@ -63,10 +63,6 @@ pub struct Stats {
     /// Counter: how often a ticker held due entries back until its next share of the
     /// [`pace`](crate::Builder::pace). All entries that waited for one share count once.
     pub held_back: u64,
-    /// Counter: entries of an [`ExpiryMap`](crate::ExpiryMap) that expired when its channel or
-    /// stream had no receiver any more, and were dropped. They also count as `ran`. Entries that
-    /// were in the channel when its last receiver was dropped are not counted here.
-    pub unreceived: u64,
     /// Counter: panics on a ticker thread, which continues after each of them. Always 0, unless
     /// this crate has a bug.
     pub ticker_panics: u64,
@@ -105,7 +101,43 @@ pub struct ShardStats {
     pub queue_lag: Lateness,
 }
 
+/// Gives a type a private method `named`, which iterates over the names and values of these fields.
+macro_rules! named_values {
+    ($Type:ident { $($field:ident),+ $(,)? }) => {
+        impl $Type {
+            fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($field), self.$field)),+].into_iter()
+            }
+        }
+    };
+}
+pub(crate) use named_values;
+
+named_values! {
+    Stats {
+        scheduled, ran, cancelled, replaced, handed_back, panicked, pending, queued, running, workers,
+        idle_workers, saturated, failed_spawns, refused, held_back, ticker_panics
+    }
+}
+
 impl Stats {
+    /// Iterates over the names and values of all counters and gauges, for a metrics system. The
+    /// gauges are `pending`, `queued`, `running`, `workers` and `idle_workers`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tourbillon::Scheduler;
+    /// # let scheduler = Scheduler::<&str>::new()?;
+    /// for (name, value) in scheduler.handle().stats().iter() {
+    ///     println!("timers_{name} {value}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.named()
+    }
+
     /// Returns whether every accepted arming is accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
@@ -199,7 +231,6 @@ pub(crate) fn collect<F: Frontend>(engine: &Engine<F>) -> Stats {
     stats.workers = engine.pool().workers() as u64;
     stats.idle_workers = engine.pool().sleeping() as u64;
     stats.held_back = engine.held_back();
-    stats.unreceived = engine.frontend.unreceived();
     let faults = engine.faults();
     // Relaxed: counts.
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -48,7 +48,7 @@ pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
-    EntryPhase, Index, KeyHash, Moving, Refusal, RunEvent, Start, Stripe, Taken,
+    EntryPhase, Index, KeyHash, Lookup, Moving, Refusal, RunEvent, Start, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};

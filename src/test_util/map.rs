@@ -152,9 +152,12 @@ where
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect, too")]
     pub fn advance_to_next(&self) -> bool {
-        let ran = || self.map.stats().ran;
-        let before = ran();
-        self.driver.advance_until(|| ran() > before)
+        let delivered = || {
+            let stats = self.map.stats();
+            stats.expired + stats.evicted
+        };
+        let before = delivered();
+        self.driver.advance_until(|| delivered() > before)
     }
 
     /// Sets the clock to `to` without stopping in between, as if every thread had slept meanwhile.

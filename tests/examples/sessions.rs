@@ -474,9 +474,9 @@ fn a_run_in_real_time_loses_nothing() {
     assert_eq!((code, &*err), (0, ""), "{out}");
     assert!(out.ends_with("\nnothing lost\n"), "{out}");
     for name in [
-        "scheduled",
-        "ran",
-        "cancelled",
+        "inserted",
+        "expired",
+        "removed",
         "replaced",
         "handed back",
         "pending",

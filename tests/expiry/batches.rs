@@ -117,7 +117,7 @@ fn batches_hold_every_expired_entry_once_and_no_more_than_asked_for() {
             .unwrap();
         fill(&map, 0..1_000);
         clock.advance(IDLE);
-        until("all are delivered", || map.stats().ran == 1_000);
+        until("all are delivered", || map.stats().expired == 1_000);
         let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
         assert!(report.handed_back.is_empty());
         let batches = batches.lock().unwrap();
@@ -166,7 +166,7 @@ fn a_batch_that_panics_counts_for_each_entry_and_is_told_once() {
     clock.advance(IDLE);
     until("all are settled", || {
         let stats = map.stats();
-        stats.ran == 100 && stats.running == 0
+        stats.expired == 100 && stats.running == 0
     });
     assert_eq!(map.stats().panicked, 100);
     let sizes = sizes.lock().unwrap();
@@ -190,7 +190,7 @@ fn wherever_handlers_run_batches_hold_every_entry_once() {
             clock.advance(IDLE);
             pass_until(&clock, name, || {
                 let stats = map.stats();
-                stats.ran == 1_000 && stats.running == 0
+                stats.expired == 1_000 && stats.running == 0
             });
             assert!(sorted_keys(&batches).into_iter().eq(0..1_000), "{name}");
             let sizes: Vec<_> = batches.lock().unwrap().iter().map(Vec::len).collect();
@@ -238,7 +238,7 @@ fn what_waits_with_an_executor_can_be_touched_removed_and_replaced() {
     shelf.take().into_iter().for_each(Job::run);
     assert!(sorted_keys(&batches).into_iter().eq((0..10).chain(20..40)));
     let stats = map.stats();
-    assert_eq!((stats.cancelled, stats.replaced, stats.ran), (10, 10, 30));
+    assert_eq!((stats.removed, stats.replaced, stats.expired), (10, 10, 30));
     assert!(stats.balances());
 }
 
@@ -299,7 +299,11 @@ fn wherever_handlers_run_a_batch_may_shut_the_map_down() {
         let report = closings.remove(0).wait().unwrap();
         assert!(report.handed_back.iter().any(|back| back.key == 100));
         let stats = map.stats();
-        assert_eq!(stats.ran + report.handed_back.len() as u64, 101, "{name}");
+        assert_eq!(
+            stats.expired + report.handed_back.len() as u64,
+            101,
+            "{name}"
+        );
         assert!(stats.balances() && stats.panicked == 0);
     }
 }
@@ -325,7 +329,7 @@ fn wherever_handlers_run_a_batch_that_panics_costs_no_other() {
         clock.advance(IDLE);
         pass_until(&clock, name, || {
             let stats = map.stats();
-            stats.ran == 100 && stats.running == 0
+            stats.expired == 100 && stats.running == 0
         });
         assert!(
             sorted_keys(&batches)
@@ -369,7 +373,7 @@ fn while_a_batch_blocks_what_waits_can_be_saved() {
     }
     drop(leave);
     until("the batch has ended", || map.stats().running == 0);
-    assert_eq!(map.stats().ran, taken.len() as u64);
+    assert_eq!(map.stats().expired, taken.len() as u64);
     clock.advance(IDLE);
     until("all are gone", || {
         map.is_empty() && map.stats().running == 0

@@ -40,7 +40,7 @@ fn insertions_say_what_they_replaced() {
     stepped.advance(2 * IDLE);
     assert_eq!(keys(&gone), [1, 2, 3]);
     let stats = map.stats();
-    assert_eq!((stats.scheduled, stats.replaced, stats.ran), (4, 1, 3));
+    assert_eq!((stats.inserted, stats.replaced, stats.expired), (4, 1, 3));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn all_entries_can_be_walked_over_sieved_and_cleared() {
     stepped.advance(2 * IDLE);
     assert!(take(&gone).is_empty());
     let stats = map.stats();
-    assert_eq!((stats.scheduled, stats.cancelled), (1_000, 1_000));
+    assert_eq!((stats.inserted, stats.removed), (1_000, 1_000));
 }
 
 // === the key while its handler runs ===
@@ -305,7 +305,7 @@ fn a_key_is_free_while_its_handler_runs() {
         assert_eq!(rounds.load(Ordering::Relaxed), 2);
         stepped.advance(1_000 * IDLE);
         let stats = stepped.map().stats();
-        assert_eq!((stats.ran, stats.panicked, stats.pending), (6, 0, 0));
+        assert_eq!((stats.expired, stats.panicked, stats.pending), (6, 0, 0));
         assert!(stats.balances());
     }
 }

@@ -68,7 +68,7 @@ fn what_a_full_channel_keeps_waiting_is_counted_and_can_be_saved_or_removed() {
     fill(&map, 0..10);
     clock.advance(IDLE);
     // One lies in the channel, one is in the hand of the thread that sends.
-    until("two are taken", || map.stats().ran == 2);
+    until("two are taken", || map.stats().expired == 2);
     assert_eq!(map.len(), 8);
     let waiting: Vec<u32> = map.iter().map(|(key, _)| key).collect();
     assert_eq!(waiting.len(), 8);
@@ -173,14 +173,14 @@ fn a_map_whose_receiver_is_gone_lives_on_and_counts_what_it_drops() {
         .unwrap();
         clock.advance(IDLE);
         until("the channel is full, and one waits for room", || {
-            map.stats().ran == capacity as u64 + 1
+            map.stats().expired == capacity as u64 + 1
         });
         let in_channel = gone.len();
         assert_eq!((in_channel, map.stats().unreceived), (capacity, 0));
         drop(gone);
         until("the rest is dropped", || {
             let stats = map.stats();
-            stats.ran == 10 && stats.running == 0
+            stats.expired == 10 && stats.running == 0
         });
         assert_eq!(map.stats().unreceived, 10 - in_channel as u64);
         // Entries come in no order, so any but those in the channel may be the first.
@@ -195,11 +195,11 @@ fn a_map_whose_receiver_is_gone_lives_on_and_counts_what_it_drops() {
         clock.advance(IDLE);
         until("these are dropped, too", || {
             let stats = map.stats();
-            stats.ran == 14 && stats.running == 0
+            stats.expired == 14 && stats.running == 0
         });
         let stats = map.stats();
         assert_eq!(stats.unreceived, 14 - in_channel as u64);
-        assert_eq!((stats.cancelled, stats.panicked, map.len()), (1, 0, 1));
+        assert_eq!((stats.removed, stats.panicked, map.len()), (1, 0, 1));
         assert!(stats.balances());
         let report = map.shutdown(Shutdown::HandBack).wait().unwrap();
         assert_eq!(report.handed_back[0].key, 99);
@@ -218,7 +218,7 @@ fn a_map_can_be_told_to_close_when_its_receiver_is_gone() {
         // It may wait in the middle of a send.
         clock.advance(IDLE);
         until("one is about to be sent", || {
-            map.stats().ran == capacity as u64 + 1
+            map.stats().expired == capacity as u64 + 1
         });
         drop(gone);
         let (key, _) = wait::next(&reports);
@@ -229,7 +229,7 @@ fn a_map_can_be_told_to_close_when_its_receiver_is_gone() {
         let stats = map.stats();
         assert_eq!(stats.unreceived, 1);
         assert_eq!(
-            (stats.ran, stats.cancelled),
+            (stats.expired, stats.removed),
             (1 + capacity as u64, 9 - capacity as u64)
         );
         assert!(stats.balances());
@@ -254,7 +254,7 @@ fn a_shutdown_of_a_map_without_a_receiver_waits_for_nobody() {
         assert_eq!(report.handed_back.len() as u64, 5 - delivered, "{mode:?}");
         assert_eq!(report.still_running, 0);
         let stats = map.stats();
-        assert_eq!((stats.ran, stats.unreceived), (delivered, delivered));
+        assert_eq!((stats.expired, stats.unreceived), (delivered, delivered));
         assert!(stats.balances());
     }
 }
@@ -287,7 +287,7 @@ fn a_report_of_a_loss_may_call_the_map_and_panic() {
     assert_eq!(wait::next(&told), (true, 1, 1));
     until("all are dropped", || {
         let stats = built.stats();
-        stats.ran == 3 && stats.running == 0
+        stats.expired == 3 && stats.running == 0
     });
     let stats = built.stats();
     assert_eq!((stats.unreceived, stats.panicked, built.len()), (3, 0, 1));
@@ -347,7 +347,7 @@ fn entries_that_nobody_receives_may_panic_in_their_drops() {
     clock.advance(IDLE);
     until("all are dropped", || {
         let stats = map.stats();
-        stats.ran == 3 && stats.running == 0
+        stats.expired == 3 && stats.running == 0
     });
     armed.store(false, Ordering::SeqCst);
     let stats = map.stats();
@@ -380,7 +380,9 @@ fn c150_a_storm_that_nobody_receives_is_bounded_and_can_be_saved() {
         assert!(queued <= BOUND);
         queued >= BOUND - 1
     };
-    until("the queue is full", || map.stats().ran == 1 && is_full());
+    until("the queue is full", || {
+        map.stats().expired == 1 && is_full()
+    });
     for _ in 0..20 {
         clock.advance(Duration::from_millis(1));
         thread::yield_now();
@@ -451,7 +453,7 @@ fn one_thread_sends_whatever_the_builder_was_told_of_workers() {
         });
         let stats = map.stats();
         assert_eq!(
-            (stats.workers, stats.ran, stats.running),
+            (stats.workers, stats.expired, stats.running),
             (1, 1, 1),
             "{name}"
         );
@@ -648,7 +650,7 @@ fn a_value_that_was_received_and_is_dropped_may_shut_the_map_down_with_room_in_t
         let setting = of_closers(3);
         setting.clock.advance(IDLE);
         until("three are sent, and one is about to be", || {
-            setting.map.stats().ran == 4
+            setting.map.stats().expired == 4
         });
         let first = setting.gone.recv().unwrap();
         until("all are sent", || setting.map.stats().running == 0);
@@ -735,7 +737,7 @@ fn receiver_goes(capacity: usize, policy: ReceiverLost) {
     let setting = of_closers_and(capacity, policy);
     setting.clock.advance(IDLE);
     until("the channel is full, and one is about to be sent", || {
-        setting.map.stats().ran == capacity as u64 + 1
+        setting.map.stats().expired == capacity as u64 + 1
     });
     setting.arm();
     // What lies in the channel is dropped here, the one about to be sent and the rest over there.

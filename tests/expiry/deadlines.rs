@@ -206,7 +206,7 @@ fn a_touch_saves_what_is_due_until_its_delivery_begins() {
         assert_eq!(map.len(), 4, "saved for a whole idle time");
         let stats = map.stats();
         assert!(stats.balances());
-        assert_eq!((stats.ran, stats.panicked), (1, 0));
+        assert_eq!((stats.expired, stats.panicked), (1, 0));
     }
 }
 

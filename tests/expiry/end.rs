@@ -256,8 +256,8 @@ fn c125_after_the_end_every_call_answers() {
                 .already_closed
         );
         let stats = map.stats();
-        assert_eq!((stats.scheduled, stats.handed_back), (10, 10));
-        assert_eq!(stats.scheduled, before.scheduled);
+        assert_eq!((stats.inserted, stats.handed_back), (10, 10));
+        assert_eq!(stats.inserted, before.inserted);
         assert!(stats.balances());
     }
 }

@@ -299,7 +299,8 @@ fn an_evicted_entry_is_dead_until_its_delivery_and_delivered_as_evicted() {
         assert_eq!(map.touch(&1), Touch::NotFound);
         let stats = map.stats();
         assert!(stats.balances());
-        assert_eq!((stats.ran, stats.cancelled, stats.pending), (1, 1, 0));
+        assert_eq!((stats.expired, stats.evicted), (0, 1));
+        assert_eq!((stats.removed, stats.pending), (1, 0));
     }
 }
 
@@ -536,7 +537,7 @@ fn batches_channels_and_streams_get_evicted_entries() {
         .unwrap();
     fill(&map, "a", 0..110);
     until("all but ten are delivered", || {
-        map.stats().ran == 100 && batches.lock().unwrap().len() == 100
+        map.stats().evicted == 100 && batches.lock().unwrap().len() == 100
     });
     let mut gone = taken(&batches);
     gone.sort_unstable_by_key(|gone| gone.0);
@@ -553,7 +554,7 @@ fn batches_channels_and_streams_get_evicted_entries() {
     // Those that wait are replaced or removed as others.
     until(
         "one is in the channel, and another one is on its way",
-        || map.stats().ran == 2,
+        || map.stats().evicted == 2,
     );
     let waiting: Vec<_> = (0..50)
         .filter(|key| map.touch(key) == Touch::Expired)
@@ -602,7 +603,7 @@ fn a_pace_holds_for_evicted_entries_and_foreign_executors_run_them_without_a_loc
         })
         .unwrap();
     fill(&map, "a", 0..100);
-    until("all but one are delivered", || map.stats().ran == 99);
+    until("all but one are delivered", || map.stats().evicted == 99);
     assert_eq!(map.stats().panicked, 0);
 }
 

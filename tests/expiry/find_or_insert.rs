@@ -140,7 +140,7 @@ fn an_entry_that_came_meanwhile_is_found_and_the_own_value_dropped() {
     }
     assert_eq!((map.group_len(&1), map.group_len(&9)), (4, 0));
     let stats = map.stats();
-    assert_eq!((stats.scheduled, stats.replaced), (4, 0));
+    assert_eq!((stats.inserted, stats.replaced), (4, 0));
 }
 
 #[test]
@@ -236,6 +236,6 @@ fn every_message_is_counted_once_however_touches_and_insertions_meet() {
     let all = counted.load(Ordering::Relaxed) + back + removed;
     assert_eq!(all, u64::from(3 * MESSAGES));
     let stats = map.stats();
-    assert_eq!(stats.scheduled, insertions.load(Ordering::Relaxed) as u64);
+    assert_eq!(stats.inserted, insertions.load(Ordering::Relaxed) as u64);
     assert_eq!(stats.replaced, 0);
 }

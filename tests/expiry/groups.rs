@@ -121,7 +121,7 @@ fn a_group_is_counted_shown_touched_and_removed_in_one_call() {
         assert!(keys(&gone).is_empty());
         let stats = map.stats();
         assert!(stats.balances());
-        assert_eq!((stats.cancelled, stats.ran), (1_000, 20));
+        assert_eq!((stats.removed, stats.expired), (1_000, 20));
     }
 }
 
@@ -316,7 +316,7 @@ fn batches_and_receivers_find_the_same() {
     });
     assert_eq!(map.group_len("a"), 0);
     until("they are settled", || {
-        map.stats().ran == 100 && map.is_empty()
+        map.stats().expired == 100 && map.is_empty()
     });
     assert_eq!(map.stats().panicked, 0);
 
@@ -870,7 +870,7 @@ fn keys_that_can_not_be_cloned_leave_their_group() {
     stepped.settle();
     assert!(TRAP.take().is_none());
     let stats = map.stats();
-    assert_eq!((stats.ran, stats.panicked), (5, 1));
+    assert_eq!((stats.expired, stats.panicked), (5, 1));
     assert_eq!(teams.each_ref().map(|team| map.group_len(team)), [0, 0, 0]);
 
     // When it comes back while its key runs.

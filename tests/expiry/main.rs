@@ -12,4 +12,5 @@ mod groups;
 mod removals;
 #[cfg(feature = "serde")]
 mod snapshot;
+mod stats;
 mod toucher;

@@ -222,7 +222,7 @@ fn the_listener_may_call_the_map_and_may_panic() {
     stepped.advance(IDLE);
     let stats = map.stats();
     assert_eq!(
-        (stats.ran, stats.panicked),
+        (stats.expired, stats.panicked),
         (1, 0),
         "the delivery is another matter"
     );
@@ -286,14 +286,17 @@ fn however_calls_race_each_entry_leaves_once() {
     let stats = map.stats();
     assert_eq!(
         told.len() as u64,
-        stats.scheduled,
+        stats.inserted,
         "each entry that was accepted"
     );
     let of = |reason| told.values().filter(|told| **told == reason).count() as u64;
     assert_eq!(of(Reason::HandedBack), stats.handed_back);
-    assert_eq!(of(Reason::Removed), stats.cancelled);
-    let expired = of(Reason::Idle) + of(Reason::GroupFull) + of(Reason::Replaced);
-    assert_eq!(expired, stats.ran + stats.replaced);
-    assert_eq!(delivered.load(Ordering::SeqCst), stats.ran);
+    assert_eq!(of(Reason::Removed), stats.removed);
+    let ended = of(Reason::Idle) + of(Reason::GroupFull) + of(Reason::Replaced);
+    assert_eq!(ended, stats.expired + stats.evicted + stats.replaced);
+    assert_eq!(
+        delivered.load(Ordering::SeqCst),
+        stats.expired + stats.evicted
+    );
     assert_eq!(stats.panicked, 0);
 }

@@ -75,7 +75,7 @@ fn a_task_that_waits_is_woken_by_what_expires_and_by_the_end() {
             (first, gone.next().await.is_none())
         });
         clock.advance(IDLE);
-        eventually("it is delivered", || map.stats().ran == 1).await;
+        eventually("it is delivered", || map.stats().expired == 1).await;
         let report = map.shutdown(Shutdown::HandBack).await;
         assert!(report.handed_back.is_empty());
         assert_eq!(reader.await.unwrap(), (Some(7), true));

@@ -100,7 +100,7 @@ fn user_code_under_the_lock_that_panics_leaves_the_map_whole() {
     assert_eq!(keys(&gone).len(), 51);
     let stats = map.stats();
     assert!(stats.balances());
-    assert_eq!((stats.cancelled, stats.ran), (49, 51));
+    assert_eq!((stats.removed, stats.expired), (49, 51));
 }
 
 /// What makes a value runs without a lock, so it may call the map, and its panic leaves nothing behind.
@@ -119,7 +119,7 @@ fn a_value_that_can_not_be_made_leaves_no_trace() {
     assert!(panics(touch).contains(WANTED));
     let get = || map.get_or_try_insert_with(2, || Ok::<_, ()>(make()));
     assert!(panics(get).contains(WANTED));
-    assert_eq!((map.len(), map.stats().scheduled), (1, 3));
+    assert_eq!((map.len(), map.stats().inserted), (1, 3));
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn an_eq_or_hash_that_panics_changes_nothing() {
             }
             let stats = map.stats();
             assert!(stats.balances());
-            assert_eq!((stats.scheduled, stats.pending), (3, 3), "{name}");
+            assert_eq!((stats.inserted, stats.pending), (3, 3), "{name}");
             stepped.advance(IDLE);
             gone.lock().unwrap().sort_unstable();
             assert_eq!(*gone.lock().unwrap(), [1, 2, 3], "{name}");
@@ -419,7 +419,7 @@ fn a_key_that_can_not_be_cloned_costs_its_own_delivery_alone() {
             assert_eq!(PLAN.take(), None);
             assert_eq!(gone.lock().unwrap().len(), 2);
             let stats = map.stats();
-            assert_eq!((stats.ran, stats.panicked, stats.running), (3, 1, 0));
+            assert_eq!((stats.expired, stats.panicked, stats.running), (3, 1, 0));
             assert!(map.is_empty() && stats.balances());
             // Its key is as free as any.
             for key in 1..=3 {
@@ -481,7 +481,7 @@ fn keys_that_can_not_be_cloned_cost_no_batch_and_no_channel_anything_else() {
     for map in [&batched, &channelled] {
         until("all are settled", || {
             let stats = map.stats();
-            stats.ran == 100 && stats.running == 0
+            stats.expired == 100 && stats.running == 0
         });
         let stats = map.stats();
         assert_eq!(
@@ -667,7 +667,7 @@ fn a_values_drop_that_panics_costs_no_other_entry() {
         // In a handler it is a panic of that delivery.
         fill();
         stepped.advance(IDLE);
-        assert_eq!((map.stats().ran, map.stats().panicked), (20, 1));
+        assert_eq!((map.stats().expired, map.stats().panicked), (20, 1));
         // In a call it reaches the caller; what was refused is gone.
         fill();
         assert!(panics(|| map.retain(|key, _| *key != 7)).contains(WANTED));

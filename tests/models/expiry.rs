@@ -474,7 +474,7 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
             }
         }
         assert_eq!(map.len(), model.entries.len(), "after {call:?}");
-        let accepted = map.stats().scheduled as usize;
+        let accepted = map.stats().inserted as usize;
         let told = *left.lock().unwrap();
         assert_eq!(told + map.len(), accepted, "the listener, after {call:?}");
         for key in 0..KEYS {
@@ -541,7 +541,7 @@ fn run(seed: u64, default: Spans, most: usize, policy: GroupFull, calls: &[Call]
     for group in 0..GROUPS {
         assert_eq!(map.group_len(&group), 0);
     }
-    assert_eq!(map.stats().ran, ends);
+    assert_eq!(map.stats().expired, ends);
 }
 
 fn spans() -> impl Strategy<Value = Spans> {

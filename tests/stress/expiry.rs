@@ -219,11 +219,11 @@ fn balance(map: &Map, fates: &Fates) {
     let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     assert_eq!(*fates.lies.lock().unwrap(), [""; 0]);
     let stats = map.stats();
-    assert_eq!(stats.ran, count(&fates.delivered));
-    assert_eq!(stats.cancelled, count(&fates.removed));
+    assert_eq!(stats.expired, count(&fates.delivered));
+    assert_eq!(stats.removed, count(&fates.removed));
     assert_eq!(stats.replaced, count(&fates.replaced));
     assert_eq!(count(&fates.made), count(&fates.dropped));
-    assert!(stats.ran > 100 && stats.cancelled > 100 && stats.replaced > 100);
+    assert!(stats.expired > 100 && stats.removed > 100 && stats.replaced > 100);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod arming;
 mod due;
 mod ending;
 mod index;
+mod lookups;
 mod moving;
 mod payload;
 mod repeating;
@@ -28,6 +29,8 @@ use std::borrow::Borrow;
 
 use index::Vacancy;
 pub(crate) use index::{Index, Line};
+pub(crate) use lookups::Lookup;
+use lookups::{NarrowCounts, WideCounts};
 use repeating::Repeating;
 use staging::Staging;
 pub(crate) use waiting::RunEvent;
@@ -129,6 +132,7 @@ pub(crate) struct Stripe<K, V> {
     emptied: bool,
     /// Entries that are due at once go through the ticker as well, which keeps the pace.
     paced: bool,
+    narrow: NarrowCounts,
     index: Index,
     // Up to the first chunk of the table, which comes first in it, all is in the line of the lock. A
     // touch reads no other line of a stripe with at most one chunk.
@@ -148,6 +152,7 @@ pub(crate) struct Stripe<K, V> {
     deferred: DeferredActions,
     permits: LocalPermits,
     floors: Floors,
+    wide: WideCounts,
 }
 
 /// The generation from which on a slot is exchanged at the next claim.
@@ -176,6 +181,8 @@ impl<K, V> Stripe<K, V> {
             gate: StripeGate::Open,
             emptied: false,
             paced: false,
+            narrow: NarrowCounts::default(),
+            wide: WideCounts::default(),
             bound,
             permits: LocalPermits::default(),
             floors: Floors::default(),
