@@ -1,8 +1,9 @@
 //! The calls of which one computes the value of an absent key, while the others wait for it.
 //! `flights.rs` has the protocol.
 
+use std::borrow::Borrow;
 use std::fmt;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -10,7 +11,9 @@ use std::task::{Context, Poll, Waker, ready};
 use pin_project_lite::pin_project;
 
 use super::flights::{CallMode, FlightLead, FlightWait, Flights, Joined};
-use super::{ExpiryMap, Found, GetOrInsertError, InsertError, InsertRefusal, MapHasher};
+use super::{
+    ExpiryMap, Found, GetOrInsertError, GroupedBy, InsertError, InsertRefusal, Inserted, MapHasher,
+};
 use crate::shard::Waiter;
 use crate::sync::{Arc, Parker};
 
@@ -100,6 +103,19 @@ where
     where
         V: Clone,
     {
+        let put = |key, value| self.insert_if_absent(key, value);
+        self.compute_or_wait(key, compute, put)
+    }
+
+    fn compute_or_wait<E>(
+        &self,
+        key: K,
+        compute: impl FnOnce() -> Result<V, E>,
+        put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
+    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    where
+        V: Clone,
+    {
         let lead = loop {
             if let Some(value) = self.get(&key) {
                 return Ok(Found::Present(value));
@@ -123,7 +139,8 @@ where
             Some(lead) => lead.compute(CallMode::Blocking, compute),
             None => compute(),
         };
-        self.insert_computed(lead, key, computed.map_err(GetOrInsertError::Make)?)
+        let value = computed.map_err(GetOrInsertError::Make)?;
+        self.insert_computed(lead, key, value, put)
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), for a task: `compute` is a future, which one
@@ -171,6 +188,7 @@ where
             key: Some(key),
             compute: Some(compute),
             stage: ComputingStage::Looks,
+            put: None,
         }
     }
 
@@ -190,11 +208,11 @@ where
         lead: Option<FlightLead<K, Computed<V>>>,
         key: K,
         value: V,
+        put: impl Fn(K, V) -> Result<Inserted<V>, InsertError<K, V>>,
     ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
     where
         V: Clone,
     {
-        let put = |key, value| self.insert_if_absent(key, value);
         let found = self.get_or_put(key, || Ok(value), put);
         if let Some(lead) = lead {
             match &found {
@@ -212,6 +230,106 @@ where
         found
     }
 }
+
+/// # Groups, if the value is costly
+///
+/// These calls exist on a [`GroupedExpiryMap`](crate::GroupedExpiryMap).
+impl<K, V, G, S> ExpiryMap<K, V, GroupedBy<G, S>>
+where
+    K: Hash + Eq + Clone + Send + 'static,
+    V: Clone + Send + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+    G: Hash + Eq + Send + 'static,
+{
+    /// Like [`get_or_compute`](Self::get_or_compute), with an insertion in a group. An entry that is
+    /// there is returned, whatever group it is in. Callers that name different groups wait for each
+    /// other, and the value goes to the group of the caller that computes it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`get_or_compute`](Self::get_or_compute) and [`insert_in`](Self::insert_in).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, String>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let sessions = stepped.map();
+    /// # fn load(session: u64) -> Result<String, std::io::Error> { Ok(format!("session {session}")) }
+    /// let session = sessions.get_or_compute_in("ada", 7, || load(7))?;
+    /// assert_eq!(session.into_value(), "session 7");
+    /// assert_eq!(sessions.group_len("ada"), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_or_compute_in<Q, E>(
+        &self,
+        group: &Q,
+        key: K,
+        compute: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Found<V>, GetOrInsertError<K, V, E>>
+    where
+        G: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
+    {
+        let put = |key, value| self.insert_in_if_absent(group, key, value);
+        self.compute_or_wait(key, compute, put)
+    }
+
+    /// Like [`get_or_compute_async`](Self::get_or_compute_async), with an insertion in a group, as
+    /// for [`get_or_compute_in`](Self::get_or_compute_in).
+    ///
+    /// # Errors
+    ///
+    /// As for [`get_or_compute_async`](Self::get_or_compute_async) and
+    /// [`insert_in`](Self::insert_in).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # let stepped = ExpiryMap::<u64, String>::builder()
+    /// #     .time_to_idle(Duration::from_secs(60))
+    /// #     .groups::<String>()
+    /// #     .build_stepped(1, |_, _| ())?;
+    /// # let sessions = stepped.map();
+    /// # async fn load(session: u64) -> Result<String, std::io::Error> { Ok(format!("session {session}")) }
+    /// # stepped.run_until(async {
+    /// let session = sessions.get_or_compute_in_async("ada", 7, load(7)).await.unwrap();
+    /// assert_eq!(session.into_value(), "session 7");
+    /// # });
+    /// assert_eq!(sessions.group_of(&7).as_deref(), Some("ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_or_compute_in_async<Q, C, E>(
+        &self,
+        group: &Q,
+        key: K,
+        compute: C,
+    ) -> Computing<'_, K, V, GroupedBy<G, S>, C>
+    where
+        C: Future<Output = Result<V, E>>,
+        G: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = G> + ?Sized,
+    {
+        let group: G = group.to_owned();
+        let put = move |map: &Self, key, value| {
+            map.insert_in_if_absent(Borrow::<Q>::borrow(&group), key, value)
+        };
+        Computing {
+            put: Some(Box::new(put)),
+            ..self.get_or_compute_async(key, compute)
+        }
+    }
+}
+
+/// Inserts a value that was computed.
+type Put<K, V, S> =
+    dyn Fn(&ExpiryMap<K, V, S>, K, V) -> Result<Inserted<V>, InsertError<K, V>> + Send;
 
 pin_project! {
     /// The future of [`ExpiryMap::get_or_compute_async`], which can be stored in a struct.
@@ -255,6 +373,8 @@ pin_project! {
         #[pin]
         compute: Option<C>,
         stage: ComputingStage<K, V>,
+        // `None` for an insertion without a group.
+        put: Option<Box<Put<K, V, S>>>,
     }
 }
 
@@ -328,7 +448,12 @@ where
                     };
                     return match polled {
                         Ok(Poll::Ready(Ok(value))) => {
-                            Poll::Ready(map.insert_computed(lead, key, value))
+                            let own = this.put.as_deref();
+                            let put = |key, value| match own {
+                                Some(put) => put(map, key, value),
+                                None => map.insert_if_absent(key, value),
+                            };
+                            Poll::Ready(map.insert_computed(lead, key, value, put))
                         }
                         Ok(Poll::Ready(Err(error))) => {
                             Poll::Ready(Err(GetOrInsertError::Make(error)))

@@ -476,3 +476,41 @@ fn a_clone_that_panics_keeps_nobody_waiting() {
         assert!(matches!(found, Poll::Ready(Ok(Found::Present(_)))));
     }
 }
+
+#[test]
+fn a_computed_value_goes_to_the_group_of_the_caller_that_computes() {
+    let stepped = ExpiryMap::<u32, String>::builder()
+        .time_to_idle(Duration::from_secs(60))
+        .groups::<String>()
+        .max_per_group(1)
+        .build_stepped(1, |_, _| ())
+        .unwrap();
+    let map = stepped.map();
+    let found = map.get_or_compute_in("a", 1, || Ok::<_, ()>("one".to_owned()));
+    assert!(matches!(found, Ok(Found::Inserted { .. })));
+    // The entry that is there, whatever group is named.
+    let found = map.get_or_compute_in::<_, ()>("b", 1, || unreachable!("there is an entry"));
+    assert!(matches!(found, Ok(Found::Present(value)) if value == "one"));
+    assert_eq!(map.group_of(&1).as_deref(), Some("a"));
+    // A full group refuses, and those who wait learn it, too.
+    let full = |found: Result<Found<String>, GetOrInsertError<u32, String, ()>>| {
+        let Err(GetOrInsertError::Insert(error)) = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!((error.refusal, error.key), (InsertRefusal::GroupFull, 2));
+        assert_eq!(error.value, "two");
+    };
+    full(map.get_or_compute_in("a", 2, || Ok("two".to_owned())));
+    stepped.run_until(async {
+        let compute = std::future::ready(Ok("two".to_owned()));
+        full(map.get_or_compute_in_async("a", 2, compute).await);
+        let compute = std::future::ready(Ok::<_, ()>("two".to_owned()));
+        let found = map.get_or_compute_in_async("b", 2, compute).await;
+        assert!(matches!(found, Ok(Found::Inserted { .. })));
+    });
+    assert_eq!(map.group_of(&2).as_deref(), Some("b"));
+    // Fails: nothing is inserted.
+    let found = map.get_or_compute_in("c", 3, || Err::<String, _>("no"));
+    assert!(matches!(found, Err(GetOrInsertError::Make("no"))));
+    assert_eq!(map.group_len("c"), 0);
+}
