@@ -7,6 +7,7 @@
 //! | [`periodic_work`] | heartbeats, polls and calendars: what happens to missed rounds and after panics |
 //! | [`testing`] | tests in virtual time, without waiting |
 //! | [`shutdown`] | how a program ends without losing a timer |
+//! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
 //! Locks and elections, and Redisson's locks side by side with ours, have guides of their own: the
@@ -26,6 +27,9 @@ pub mod testing {}
 
 #[doc = include_str!("shutdown.md")]
 pub mod shutdown {}
+
+#[doc = include_str!("recipes.md")]
+pub mod recipes {}
 
 #[doc = include_str!("coming_from.md")]
 pub mod coming_from {}
