@@ -38,7 +38,8 @@ use task::TimerTask;
 /// Without a key there is nothing to hash and nothing to look up, so starting and stopping a timer
 /// is cheaper. To find a timer again, the caller keeps its [`Timeout`].
 ///
-/// Dropping the `Timer` closes it without waiting, like dropping a scheduler.
+/// Dropping the `Timer` closes it without waiting, like dropping a scheduler. A `Timer` is not
+/// [`Clone`]: put it into an [`Arc`](std::sync::Arc) to share it between threads or tasks.
 ///
 /// # Examples
 ///
