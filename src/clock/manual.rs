@@ -56,6 +56,12 @@ impl ManualClock {
         }))
     }
 
+    /// Whether both are clones of one clock.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Returns the moment that the clock shows.
     #[inline]
     #[must_use]

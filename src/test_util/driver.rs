@@ -15,6 +15,68 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::tick::Time;
 
+/// What takes steps on a manual clock: one driver, or several together.
+pub trait Steps {
+    /// Returns the clock that the steps follow.
+    fn hand(&self) -> &ManualClock;
+
+    /// Lets shards and workers take steps until none of them has anything to do. The seed decides
+    /// the order. Returns whether a step did something.
+    fn settle(&self) -> bool;
+
+    /// Returns the exact next time at which a wheel has something to do, if it is not after
+    /// `limit`.
+    fn next_due(&self, limit: Time) -> Option<Time>;
+
+    /// Returns the time that the clock shows.
+    fn now(&self) -> Time {
+        self.hand().now()
+    }
+
+    /// Lets time pass until `to`. It stops at every time at which something is due.
+    fn advance_to(&self, to: Time) {
+        self.settle();
+        while let Some(next) = self.next_due(to) {
+            // Never backwards: a task may have set the clock ahead.
+            self.hand().set(next.max(self.now()));
+            self.settle();
+        }
+        self.hand().set(to.max(self.now()));
+        self.settle();
+    }
+
+    /// Polls `future` until it is ready. While it waits, takes all steps, and then lets time pass
+    /// until something is due.
+    fn run_until<T>(&self, future: impl Future<Output = T>) -> T
+    where
+        Self: Sized,
+    {
+        let mut future = pin!(future);
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            self.settle();
+            // AcqRel: pairs with the Release in `wake_by_ref`, so that the poll sees what the
+            // waking thread did before. The flag falls before the poll, which may raise it again.
+            if woken.0.swap(false, Ordering::AcqRel) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                    return output;
+                }
+                continue;
+            }
+            let Some(next) = self.next_due(Time::MAX) else {
+                panic!(
+                    "the future is not ready at {:?}, nothing has woken it, and no timer is \
+                     pending that could: it would wait forever",
+                    self.now()
+                );
+            };
+            self.hand().set(next.max(self.now()));
+        }
+    }
+}
+
 /// Drives a stepped engine. Dropping it closes the engine.
 pub(super) struct Driver<F: FrontendTypes> {
     /// Closes the engine. The first field, so that it is dropped first.
@@ -61,26 +123,6 @@ impl<F: Frontend> Driver<F> {
         &self.server
     }
 
-    pub(super) fn now(&self) -> Time {
-        self.hand.now()
-    }
-
-    pub(super) fn hand(&self) -> &ManualClock {
-        &self.hand
-    }
-
-    /// Lets time pass until `to`. It stops at every time at which something is due.
-    pub(super) fn advance_to(&self, to: Time) {
-        self.settle();
-        while let Some(next) = self.next_due(to) {
-            // Never backwards: a task may have set the clock ahead.
-            self.hand.set(next.max(self.now()));
-            self.settle();
-        }
-        self.hand.set(to.max(self.now()));
-        self.settle();
-    }
-
     /// Takes steps until nothing is left to do, then asks `enough`. While the answer is no, lets
     /// time pass until something is due, and repeats. Returns false if nothing pending will ever be
     /// due.
@@ -95,102 +137,6 @@ impl<F: Frontend> Driver<F> {
             };
             self.hand.set(next.max(self.now()));
         }
-    }
-
-    /// Polls `future` until it is ready. While it waits, takes all steps, and then lets time pass
-    /// until something is due.
-    pub(super) fn run_until<T>(&self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            self.settle();
-            // AcqRel: pairs with the Release in `wake_by_ref`, so that the poll sees what the
-            // waking thread did before. The flag falls before the poll, which may raise it again.
-            if woken.0.swap(false, Ordering::AcqRel) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                    return output;
-                }
-                continue;
-            }
-            let Some(next) = self.next_due(Time::MAX) else {
-                panic!(
-                    "the future is not ready at {:?}, nothing has woken it, and no timer is \
-                     pending that could: it would wait forever",
-                    self.now()
-                );
-            };
-            self.hand.set(next.max(self.now()));
-        }
-    }
-
-    /// Lets shards and workers take steps until none of them has anything to do. The seed decides
-    /// the order.
-    pub(super) fn settle(&self) {
-        let mut actors = self
-            .actors
-            .try_borrow_mut()
-            .expect("a stepped scheduler can't be driven from inside one of its tasks");
-        let Actors {
-            tickers,
-            asleep,
-            workers,
-            random,
-        } = &mut *actors;
-        let count = tickers.len() + workers.len();
-        let mut idle = vec![false; count];
-        let mut idle_count = 0;
-        while idle_count < count {
-            // The random actor, or the next one that may have something to do.
-            *random = splitmix64(*random);
-            let mut at = (*random % count as u64) as usize;
-            while idle[at] {
-                at = (at + 1) % count;
-            }
-            let worked = if at < tickers.len() {
-                let engine = self.server.engine();
-                let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
-                if let TickerStep::SleepUntil(until) = step {
-                    asleep[at] = until;
-                }
-                step == TickerStep::Worked
-            } else {
-                workers[at - tickers.len()].step(self.server.as_ref())
-            };
-            if worked {
-                // The step may have made work for the others.
-                idle.fill(false);
-                idle_count = 0;
-            } else {
-                idle[at] = true;
-                idle_count += 1;
-            }
-        }
-    }
-
-    /// Returns the exact next time at which a wheel has something to do, if it is not after
-    /// `limit`.
-    fn next_due(&self, limit: Time) -> Option<Time> {
-        let engine = self.server.engine();
-        let shards = engine.shards();
-        // The published times may be early after a cancellation, but are never late. So in most
-        // cases they answer without a look at every stripe.
-        let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
-        if no_earlier.min().is_none_or(|time| time > limit) {
-            return None;
-        }
-        let mut next = engine
-            .stripes_of(None)
-            .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
-            .min()?;
-        if next <= self.now() {
-            // Nothing is left to do now, so this entry is held back, and its ticker knows until
-            // when. That is forever if nobody claims tickets that were handed to a foreign
-            // executor.
-            next = self.actors.borrow().asleep.iter().copied().min()?;
-        }
-        (next <= limit && next != Time::MAX).then_some(next)
     }
 
     /// Shuts down, and lets time pass where the mode waits for it. Returns `None` if another call
@@ -217,6 +163,79 @@ impl<F: Frontend> Driver<F> {
     }
 }
 
+impl<F: Frontend> Steps for Driver<F> {
+    fn hand(&self) -> &ManualClock {
+        &self.hand
+    }
+
+    fn settle(&self) -> bool {
+        let mut actors = self
+            .actors
+            .try_borrow_mut()
+            .expect("a stepped scheduler can't be driven from inside one of its tasks");
+        let Actors {
+            tickers,
+            asleep,
+            workers,
+            random,
+        } = &mut *actors;
+        let count = tickers.len() + workers.len();
+        let mut idle = vec![false; count];
+        let mut idle_count = 0;
+        let mut any = false;
+        while idle_count < count {
+            // The random actor, or the next one that may have something to do.
+            *random = splitmix64(*random);
+            let mut at = (*random % count as u64) as usize;
+            while idle[at] {
+                at = (at + 1) % count;
+            }
+            let worked = if at < tickers.len() {
+                let engine = self.server.engine();
+                let step = engine.ticker_step(&self.server, &mut tickers[at], &mut |_| ());
+                if let TickerStep::SleepUntil(until) = step {
+                    asleep[at] = until;
+                }
+                step == TickerStep::Worked
+            } else {
+                workers[at - tickers.len()].step(self.server.as_ref())
+            };
+            if worked {
+                any = true;
+                // The step may have made work for the others.
+                idle.fill(false);
+                idle_count = 0;
+            } else {
+                idle[at] = true;
+                idle_count += 1;
+            }
+        }
+        any
+    }
+
+    fn next_due(&self, limit: Time) -> Option<Time> {
+        let engine = self.server.engine();
+        let shards = engine.shards();
+        // The published times may be early after a cancellation, but are never late. So in most
+        // cases they answer without a look at every stripe.
+        let no_earlier = (0..shards.shards()).map(|shard| shards.shard(shard).least_due());
+        if no_earlier.min().is_none_or(|time| time > limit) {
+            return None;
+        }
+        let mut next = engine
+            .stripes_of(None)
+            .map(|stripe| shards.peek(stripe, |stripe| stripe.next_due()))
+            .min()?;
+        if next <= self.now() {
+            // Nothing is left to do now, so this entry is held back, and its ticker knows until
+            // when. That is forever if nobody claims tickets that were handed to a foreign
+            // executor.
+            next = self.actors.borrow().asleep.iter().copied().min()?;
+        }
+        (next <= limit && next != Time::MAX).then_some(next)
+    }
+}
+
 /// Whether the future that a driver polls has been woken since its last poll.
 struct Woken(AtomicBool);
 
@@ -226,7 +245,7 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release pairs with the AcqRel in `Driver::run_until`.
+        // Release pairs with the AcqRel in `Steps::run_until`.
         self.0.store(true, Ordering::Release);
     }
 }

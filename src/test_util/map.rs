@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::driver::Driver;
+use super::driver::{Driver, Steps};
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
@@ -35,7 +35,7 @@ use crate::tick::Time;
 /// # }
 /// ```
 pub struct SteppedMap<K, V, S: MapHasher = RandomState> {
-    driver: Driver<MapFrontend<K, V, S>>,
+    pub(super) driver: Driver<MapFrontend<K, V, S>>,
     map: ExpiryMap<K, V, S>,
 }
 
@@ -175,8 +175,8 @@ where
     /// future waits, time moves to the next deadline at once.
     ///
     /// The future has to wait for something of this map, or of the same thread. Nothing waits for
-    /// other threads, so that every run is the same. Other drivers do not move. A future that wakes
-    /// itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    /// other threads, so that every run is the same. Other drivers do not move; see
+    /// [`Together`](crate::test_util::Together). A future that wakes itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
     ///
     /// # Panics
     ///

@@ -28,11 +28,12 @@
 //!
 //! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap), and [`SteppedTimer`] for a
 //! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, for which no time passes in
-//! vain.
+//! vain. [`Together`] moves several drivers of one program on one clock.
 
 mod driver;
 mod map;
 mod timer;
+mod together;
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -40,8 +41,9 @@ use std::time::Duration;
 
 pub use map::SteppedMap;
 pub use timer::SteppedTimer;
+pub use together::{Drive, Together};
 
-use driver::Driver;
+use driver::{Driver, Steps};
 
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
@@ -203,8 +205,8 @@ where
     /// future waits, time moves to the next deadline at once.
     ///
     /// The future has to wait for something of this scheduler, or of the same thread. Nothing waits for
-    /// other threads, so that every run is the same. Other drivers do not move. A future that wakes
-    /// itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    /// other threads, so that every run is the same. Other drivers do not move; see
+    /// [`Together`](crate::test_util::Together). A future that wakes itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
     ///
     /// # Panics
     ///

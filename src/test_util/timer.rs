@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::driver::Driver;
+use super::driver::{Driver, Steps};
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
@@ -28,7 +28,7 @@ use crate::timer::{Timer, TimerBuilder, TimerFrontend, TimerReport};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SteppedTimer {
-    driver: Driver<TimerFrontend>,
+    pub(super) driver: Driver<TimerFrontend>,
     timer: Arc<Timer>,
 }
 
@@ -78,8 +78,8 @@ impl SteppedTimer {
     /// future waits, time moves to the next deadline at once.
     ///
     /// The future has to wait for something of this timer, or of the same thread. Nothing waits for
-    /// other threads, so that every run is the same. Other drivers do not move. A future that wakes
-    /// itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    /// other threads, so that every run is the same. Other drivers do not move; see
+    /// [`Together`](crate::test_util::Together). A future that wakes itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
     ///
     /// # Panics
     ///

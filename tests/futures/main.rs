@@ -6,5 +6,6 @@ mod retry;
 mod sleep;
 mod stepped;
 mod streams;
+mod together;
 mod tokio_repeat;
 mod tokio_tasks;
