@@ -21,7 +21,7 @@ fn a_scheduler_a_map_and_a_timer_interleave_by_their_deadlines() {
             move || {
                 seen.lock()
                     .unwrap()
-                    .push((hand.now().since(Time::ZERO), what))
+                    .push((hand.now().since(Time::ZERO), what));
             }
         };
         let expired = note("expired");
