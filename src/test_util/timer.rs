@@ -79,7 +79,8 @@ impl SteppedTimer {
     ///
     /// The future has to wait for something of this timer, or of the same thread. Nothing waits for
     /// other threads, so that every run is the same. Other drivers do not move; see
-    /// [`Together`](crate::test_util::Together). A future that wakes itself in each poll, or waits beside a task that repeats without end, keeps this call busy.
+    /// [`Together`](crate::test_util::Together). A future that wakes itself in each poll, or waits
+    /// beside a task that repeats without end, keeps this call busy.
     ///
     /// # Panics
     ///
