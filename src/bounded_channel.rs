@@ -17,6 +17,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::job::{catch_panic, drop_catching};
 use crate::sync::atomic::{AtomicU64, Ordering};
+#[cfg(all(any(test, feature = "test-util"), not(loom)))]
+use crate::sync::channel::Select;
 use crate::sync::channel::{Receiver, Sender, TryRecvError, bounded};
 use crate::sync::{Arc, Mutex};
 use crate::waker::leave;
@@ -98,6 +100,17 @@ impl<T> BoundedSender<T> {
             item,
             is_first: before == 0,
         }
+    }
+
+    /// Returns whether a [`send`](Self::send) would return at once, with or without an error.
+    #[cfg(all(any(test, feature = "test-util"), not(loom)))]
+    pub(crate) fn is_ready(&self) -> bool {
+        let sender = self.sender.lock();
+        sender.as_ref().is_none_or(|sender| {
+            let mut select = Select::new();
+            select.send(sender);
+            select.try_ready().is_ok()
+        })
     }
 
     /// Returns how many items were returned by [`send`](Self::send).

@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+use super::tokio_clock::TokioClock;
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, Parker, Unparker};
 use crate::tick::Time;
@@ -31,6 +35,9 @@ pub struct ManualClock(Arc<Manual>);
 #[derive(Debug)]
 struct Manual {
     now: AtomicU64,
+    /// The clock of tokio that this clock follows, once it follows one.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    followed: OnceLock<TokioClock>,
     waiters: Mutex<Waiters>,
 }
 
@@ -52,6 +59,8 @@ impl ManualClock {
     pub fn starting_at(start: Time) -> Self {
         ManualClock(Arc::new(Manual {
             now: AtomicU64::new(start.as_nanos()),
+            #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+            followed: OnceLock::new(),
             waiters: Mutex::new(Waiters::default()),
         }))
     }
@@ -68,7 +77,26 @@ impl ManualClock {
     pub fn now(&self) -> Time {
         // Acquire pairs with the Release in `set`: a thread that sees the time also sees the
         // changes made before the clock was moved.
-        Time::from_nanos(self.0.now.load(Ordering::Acquire))
+        let now = Time::from_nanos(self.0.now.load(Ordering::Acquire));
+        #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+        if let Some(followed) = self.followed() {
+            return now.max(followed.now());
+        }
+        now
+    }
+
+    /// Goes on as the clock of this runtime does from now on. A clock follows one runtime at most.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    pub(crate) fn follow(&self, runtime: tokio::runtime::Handle) {
+        let start = self.now();
+        let followed = &self.0.followed;
+        followed.get_or_init(|| TokioClock::starting_at(start, runtime));
+    }
+
+    /// Returns the clock that this clock follows.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    pub(crate) fn followed(&self) -> Option<&TokioClock> {
+        self.0.followed.get()
     }
 
     /// Moves the clock forward by `by`, saturating at [`Time::MAX`], and wakes the threads whose

@@ -7,6 +7,7 @@
 //! | `fast.rs` | the processor's counter in this process, and whether it may be used |
 //! | `anchors.rs` | the rules by which counts become times |
 //! | `manual.rs` | a clock that a test moves |
+//! | `tokio_clock.rs` | the clock of a runtime, which a manual clock can follow in tests |
 //! | `parker.rs` | puts threads of users to sleep by a clock |
 //! | `wall.rs` | the moments of a clock in calendar time |
 
@@ -18,6 +19,8 @@ mod parker;
 mod reading;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+mod tokio_clock;
 #[cfg(not(loom))]
 mod wall;
 

@@ -5,6 +5,7 @@
 //! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
+//! | `faults.rs` | counters of what goes wrong without a caller to tell |
 //! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
 //! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
 //! | `closing.rs` | the order of the steps of a shutdown |
@@ -17,6 +18,7 @@ mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
 mod drive;
+mod faults;
 mod pace;
 mod serve;
 pub(crate) mod task_scope;
@@ -47,9 +49,9 @@ use crate::shard::{
     Taken, Ticker,
 };
 use crate::stats::Latenesses;
-use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
 use crate::tick::{TickSize, Time};
+use faults::Faults;
 use pace::Pace;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -147,6 +149,13 @@ pub(crate) trait Frontend:
         let _ = (taken, handed_back);
     }
 
+    /// Returns whether a run would not wait for room. Asked only where the thread that runs is the one
+    /// that makes room.
+    #[cfg(any(test, feature = "test-util"))]
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run
     /// user code: it is called without a lock, and its panic is caught.
     fn ended(&self) {}
@@ -182,19 +191,6 @@ pub(crate) struct Engine<F: FrontendTypes> {
     #[cfg(not(loom))]
     threads: Threads,
     pub(crate) frontend: F,
-}
-
-/// Counters of faults that should not occur.
-#[derive(Debug, Default)]
-pub(crate) struct Faults {
-    /// Workers that growth could not start.
-    pub(crate) spawn: AtomicU64,
-    /// Batches that a foreign executor refused or dropped.
-    pub(crate) refused: AtomicU64,
-    /// Panics on a ticker's thread. After each of them the ticker's loop starts again.
-    pub(crate) ticker: AtomicU64,
-    /// How often a ticker began to find the pool at its maximum size while tasks waited.
-    pub(crate) saturated: AtomicU64,
 }
 
 /// A stripe of an engine under its lock.
@@ -434,8 +430,8 @@ impl<F: Frontend> Engine<F> {
         shard.backlog.issue(1);
         match self.pool.inject(ticket) {
             // The ticker passes injected tickets on. A task must never run inside the call that
-            // armed it.
-            Ok(()) if !matches!(self.executor_kind, ExecutorKind::Pool) => {
+            // armed it. In a stepped engine, what steps the ticker steps the workers, too.
+            Ok(()) if self.stepped || !matches!(self.executor_kind, ExecutorKind::Pool) => {
                 shard.bell.ring_for(Time::ZERO);
             }
             // All workers may be blocked while the ticker sleeps for long. It is woken to watch

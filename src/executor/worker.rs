@@ -98,6 +98,16 @@ impl Worker {
     /// Serves the first ticket that it finds, and up to 31 more from its own deque. Returns false
     /// if it finds nothing. Never blocks, except inside the tasks.
     pub(crate) fn step<C: Claim + ?Sized>(&mut self, claim: &C) -> bool {
+        self.step_while(claim, || true)
+    }
+
+    /// Like [`step`](Self::step), but asks before each further ticket whether to go on.
+    #[inline]
+    pub(crate) fn step_while<C: Claim + ?Sized>(
+        &mut self,
+        claim: &C,
+        go_on: impl Fn() -> bool,
+    ) -> bool {
         let injector_first = self.since_injector >= INJECTOR_EVERY;
         if injector_first {
             self.since_injector = 0;
@@ -127,7 +137,7 @@ impl Worker {
         *since += 1;
         claim.serve(ticket, pool.at_lock(slot.number), &mut || {
             // Back to the queues, since it is the injector's turn.
-            if *since >= INJECTOR_EVERY {
+            if *since >= INJECTOR_EVERY || !go_on() {
                 return None;
             }
             let ticket = slot.local.pop()?;

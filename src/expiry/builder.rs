@@ -508,17 +508,20 @@ where
     /// Starts a map whose only worker sends expired entries.
     #[allow(clippy::type_complexity, reason = "a pair in a result")]
     fn build_outlet(
-        mut self,
+        self,
         capacity: usize,
     ) -> Result<(ExpiryMap<K, V, S>, BoundedReceiver<Expired<K, V>>), BuildError> {
         let (sender, receiver) = bounded_channel(capacity);
-        // A worker that waits for room holds an entry that no call finds any more. So there is only
-        // one.
+        let map = self.one_worker().start(Delivery::BoundedSender(sender))?;
+        Ok((map, receiver))
+    }
+
+    /// For a map that sends: a worker that waits for room holds an entry that no call finds any more.
+    pub(crate) fn one_worker(mut self) -> Self {
         self.executor_kind = ExecutorKind::Pool;
         self.config.workers = Some(1);
         self.config.max_workers = Some(1);
-        let map = self.start(Delivery::BoundedSender(sender))?;
-        Ok((map, receiver))
+        self
     }
 
     /// Starts the threads of a map with this delivery.
@@ -535,14 +538,13 @@ where
     pub(crate) fn stepped_parts(
         mut self,
         seed: u64,
-        handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
+        delivery: Delivery<K, V, S>,
     ) -> Result<(BuiltMap<K, V, S>, ManualClock), BuildError> {
         // Only the default hasher can be seeded.
         if let Some(hasher) = (self.hasher.hasher_mut() as &mut dyn std::any::Any).downcast_mut() {
             *hasher = RandomState::seeded(seed);
         }
         let (clock, hand) = self.config.stepped_clock();
-        let delivery = Delivery::Handler(Box::new(handler));
         let built = self.parts(clock, delivery, Some(seed))?;
         Ok((built, hand))
     }

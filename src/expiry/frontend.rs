@@ -265,13 +265,13 @@ fn jitter_seed(hash: KeyHash, reading: Reading) -> u64 {
     splitmix64(hash.0 ^ reading.low().as_nanos())
 }
 
-pub(super) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;
+pub(crate) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;
 
-pub(super) type BatchHandler<K, V, S> =
+pub(crate) type BatchHandler<K, V, S> =
     Box<dyn Fn(&ExpiryMap<K, V, S>, Vec<Expired<K, V>>) + Send + Sync>;
 
 /// The destination of expired entries.
-pub(super) enum Delivery<K, V, S>
+pub(crate) enum Delivery<K, V, S>
 where
     S: MapHasher,
 {
@@ -415,6 +415,14 @@ where
             if let (Some(tell), Some(key)) = (&self.on_removal, key) {
                 tell.removed(key, &session.value, reason);
             }
+        }
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    fn has_room(&self) -> bool {
+        match &self.delivery {
+            Delivery::BoundedSender(sender) => sender.is_ready(),
+            Delivery::Handler(_) | Delivery::Batches(..) => true,
         }
     }
 

@@ -65,6 +65,8 @@ pub use stats::ExpiryStats;
 pub use stream::Expirations;
 pub use toucher::Toucher;
 
+#[cfg(any(test, feature = "test-util"))]
+pub(crate) use frontend::Delivery;
 pub(crate) use frontend::MapFrontend;
 
 use std::fmt;

@@ -44,7 +44,7 @@ use crate::bounded_channel::BoundedReceiver;
 pub struct Expirations<K, V>(BoundedReceiver<Expired<K, V>>);
 
 impl<K, V> Expirations<K, V> {
-    pub(super) fn new(receiver: BoundedReceiver<Expired<K, V>>) -> Self {
+    pub(crate) fn new(receiver: BoundedReceiver<Expired<K, V>>) -> Self {
         Expirations(receiver)
     }
 }

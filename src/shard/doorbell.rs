@@ -26,9 +26,16 @@
 //! store after the read-modify-writes of other threads only if the storing thread has read them. It
 //! would let a producer see its own old value forever.
 
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+use std::task::Waker;
+
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+use crate::sync::Mutex;
 use crate::sync::Unparker;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::tick::Time;
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+use crate::waker::leave;
 
 /// The promise of one ticker, and the handle that wakes it.
 #[derive(Debug)]
@@ -36,6 +43,9 @@ pub(crate) struct Doorbell {
     /// The moment at which the ticker wakes, in nanoseconds of the clock; 0 while it is awake.
     promise: AtomicU64,
     ticker: Unparker,
+    /// The task that steps the ticker, if a task does.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    task: Mutex<Waker>,
 }
 
 impl Doorbell {
@@ -43,7 +53,15 @@ impl Doorbell {
         Doorbell {
             promise: AtomicU64::new(0),
             ticker,
+            #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+            task: Mutex::new(Waker::noop().clone()),
         }
+    }
+
+    /// Makes the bell wake this task. The task must step the ticker afterwards, which promises anew.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    pub(crate) fn wakes(&self, task: &Waker) {
+        leave(task, |show| show(&mut self.task.lock()));
     }
 
     /// Wakes the ticker if it sleeps past `due`. The caller has published its change and holds no
@@ -58,6 +76,11 @@ impl Doorbell {
             // Of several producers, only the one that lowers the promise wakes the ticker.
             if due.as_nanos() < before {
                 self.ticker.unpark();
+                #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+                {
+                    let task = self.task.lock().clone();
+                    task.wake();
+                }
             }
         }
     }

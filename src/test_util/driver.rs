@@ -163,6 +163,33 @@ impl<F: Frontend> Driver<F> {
     }
 }
 
+#[cfg(feature = "tokio")]
+impl<F: Frontend> Driver<F> {
+    /// Makes the bells of all shards wake this task, which has to settle afterwards.
+    pub(super) fn wakes(&self, task: &Waker) {
+        let shards = self.server.engine().shards();
+        for shard in 0..shards.shards() {
+            shards.shard(shard).bell.wakes(task);
+        }
+    }
+
+    /// Returns until when the tickers sleep if nothing wakes them: until the next time at which
+    /// something is due, or earlier.
+    pub(super) fn asleep_until(&self) -> Time {
+        let asleep = self.actors.borrow().asleep.iter().copied().min();
+        asleep.unwrap_or(Time::MAX)
+    }
+
+    /// Returns how many entries are due and wait for room in a channel, after the last step.
+    pub(super) fn waiting_for_room(&self) -> usize {
+        self.server.engine().shards().unclaimed()
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.server.engine().closing().is_stopped()
+    }
+}
+
 impl<F: Frontend> Steps for Driver<F> {
     fn hand(&self) -> &ManualClock {
         &self.hand
@@ -198,7 +225,9 @@ impl<F: Frontend> Steps for Driver<F> {
                 }
                 step == TickerStep::Worked
             } else {
-                workers[at - tickers.len()].step(self.server.as_ref())
+                // A worker that waited for room in a channel would wait for this thread.
+                let has_room = || self.server.engine().frontend.has_room();
+                has_room() && workers[at - tickers.len()].step_while(self.server.as_ref(), has_room)
             };
             if worked {
                 any = true;

@@ -4,12 +4,16 @@ use std::fmt;
 use std::time::Duration;
 
 use super::driver::{Driver, Steps};
+use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
-use crate::expiry::{Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, MapFrontend, MapHasher};
+use crate::expiry::{
+    Delivery, Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, MapFrontend, MapHasher,
+};
 use crate::scheduler::RandomState;
 use crate::sync::Arc;
+use crate::sync::channel::Receiver;
 use crate::tick::Time;
 
 /// An [`ExpiryMap`] without threads; see the [module](super). Expired entries go to the map's
@@ -61,7 +65,90 @@ where
         seed: u64,
         handler: impl Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync + 'static,
     ) -> Result<SteppedMap<K, V, S>, BuildError> {
-        let ((server, ticker_states), hand) = self.stepped_parts(seed, handler)?;
+        self.stepped(seed, Delivery::Handler(Box::new(handler)))
+    }
+
+    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired entries
+    /// go to a channel, as for [`build_channel`](Self::build_channel). A capacity of 0 counts as 1.
+    ///
+    /// While the channel is full, nothing is delivered, and time may pass. Receive, and then
+    /// [`settle`](SteppedMap::settle).
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// let builder = ExpiryMap::<u64, &str>::builder().time_to_idle(Duration::from_secs(60));
+    /// let (stepped, expired) = builder.build_stepped_channel(1, 64)?;
+    /// stepped.map().insert(7, "Ada")?;
+    /// stepped.advance(Duration::from_secs(60));
+    /// assert_eq!(expired.try_recv()?.value, "Ada");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub fn build_stepped_channel(
+        self,
+        seed: u64,
+        capacity: usize,
+    ) -> Result<(SteppedMap<K, V, S>, Receiver<Expired<K, V>>), BuildError> {
+        let (stepped, receiver) = self.stepped_outlet(seed, capacity)?;
+        Ok((stepped, receiver.into_receiver()))
+    }
+
+    /// Builds a map without threads, like
+    /// [`build_stepped_channel`](Self::build_stepped_channel), whose expired entries are a stream, as
+    /// for [`build_stream`](Self::build_stream). Read it in [`run_until`](SteppedMap::run_until).
+    ///
+    /// # Errors
+    ///
+    /// As for [`build`](Self::build).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tokio_stream::StreamExt;
+    /// # use tourbillon::ExpiryMap;
+    /// let builder = ExpiryMap::<u64, &str>::builder().time_to_idle(Duration::from_secs(60));
+    /// let (stepped, mut expired) = builder.build_stepped_stream(1, 64)?;
+    /// stepped.map().insert(7, "Ada")?;
+    /// let gone = stepped.run_until(expired.next());
+    /// assert_eq!(gone.map(|gone| gone.value), Some("Ada"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "stream")]
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    pub fn build_stepped_stream(
+        self,
+        seed: u64,
+        capacity: usize,
+    ) -> Result<(SteppedMap<K, V, S>, crate::expiry::Expirations<K, V>), BuildError> {
+        let (stepped, receiver) = self.stepped_outlet(seed, capacity)?;
+        Ok((stepped, crate::expiry::Expirations::new(receiver)))
+    }
+
+    #[allow(clippy::type_complexity, reason = "a pair in a result")]
+    fn stepped_outlet(
+        self,
+        seed: u64,
+        capacity: usize,
+    ) -> Result<(SteppedMap<K, V, S>, BoundedReceiver<Expired<K, V>>), BuildError> {
+        let (sender, receiver) = bounded_channel(capacity.max(1));
+        let delivery = Delivery::BoundedSender(sender);
+        Ok((self.one_worker().stepped(seed, delivery)?, receiver))
+    }
+
+    fn stepped(
+        self,
+        seed: u64,
+        delivery: Delivery<K, V, S>,
+    ) -> Result<SteppedMap<K, V, S>, BuildError> {
+        let ((server, ticker_states), hand) = self.stepped_parts(seed, delivery)?;
         Ok(SteppedMap {
             map: ExpiryMap::of(Arc::clone(server.engine())),
             driver: Driver::new(server, ticker_states, hand, seed),
@@ -204,6 +291,51 @@ where
     /// ```
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.run_until(future)
+    }
+
+    /// Returns a future that drives the map by the clock of the present tokio runtime, for tests
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
+    /// map as in production. While all tasks wait, tokio's clock jumps to the next deadline,
+    /// whether it is one of tokio or one of the map.
+    ///
+    /// From this call on, the clock of the map shows what tokio's clock shows. tokio stops at whole
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
+    /// not paused, the map runs in real time. Several drivers can follow one runtime.
+    ///
+    /// The handler runs inside the poll of this future, so it must not block. Await what the map can wait for: a call that blocks would wait in vain.
+    ///
+    /// Dropping the future closes the map. It ends by itself only if the map is closed in
+    /// another way.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a tokio runtime. The future panics in a runtime without
+    /// timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::ExpiryMap;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = ExpiryMap::<u64, &str>::builder()
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .build_stepped(1, |_, _| ())?;
+    /// let map = stepped.map();
+    /// tokio::spawn(stepped.follow_tokio());
+    ///
+    /// map.insert(7, "Ada")?;
+    /// tokio::time::sleep(Duration::from_secs(59)).await;
+    /// assert_eq!(map.len(), 1);
+    /// tokio::time::sleep(Duration::from_secs(2)).await;
+    /// assert!(map.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn follow_tokio(self) -> impl Future<Output = ()> + Send + 'static {
+        super::follow::follow(self.driver)
     }
 
     /// Delivers everything that is due now.

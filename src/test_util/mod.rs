@@ -28,9 +28,13 @@
 //!
 //! [`SteppedMap`] is the same for an [`ExpiryMap`](crate::ExpiryMap), and [`SteppedTimer`] for a
 //! [`Timer`](crate::Timer). [`SteppedTimer::run_until`] runs a future, for which no time passes in
-//! vain. [`Together`] moves several drivers of one program on one clock.
+//! vain. [`Together`] moves several drivers of one program on one clock. With the feature `tokio`,
+//! each of them can follow the paused clock of tokio instead: `follow_tokio`, in a
+//! `#[tokio::test(start_paused = true)]`.
 
 mod driver;
+#[cfg(feature = "tokio")]
+mod follow;
 mod map;
 mod timer;
 mod together;
@@ -136,6 +140,50 @@ where
     #[must_use]
     pub fn clock(&self) -> ManualClock {
         self.driver.hand().clone()
+    }
+
+    /// Returns a future that drives the scheduler by the clock of the present tokio runtime, for tests
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
+    /// scheduler as in production. While all tasks wait, tokio's clock jumps to the next deadline,
+    /// whether it is one of tokio or one of the scheduler.
+    ///
+    /// From this call on, the clock of the scheduler shows what tokio's clock shows. tokio stops at whole
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
+    /// not paused, the scheduler runs in real time. Several drivers can follow one runtime.
+    ///
+    /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait for: a call that blocks would wait in vain.
+    ///
+    /// Dropping the future closes the scheduler. It ends by itself only if the scheduler is closed in
+    /// another way.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a tokio runtime. The future panics in a runtime without
+    /// timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Scheduler;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = Scheduler::<&str>::builder().build_stepped(1)?;
+    /// let timers = stepped.handle();
+    /// tokio::spawn(stepped.follow_tokio());
+    ///
+    /// let (send, paid) = tokio::sync::oneshot::channel();
+    /// let mut send = Some(send);
+    /// timers.schedule("order 4711", Duration::from_secs(900), move |_| {
+    ///     let _ = send.take().expect("one run").send("reminded");
+    /// })?;
+    /// assert_eq!(paid.await?, "reminded");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn follow_tokio(self) -> impl Future<Output = ()> + Send + 'static {
+        follow::follow(self.driver)
     }
 
     /// Lets `by` pass; see [`advance_to`](Self::advance_to).

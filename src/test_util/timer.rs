@@ -103,6 +103,52 @@ impl SteppedTimer {
         self.driver.run_until(future)
     }
 
+    /// Returns a future that drives the timer by the clock of the present tokio runtime, for tests
+    /// under `#[tokio::test(start_paused = true)]`; needs the feature `tokio`. Spawn it, and use the
+    /// timer as in production. While all tasks wait, tokio's clock jumps to the next deadline,
+    /// whether it is one of tokio or one of the timer.
+    ///
+    /// From this call on, the clock of the timer shows what tokio's clock shows. tokio stops at whole
+    /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
+    /// not paused, the timer runs in real time. Several drivers can follow one runtime.
+    ///
+    /// Tasks run inside the poll of this future, so they must not block. Await what the timer can wait for: a call that blocks would wait in vain.
+    ///
+    /// Dropping the future closes the timer. It ends by itself only if the timer is closed in
+    /// another way.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is called outside of a tokio runtime. The future panics in a runtime without
+    /// timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tourbillon::Timer;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stepped = Timer::builder().build_stepped(1)?;
+    /// let timer = stepped.timer();
+    /// tokio::spawn(stepped.follow_tokio());
+    ///
+    /// let before = tokio::time::Instant::now();
+    /// timer.sleep(Duration::from_secs(3600)).await?;
+    /// assert_eq!(before.elapsed().as_secs(), 3600);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn follow_tokio(self) -> impl Future<Output = ()> + Send + 'static {
+        let (following, timer) = (super::follow::follow(self.driver), self.timer);
+        async move {
+            following.await;
+            // Dropping the last handle of a timer closes it.
+            drop(timer);
+        }
+    }
+
     /// Lets `by` pass; see [`advance_to`](Self::advance_to).
     ///
     /// # Panics

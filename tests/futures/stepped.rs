@@ -3,17 +3,20 @@
 use std::cell::RefCell;
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::quiet::hush;
-use tourbillon::{Lifecycle, Shutdown, SleepError, Time, TimeoutError, Timer};
+use tokio_stream::StreamExt;
+use tourbillon::{
+    Expiry, ExpiryMap, Lifecycle, ReceiverLost, Shutdown, SleepError, Time, TimeoutError, Timer,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Four attempts without an answer, each with a timeout of 3 s and followed by a pause. Returns
 /// when each attempt began.
-async fn retry(timer: &Timer) -> Vec<Duration> {
+pub(super) async fn retry(timer: &Timer) -> Vec<Duration> {
     let mut begun = Vec::new();
     for pause in [1, 2, 4, 8] {
         begun.push(timer.now().since(Time::ZERO));
@@ -127,4 +130,90 @@ fn a_stepped_timer_is_shut_down_by_its_driver_only() {
     let shut_down = AssertUnwindSafe(|| drop(timer.shutdown(Shutdown::HandBack)));
     assert!(catch_unwind(shut_down).is_err());
     assert_eq!(timer.state(), Lifecycle::Running);
+}
+
+#[test]
+fn a_stepped_channel_holds_back_what_it_has_no_room_for() {
+    for (seed, capacity) in [(1, 0), (2, 1), (3, 7), (4, 1_000)] {
+        let (stepped, gone) = ExpiryMap::<u64, ()>::builder()
+            .time_to_idle(SECOND)
+            .shards(2)
+            .build_stepped_channel(seed, capacity)
+            .unwrap();
+        let map = stepped.map();
+        for key in 0..100 {
+            map.insert(key, ()).unwrap();
+        }
+        stepped.advance(SECOND * 9 / 10);
+        assert!(gone.is_empty());
+        // Time passes also while the channel is full.
+        stepped.advance(60 * SECOND);
+        assert_eq!(stepped.now(), Time::ZERO + SECOND * 609 / 10);
+        assert_eq!(gone.len(), capacity.clamp(1, 100));
+        let mut keys = Vec::new();
+        while let Ok(expired) = gone.try_recv() {
+            assert_eq!(expired.deadline, Time::ZERO + SECOND);
+            keys.push(expired.key);
+            stepped.settle();
+        }
+        keys.sort_unstable();
+        assert!(keys.into_iter().eq(0..100), "capacity {capacity}");
+        assert_eq!((map.len(), map.stats().expired), (0, 100));
+    }
+}
+
+#[test]
+fn a_stepped_channel_without_a_receiver_loses_nothing_silently() {
+    let lost = Arc::new(Mutex::new(Vec::new()));
+    let note = Arc::clone(&lost);
+    let (stepped, gone) = ExpiryMap::<u64, ()>::builder()
+        .time_to_idle(SECOND)
+        .when_receiver_lost(ReceiverLost::Close)
+        .on_receiver_lost(move |first| note.lock().unwrap().push(first.key))
+        .build_stepped_channel(1, 1)
+        .unwrap();
+    let map = stepped.map();
+    for key in 0..3 {
+        map.insert(key, ()).unwrap();
+    }
+    stepped.advance(SECOND);
+    assert_eq!(gone.len(), 1);
+    drop(gone);
+    stepped.settle();
+    assert_eq!(lost.lock().unwrap().len(), 1);
+    assert_eq!(map.state(), Lifecycle::Closed);
+}
+
+#[test]
+fn a_stepped_stream_is_read_in_virtual_time() {
+    let (stepped, mut gone) = ExpiryMap::<u32, &str>::builder()
+        .time_to_idle(60 * SECOND)
+        .build_stepped_stream(1, 0)
+        .unwrap();
+    let map = stepped.map();
+    for key in 0..40 {
+        map.insert_with(
+            key,
+            "Ada",
+            Expiry::NEVER.time_to_idle(SECOND * (1 + key / 10)),
+        )
+        .unwrap();
+    }
+    let keys = stepped.run_until(async {
+        let mut keys = Vec::new();
+        for _ in 0..40 {
+            let expired = gone.next().await.expect("the map lives");
+            assert_eq!(
+                expired.deadline.since(Time::ZERO),
+                SECOND * (1 + expired.key / 10)
+            );
+            keys.push(expired.key / 10);
+        }
+        keys
+    });
+    assert!(keys.is_sorted());
+    assert_eq!(stepped.now(), Time::ZERO + 4 * SECOND);
+    let report = stepped.shutdown(Shutdown::HandBack);
+    assert!(report.handed_back.is_empty());
+    assert!(stepped.run_until(gone.next()).is_none());
 }
