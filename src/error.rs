@@ -47,6 +47,8 @@ pub enum BuildError {
     Pace,
     /// The greatest size of a batch is zero.
     Batch,
+    /// The greatest number of futures at a time is zero.
+    Concurrency,
     /// A thread could not be started. Threads that had been started were stopped again.
     Spawn(std::io::Error),
 }
@@ -86,6 +88,9 @@ impl fmt::Display for BuildError {
                 f.write_str("a pace of 0 expirations per second: choose at least 1, or set none")
             }
             BuildError::Batch => f.write_str("batches of at most 0 entries: choose at least 1"),
+            BuildError::Concurrency => {
+                f.write_str("at most 0 futures at a time: choose at least 1")
+            }
             BuildError::Spawn(error) => write!(f, "a thread could not be started: {error}"),
         }
     }
@@ -308,6 +313,7 @@ mod tests {
             BuildError::MaxPerGroup,
             BuildError::Pace,
             BuildError::Batch,
+            BuildError::Concurrency,
             BuildError::Spawn(std::io::Error::other("no thread left")),
         ];
         let texts = [

@@ -151,7 +151,8 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
 
     /// Sets what the map does when the last receiver of its channel, or its stream, was dropped. By
     /// default it stays open, and entries that expire are [dropped and
-    /// counted](ReceiverLost::Drop). A map with a handler ignores this option.
+    /// counted](ReceiverLost::Drop). A runtime that has ended is such a receiver, too; see
+    /// `build_on_tokio`. A map with another handler ignores this option.
     ///
     /// # Examples
     ///
@@ -169,7 +170,7 @@ impl<K, V, S> ExpiryMapBuilder<K, V, S> {
     }
 
     /// Calls `report` with the first entry that expires after the last receiver of the channel, or
-    /// the stream, was dropped. A dropped receiver never comes back, so this happens at most once
+    /// the stream, was dropped, or the runtime has ended. A lost receiver never comes back, so this happens at most once
     /// in the life of a map. [`ExpiryStats::unreceived`](crate::ExpiryStats::unreceived) is the number of
     /// entries dropped since then.
     ///
@@ -525,7 +526,10 @@ where
     }
 
     /// Starts the threads of a map with this delivery.
-    fn start(self, delivery: Delivery<K, V, S>) -> Result<ExpiryMap<K, V, S>, BuildError> {
+    pub(super) fn start(
+        self,
+        delivery: Delivery<K, V, S>,
+    ) -> Result<ExpiryMap<K, V, S>, BuildError> {
         let clock = self.config.own_clock();
         let (server, ticker_states) = self.parts(clock, delivery, None)?;
         Engine::start(&server, ticker_states).map_err(BuildError::Spawn)?;

@@ -11,6 +11,8 @@ use super::tag::Tag;
 use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
 use crate::clock::{Clock, Reading};
+#[cfg(feature = "tokio")]
+use crate::engine::RunOutcome;
 use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
 use crate::job::{catch_panic, drop_catching};
 use crate::scheduler::{OnPanic, TaskPanic};
@@ -279,6 +281,30 @@ where
     Batches(NonZeroUsize, BatchHandler<K, V, S>),
     /// A channel, until the map has ended or its last receiver is gone.
     BoundedSender(BoundedSender<Expired<K, V>>),
+    /// Futures, on a runtime.
+    #[cfg(feature = "tokio")]
+    Futures(Box<dyn SpawnsFutures<K, V, S>>),
+}
+
+/// A delivery whose runs continue on a runtime.
+#[cfg(feature = "tokio")]
+pub(crate) trait SpawnsFutures<K, V, S: MapHasher>: Send + Sync {
+    /// Waits until there is room for a future, takes the run over, and spawns the future. Sets
+    /// `detached` when it has taken the run over.
+    fn spawn(
+        &self,
+        map: &ExpiryMap<K, V, S>,
+        info: &RunInfo<'_, K>,
+        expired: Expired<K, V>,
+        detached: &mut bool,
+    );
+
+    /// Returns whether there is room for a future.
+    #[cfg(any(test, feature = "test-util"))]
+    fn has_room(&self) -> bool;
+
+    /// Returns how many entries expired after the runtime had ended.
+    fn unreceived(&self) -> u64;
 }
 
 /// Called once, with the first entry that nobody received.
@@ -327,8 +353,34 @@ impl<K, V, S: MapHasher> MapFrontend<K, V, S> {
     pub(super) fn unreceived(&self) -> u64 {
         match &self.delivery {
             Delivery::BoundedSender(sender) => sender.unsent(),
+            #[cfg(feature = "tokio")]
+            Delivery::Futures(delivery) => delivery.unreceived(),
             Delivery::Handler(_) | Delivery::Batches(..) => 0,
         }
+    }
+
+    /// Makes what is delivered of a claimed entry.
+    fn expire(
+        map: &ExpiryMap<K, V, S>,
+        info: &RunInfo<'_, K>,
+        session: MapEntry<V, S::Tag>,
+    ) -> Expired<K, V>
+    where
+        K: Clone + Send + 'static,
+        V: Send + 'static,
+    {
+        let key = match catch_unwind(AssertUnwindSafe(|| info.key.clone())) {
+            Ok(key) => key,
+            Err(panic) => {
+                // Dropped before the panic continues: the value's drop is user code and may panic,
+                // too.
+                let _ = catch_panic(|| drop(session));
+                resume_unwind(panic);
+            }
+        };
+        let expired = session.expire(key, info.deadline, info.started);
+        map.leaves(&expired);
+        expired
     }
 }
 
@@ -354,20 +406,12 @@ where
     }
 
     fn run(map: &ExpiryMap<K, V, S>, info: &RunInfo<'_, K>, session: MapEntry<V, S::Tag>) {
-        let key = match catch_unwind(AssertUnwindSafe(|| info.key.clone())) {
-            Ok(key) => key,
-            Err(panic) => {
-                // Dropped before the panic continues: the value's drop is user code and may panic,
-                // too.
-                let _ = catch_panic(|| drop(session));
-                resume_unwind(panic);
-            }
-        };
-        let expired = session.expire(key, info.deadline, info.started);
-        map.leaves(&expired);
+        let expired = Self::expire(map, info, session);
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
+            #[cfg(feature = "tokio")]
+            Delivery::Futures(_) => unreachable!("`run_to_its_end` detaches these runs"),
             Delivery::BoundedSender(sender) => {
                 if let Err(unsent) = sender.send(expired) {
                     receiver_lost(map, unsent);
@@ -376,10 +420,37 @@ where
         }
     }
 
+    #[cfg(feature = "tokio")]
+    #[inline]
+    fn run_to_its_end(
+        map: &ExpiryMap<K, V, S>,
+        info: &RunInfo<'_, K>,
+        session: MapEntry<V, S::Tag>,
+    ) -> RunOutcome<MapEntry<V, S::Tag>> {
+        // Set out here, since a run that is detached may panic afterwards.
+        let mut detached = false;
+        let ended = catch_panic(|| match &map.engine.frontend.delivery {
+            Delivery::Futures(delivery) => {
+                let expired = Self::expire(map, info, session);
+                delivery.spawn(map, info, expired, &mut detached);
+            }
+            _ => Self::run(map, info, session),
+        });
+        let panicked = ended.is_err();
+        if let Err(message) = ended {
+            let _ = catch_panic(|| Self::panicked(map, info, &message));
+        }
+        if detached {
+            RunOutcome::Detached
+        } else {
+            RunOutcome::Done { panicked }
+        }
+    }
+
     fn batch(map: &ExpiryMap<K, V, S>) -> Option<NonZeroUsize> {
         match &map.engine.frontend.delivery {
             Delivery::Batches(limit, _) => Some(*limit),
-            Delivery::Handler(_) | Delivery::BoundedSender(_) => None,
+            _ => None,
         }
     }
 
@@ -422,6 +493,8 @@ where
     fn has_room(&self) -> bool {
         match &self.delivery {
             Delivery::BoundedSender(sender) => sender.is_ready(),
+            #[cfg(feature = "tokio")]
+            Delivery::Futures(delivery) => delivery.has_room(),
             Delivery::Handler(_) | Delivery::Batches(..) => true,
         }
     }
@@ -436,7 +509,7 @@ where
 
 /// Handles an entry that nobody receives. Runs without a lock on the worker that was to send the
 /// entry. The callback and the drops are user code.
-fn receiver_lost<K, V, S>(map: &ExpiryMap<K, V, S>, unsent: Unsent<Expired<K, V>>)
+pub(super) fn receiver_lost<K, V, S>(map: &ExpiryMap<K, V, S>, unsent: Unsent<Expired<K, V>>)
 where
     K: Clone + Send + 'static,
     V: Send + 'static,

@@ -18,6 +18,7 @@
 //! | `span.rs` | how long an entry lives |
 //! | `snapshot.rs` | all entries, to be stored and restored |
 //! | `stream.rs` | the expired entries as a stream |
+//! | `on_tokio.rs` | futures that handle expired entries |
 //! | `frontend.rs` | the payload in the engine, and its delivery |
 //! | `answers.rs` | the results of calls and of a shutdown |
 
@@ -35,6 +36,8 @@ mod insert;
 mod lookup;
 mod many;
 mod members;
+#[cfg(feature = "tokio")]
+mod on_tokio;
 mod removal;
 #[cfg(feature = "serde")]
 mod snapshot;
@@ -68,6 +71,8 @@ pub use toucher::Toucher;
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) use frontend::Delivery;
 pub(crate) use frontend::MapFrontend;
+#[cfg(all(feature = "tokio", any(test, feature = "test-util")))]
+pub(crate) use on_tokio::AsyncDelivery;
 
 use std::fmt;
 use std::hash::Hash;

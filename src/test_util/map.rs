@@ -8,6 +8,8 @@ use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::clock::ManualClock;
 use crate::engine::Shutdown;
 use crate::error::BuildError;
+#[cfg(feature = "tokio")]
+use crate::expiry::AsyncDelivery;
 use crate::expiry::{
     Delivery, Expired, ExpiryMap, ExpiryMapBuilder, ExpiryReport, MapFrontend, MapHasher,
 };
@@ -130,6 +132,58 @@ where
     ) -> Result<(SteppedMap<K, V, S>, crate::expiry::Expirations<K, V>), BuildError> {
         let (stepped, receiver) = self.stepped_outlet(seed, capacity)?;
         Ok((stepped, crate::expiry::Expirations::new(receiver)))
+    }
+
+    /// Builds a map without threads, like [`build_stepped`](Self::build_stepped), whose expired entries
+    /// are handled by futures, as for [`build_on_tokio`](Self::build_on_tokio). Let it
+    /// [follow](SteppedMap::follow_tokio) the runtime, or let the runtime run between two steps. While
+    /// `most` futures exist, nothing is delivered, and time may pass.
+    ///
+    /// # Errors
+    ///
+    /// As for [`build_on_tokio`](Self::build_on_tokio).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tourbillon::ExpiryMap;
+    ///
+    /// // #[tokio::test(start_paused = true)]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (send, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    /// let builder = ExpiryMap::<u64, &str>::builder().time_to_idle(Duration::from_secs(60));
+    /// let runtime = tokio::runtime::Handle::current();
+    /// let stepped = builder.build_stepped_on_tokio(1, runtime, 16, move |_, expired| {
+    ///     let send = send.clone();
+    ///     async move {
+    ///         tokio::time::sleep(Duration::from_secs(5)).await; // a slow database
+    ///         let _ = send.send(expired.value);
+    ///     }
+    /// })?;
+    /// let map = stepped.map();
+    /// tokio::spawn(stepped.follow_tokio());
+    ///
+    /// map.insert(7, "Ada")?;
+    /// assert_eq!(ended.recv().await, Some("Ada"));
+    /// assert_eq!(map.now().since(tourbillon::Time::ZERO), Duration::from_secs(65));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn build_stepped_on_tokio<F>(
+        self,
+        seed: u64,
+        runtime: tokio::runtime::Handle,
+        most: usize,
+        handler: impl Fn(ExpiryMap<K, V, S>, Expired<K, V>) -> F + Send + Sync + 'static,
+    ) -> Result<SteppedMap<K, V, S>, BuildError>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let delivery = AsyncDelivery::delivery(runtime, most, handler)?;
+        self.one_worker().stepped(seed, delivery)
     }
 
     #[allow(clippy::type_complexity, reason = "a pair in a result")]

@@ -1,5 +1,6 @@
 //! Futures and streams: sleeps, expired entries as a stream, and tasks on tokio.
 
+mod async_handler;
 mod follow;
 mod interval;
 mod named;

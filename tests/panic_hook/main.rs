@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use kit::gate::Gate;
 use kit::wait::until;
 use kit::wakes::{Wakes, poll};
 use tourbillon::{
@@ -69,6 +70,8 @@ struct Rig {
     asleep: Mutex<Sleep>,
     guards: Mutex<Vec<CancelGuard<Key>>>,
     doomed: Mutex<Option<Scheduler<Key>>>,
+    /// Holds back a task of `doomed`, so that its shutdown does not end before the hook.
+    gate: Mutex<Gate>,
     closings: Mutex<Vec<Doomed>>,
     calls: AtomicUsize,
 }
@@ -98,6 +101,7 @@ impl Rig {
             asleep: Mutex::new(asleep),
             guards: Mutex::default(),
             doomed: Mutex::default(),
+            gate: Mutex::default(),
             closings: Mutex::default(),
             calls: AtomicUsize::new(0),
         }
@@ -112,6 +116,15 @@ impl Rig {
             .push(self.timers.cancel_on_drop(armed.id));
         let doomed = Scheduler::builder().build().unwrap();
         doomed.handle().schedule(Key(3), HOUR, |_| ()).unwrap();
+        let gate = Gate::default();
+        let task = gate.clone();
+        let now = Duration::ZERO;
+        doomed
+            .handle()
+            .schedule(Key(4), now, move |_| task.pass())
+            .unwrap();
+        gate.crowd(1);
+        *self.gate.lock().unwrap() = gate;
         *self.doomed.lock().unwrap() = Some(doomed);
     }
 
@@ -222,6 +235,7 @@ impl Rig {
     /// After each panic: nothing has changed but what was dropped and shut down.
     fn check(&self, panics: usize) {
         assert_eq!(self.calls.load(Ordering::SeqCst), panics);
+        self.gate.lock().unwrap().open();
         let closings: Vec<_> = self.closings.lock().unwrap().drain(..).collect();
         for closing in closings {
             let report = closing.wait().unwrap();
