@@ -50,7 +50,7 @@
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
 //!
 //! The module `guide` has a page for each task: sessions, request timeouts, periodic work, testing,
-//! shutdown, and coming from other timers.
+//! shutdown, recipes, and coming from other timers.
 //!
 //! # Entries that expire
 //!

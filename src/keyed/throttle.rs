@@ -16,7 +16,8 @@ use super::window::{Edges, Merge, WindowKind, WindowRules};
 /// Runs each key at most once per window, however often it is called, as `throttle` of lodash and
 /// RxJS does: a progress display, or an alarm that must not flood its readers.
 ///
-/// A run opens a window of the *wait*, counted from its start by the scheduler's clock. Calls that come
+/// A run opens a window of the *wait*, counted from its start by the scheduler's clock, which is read
+/// right before the run. Calls that come
 /// in the window become one run at its end, with the latest value; see [`Edges`] and
 /// [`merge`](ThrottleBuilder::merge). That run opens the next window.
 ///

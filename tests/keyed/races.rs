@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::wait;
-use tourbillon::{Debounce, Edges, Scheduler, Throttle, Time};
+use tourbillon::{Debounce, Edges, Scheduler, Shutdown, Throttle, Time};
 
 const CALLERS: u64 = 4;
 const CALLS: u64 = 2_000;
@@ -25,12 +25,11 @@ fn two_runs_of_a_key_never_start_within_a_window_and_no_value_is_lost() {
             .edges(edges)
             .merge(|so_far, more| *so_far += more)
             .build(move |firing, value: u64| {
+                let started = firing.deadline() + firing.lateness();
                 let mut starts = noted.lock().unwrap();
-                let now = firing.handle().now();
-                starts.entry(*firing.key()).or_default().push(now);
+                starts.entry(*firing.key()).or_default().push(started);
                 summed.fetch_add(value, Ordering::SeqCst);
             });
-        let start = handle.now();
         std::thread::scope(|scope| {
             for caller in 0..CALLERS {
                 let throttle = throttle.clone();
@@ -52,20 +51,16 @@ fn two_runs_of_a_key_never_start_within_a_window_and_no_value_is_lost() {
         assert_eq!(starts.len() as u64, KEYS);
         let total: usize = starts.values().map(Vec::len).sum();
         assert!((total as u64) < CALLERS * CALLS);
-        // A run is noted after its start, so the gap between two notes may be shorter than a window.
-        // But the n-th run comes after n whole windows.
         for starts in starts.values() {
-            let mut earliest = start;
-            for noted in starts {
-                assert!(*noted >= earliest, "{noted:?} is before {earliest:?}");
-                earliest = earliest + wait;
+            for pair in starts.windows(2) {
+                assert!(pair[1] >= pair[0] + wait, "{pair:?}");
             }
         }
     }
 }
 
 #[test]
-fn flushes_and_cancels_beside_the_calls_leave_every_value_with_one_of_them() {
+fn flushes_and_takes_beside_the_calls_leave_every_value_with_one_of_them() {
     let scheduler = Scheduler::<u64>::new().unwrap();
     let handle = scheduler.handle();
     let sum = Arc::new(AtomicU64::new(0));
@@ -100,4 +95,46 @@ fn flushes_and_cancels_beside_the_calls_leave_every_value_with_one_of_them() {
         sum.load(Ordering::SeqCst) + taken.load(Ordering::SeqCst) == CALLERS * CALLS
     });
     wait::until("all windows are over", || handle.is_empty());
+}
+
+#[test]
+fn a_shutdown_beside_calls_and_takes_leaves_every_accepted_value_with_one_of_them() {
+    let drain = Shutdown::Drain {
+        limit: Duration::from_secs(60),
+    };
+    for mode in [drain, Shutdown::RunNow, Shutdown::HandBack] {
+        let scheduler = Scheduler::<u64>::new().unwrap();
+        let (ran, taken, accepted) = (Arc::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let summed: Arc<AtomicU64> = Arc::clone(&ran);
+        let throttle = Throttle::builder(&scheduler.handle(), Duration::from_millis(1))
+            .merge(|so_far, more| *so_far += more)
+            .build(move |_, value: u64| {
+                summed.fetch_add(value, Ordering::SeqCst);
+            });
+        let take = |throttle: &Throttle<u64, u64>| {
+            let values = throttle.take_pending().into_iter().map(|(_, value)| value);
+            taken.fetch_add(values.sum(), Ordering::SeqCst);
+        };
+        std::thread::scope(|scope| {
+            for caller in 0..CALLERS {
+                let (throttle, accepted) = (throttle.clone(), &accepted);
+                scope.spawn(move || {
+                    for call in 0.. {
+                        if throttle.call((caller + call) % KEYS, 1).is_err() {
+                            break;
+                        }
+                        accepted.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            wait::until("calls come in", || accepted.load(Ordering::SeqCst) > CALLS);
+            take(&throttle);
+            let closing = scheduler.shutdown(mode);
+            take(&throttle);
+            assert_eq!(closing.wait().unwrap().still_running, 0);
+        });
+        take(&throttle);
+        let total = ran.load(Ordering::SeqCst) + taken.load(Ordering::SeqCst);
+        assert_eq!(total, accepted.load(Ordering::SeqCst), "{mode:?}");
+    }
 }
