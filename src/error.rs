@@ -326,12 +326,13 @@ mod tests {
             "at most 0 entries in a group",
             "pace of 0",
             "batches of at most 0 entries",
+            "at most 0 futures",
             "no thread",
         ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
-        let source = std::error::Error::source(&errors[9]);
+        let source = std::error::Error::source(&errors[10]);
         assert!(source.is_some_and(|inner| inner.to_string().contains("no thread left")));
     }
 

@@ -23,7 +23,7 @@
 //! afterwards. So either the check sees the count, or the stripe finds the registration.
 //! **CLOSE-4**
 
-use super::{Engine, Frontend};
+use super::{Engine, Frontend, FrontendTypes};
 use crate::shard::Taken;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Parker, Unparker};
@@ -103,6 +103,9 @@ pub(crate) struct Ending<K, V> {
     pub(crate) taken: Vec<Taken<K, V>>,
     pub(crate) still_running: usize,
 }
+
+/// The timers of an engine that had not started when a shutdown took them out.
+pub(crate) type Left<F> = Vec<Taken<<F as FrontendTypes>::Key, <F as FrontendTypes>::Payload>>;
 
 /// The progress of a shutdown.
 #[derive(Debug)]
@@ -208,28 +211,48 @@ impl<F: Frontend> Engine<F> {
         begun: Time,
         wait: &mut dyn FnMut(Time),
     ) -> Ending<F::Key, F::Payload> {
-        // Step 2: from here on the set of pending timers only shrinks.
+        let limit = self.close_and_make_due(mode, begun);
+        if mode != Shutdown::HandBack {
+            wait(limit);
+        }
+        let (taken, limit) = self.take_what_is_left();
+        wait(limit);
+        self.stop_and_count(taken)
+    }
+
+    /// Does step 2, and step 3 up to its wait. Returns the limit of that wait, which has passed if
+    /// nothing waits.
+    pub(crate) fn close_and_make_due(&self, mode: Shutdown, begun: Time) -> Time {
+        // From here on the set of pending timers only shrinks.
         self.close_gates();
-        // Step 3.
         match mode {
-            Shutdown::HandBack => {}
-            Shutdown::Drain { limit } => wait(begun + limit),
+            Shutdown::HandBack => begun,
+            Shutdown::Drain { limit } => begun + limit,
             Shutdown::RunNow => {
                 self.make_all_due();
-                wait(self.now() + self.shutdown_limit);
+                self.now() + self.shutdown_limit
             }
         }
-        // Step 4. Sleeping tasks are woken before step 5, which may wait long for a running task.
+    }
+
+    /// Does step 4, and step 5 up to its wait. Returns what had not started, and the limit of that
+    /// wait.
+    pub(crate) fn take_what_is_left(&self) -> (Left<F>, Time) {
+        // Sleeping tasks are woken before step 5, which may wait long for a running task.
         let mut taken = self.take_pending(true);
         self.frontend.keep_back(&mut taken, true);
-        // Step 5. Nothing is pending any more, so a batch that is handed over from here on stands
-        // for nothing (USER-3), and the wait also covers user code outside of runs.
+        // Nothing is pending any more, so a batch that is handed over from here on stands for
+        // nothing (USER-3), and the wait also covers user code outside of runs.
         for shard in 0..self.shards().shards() {
             self.shards().shard(shard).user_code.end();
         }
-        wait(self.now() + self.shutdown_limit);
+        (taken, self.now() + self.shutdown_limit)
+    }
+
+    /// Does step 6.
+    pub(crate) fn stop_and_count(&self, taken: Left<F>) -> Ending<F::Key, F::Payload> {
+        // The count comes first: it says which tasks outlasted the limit.
         let still_running = self.still_running();
-        // Step 6. The count comes first: it says which tasks outlasted the limit.
         self.stop();
         Ending {
             taken,

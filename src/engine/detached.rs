@@ -68,6 +68,10 @@ impl<F: Frontend> Drop for Detached<F> {
                 engine.go_on(stripe, id, payload, next, &AtLock::default());
             }
             engine.complete(stripe, id, panicked, &AtLock::default());
+            // A task that steps this engine may wait for the end of its runs.
+            if engine.is_stepped() {
+                engine.shards().shard(0).bell.ring_for(Time::ZERO);
+            }
         });
     }
 }

@@ -5,6 +5,7 @@
 //! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
+//! | `followed.rs` | the shutdown of an engine that a task steps |
 //! | `faults.rs` | counters of what goes wrong without a caller to tell |
 //! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
 //! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
@@ -19,6 +20,8 @@ mod closing;
 mod detached;
 mod drive;
 mod faults;
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+mod followed;
 mod pace;
 mod serve;
 pub(crate) mod task_scope;
@@ -27,11 +30,15 @@ mod threads;
 mod user_code;
 mod wait;
 
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+pub(crate) use closing::Left;
 pub(crate) use closing::{ClosingState, Ending};
 pub use closing::{Lifecycle, Shutdown};
 #[cfg(feature = "tokio")]
 pub(crate) use detached::Detached;
 pub(crate) use drive::{TickerState, TickerStep};
+#[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+pub(crate) use followed::{Asked, Follower};
 pub(crate) use serve::{Batched, RunInfo, RunOutcome, Server};
 #[cfg(not(loom))]
 pub(crate) use threads::{MakeReport, Owner, Threads};
@@ -188,6 +195,9 @@ pub(crate) struct Engine<F: FrontendTypes> {
     /// The server, which owns this engine. It lives while a thread or an owner holds it.
     server: OnceLock<Weak<Server<F>>>,
     faults: Faults,
+    /// Present once a task steps this engine.
+    #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+    follower: OnceLock<Follower<F>>,
     #[cfg(not(loom))]
     threads: Threads,
     pub(crate) frontend: F,
@@ -277,6 +287,8 @@ impl<F: Frontend> Engine<F> {
             stepped,
             server: OnceLock::new(),
             faults: Faults::default(),
+            #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+            follower: OnceLock::new(),
             #[cfg(not(loom))]
             threads: Threads::new(),
             frontend,
@@ -309,11 +321,6 @@ impl<F: Frontend> Engine<F> {
 
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
-    }
-
-    /// Returns how often the pace held due entries back.
-    pub(crate) fn held_back(&self) -> u64 {
-        self.pace.as_ref().map_or(0, Pace::held_back)
     }
 
     pub(crate) fn is_inline(&self) -> bool {

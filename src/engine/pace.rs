@@ -35,6 +35,7 @@
 
 use std::num::NonZeroU32;
 
+use super::{Engine, FrontendTypes};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tick::Time;
 
@@ -151,6 +152,13 @@ impl Share {
             "PACE-1: more expired than the share had left"
         );
         self.left -= expired;
+    }
+}
+
+impl<F: FrontendTypes> Engine<F> {
+    /// Returns how often the pace held due entries back.
+    pub(crate) fn held_back(&self) -> u64 {
+        self.pace.as_ref().map_or(0, Pace::held_back)
     }
 }
 

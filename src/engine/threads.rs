@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
+#[cfg(all(feature = "test-util", feature = "tokio"))]
+use super::Asked;
 use super::{Ending, Engine, Frontend, FrontendTypes, Server, Shutdown, TickerState, TickerStep};
 use crate::bounded_channel::{BoundedReceiver, bounded_channel};
 use crate::executor::Worker;
@@ -201,6 +203,26 @@ impl<F: Frontend> Engine<F> {
             let _ = send.send(report(None));
             return receive;
         }
+        #[cfg(all(feature = "test-util", feature = "tokio"))]
+        if let Some(follower) = engine.follower() {
+            let answer = Box::new(move |ending| {
+                // The caller may have dropped its receiver, so the report may come back.
+                let _ = send.send(report(Some(ending)));
+            });
+            let asked = Asked {
+                mode,
+                begun,
+                answer,
+            };
+            if let Err(asked) = follower.ask(asked) {
+                // Nobody steps this engine any more, so nothing runs.
+                let ending = engine.wind_down(Shutdown::HandBack, begun, &mut |_| ());
+                engine.closing().finish();
+                (asked.answer)(ending);
+            }
+            engine.shards().shard(0).bell.ring_for(Time::ZERO);
+            return receive;
+        }
         let send = Arc::new(send);
         let (for_thread, to) = (Arc::clone(server), Arc::clone(&send));
         let thread = thread::Builder::new()
@@ -222,6 +244,15 @@ impl<F: Frontend> Engine<F> {
             });
         }
         receive
+    }
+
+    /// Returns whether only the driver of this engine can shut it down: the thread that steps it.
+    pub(crate) fn is_shut_down_by_driver(&self) -> bool {
+        #[cfg(all(feature = "test-util", feature = "tokio", not(loom)))]
+        if self.follower().is_some() {
+            return false;
+        }
+        self.stepped
     }
 
     /// Does steps 2 to 6 and blocks the calling thread where a step waits.

@@ -359,7 +359,7 @@ where
     ///
     /// # Panics
     ///
-    /// Panics on a map that a test drives. Use its driver's `shutdown`.
+    /// Panics on a map that a test drives, unless it follows a runtime. Use its driver's `shutdown`.
     ///
     /// # Examples
     ///
@@ -375,7 +375,7 @@ where
     /// ```
     pub fn shutdown(&self, mode: Shutdown) -> Closing<ExpiryReport<K, V>> {
         assert!(
-            !self.engine.is_stepped(),
+            !self.engine.is_shut_down_by_driver(),
             "a test drives this map; call `shutdown` of its driver"
         );
         // Without threads the map has ended.

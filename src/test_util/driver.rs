@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::clock::ManualClock;
+#[cfg(feature = "tokio")]
+use crate::engine::Engine;
 use crate::engine::{
     Ending, Frontend, FrontendTypes, Owner, Server, Shutdown, TickerState, TickerStep,
 };
@@ -185,8 +187,8 @@ impl<F: Frontend> Driver<F> {
         self.server.engine().shards().unclaimed()
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
-        self.server.engine().closing().is_stopped()
+    pub(super) fn engine(&self) -> &Arc<Engine<F>> {
+        self.server.engine()
     }
 }
 

@@ -6,16 +6,17 @@
 //!
 //! The engine's clock does not wait for that task: each call reads the clock of the runtime.
 
-use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep_until};
 
 use super::driver::{Driver, Steps};
-use crate::engine::Frontend;
+use crate::engine::{Asked, Engine, Frontend, Left};
+use crate::sync::Arc;
+use crate::tick::Time;
 
 /// How long a full channel is left alone at first. Its receiver does not tell when it makes room, so
 /// this doubles while nothing could be sent, up to `FULL_AT_MOST`.
@@ -25,38 +26,136 @@ const FULL_AT_MOST: Duration = Duration::from_secs(1);
 /// Lets the engine's time pass as tokio's time does, until the engine is stopped.
 pub(super) fn follow<F: Frontend>(driver: Driver<F>) -> impl Future<Output = ()> + Send + 'static {
     driver.hand().follow(Handle::current());
-    let mut sleep: Option<Pin<Box<Sleep>>> = None;
-    let (mut unsent, mut pause) = (0, FULL);
-    poll_fn(move |context| {
+    driver.engine().is_followed_from_now_on();
+    Following {
+        driver,
+        sleep: None,
+        unsent: 0,
+        pause: FULL,
+        winding_down: None,
+    }
+}
+
+struct Following<F: Frontend> {
+    driver: Driver<F>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// How many entries waited for room after the last steps.
+    unsent: usize,
+    pause: Duration,
+    winding_down: Option<WindingDown<F>>,
+}
+
+/// A shutdown in progress: `Engine::wind_down`, without a thread that waits.
+struct WindingDown<F: Frontend> {
+    asked: Asked<F>,
+    /// Until when to wait at most.
+    limit: Time,
+    /// The timers that had not started. `None` while pending timers may still run.
+    taken: Option<Left<F>>,
+}
+
+impl<F: Frontend> Following<F> {
+    /// Takes the next step of a shutdown that need not wait. Returns whether there was one.
+    fn wind_down(&mut self) -> bool {
+        let engine = Arc::clone(self.driver.engine());
+        let Some(winding_down) = &mut self.winding_down else {
+            let asked = engine.follower().and_then(|follower| follower.take());
+            self.winding_down = asked.map(|asked| WindingDown {
+                limit: engine.close_and_make_due(asked.mode, asked.begun),
+                asked,
+                taken: None,
+            });
+            return self.winding_down.is_some();
+        };
+        if !engine.is_over() && self.driver.now() < winding_down.limit {
+            return false;
+        }
+        if winding_down.taken.is_none() {
+            let (taken, limit) = engine.take_what_is_left();
+            (winding_down.taken, winding_down.limit) = (Some(taken), limit);
+        } else if let Some(winding_down) = self.winding_down.take() {
+            winding_down.finish(&engine);
+        }
+        true
+    }
+
+    /// Returns until when nothing happens unless somebody wakes this task.
+    fn asleep_until(&mut self) -> Time {
+        let mut next = self.driver.asleep_until();
+        let waiting = self.driver.waiting_for_room();
+        if waiting > 0 {
+            let same = waiting == self.unsent;
+            self.pause = if same {
+                FULL_AT_MOST.min(self.pause * 2)
+            } else {
+                FULL
+            };
+            next = self.driver.now() + self.pause;
+        }
+        self.unsent = waiting;
+        match &self.winding_down {
+            Some(winding_down) => next.min(winding_down.limit),
+            None => next,
+        }
+    }
+}
+
+impl<F: Frontend> WindingDown<F> {
+    fn finish(self, engine: &Engine<F>) {
+        let taken = self.taken.unwrap_or_else(|| engine.take_what_is_left().0);
+        let ending = engine.stop_and_count(taken);
+        engine.closing().finish();
+        (self.asked.answer)(ending);
+    }
+}
+
+impl<F: Frontend> Future for Following<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let following = self.get_mut();
         // Before the steps: what is made due after them finds this task.
-        driver.wakes(context.waker());
+        following.driver.wakes(context.waker());
         loop {
-            driver.settle();
-            if driver.is_stopped() {
+            following.driver.settle();
+            if following.wind_down() {
+                continue;
+            }
+            if following.driver.engine().closing().is_stopped() {
                 return Poll::Ready(());
             }
-            let mut next = driver.asleep_until();
-            let waiting = driver.waiting_for_room();
-            if waiting > 0 {
-                let same = waiting == unsent;
-                pause = if same {
-                    FULL_AT_MOST.min(pause * 2)
-                } else {
-                    FULL
-                };
-                next = driver.now() + pause;
-            }
-            unsent = waiting;
-            let clock = driver.hand().followed();
+            let next = following.asleep_until();
+            let clock = following.driver.hand().followed();
             let Some(at) = clock.and_then(|clock| clock.instant(next)) else {
-                sleep = None;
+                following.sleep = None;
                 return Poll::Pending;
             };
-            let sleep = sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            let sleep = following
+                .sleep
+                .get_or_insert_with(|| Box::pin(sleep_until(at)));
             sleep.as_mut().reset(at);
             if sleep.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
         }
-    })
+    }
+}
+
+/// The driver is moved, never pinned.
+impl<F: Frontend> Unpin for Following<F> {}
+
+/// A shutdown that nobody can go on with hands back what is left.
+impl<F: Frontend> Drop for Following<F> {
+    fn drop(&mut self) {
+        let engine = Arc::clone(self.driver.engine());
+        let asked = engine.follower().and_then(|follower| follower.leave());
+        let winding_down = self.winding_down.take().or(asked.map(|asked| WindingDown {
+            asked,
+            limit: Time::ZERO,
+            taken: None,
+        }));
+        if let Some(winding_down) = winding_down {
+            winding_down.finish(&engine);
+        }
+    }
 }

@@ -358,8 +358,8 @@ where
     ///
     /// The handler runs inside the poll of this future, so it must not block. Await what the map can wait for: a call that blocks would wait in vain.
     ///
-    /// Dropping the future closes the map. It ends by itself only if the map is closed in
-    /// another way.
+    /// The future ends with a shutdown of the map, which can be awaited. Dropping the future closes
+    /// the map.
     ///
     /// # Panics
     ///

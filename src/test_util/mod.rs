@@ -153,8 +153,7 @@ where
     ///
     /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait for: a call that blocks would wait in vain.
     ///
-    /// Dropping the future closes the scheduler. It ends by itself only if the scheduler is closed in
-    /// another way.
+    /// Dropping the future closes the scheduler.
     ///
     /// # Panics
     ///

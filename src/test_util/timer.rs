@@ -114,8 +114,8 @@ impl SteppedTimer {
     ///
     /// Tasks run inside the poll of this future, so they must not block. Await what the timer can wait for: a call that blocks would wait in vain.
     ///
-    /// Dropping the future closes the timer. It ends by itself only if the timer is closed in
-    /// another way.
+    /// The future ends with a shutdown of the timer, which can be awaited. Dropping the future closes
+    /// the timer.
     ///
     /// # Panics
     ///

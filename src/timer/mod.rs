@@ -262,7 +262,8 @@ impl Timer {
     ///
     /// # Panics
     ///
-    /// Panics if a test drives the timer. Its driver has a `shutdown` of its own.
+    /// Panics if a test drives the timer, unless it follows a runtime. Its driver has a `shutdown` of
+    /// its own.
     ///
     /// # Blocking
     ///
@@ -284,7 +285,7 @@ impl Timer {
     /// ```
     pub fn shutdown(&self, mode: Shutdown) -> Closing<TimerReport> {
         assert!(
-            !self.server.engine().is_stepped(),
+            !self.server.engine().is_shut_down_by_driver(),
             "a test drives this timer; call `shutdown` of its driver"
         );
         Closing::begin(&self.server, mode, TimerReport::of)

@@ -8,7 +8,9 @@ use kit::quiet::hush;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, advance, sleep};
-use tourbillon::{ExpiryMap, InsertRefusal, Lifecycle, ReceiverLost, Scheduler, Time, Timer};
+use tourbillon::{
+    Expiry, ExpiryMap, InsertRefusal, Lifecycle, ReceiverLost, Scheduler, Shutdown, Time, Timer,
+};
 
 use super::stepped::retry;
 
@@ -211,6 +213,80 @@ async fn it_ends_when_the_map_closes_by_itself() {
     drop(gone);
     following.await.unwrap();
     assert_eq!(map.state(), Lifecycle::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_can_be_awaited_in_each_mode() {
+    let drain = Shutdown::Drain { limit: 3 * SECOND };
+    // How many of the entries of 1, 2, 4 and 8 s run, and how long that takes.
+    for (mode, runs, takes) in [
+        (Shutdown::HandBack, 0, Duration::ZERO),
+        (Shutdown::RunNow, 4, Duration::ZERO),
+        (drain, 2, 3 * SECOND),
+        (Shutdown::Drain { limit: HOUR }, 4, 8 * SECOND),
+    ] {
+        let handled = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&handled);
+        let stepped = ExpiryMap::<u64, ()>::builder()
+            .build_stepped(1, move |_, _| *count.lock().unwrap() += 1)
+            .unwrap();
+        let map = stepped.map();
+        let following = tokio::spawn(stepped.follow_tokio());
+        for seconds in [1, 2, 4, 8] {
+            let expiry = Expiry::NEVER.time_to_live(SECOND * seconds);
+            map.insert_with(seconds.into(), (), expiry).unwrap();
+        }
+        let before = Instant::now();
+        let report = map.shutdown(mode).await;
+        assert_eq!(before.elapsed(), takes, "{mode:?}");
+        assert_eq!(*handled.lock().unwrap(), runs, "{mode:?}");
+        assert_eq!(report.handed_back.len(), 4 - runs);
+        assert!(report.still_running == 0 && !report.already_closed);
+        assert!(map.shutdown(mode).await.already_closed);
+        assert_eq!(map.state(), Lifecycle::Closed);
+        following.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_futures_up_to_its_limit() {
+    for (takes, limit, waits, still_running) in [(5, 30, 5, 0), (60, 30, 30, 1)] {
+        let stepped = ExpiryMap::<u64, ()>::builder()
+            .time_to_idle(SECOND)
+            .shutdown_limit(SECOND * limit)
+            .build_stepped_on_tokio(1, runtime::Handle::current(), 1, move |_, _| {
+                sleep(SECOND * takes)
+            })
+            .unwrap();
+        let map = stepped.map();
+        tokio::spawn(stepped.follow_tokio());
+        map.insert(1, ()).unwrap();
+        sleep(SECOND).await;
+        tokio::task::yield_now().await;
+        let before = Instant::now();
+        let report = map.shutdown(Shutdown::HandBack).await;
+        assert_eq!(before.elapsed(), SECOND * waits);
+        assert_eq!(report.still_running, still_running);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_whose_driver_is_dropped_hands_back_what_is_left() {
+    let stepped = Timer::builder().build_stepped(1).unwrap();
+    let timer = stepped.timer();
+    let following = tokio::spawn(stepped.follow_tokio());
+    let _handle = timer.after(HOUR, || ()).unwrap();
+    tokio::task::yield_now().await;
+    let closing = timer.shutdown(Shutdown::Drain { limit: 2 * HOUR });
+    following.abort();
+    assert!(following.await.unwrap_err().is_cancelled());
+    assert_eq!(closing.await.handed_back.len(), 1);
+    assert_eq!(timer.state(), Lifecycle::Closed);
+    // The other order: the driver's drop has closed the timer.
+    let stepped = Timer::builder().build_stepped(1).unwrap();
+    let timer = stepped.timer();
+    drop(stepped.follow_tokio());
+    assert!(timer.shutdown(Shutdown::HandBack).await.already_closed);
 }
 
 #[tokio::test(start_paused = true)]
