@@ -54,8 +54,8 @@ pub struct ExpiryStats {
     pub running: u64,
     /// Counter: deliveries that panicked.
     pub panicked: u64,
-    /// Counter: entries that expired when the channel or stream had no receiver any more, and were
-    /// dropped. They also count as `expired`. Entries that were in the channel when its last receiver
+    /// Counter: entries that expired when the channel or stream had no receiver any more, or the
+    /// runtime of the handler's futures had ended, and were dropped. They also count as `expired`. Entries that were in the channel when its last receiver
     /// was dropped are not counted here.
     pub unreceived: u64,
     /// Counter: touches that found an entry that lives on.

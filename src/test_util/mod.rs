@@ -147,7 +147,7 @@ where
     /// scheduler as in production. While all tasks wait, tokio's clock jumps to the next deadline,
     /// whether it is one of tokio or one of the scheduler.
     ///
-    /// From this call on, the clock of the scheduler shows what tokio's clock shows. tokio stops at whole
+    /// From this call on, the clock of the scheduler moves with tokio's clock. tokio stops at whole
     /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
     /// not paused, the scheduler runs in real time. Several drivers can follow one runtime.
     ///
