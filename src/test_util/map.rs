@@ -356,7 +356,8 @@ where
     /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
     /// not paused, the map runs in real time. Several drivers can follow one runtime.
     ///
-    /// The handler runs inside the poll of this future, so it must not block. Await what the map can wait for: a call that blocks would wait in vain.
+    /// The handler runs inside the poll of this future, so it must not block. Await what the map can
+    /// wait for: a call that blocks would wait in vain.
     ///
     /// The future ends with a shutdown of the map, which can be awaited. Dropping the future closes
     /// the map.

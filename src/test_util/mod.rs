@@ -151,7 +151,8 @@ where
     /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
     /// not paused, the scheduler runs in real time. Several drivers can follow one runtime.
     ///
-    /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait for: a call that blocks would wait in vain.
+    /// Tasks run inside the poll of this future, so they must not block. Await what the handles can wait
+    /// for: a call that blocks would wait in vain.
     ///
     /// Dropping the future closes the scheduler.
     ///

@@ -112,7 +112,8 @@ impl SteppedTimer {
     /// milliseconds, so a deadline between two of them is late by less than one. If tokio's clock is
     /// not paused, the timer runs in real time. Several drivers can follow one runtime.
     ///
-    /// Tasks run inside the poll of this future, so they must not block. Await what the timer can wait for: a call that blocks would wait in vain.
+    /// Tasks run inside the poll of this future, so they must not block. Await what the timer can wait
+    /// for: a call that blocks would wait in vain.
     ///
     /// The future ends with a shutdown of the timer, which can be awaited. Dropping the future closes
     /// the timer.
