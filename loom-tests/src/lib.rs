@@ -44,6 +44,8 @@ mod groups;
 mod job;
 #[path = "../../src/expiry/members.rs"]
 mod members;
+#[path = "../../src/expiry/places.rs"]
+mod places;
 #[path = "../../src/shard/mod.rs"]
 mod shard;
 #[path = "../../src/stats.rs"]

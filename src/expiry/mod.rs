@@ -18,7 +18,7 @@
 //! | `span.rs` | how long an entry lives |
 //! | `snapshot.rs` | all entries, to be stored and restored |
 //! | `stream.rs` | the expired entries as a stream |
-//! | `on_tokio.rs` | futures that handle expired entries |
+//! | `on_tokio.rs`, `places.rs` | futures that handle expired entries, and the bound on their number |
 //! | `frontend.rs` | the payload in the engine, and its delivery |
 //! | `answers.rs` | the results of calls and of a shutdown |
 
@@ -38,6 +38,8 @@ mod many;
 mod members;
 #[cfg(feature = "tokio")]
 mod on_tokio;
+#[cfg(feature = "tokio")]
+mod places;
 mod removal;
 #[cfg(feature = "serde")]
 mod snapshot;

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use tokio::runtime;
 
 use super::frontend::{Delivery, MapFrontend, SpawnsFutures, receiver_lost};
+use super::places::{Place, Places};
 use super::{Expired, ExpiryMap, ExpiryMapBuilder, MapHasher};
 use crate::bounded_channel::Unsent;
 use crate::engine::{Detached, RunInfo};
@@ -23,7 +24,6 @@ use crate::scheduler::TaskPanic;
 use crate::shard::when_unlocked;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::tick::Time;
 
 type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -35,20 +35,8 @@ type AsyncHandler<K, V, S> =
 pub(crate) struct AsyncDelivery<K, V, S: MapHasher> {
     runtime: runtime::Handle,
     handler: Arc<AsyncHandler<K, V, S>>,
-    /// Holds one token for each future.
-    places: Sender<()>,
-    taken: Receiver<()>,
+    places: Arc<Places>,
     unreceived: Arc<AtomicU64>,
-}
-
-/// A place among the futures, which is free again when this is dropped.
-struct Place(Receiver<()>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // The token of this place, or an equal one.
-        let _ = self.0.try_recv();
-    }
 }
 
 impl<K, V, S> AsyncDelivery<K, V, S>
@@ -69,12 +57,10 @@ where
         if most == 0 {
             return Err(BuildError::Concurrency);
         }
-        let (places, taken) = bounded(most);
         Ok(Delivery::Futures(Box::new(AsyncDelivery {
             runtime,
             handler: Arc::new(move |map, expired| Box::pin(handler(map, expired))),
-            places,
-            taken,
+            places: Arc::new(Places::new(most)),
             unreceived: Arc::default(),
         })))
     }
@@ -94,9 +80,7 @@ where
         detached: &mut bool,
     ) {
         let key = catch_panic(|| info.key.clone());
-        // This holds both ends of the channel, so it is connected.
-        let _ = self.places.send(());
-        let place = Place(self.taken.clone());
+        let place = self.places.take();
         let run = Detached::new(&map.engine, info.stripe, info.id);
         *detached = true;
         // The join handle is not needed: dropping the handling completes the run.
@@ -114,7 +98,7 @@ where
 
     #[cfg(any(test, feature = "test-util"))]
     fn has_room(&self) -> bool {
-        !self.places.is_full()
+        self.places.are_free()
     }
 
     fn unreceived(&self) -> u64 {

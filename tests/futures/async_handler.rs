@@ -257,6 +257,26 @@ fn a_runtime_that_ends_ends_the_runs_of_its_futures() {
 }
 
 #[test]
+fn the_number_of_futures_may_be_unlimited() {
+    on_all(|| async {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let map = Map::builder()
+            .time_to_idle(Duration::from_millis(1))
+            .build_on_tokio(Handle::current(), usize::MAX, move |_, expired| {
+                let tell = tell.clone();
+                async move {
+                    let _ = tell.send(expired.key);
+                }
+            })
+            .unwrap();
+        fill(&map, 0..100);
+        for _ in 0..100 {
+            assert!(told.recv().await.is_some());
+        }
+    });
+}
+
+#[test]
 fn no_futures_at_all_are_refused() {
     let runtime = runtime::Builder::new_current_thread().build().unwrap();
     let refused = Map::builder().build_on_tokio(runtime.handle().clone(), 0, |_, _| async {});

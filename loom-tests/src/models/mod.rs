@@ -26,6 +26,7 @@ mod lost;
 mod oneshot;
 mod pace;
 mod permits;
+mod places;
 mod queue;
 mod renewal;
 mod repeat;
