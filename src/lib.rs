@@ -39,15 +39,16 @@
 //! | run a closure again and again | [`Handle::repeat`] with a [`Period`] |
 //! | forget values that are idle or too old: sessions, tokens, caches | [`ExpiryMap`] |
 //! | the same, for groups of entries such as all sessions of a user | [`GroupedExpiryMap`] |
-//! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [touch](ExpiryMap::touch) |
+//! | raise an alarm when something falls silent | [`ExpiryMap`] with a [time to idle](ExpiryMapBuilder::time_to_idle): each sign of life is a [`touch_or_insert_with`](ExpiryMap::touch_or_insert_with) |
 //! | run a closure later, without a key | [`Timer`]; the [`Timeout`] that it returns cancels the closure |
 //! | sleep, tick, or limit a future, in async code | [`Timer::sleep`], [`Timer::interval`], [`Timer::timeout`] |
 //! | run a key when its calls have stopped for a while, or at most once per window | [`Debounce`], [`Throttle`] |
 //! | try a call again when it fails | [`Timer::retry`] with a [`Retry`]; [`Backoff`] alone makes the delays |
 //! | run a future later, or repeatedly | `Handle::on_tokio` (feature `tokio`) |
-//! | test code that uses timers, without waiting | `test_util` (feature `test-util`) |
+//! | test code that uses timers, without waiting | `test_util` (feature `test-util`): every type above, several on one clock, also tokio's |
 //! | keep time in an event loop of your own | [`wheel::Wheel`], without threads and locks |
 //! | hold a lock that ends by itself, in one process or on Redis | the crate `tourbillon-leases` |
+//! | timers that survive restarts and crashes | the crate `tourbillon-durable` |
 //!
 //! The module `guide` has a page for each task: sessions, request timeouts, periodic work, testing,
 //! shutdown, recipes, and coming from other timers.
