@@ -156,11 +156,11 @@ pub(crate) trait Frontend:
         let _ = (taken, handed_back);
     }
 
-    /// Returns whether a run would not wait for room. Asked only where the thread that runs is the one
-    /// that makes room.
+    /// Returns whether a run would find room, or `None` if runs need none. Asked only where the thread
+    /// that runs is the one that makes room.
     #[cfg(any(test, feature = "test-util"))]
-    fn has_room(&self) -> bool {
-        true
+    fn room(&self) -> Option<bool> {
+        None
     }
 
     /// Called when the engine is closed, nothing is pending and nothing runs any more. This may run

@@ -52,7 +52,7 @@ pub struct Expired<K, V> {
     pub reason: Reason,
 }
 
-/// The reason why an entry expired.
+/// The reason why an entry expired, or left the map in another way.
 ///
 /// # Examples
 ///
@@ -360,11 +360,8 @@ impl<K, V, S: MapHasher> MapFrontend<K, V, S> {
     }
 
     /// Makes what is delivered of a claimed entry.
-    fn expire(
-        map: &ExpiryMap<K, V, S>,
-        info: &RunInfo<'_, K>,
-        session: MapEntry<V, S::Tag>,
-    ) -> Expired<K, V>
+    #[inline(always)]
+    fn expire(info: &RunInfo<'_, K>, session: MapEntry<V, S::Tag>) -> Expired<K, V>
     where
         K: Clone + Send + 'static,
         V: Send + 'static,
@@ -378,9 +375,7 @@ impl<K, V, S: MapHasher> MapFrontend<K, V, S> {
                 resume_unwind(panic);
             }
         };
-        let expired = session.expire(key, info.deadline, info.started);
-        map.leaves(&expired);
-        expired
+        session.expire(key, info.deadline, info.started)
     }
 }
 
@@ -406,7 +401,8 @@ where
     }
 
     fn run(map: &ExpiryMap<K, V, S>, info: &RunInfo<'_, K>, session: MapEntry<V, S::Tag>) {
-        let expired = Self::expire(map, info, session);
+        let expired = Self::expire(info, session);
+        map.leaves(&expired);
         match &map.engine.frontend.delivery {
             Delivery::Handler(handle) => handle(map, expired),
             Delivery::Batches(..) => unreachable!("`run_batch` runs batches"),
@@ -431,7 +427,8 @@ where
         let mut detached = false;
         let ended = catch_panic(|| match &map.engine.frontend.delivery {
             Delivery::Futures(delivery) => {
-                let expired = Self::expire(map, info, session);
+                let expired = Self::expire(info, session);
+                map.leaves(&expired);
                 delivery.spawn(map, info, expired, &mut detached);
             }
             _ => Self::run(map, info, session),
@@ -490,12 +487,12 @@ where
     }
 
     #[cfg(any(test, feature = "test-util"))]
-    fn has_room(&self) -> bool {
+    fn room(&self) -> Option<bool> {
         match &self.delivery {
-            Delivery::BoundedSender(sender) => sender.is_ready(),
+            Delivery::BoundedSender(sender) => Some(sender.is_ready()),
             #[cfg(feature = "tokio")]
-            Delivery::Futures(delivery) => delivery.has_room(),
-            Delivery::Handler(_) | Delivery::Batches(..) => true,
+            Delivery::Futures(delivery) => Some(delivery.has_room()),
+            Delivery::Handler(_) | Delivery::Batches(..) => None,
         }
     }
 

@@ -55,7 +55,7 @@ pub struct GroupIndex<G> {
     shards: Box<[Arc<ShardLock<G>>]>,
     /// The maximum number of members of a group.
     most: usize,
-    when_full: GroupFull,
+    pub(super) when_full: GroupFull,
 }
 
 type ShardLock<G> = CachePadded<Mutex<GroupShard<G>>>;

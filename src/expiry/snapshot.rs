@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::frontend::{MadeEntry, MapEntry};
 use super::grouped::member;
 use super::many::PORTION;
-use super::{ExpiryMap, GroupedBy, InsertError, Inserted, MapHasher};
+use super::{ExpiryMap, GroupFull, GroupedBy, InsertError, Inserted, MapHasher};
 use crate::clock::{Reading, WallAnchor};
 use crate::shard::Stripe;
 use crate::tick::Time;
@@ -196,16 +196,20 @@ impl Arrival {
     }
 }
 
-/// Checks the format, and sorts the entries: where the order counts, the one that ends first comes
-/// first.
+/// Checks the format, and sorts the entries: where the order counts, the one that expires first comes
+/// first, or the one whose lifetime ends first.
 fn opened<K, V, G>(
     mut snapshot: Snapshot<K, V, G>,
+    by_lifetime: bool,
 ) -> Result<Snapshot<K, V, G>, NewerFormat<K, V, G>> {
     if snapshot.format > FORMAT {
         return Err(NewerFormat { snapshot });
     }
-    let ends = |entry: &SavedEntry<K, V, G>| entry.deadline.unwrap_or(u64::MAX);
-    snapshot.entries.sort_by_key(ends);
+    snapshot.entries.sort_by_key(|entry| {
+        let end = entry.end.filter(|_| by_lifetime);
+        let deadline = entry.deadline.unwrap_or(u64::MAX);
+        (end.unwrap_or(u64::MAX), deadline)
+    });
     Ok(snapshot)
 }
 
@@ -365,7 +369,7 @@ where
         snapshot: Snapshot<K, V>,
         anchor: &WallAnchor,
     ) -> Result<Restored<K, V>, NewerFormat<K, V>> {
-        let snapshot = opened(snapshot)?;
+        let snapshot = opened(snapshot, false)?;
         Ok(restore_all(snapshot, anchor, |key, made, _| {
             let place = self.hash_of(&key);
             self.put_entry(place, key, made, true)
@@ -411,8 +415,9 @@ where
 
     /// Inserts the entries of a snapshot in their groups; see [`ExpiryMap::restore`]. A group that
     /// is full refuses or evicts, as [`when_group_full`](crate::ExpiryMapBuilder::when_group_full)
-    /// says. The entry of a group that expires first counts as its oldest, and as the one that was
-    /// not touched for the longest time.
+    /// says. As the oldest entry of a group counts the one whose lifetime ends first, and without
+    /// lifetimes the one that expires first. As the one that was not touched for the longest time
+    /// counts the one that expires first.
     ///
     /// # Errors
     ///
@@ -435,7 +440,8 @@ where
         snapshot: Snapshot<K, V, G>,
         anchor: &WallAnchor,
     ) -> Result<Restored<K, V>, NewerFormat<K, V, G>> {
-        let snapshot = opened(snapshot)?;
+        let by_lifetime = self.engine.frontend.groups.when_full == GroupFull::EvictOldest;
+        let snapshot = opened(snapshot, by_lifetime)?;
         Ok(restore_all(snapshot, anchor, |key, made, group| {
             let place = self.hash_of(&key);
             match group {

@@ -85,6 +85,8 @@ pub(super) struct Driver<F: FrontendTypes> {
     _owner: Owner<F>,
     server: Arc<Server<F>>,
     hand: ManualClock,
+    /// Whether runs may wait for room.
+    needs_room: bool,
     actors: RefCell<Actors>,
 }
 
@@ -111,6 +113,7 @@ impl<F: Frontend> Driver<F> {
         Driver {
             _owner: Owner::new(server.engine()),
             hand,
+            needs_room: server.engine().frontend.room().is_some(),
             actors: RefCell::new(Actors {
                 asleep: vec![Time::MAX; tickers.len()],
                 tickers,
@@ -227,9 +230,14 @@ impl<F: Frontend> Steps for Driver<F> {
                 }
                 step == TickerStep::Worked
             } else {
-                // A worker that waited for room in a channel would wait for this thread.
-                let has_room = || self.server.engine().frontend.has_room();
-                has_room() && workers[at - tickers.len()].step_while(self.server.as_ref(), has_room)
+                let (worker, server) = (&mut workers[at - tickers.len()], self.server.as_ref());
+                if self.needs_room {
+                    // A worker that waited for room in a channel would wait for this thread.
+                    let has_room = || server.engine().frontend.room() != Some(false);
+                    has_room() && worker.step_while(server, has_room)
+                } else {
+                    worker.step(server)
+                }
             };
             if worked {
                 any = true;

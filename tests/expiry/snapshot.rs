@@ -247,6 +247,41 @@ fn groups_are_restored_and_their_limits_hold() {
 }
 
 #[test]
+fn the_oldest_of_a_group_is_still_the_oldest_after_a_restoration() {
+    for (policy, evicted) in [
+        (GroupFull::EvictOldest, 1),
+        (GroupFull::EvictLeastRecentlyTouched, 2),
+    ] {
+        let make = || {
+            ExpiryMap::<u32, String>::builder()
+                .time_to_idle(60 * S)
+                .time_to_live(600 * S)
+                .groups::<String>()
+                .max_per_group(3)
+                .when_group_full(policy)
+                .build_stepped(1, |_, _| ())
+                .unwrap()
+        };
+        let (old, new) = (make(), make());
+        for key in 1..=3 {
+            old.advance(S);
+            old.map().insert_in("ada", key, text(key)).unwrap();
+        }
+        old.advance(S);
+        // The oldest one is used last.
+        assert!(old.map().touch(&1).is_alive());
+        let snapshot = old.map().snapshot_at(&anchor(4, 0));
+        let restored = new.map().restore_at(snapshot, &anchor(0, 0)).unwrap();
+        assert_eq!(restored.inserted, 3);
+        new.map().insert_in("ada", 4, text(4)).unwrap();
+        let gone: Vec<_> = (1..=4)
+            .filter(|key| !new.map().touch(key).is_alive())
+            .collect();
+        assert_eq!(gone, [evicted], "{policy:?}");
+    }
+}
+
+#[test]
 fn a_map_of_the_real_clocks_keeps_its_times() {
     let make = || builder().build(|_, _| ()).unwrap();
     let (old, new) = (make(), make());
