@@ -103,7 +103,8 @@ where
     /// current-thread runtime, await instead: the end of a run by
     /// [`cancel_and_wait_async`](Self::cancel_and_wait_async), and a
     /// [`shutdown`](crate::Scheduler::shutdown). For the same reason a scheduler that a test steps
-    /// does not wait for futures: let the runtime run between two steps.
+    /// does not wait for futures: let the runtime run between two steps, or let the scheduler follow
+    /// the runtime by `test_util::Stepped::follow_tokio`.
     ///
     /// A runtime that has been shut down drops the future without polling it. That ends the run,
     /// which counts as one that *ran*.
