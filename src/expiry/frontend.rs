@@ -146,8 +146,7 @@ impl<V, T: Tag> MapEntry<V, T> {
         reading: Reading,
         clock: &Clock,
     ) -> MadeEntry<V, T> {
-        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
-        let reading = reading.for_delay(idle.min(lifetime), clock);
+        let ((idle, lifetime), reading) = expiry.drawn_for(hash, reading, clock);
         let end = reading.after_nanos(lifetime);
         let entry = MapEntry {
             tag: T::default(),
@@ -160,16 +159,9 @@ impl<V, T: Tag> MapEntry<V, T> {
 }
 
 impl<V, T: Tag> MapEntry<V, T> {
-    /// Restarts the times of the entry under another expiry, and returns its deadline.
-    pub(super) fn set_expiry(
-        &mut self,
-        expiry: Expiry,
-        hash: KeyHash,
-        reading: Reading,
-        clock: &Clock,
-    ) -> Time {
-        let (idle, lifetime) = expiry.drawn(|| jitter_seed(hash, reading));
-        let reading = reading.for_delay(idle.min(lifetime), clock);
+    /// Restarts the times of the entry, as drawn from another expiry, and returns its deadline.
+    #[inline]
+    pub(super) fn restart(&mut self, (idle, lifetime): (u64, u64), reading: Reading) -> Time {
         self.tag.touch(reading.low());
         self.idle = idle;
         self.end = reading.after_nanos(lifetime);
@@ -224,6 +216,12 @@ impl<V, T: Tag> MapEntry<V, T> {
     /// Touches the entry and returns its new deadline, unless its lifetime is over.
     #[inline]
     pub(super) fn touched(&mut self, reading: Reading, clock: &Clock) -> Option<Time> {
+        // The usual entry has no lifetime, so nothing has to be compared with its end.
+        if self.end == Time::MAX {
+            let reading = reading.for_delay(self.idle, clock);
+            self.tag.touch(reading.low());
+            return Some(reading.after_nanos(self.idle));
+        }
         let reading = reading.for_both(self.idle, self.end, clock);
         if reading.low() >= self.end {
             return None;
@@ -261,10 +259,22 @@ impl<V, T: Tag> MapEntry<V, T> {
     }
 }
 
-/// Derives the seed of an entry's jitter. It differs from key to key and from time to time, and a
-/// simulation repeats it.
-fn jitter_seed(hash: KeyHash, reading: Reading) -> u64 {
-    splitmix64(hash.0 ^ reading.low().as_nanos())
+impl Expiry {
+    /// Returns the times to idle and to live of an entry that starts now, and a reading that is good
+    /// enough to count them from. The hash of the entry's key seeds its jitter.
+    #[inline]
+    pub(super) fn drawn_for(
+        &self,
+        hash: KeyHash,
+        reading: Reading,
+        clock: &Clock,
+    ) -> ((u64, u64), Reading) {
+        // The seed differs from key to key and from time to time, and a simulation repeats it.
+        let seed = || splitmix64(hash.0 ^ reading.low().as_nanos());
+        let (idle, lifetime) = self.drawn(seed);
+        let reading = reading.for_delay(idle.min(lifetime), clock);
+        ((idle, lifetime), reading)
+    }
 }
 
 pub(crate) type Handler<K, V, S> = Box<dyn Fn(&ExpiryMap<K, V, S>, Expired<K, V>) + Send + Sync>;

@@ -7,7 +7,7 @@ use super::frontend::MapEntry;
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, Reading};
-use crate::shard::{Lookup, Stripe};
+use crate::shard::{JudgedMove, Lookup, Stripe};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -48,11 +48,10 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, move |stripe| {
-            let Some(slot) = stripe.find(hash, key) else {
-                stripe.count_lookup(Lookup::Missed);
-                return Touch::NotFound;
-            };
-            touch_slot(stripe, slot, reading, clock)
+            let judged = stripe.put_key_off(hash, key, reading.low(), |session| {
+                session.touched(reading, clock)
+            });
+            touched(stripe, judged)
         })
     }
 
@@ -92,12 +91,9 @@ where
         // `Time::MAX` means never. As a moment it would make every entry due.
         let now = now.min(LAST_MOMENT);
         self.engine.with(stripe, |stripe| {
-            let Some(slot) = stripe.find(hash, key) else {
-                stripe.count_lookup(Lookup::Missed);
-                return Touch::NotFound;
-            };
-            let answer = stripe.put_off(slot, now, |session| session.touched_at(now, clock));
-            touched(stripe, answer)
+            let judged =
+                stripe.put_key_off(hash, key, now, |session| session.touched_at(now, clock));
+            touched(stripe, judged)
         })
     }
 
@@ -153,18 +149,14 @@ where
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
         self.engine.with(stripe, |stripe| {
-            let Some(slot) = stripe.find(hash, key) else {
-                stripe.count_lookup(Lookup::Missed);
-                return (Touch::NotFound, None);
-            };
             let mut result = None;
-            let answer = stripe.put_off(slot, reading.low(), |session| {
+            let judged = stripe.put_key_off(hash, key, reading.low(), |session| {
                 let deadline = session.touched(reading, clock)?;
                 // Called before the touch: if it panics, the entry keeps its deadline.
                 result = Some(change(&mut session.value));
                 Some(deadline)
             });
-            (touched(stripe, answer), result)
+            (touched(stripe, judged), result)
         })
     }
 
@@ -224,17 +216,12 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let (clock, reading) = self.engine.clock_and_reading();
+        let (times, reading) = expiry.drawn_for(hash, reading, clock);
         self.engine.with(stripe, |stripe| {
-            let Some(slot) = stripe.find(hash, key) else {
-                return Touch::NotFound;
-            };
-            let (deadline, before) = match stripe.pending_payload_mut(slot) {
-                Some((session, before)) if session.lives(reading, clock) => {
-                    (session.set_expiry(expiry, hash, reading, clock), before)
-                }
-                _ => return Touch::Expired,
-            };
-            move_slot(stripe, slot, deadline, before, reading.low())
+            let judged = stripe.move_key(hash, key, reading.low(), |session| {
+                (session.lives(reading, clock)).then(|| session.restart(times, reading))
+            });
+            answer(judged)
         })
     }
 }
@@ -252,38 +239,33 @@ pub(super) fn touch_slot<K, V, T: Tag>(
 ) -> Touch {
     // The thread that read the clock first may get the lock last. The later deadline that was
     // reported by the other thread stands.
-    let answer = stripe.put_off(slot, reading.low(), |session| {
+    let judged = stripe.put_off(slot, reading.low(), |session| {
         session.touched(reading, clock)
     });
-    touched(stripe, answer)
+    touched(stripe, judged)
 }
 
-/// Counts and converts the answer of [`Stripe::put_off`].
+/// Counts what a touch has found, and converts it.
 #[inline(always)]
-fn touched<K, V>(stripe: &Stripe<K, V>, answer: Option<(Time, bool)>) -> Touch {
-    let Some((deadline, moved)) = answer else {
-        stripe.count_lookup(Lookup::Missed);
-        return Touch::Expired;
-    };
-    stripe.count_lookup(Lookup::Touched);
-    match moved {
-        true => Touch::Touched { deadline },
-        false => Touch::Unchanged { deadline },
+fn touched<K, V>(stripe: &Stripe<K, V>, judged: JudgedMove) -> Touch {
+    // Apart, so that the usual case has no table of jumps on its way.
+    if let JudgedMove::Moved(deadline) = judged {
+        stripe.count_lookup(Lookup::Touched);
+        return Touch::Touched { deadline };
     }
+    stripe.count_lookup(match judged {
+        JudgedMove::Stays(_) | JudgedMove::Moved(_) => Lookup::Touched,
+        JudgedMove::NotFound | JudgedMove::Refused => Lookup::Missed,
+    });
+    answer(judged)
 }
 
-/// Moves the entry in `slot` to `deadline`.
-#[inline]
-fn move_slot<K, V>(
-    stripe: &mut Stripe<K, V>,
-    slot: u32,
-    deadline: Time,
-    before: Time,
-    now: Time,
-) -> Touch {
-    if deadline == before {
-        return Touch::Unchanged { deadline };
+#[inline(always)]
+fn answer(judged: JudgedMove) -> Touch {
+    match judged {
+        JudgedMove::Moved(deadline) => Touch::Touched { deadline },
+        JudgedMove::Stays(deadline) => Touch::Unchanged { deadline },
+        JudgedMove::Refused => Touch::Expired,
+        JudgedMove::NotFound => Touch::NotFound,
     }
-    let _ = stripe.reschedule_slot(slot, deadline, now, false);
-    Touch::Touched { deadline }
 }

@@ -271,6 +271,7 @@ pub enum TimerState {
 }
 
 impl From<Moving> for Reschedule {
+    #[inline]
     fn from(moving: Moving) -> Self {
         match moving {
             Moving::Moved { before } => Reschedule::Moved { before },
@@ -282,6 +283,7 @@ impl From<Moving> for Reschedule {
 }
 
 impl From<Moving> for PullIn {
+    #[inline]
     fn from(moving: Moving) -> Self {
         match moving {
             Moving::Moved { before } => PullIn::Moved { before },

@@ -75,7 +75,9 @@ impl<K, V> Armed<K, V> {
     /// wheel.
     #[inline(always)]
     pub(super) fn put_off(&mut self, deadline: Time, now: Time) -> bool {
-        let is_filed = self.phase == Phase::Pending && self.wheel_position != WheelPosition::NONE;
+        // ENTRY-5: no Queued entry is staged or filed.
+        let is_filed = self.wheel_position != WheelPosition::NONE;
+        debug_assert!(!is_filed || self.phase == Phase::Pending, "ENTRY-5");
         let is_enough =
             is_filed && deadline >= self.deadline && deadline > now && deadline != Time::MAX;
         if is_enough {

@@ -48,7 +48,8 @@ pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
-    EntryPhase, Index, KeyHash, Lookup, Moving, Refusal, RunEvent, Start, Stripe, Taken,
+    EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, Refusal, RunEvent, Start, Stripe,
+    Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
@@ -130,13 +131,19 @@ struct Locked<'a, K, V>(MutexGuard<'a, Stripe<K, V>>, ReentrancyGuard);
 impl<'a, K, V> Locked<'a, K, V> {
     #[inline(always)]
     fn new(shards: &'a Shards<K, V>, stripe: usize) -> Self {
+        // The usual way asks for the state of the thread once.
+        match ReentrancyGuard::begin_free() {
+            Some(no_calls) => Locked(shards.stripes[stripe].lock(), no_calls),
+            None => Locked::new_inside(shards),
+        }
+    }
+
+    /// Handles a call from under a lock: a panic, or the inert stripe.
+    #[cold]
+    #[inline(never)]
+    fn new_inside(shards: &'a Shards<K, V>) -> Self {
         let no_calls = ReentrancyGuard::begin();
-        let stripe = if no_calls.is_inert() {
-            shards.inert()
-        } else {
-            &*shards.stripes[stripe]
-        };
-        Locked(stripe.lock(), no_calls)
+        Locked(shards.inert().lock(), no_calls)
     }
 }
 

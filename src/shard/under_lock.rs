@@ -69,12 +69,19 @@ pub(crate) struct ReentrancyGuard(());
 impl ReentrancyGuard {
     #[inline(always)]
     pub(crate) fn begin() -> Self {
+        Self::begin_free().unwrap_or_else(Self::begin_inside)
+    }
+
+    /// Begins a guard that is not inert, unless the thread is in user code under a lock. Then
+    /// [`begin`](Self::begin) handles the call.
+    #[inline(always)]
+    pub(crate) fn begin_free() -> Option<Self> {
         let state = state();
         if state & UNDER != 0 {
-            return Self::begin_inside();
+            return None;
         }
         STATE.with(|cell| cell.set(state | UNDER));
-        ReentrancyGuard(())
+        Some(ReentrancyGuard(()))
     }
 
     /// Handles a call from under a lock. The flag stays set until the lock that set it is released.

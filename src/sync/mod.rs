@@ -1,10 +1,10 @@
-//! The one place that names `std::sync`, `std::thread` and crossbeam.
+//! The one place that names `std::sync`, `std::thread`, crossbeam and `parking_lot`.
 //!
 //! All other modules take their atomics, locks, parkers, deques and thread-locals from here. The
 //! models in `loom-tests` compile the same files that ship, with another module of this name: its
 //! items have the same names, and loom's types underneath.
 //!
-//! - [`Mutex`] ignores poison. A panic under a stripe's lock can only come from a key's `Eq` or
+//! - [`Mutex`] has no poison. A panic under a stripe's lock can only come from a key's `Eq` or
 //!   `Clone`, or from a closure that gets a value. Each of them is called before anything is
 //!   changed for its entry, except by the closure itself.
 //! - [`Parker`] holds one token. An unpark before the park is not lost.
@@ -13,13 +13,13 @@
 mod number;
 mod thread_state;
 
-use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 pub(crate) use crossbeam_utils::CachePadded;
 pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
 pub(crate) use number::unique_number;
-pub(crate) use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+pub(crate) use parking_lot::MutexGuard;
+pub(crate) use std::sync::{Arc, OnceLock, Weak};
 pub(crate) use std::thread_local;
 
 pub(crate) mod atomic {
@@ -44,27 +44,23 @@ pub(crate) mod thread {
     pub(crate) use std::thread::{Builder, panicking};
 }
 
-/// A lock that ignores poison.
+/// A lock without poison.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Mutex(std::sync::Mutex::new(value))
+        Mutex(parking_lot::Mutex::new(value))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.0.try_lock()
     }
 }
 

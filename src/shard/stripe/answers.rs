@@ -68,6 +68,19 @@ pub(crate) enum Moving {
     NotFound,
 }
 
+/// Result of moving a payload that a closure judges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JudgedMove {
+    /// The key has no entry.
+    NotFound,
+    /// The closure refused, or no payload of the key is pending.
+    Refused,
+    /// The payload keeps this deadline.
+    Stays(Time),
+    /// The payload has this deadline now.
+    Moved(Time),
+}
+
 /// Result of a cancellation.
 #[derive(Debug)]
 pub(crate) enum Cancelling<K, V> {

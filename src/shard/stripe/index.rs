@@ -242,6 +242,19 @@ impl Index {
         })
     }
 
+    /// Returns the slot of the first line with these bits in their home row, or `NO_ENTRY`. That is
+    /// nearly always the only one, and the one that a [`search`](Self::search) finds.
+    #[inline(always)]
+    pub(crate) fn first_at_home(&self, bits: u32) -> u32 {
+        let Some(row) = self.rows.get(home(bits, self.rows.len())) else {
+            return NO_ENTRY;
+        };
+        match row.cells_with_bits(bits) {
+            0 => NO_ENTRY,
+            candidates => row.slots[first_cell(candidates)],
+        }
+    }
+
     /// Reads the row in which a line with these bits usually is.
     #[inline]
     pub(super) fn prefetch(&self, bits: u32) -> u32 {

@@ -21,8 +21,8 @@ mod tests;
 mod waiting;
 
 pub(crate) use answers::{
-    Admission, Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, Moving, Refusal,
-    Start, Taken,
+    Admission, Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, JudgedMove, Moving,
+    Refusal, Start, Taken,
 };
 
 use std::borrow::Borrow;

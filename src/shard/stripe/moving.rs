@@ -269,7 +269,36 @@ impl<K, V> Stripe<K, V> {
     // === moving and cancelling ===
 
     /// Moves the deadline of a pending arming of `key`.
+    #[inline(always)]
     pub(crate) fn reschedule<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        deadline: Time,
+        now: Time,
+        only_earlier: bool,
+    ) -> Moving
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some((slot, armed)) = self.usual(hash, key) else {
+            return self.reschedule_other(hash, key, deadline, now, only_earlier);
+        };
+        let before = armed.deadline;
+        if only_earlier && deadline >= before {
+            return Moving::Unchanged { deadline: before };
+        }
+        if !armed.put_off(deadline, now) {
+            self.refile_or_pull_in(slot, deadline, now);
+        }
+        Moving::Moved { before }
+    }
+
+    /// Moves a key whose entry is not the usual one, or that has none.
+    #[cold]
+    #[inline(never)]
+    fn reschedule_other<Q>(
         &mut self,
         hash: KeyHash,
         key: &Q,

@@ -2,7 +2,10 @@
 //! code and run under the lock. Each one is called before anything is changed for its entry, so a
 //! panic leaves the stripe intact.
 
-use super::{EntryId, Phase, Stripe};
+use std::borrow::Borrow;
+
+use super::super::entry::Armed;
+use super::{EntryId, JudgedMove, KeyHash, Phase, Stripe};
 use crate::job::catch_panic;
 use crate::tick::Time;
 
@@ -30,47 +33,166 @@ impl<K, V> Stripe<K, V> {
         Some((&mut successor.value, successor.deadline))
     }
 
+    /// Returns the usual entry of `key` and its slot: armed, and first in its home row. All others
+    /// are left to [`find`](Self::find).
+    ///
+    /// A search would compare the key and return the slot, and the caller would look at the entry a
+    /// second time.
+    #[inline(always)]
+    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Option<(u32, &mut Armed<K, V>)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.index.first_at_home(hash.bits());
+        let armed = self.table.armed_mut(slot)?;
+        (armed.key.borrow() == key).then_some((slot, armed))
+    }
+
+    /// Moves the pending payload of `key` to the deadline that `judge` returns for it, unless that
+    /// is not later than the present one. `judge` may change the payload.
+    #[inline(always)]
+    pub(crate) fn put_key_off<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+    ) -> JudgedMove
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.move_key_judged(hash, key, now, judge, |deadline, before| deadline <= before)
+    }
+
+    /// Does the same to any deadline, an earlier one too.
+    #[inline(always)]
+    pub(crate) fn move_key<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+    ) -> JudgedMove
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.move_key_judged(hash, key, now, judge, |deadline, before| deadline == before)
+    }
+
+    #[inline(always)]
+    fn move_key_judged<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+        stays: impl FnOnce(Time, Time) -> bool,
+    ) -> JudgedMove
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let Some((slot, armed)) = self.usual(hash, key) else {
+            // A closure of its own: this one would be in memory for both ways.
+            return self.move_other_key_judged(hash, key, now, move |value| judge(value), stays);
+        };
+        let Some(deadline) = judge(&mut armed.value) else {
+            return JudgedMove::Refused;
+        };
+        if stays(deadline, armed.deadline) {
+            return JudgedMove::Stays(armed.deadline);
+        }
+        if !armed.put_off(deadline, now) {
+            self.refile_or_pull_in(slot, deadline, now);
+        }
+        JudgedMove::Moved(deadline)
+    }
+
+    /// Does the same for a key whose entry is not the usual one, or that has none.
+    #[cold]
+    #[inline(never)]
+    fn move_other_key_judged<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+        stays: impl FnOnce(Time, Time) -> bool,
+    ) -> JudgedMove
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.find(hash, key) {
+            Some(slot) => self.move_judged(slot, now, judge, stays),
+            None => JudgedMove::NotFound,
+        }
+    }
+
     /// Moves the pending payload in `slot` to the deadline that `judge` returns for it, unless that
-    /// is not later than the present one. Returns the deadline and whether it has moved, or `None`
-    /// if `judge` refuses or nothing is pending. `judge` may change the payload.
+    /// is not later than the present one. `judge` may change the payload.
     #[inline(always)]
     pub(crate) fn put_off(
         &mut self,
         slot: u32,
         now: Time,
         judge: impl FnOnce(&mut V) -> Option<Time>,
-    ) -> Option<(Time, bool)> {
-        // One look at the entry, since it is the whole of most calls.
+    ) -> JudgedMove {
+        self.move_judged(slot, now, judge, |deadline, before| deadline <= before)
+    }
+
+    /// Moves the pending payload in `slot` to the deadline that `judge` returns for it, unless
+    /// `stays` returns true for that and the present one.
+    #[inline(always)]
+    fn move_judged(
+        &mut self,
+        slot: u32,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+        stays: impl FnOnce(Time, Time) -> bool,
+    ) -> JudgedMove {
         let Some(armed) = self.table.armed_mut(slot) else {
-            return self.put_successor_off(slot, judge);
+            return self.move_successor_judged(slot, move |value| judge(value), stays);
         };
-        let deadline = judge(&mut armed.value)?;
-        if deadline <= armed.deadline {
-            return Some((armed.deadline, false));
+        let Some(deadline) = judge(&mut armed.value) else {
+            return JudgedMove::Refused;
+        };
+        if stays(deadline, armed.deadline) {
+            return JudgedMove::Stays(armed.deadline);
         }
         if !armed.put_off(deadline, now) {
             self.refile_or_pull_in(slot, deadline, now);
         }
-        Some((deadline, true))
+        JudgedMove::Moved(deadline)
     }
 
     /// Does the same for the successor of the run in `slot`.
     #[cold]
     #[inline(never)]
-    fn put_successor_off(
+    fn move_successor_judged(
         &mut self,
         slot: u32,
         judge: impl FnOnce(&mut V) -> Option<Time>,
-    ) -> Option<(Time, bool)> {
-        let at = self.run_at(slot)?;
-        let successor = self.runs[at].successor.as_mut()?;
-        let deadline = judge(&mut successor.value)?;
-        if deadline <= successor.deadline {
-            return Some((successor.deadline, false));
+        stays: impl FnOnce(Time, Time) -> bool,
+    ) -> JudgedMove {
+        let Some(at) = self.run_at(slot) else {
+            return JudgedMove::Refused;
+        };
+        let Some(successor) = self.runs[at].successor.as_mut() else {
+            return JudgedMove::Refused;
+        };
+        let Some(deadline) = judge(&mut successor.value) else {
+            return JudgedMove::Refused;
+        };
+        if stays(deadline, successor.deadline) {
+            return JudgedMove::Stays(successor.deadline);
         }
         // A successor is filed when its run ends, so nothing else has to move.
         successor.deadline = deadline;
-        Some((deadline, true))
+        JudgedMove::Moved(deadline)
     }
 
     /// Returns the payload of the arming `id` if it is Pending or Queued.
