@@ -302,7 +302,7 @@ impl Rig {
     pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {
         let now = self.engine().now();
         self.engine().with(self.stripe_of(key), |stripe| {
-            stripe.reschedule(hash(key), &key, deadline, now, false)
+            stripe.reschedule(hash(key), &key, || (deadline, now), false)
         })
     }
 

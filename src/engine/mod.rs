@@ -8,6 +8,7 @@
 //! | `followed.rs` | the shutdown of an engine that a task steps |
 //! | `faults.rs` | counters of what goes wrong without a caller to tell |
 //! | `drive.rs` | one step of a ticker: collect, hand over, watch the pool, promise |
+//! | `admission.rs` | armings that are refused until unused permits were collected |
 //! | `pace.rs` | the limit of expirations per second, and the turns of the tickers |
 //! | `closing.rs` | the order of the steps of a shutdown |
 //! | `threads.rs` | the threads that drive the steps |
@@ -15,6 +16,7 @@
 //! | `user_code.rs` | counts user code that belongs to no run |
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
+mod admission;
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
@@ -398,35 +400,6 @@ impl<F: Frontend> Engine<F> {
     #[inline]
     pub(crate) fn lock(&self, stripe: usize) -> LockedBy<'_, F> {
         StripeGuard::lock(self, stripe)
-    }
-
-    /// Takes the stripe's lock and admits an arming, which the caller makes under the same hold of
-    /// the lock.
-    #[inline(always)]
-    pub(crate) fn admit<A>(
-        &self,
-        stripe: usize,
-        mut admit: impl FnMut(&mut Stripe<F::Key, F::Payload>) -> Result<A, Refusal>,
-    ) -> Result<(LockedBy<'_, F>, A), Refusal> {
-        loop {
-            let mut guard = self.lock(stripe);
-            let refusal = match admit(&mut guard) {
-                Ok(admission) => return Ok((guard, admission)),
-                Err(refusal) => refusal,
-            };
-            drop(guard);
-            if !self.may_retry(refusal) {
-                return Err(refusal);
-            }
-        }
-    }
-
-    /// Returns whether a refused arming may be admitted now. Called without a lock.
-    #[inline]
-    fn may_retry(&self, refusal: Refusal) -> bool {
-        // Other stripes may hold unused permits. A refusal is exact only after those were
-        // collected, and collecting takes their locks, so the caller released its own first.
-        matches!(refusal, Refusal::NoPermit) && self.shards.collect_permits()
     }
 
     // === hand-over ===

@@ -123,7 +123,8 @@ pub enum ReceiverLost {
     Close,
 }
 
-/// The content of an entry besides its key.
+/// The content of an entry besides its key. The times come last, next to the fields that a touch reads.
+#[repr(C)]
 pub(crate) struct MapEntry<V, T> {
     /// The entry's membership in its group. The entry leaves the group before the value is dropped.
     pub(super) tag: T,
@@ -198,7 +199,14 @@ impl<V, T: Tag> MapEntry<V, T> {
     /// Returns whether the entry's lifetime is not over.
     #[inline]
     pub(super) fn lives(&self, reading: Reading, clock: &Clock) -> bool {
-        !reading.has_come(self.end, clock)
+        // The usual entry has no lifetime, so nothing has to be compared with its end.
+        self.end == Time::MAX || !reading.has_come(self.end, clock)
+    }
+
+    /// The same for the present. The clock is not asked if there is no lifetime.
+    #[inline]
+    pub(super) fn lives_now(&self, clock: &Clock) -> bool {
+        self.end == Time::MAX || self.lives(clock.reading(), clock)
     }
 
     /// Touches the entry at `now` and returns its new deadline, unless its lifetime is over. `now` may be
@@ -206,7 +214,7 @@ impl<V, T: Tag> MapEntry<V, T> {
     /// lifetime.
     #[inline]
     pub(super) fn touched_at(&mut self, now: Time, clock: &Clock) -> Option<Time> {
-        if self.end != Time::MAX && !self.lives(clock.reading(), clock) {
+        if !self.lives_now(clock) {
             return None;
         }
         self.tag.touch(now);

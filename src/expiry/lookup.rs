@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::frontend::{MapEntry, Reason};
 use super::{ExpiryMap, MapHasher, Removed};
-use crate::shard::{Cancelling, Lookup};
+use crate::shard::{Cancelling, Lookup, NotUsual};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -74,11 +74,10 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
+        let clock = self.engine.clock();
         self.engine.shards().peek(stripe, |stripe| {
-            if let Some(slot) = stripe.find(hash, key)
-                && let Some((session, deadline)) = stripe.pending_payload(slot)
-                && session.lives(reading, clock)
+            if let Some((session, deadline)) = stripe.payload_of(hash, key)
+                && session.lives_now(clock)
             {
                 stripe.count_lookup(Lookup::Found);
                 return Some(look(&session.value, deadline));
@@ -114,18 +113,18 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
+        let clock = self.engine.clock();
         self.engine.with(stripe, |stripe| {
-            if let Some(slot) = stripe.find(hash, key)
-                && let Some((session, _)) = stripe.pending_payload_mut(slot)
-                && session.lives(reading, clock)
-            {
-                let result = change(&mut session.value);
-                stripe.count_lookup(Lookup::Found);
-                return Some(result);
-            }
-            stripe.count_lookup(Lookup::Missed);
-            None
+            let result = stripe.change_payload_of(hash, key, |session| {
+                let lives = session.lives_now(clock);
+                lives.then(|| change(&mut session.value))
+            });
+            let result = result.flatten();
+            stripe.count_lookup(match result {
+                Some(_) => Lookup::Found,
+                None => Lookup::Missed,
+            });
+            result
         })
     }
 
@@ -238,20 +237,25 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let mut stripe = self.engine.lock(stripe);
-        let Ok(line) = stripe.search(hash, key) else {
+        // A listener needs the key, too, which would cost all others time.
+        let reason = if self.listens() {
+            NotUsual::Unknown
+        } else {
+            match stripe.cancel_usual(hash, key) {
+                Ok((deadline, _key, entry)) => {
+                    stripe.unlock();
+                    return Removed::Removed {
+                        value: entry.value,
+                        deadline,
+                    };
+                }
+                Err(reason) => reason,
+            }
+        };
+        let Some(slot) = stripe.find_other(reason, hash, key) else {
             return Removed::NotFound;
         };
-        // The usual way, inlined. A listener needs the key, too, which would cost all others time.
-        if !self.listens()
-            && let Some((deadline, _key, entry)) = stripe.cancel_line(line)
-        {
-            stripe.unlock();
-            return Removed::Removed {
-                value: entry.value,
-                deadline,
-            };
-        }
-        let cancelling = stripe.cancel_slot(line.slot);
+        let cancelling = stripe.cancel_slot(slot);
         drop(stripe);
         match cancelling {
             Cancelling::Cancelled {

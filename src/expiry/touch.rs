@@ -46,9 +46,10 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
+        let clock = self.engine.clock();
         self.engine.with(stripe, move |stripe| {
-            let judged = stripe.put_key_off(hash, key, reading.low(), |session| {
+            let read = || with_moment(clock.reading());
+            let judged = stripe.put_key_off(hash, key, read, |session, reading| {
                 session.touched(reading, clock)
             });
             touched(stripe, judged)
@@ -91,8 +92,12 @@ where
         // `Time::MAX` means never. As a moment it would make every entry due.
         let now = now.min(LAST_MOMENT);
         self.engine.with(stripe, |stripe| {
-            let judged =
-                stripe.put_key_off(hash, key, now, |session| session.touched_at(now, clock));
+            let judged = stripe.put_key_off(
+                hash,
+                key,
+                || (now, ()),
+                |session, ()| session.touched_at(now, clock),
+            );
             touched(stripe, judged)
         })
     }
@@ -147,10 +152,11 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
+        let clock = self.engine.clock();
         self.engine.with(stripe, |stripe| {
             let mut result = None;
-            let judged = stripe.put_key_off(hash, key, reading.low(), |session| {
+            let read = || with_moment(clock.reading());
+            let judged = stripe.put_key_off(hash, key, read, |session, reading| {
                 let deadline = session.touched(reading, clock)?;
                 // Called before the touch: if it panics, the entry keeps its deadline.
                 result = Some(change(&mut session.value));
@@ -215,10 +221,13 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        let (clock, reading) = self.engine.clock_and_reading();
-        let (times, reading) = expiry.drawn_for(hash, reading, clock);
-        self.engine.with(stripe, |stripe| {
-            let judged = stripe.move_key(hash, key, reading.low(), |session| {
+        let clock = self.engine.clock();
+        self.engine.with(stripe, move |stripe| {
+            let read = || {
+                let (times, reading) = expiry.drawn_for(hash, clock.reading(), clock);
+                (reading.low(), (reading, times))
+            };
+            let judged = stripe.move_key(hash, key, read, |session, (reading, times)| {
                 (session.lives(reading, clock)).then(|| session.restart(times, reading))
             });
             answer(judged)
@@ -228,6 +237,12 @@ where
 
 /// The latest moment at which an entry can be touched.
 const LAST_MOMENT: Time = Time::from_nanos(u64::MAX - 1);
+
+/// Returns the moment of a reading, and the reading.
+#[inline(always)]
+fn with_moment(reading: Reading) -> (Time, Reading) {
+    (reading.low(), reading)
+}
 
 /// Touches the entry in `slot`.
 #[inline]

@@ -48,8 +48,8 @@ pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
-    EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, Refusal, RunEvent, Start, Stripe,
-    Taken,
+    EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, NotUsual, Refusal, RunEvent, Start,
+    Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};

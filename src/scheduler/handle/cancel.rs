@@ -49,18 +49,21 @@ where
     {
         let (stripe, hash) = self.hash_of(key);
         let mut stripe = self.engine.lock(stripe);
-        let Ok(line) = stripe.search(hash, key) else {
+        let reason = match stripe.cancel_usual(hash, key) {
+            Ok((deadline, key, task)) => {
+                stripe.unlock();
+                drop_catching((key, task));
+                return Cancel::Cancelled {
+                    deadline,
+                    running: false,
+                };
+            }
+            Err(reason) => reason,
+        };
+        let Some(slot) = stripe.find_other(reason, hash, key) else {
             return Cancel::NotFound;
         };
-        if let Some((deadline, key, task)) = stripe.cancel_line(line) {
-            stripe.unlock();
-            drop_catching((key, task));
-            return Cancel::Cancelled {
-                deadline,
-                running: false,
-            };
-        }
-        let cancelling = stripe.cancel_running(line.slot);
+        let cancelling = stripe.cancel_slot(slot);
         drop(stripe);
         Self::answer(cancelling)
     }

@@ -45,8 +45,10 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let reading = self.engine.reading_for(delay);
-        self.move_to(key, reading.after(delay), reading.low())
+        self.move_to(key, || {
+            let reading = self.engine.reading_for(delay);
+            (reading.after(delay), reading.low())
+        })
     }
 
     /// Like [`reschedule`](Self::reschedule), to a time of the scheduler's clock.
@@ -70,20 +72,19 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let reading = self.engine.reading_until(at);
-        self.move_to(key, at, reading.low())
+        self.move_to(key, || (at, self.engine.reading_until(at).low()))
     }
 
-    fn move_to<Q>(&self, key: &Q, deadline: Time, now: Time) -> Reschedule
+    /// Moves to the deadline that `read` returns with the current time.
+    #[inline(always)]
+    fn move_to<Q>(&self, key: &Q, read: impl FnOnce() -> (Time, Time)) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
         self.engine
-            .with(stripe, |stripe| {
-                stripe.reschedule(hash, key, deadline, now, false)
-            })
+            .with(stripe, |stripe| stripe.reschedule(hash, key, read, false))
             .into()
     }
 
@@ -118,7 +119,7 @@ where
         let (stripe, hash) = self.hash_of(key);
         self.engine
             .with(stripe, |stripe| {
-                stripe.reschedule(hash, key, now + delay, now, true)
+                stripe.reschedule(hash, key, || (now + delay, now), true)
             })
             .into()
     }

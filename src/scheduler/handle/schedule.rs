@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::super::answers::{Scheduled, refused};
 use super::super::firing::Firing;
-use super::super::task::{Once, Task};
+use super::super::task::{Once, RunTask, Task};
 use super::{Handle, Upsert};
 use crate::error::ScheduleError;
 use crate::job::drop_catching;
-use crate::shard::{Admission, Refusal};
+use crate::shard::{Admission, Arming, Refusal};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -240,31 +240,35 @@ where
     where
         F: FnOnce(&Firing<'_, K, S>) + Send + 'static,
     {
-        // The box is made outside the lock. A refused call returns the closure from the same box.
-        let task = Box::new(Once(task));
-        self.arm_boxed(key, task, deadline, now, upsert, |task| Task::of(task))
-            .map_err(|(refusal, task)| refused(refusal, task.0))
+        self.arm_task(key, Once(task), deadline, now, upsert, |once| once.0)
     }
 
-    /// Arms a boxed task. A refusal returns it.
+    /// Arms a task. A refusal returns what `closure` takes out of it.
     #[inline]
-    pub(in crate::scheduler) fn arm_boxed<T>(
+    pub(in crate::scheduler) fn arm_task<T, F>(
         &self,
         key: K,
         task: T,
         deadline: Time,
         now: Time,
         upsert: Upsert,
-        boxed: impl FnOnce(T) -> Task<K, S>,
-    ) -> Result<Scheduled, (Refusal, T)> {
+        closure: impl FnOnce(T) -> F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        T: RunTask<K, S> + 'static,
+    {
+        // The box is made outside the lock. A refused call returns the closure from the same box.
+        let task = Box::new(task);
         let (number, hash) = self.hash_of(&key);
-        let if_absent = upsert == Upsert::IfAbsent;
-        let admitted = (self.engine).admit(number, |stripe| stripe.admit(hash, &key, if_absent));
-        let (mut stripe, admission) = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => return Err((refusal, task)),
+        let mut stripe = self.engine.lock(number);
+        let admission = match stripe.admit(hash, &key, upsert == Upsert::IfAbsent) {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                drop(stripe);
+                return self.arm_refused(refusal, key, task, deadline, now, upsert, closure);
+            }
         };
-        let task = boxed(task);
+        let task = Task::of(task);
         match admission {
             Admission::Vacant(vacancy) => {
                 let id = stripe.arm_vacant(vacancy, hash, key, task, deadline, now);
@@ -279,14 +283,55 @@ where
             Admission::Present(present) => {
                 let arming = stripe.arm_present(present, hash, key, task, deadline, now);
                 drop(stripe);
-                drop_catching(arming.dropped);
-                Ok(Scheduled {
-                    id: self.timer_id(number, arming.id),
-                    deadline,
-                    replaced: arming.replaced,
-                    after_run: arming.after_run,
-                })
+                Ok(self.scheduled(number, arming, deadline))
             }
+        }
+    }
+
+    /// Arms a task after a refusal, if another try may succeed.
+    ///
+    /// With a loop around the first try, that one would keep its variables in memory.
+    #[cold]
+    #[inline(never)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "those of `arm_task`, and the refusal"
+    )]
+    fn arm_refused<T, F>(
+        &self,
+        refusal: Refusal,
+        key: K,
+        task: Box<T>,
+        deadline: Time,
+        now: Time,
+        upsert: Upsert,
+        closure: impl FnOnce(T) -> F,
+    ) -> Result<Scheduled, ScheduleError<F>>
+    where
+        T: RunTask<K, S> + 'static,
+    {
+        let (number, hash) = self.hash_of(&key);
+        let admitted = self.engine.admit_again(refusal, number, |stripe| {
+            stripe.admit(hash, &key, upsert == Upsert::IfAbsent)
+        });
+        let (mut stripe, admission) = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Err(refused(refusal, closure(*task))),
+        };
+        let arming = stripe.arm(admission, hash, key, Task::of(task), deadline, now);
+        drop(stripe);
+        Ok(self.scheduled(number, arming, deadline))
+    }
+
+    /// Drops what an arming has replaced, and returns the answer.
+    #[inline(always)]
+    fn scheduled(&self, number: usize, arming: Arming<K, Task<K, S>>, deadline: Time) -> Scheduled {
+        drop_catching(arming.dropped);
+        Scheduled {
+            id: self.timer_id(number, arming.id),
+            deadline,
+            replaced: arming.replaced,
+            after_run: arming.after_run,
         }
     }
 }

@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use tokio::runtime;
 
-use super::answers::{Scheduled, TimerId, refused};
+use super::answers::{Scheduled, TimerId};
 use super::firing::Firing;
 use super::frontend::SchedulerFrontend;
 use super::handle::{Handle, Upsert};
 use super::hasher::RandomState;
-use super::task::{RunTask, Task};
+use super::task::RunTask;
 use crate::engine::CancellationOfRun;
 use crate::error::ScheduleError;
 use crate::job::prefetch;
@@ -277,10 +277,8 @@ where
         R: Future<Output = ()> + Send + 'static,
     {
         let runtime = self.runtime.clone();
-        let task = Box::new(Spawn { make, runtime });
-        (self.handle)
-            .arm_boxed(key, task, deadline, now, upsert, |task| Task::of(task))
-            .map_err(|(refusal, task)| refused(refusal, task.make))
+        let task = Spawn { make, runtime };
+        (self.handle).arm_task(key, task, deadline, now, upsert, |task| task.make)
     }
 }
 

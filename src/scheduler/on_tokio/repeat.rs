@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use tokio::runtime;
 
-use super::super::answers::{Scheduled, refused};
+use super::super::answers::Scheduled;
 use super::super::firing::Firing;
 use super::super::handle::Upsert;
 use super::super::repeat::{Cadence, IntoNext, Next, Period};
@@ -92,17 +92,13 @@ where
         R: Future<Output: IntoNext> + Send + 'static,
     {
         let (begun, make) = self.handle.begin_cadence(&key, period, make)?;
-        let task = Box::new(SpawnRounds {
+        let task = SpawnRounds {
             make,
             cadence: begun.cadence,
             runtime: self.runtime.clone(),
-        });
+        };
         let (deadline, now) = (begun.deadline, begun.now);
-        (self.handle)
-            .arm_boxed(key, task, deadline, now, Upsert::Always, |task| {
-                Task::of(task)
-            })
-            .map_err(|(refusal, task)| refused(refusal, task.make))
+        (self.handle).arm_task(key, task, deadline, now, Upsert::Always, |task| task.make)
     }
 }
 

@@ -3,9 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::super::answers::Scheduled;
-use super::super::answers::refused;
 use super::super::handle::{Handle, Upsert};
-use super::super::task::Task;
 use super::cadence::{Cadence, InvalidCadence};
 use super::next::IntoNext;
 use super::period::Period;
@@ -95,12 +93,16 @@ where
         R: IntoNext + 'static,
     {
         let (begun, task) = self.begin_cadence(&key, period, task)?;
-        let repeat = Box::new(Repeat::new(task, begun.cadence));
+        let repeat = Repeat::new(task, begun.cadence);
         let (deadline, now) = (begun.deadline, begun.now);
-        self.arm_boxed(key, repeat, deadline, now, Upsert::Always, |repeat| {
-            Task::of(repeat)
-        })
-        .map_err(|(refusal, repeat)| refused(refusal, repeat.into_task()))
+        self.arm_task(
+            key,
+            repeat,
+            deadline,
+            now,
+            Upsert::Always,
+            Repeat::into_task,
+        )
     }
 
     /// Makes the cadence of a task, and returns the task. Called without a lock, because a schedule

@@ -30,7 +30,7 @@ pub(crate) enum Refusal {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
     /// The key is absent.
-    Vacant(Vacancy),
+    Vacant(Option<Vacancy>),
     /// The key is armed or runs.
     Present(Present),
 }

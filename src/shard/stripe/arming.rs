@@ -6,7 +6,7 @@
 
 use std::borrow::Borrow;
 
-use super::super::entry::{Armed, End, Phase, Slot};
+use super::super::entry::{Armed, End, Slot};
 use super::answers::{Admission, Arming, KeylessAdmission, Present, Refusal};
 use super::index::Vacancy;
 use super::{EntryId, KeyHash, Stripe, StripeGate, Successor};
@@ -30,14 +30,19 @@ impl<K, V> Stripe<K, V> {
         if self.gate != StripeGate::Open {
             return Err(self.refusal());
         }
-        // The only user code in here is `Eq` in this search. Everything that can refuse comes
-        // before the permit is taken, so a refusal never has to give a permit back.
-        match self.search(hash, key) {
-            Err(vacancy) => self.admit_new().map(|()| Admission::Vacant(vacancy)),
-            Ok(line) => self
-                .admit_present(line.slot, if_absent)
-                .map(Admission::Present),
-        }
+        let vacancy = match self.index.vacancy(hash.bits()) {
+            Ok(vacancy) => Some(vacancy),
+            // The key's `Eq` in here is the only user code of an admission.
+            Err(reason) => match self.find_other(reason, hash, key) {
+                Some(slot) => {
+                    return self.admit_present(slot, if_absent).map(Admission::Present);
+                }
+                None => None,
+            },
+        };
+        // Everything that can refuse comes before the permit is taken, so a refusal never has to
+        // give a permit back.
+        self.admit_new().map(|()| Admission::Vacant(vacancy))
     }
 
     /// Decides whether a timer without a key may be armed. Takes a permit if there is a bound.
@@ -127,7 +132,7 @@ impl<K, V> Stripe<K, V> {
     #[inline(always)]
     pub(crate) fn arm_vacant(
         &mut self,
-        vacancy: Vacancy,
+        vacancy: Option<Vacancy>,
         hash: KeyHash,
         key: K,
         value: V,
@@ -137,7 +142,10 @@ impl<K, V> Stripe<K, V> {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
         let id = self.occupy(hash.bits(), key, value, deadline, now);
-        self.index.fill(vacancy, hash.bits(), id.slot);
+        match vacancy {
+            Some(vacancy) => self.index.fill(vacancy, hash.bits(), id.slot),
+            None => self.index.insert(hash.bits(), id.slot),
+        }
         id
     }
 
@@ -191,32 +199,35 @@ impl<K, V> Stripe<K, V> {
     #[inline(always)]
     fn occupy(&mut self, hash: u32, key: K, value: V, deadline: Time, now: Time) -> EntryId {
         // The usual timer is staged. Its place is chosen first, so that the entry is written once.
-        let staged = if self.waits(deadline, now) {
-            self.staging.free_place()
-        } else {
-            None
-        };
-        let (slot, generation) = self.table.occupy(&self.floors, |generation| Armed {
-            key,
-            value,
-            deadline,
-            hash,
-            generation,
-            position: staged.unwrap_or(0),
-            wheel_position: match staged {
-                Some(_) => WheelPosition::STAGED,
-                None => WheelPosition::NONE,
-            },
-            phase: Phase::Pending,
-            ticket: false,
-        });
-        match staged {
-            Some(position) => {
-                self.staging.put(position, slot, deadline);
-                self.publish_deadline(deadline);
-            }
-            None => self.file(slot, deadline, now),
+        if self.waits(deadline, now)
+            && let Some(position) = self.staging.free_place()
+        {
+            let (slot, generation) = self.table.occupy(&self.floors, |generation| Armed {
+                position,
+                wheel_position: WheelPosition::STAGED,
+                ..Armed::new(key, value, deadline, hash, generation)
+            });
+            self.staging.put(position, slot, deadline);
+            self.publish_deadline(deadline);
+            return EntryId { slot, generation };
         }
+        self.occupy_and_file(hash, key, value, deadline, now)
+    }
+
+    /// Does the same for an entry that is not staged, or only after others were filed.
+    #[inline(never)]
+    fn occupy_and_file(
+        &mut self,
+        hash: u32,
+        key: K,
+        value: V,
+        deadline: Time,
+        now: Time,
+    ) -> EntryId {
+        let (slot, generation) = self.table.occupy(&self.floors, |generation| {
+            Armed::new(key, value, deadline, hash, generation)
+        });
+        self.file(slot, deadline, now);
         EntryId { slot, generation }
     }
 

@@ -132,17 +132,14 @@ impl Row {
         candidate
     }
 
-    /// Puts a line into a free cell. Returns false if the row is full.
+    /// Returns the first free cell, if there is one.
     #[inline]
-    fn put(&mut self, bits: u32, slot: u32) -> bool {
+    fn free_cell(&self) -> Option<usize> {
         let free = !self.used() & (bit(CELLS) - bit(0));
-        if free == 0 {
-            return false;
-        }
-        self.fill(first_cell(free), bits, slot);
-        true
+        (free != 0).then(|| first_cell(free))
     }
 
+    #[inline]
     fn fill(&mut self, cell: usize, bits: u32, slot: u32) {
         self.bits[cell] = bits;
         self.slots[cell] = slot;
@@ -169,11 +166,20 @@ pub(crate) struct Line {
     pub(crate) slot: u32,
 }
 
-/// The row at which a search in vain has ended.
+/// Why the entry of a key was not found by the first line with its bits in its home row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotUsual {
+    /// The home row shows that the key is absent.
+    Absent,
+    /// The key may have another line, or its payload runs.
+    Unknown,
+}
+
+/// A free cell in the home row of a key that is absent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vacancy {
     row: usize,
-    is_home: bool,
+    cell: usize,
 }
 
 #[derive(Default)]
@@ -198,36 +204,16 @@ impl Index {
 
     /// Returns the slot with these bits for which `is_it` returns true.
     #[inline(always)]
-    pub(crate) fn find(&self, bits: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.search(bits, is_it).ok().map(|line| line.slot)
-    }
-
-    /// Searches the line with these bits for whose slot `is_it` returns true.
-    ///
-    /// # Errors
-    ///
-    /// There is no such line: the vacancy.
-    #[inline(always)]
-    pub(crate) fn search(
-        &self,
-        bits: u32,
-        mut is_it: impl FnMut(u32) -> bool,
-    ) -> Result<Line, Vacancy> {
-        let home = home(bits, self.rows.len());
-        let mut at = home;
+    pub(crate) fn find(&self, bits: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut at = home(bits, self.rows.len());
         // Without rows the loop does not begin. It ends before it has seen all of them: by INDEX-3
         // some row is not full, and nothing passed it.
         while let Some(row) = self.rows.get(at) {
             let mut candidates = row.cells_with_bits(bits);
             while candidates != 0 {
-                let cell = first_cell(candidates);
-                let slot = row.slots[cell];
+                let slot = row.slots[first_cell(candidates)];
                 if is_it(slot) {
-                    return Ok(Line {
-                        row: at,
-                        cell,
-                        slot,
-                    });
+                    return Some(slot);
                 }
                 candidates &= candidates - 1;
             }
@@ -236,23 +222,46 @@ impl Index {
             }
             at = self.next(at);
         }
-        Err(Vacancy {
-            row: at,
-            is_home: at == home,
-        })
+        None
     }
 
-    /// Returns the slot of the first line with these bits in their home row, or `NO_ENTRY`. That is
-    /// nearly always the only one, and the one that a [`search`](Self::search) finds.
+    /// Returns where the line of a key with these bits can be added, if the home row shows that the key
+    /// is absent and has room. Nearly always it does, if the key is absent.
     #[inline(always)]
-    pub(crate) fn first_at_home(&self, bits: u32) -> u32 {
-        let Some(row) = self.rows.get(home(bits, self.rows.len())) else {
-            return NO_ENTRY;
+    pub(crate) fn vacancy(&self, bits: u32) -> Result<Vacancy, NotUsual> {
+        let at = home(bits, self.rows.len());
+        let Some(row) = self.rows.get(at) else {
+            return Err(NotUsual::Absent);
         };
-        match row.cells_with_bits(bits) {
-            0 => NO_ENTRY,
-            candidates => row.slots[first_cell(candidates)],
+        if row.cells_with_bits(bits) != 0 || row.passed() > 0 {
+            return Err(NotUsual::Unknown);
         }
+        match row.free_cell() {
+            Some(cell) if self.lines < self.limit => Ok(Vacancy { row: at, cell }),
+            _ => Err(NotUsual::Absent),
+        }
+    }
+
+    /// Returns the first line with these bits in their home row. That is nearly always the only one.
+    #[inline(always)]
+    pub(crate) fn first_at_home(&self, bits: u32) -> Result<Line, NotUsual> {
+        let at = home(bits, self.rows.len());
+        let Some(row) = self.rows.get(at) else {
+            return Err(NotUsual::Absent);
+        };
+        let candidates = row.cells_with_bits(bits);
+        if candidates == 0 {
+            return Err(match row.passed() {
+                0 => NotUsual::Absent,
+                _ => NotUsual::Unknown,
+            });
+        }
+        let cell = first_cell(candidates);
+        Ok(Line {
+            row: at,
+            cell,
+            slot: row.slots[cell],
+        })
     }
 
     /// Reads the row in which a line with these bits usually is.
@@ -288,20 +297,12 @@ impl Index {
         NO_ENTRY
     }
 
-    /// Adds a line where a search of its bits has ended in vain. `slot` must not be in another line
+    /// Adds a line to a vacancy. No other line was added since, and `slot` must not be in another one
     /// (INDEX-4).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, vacancy: Vacancy, bits: u32, slot: u32) {
-        // If the home row has no room, the line has to pass it.
-        if vacancy.is_home
-            && self.lines < self.limit
-            && let Some(row) = self.rows.get_mut(vacancy.row)
-            && row.put(bits, slot)
-        {
-            self.lines += 1;
-            return;
-        }
-        self.insert(bits, slot);
+        self.lines += 1;
+        self.rows[vacancy.row].fill(vacancy.cell, bits, slot);
     }
 
     /// Adds a line. `slot` must not be in another line (INDEX-4).
@@ -326,27 +327,31 @@ impl Index {
     #[inline(never)]
     fn remove_slot(&mut self, bits: u32, slot: u32) {
         if let Some(line) = self.line_of(bits, slot) {
-            self.remove_line(line, bits);
+            self.remove_line(line, home(bits, self.rows.len()));
         }
     }
 
-    /// Removes a line with these bits that was found.
-    #[inline]
-    pub(crate) fn remove_line(&mut self, line: Line, bits: u32) {
-        let home = home(bits, self.rows.len());
+    /// Removes a line that was found in its home row.
+    #[inline(always)]
+    pub(crate) fn remove_at_home(&mut self, line: Line) {
+        self.remove_line(line, line.row);
+    }
+
+    /// Removes a line that was found.
+    #[inline(always)]
+    fn remove_line(&mut self, line: Line, home: usize) {
         let row = &mut self.rows[line.row];
         *row.used_mut() &= !bit(line.cell);
         self.lines -= 1;
         if row.passed() > 0 || line.row != home {
-            self.close_gap(line, home);
+            self.close_gap(line.row, line.cell, home);
         }
     }
 
     /// Corrects the counts after a line with this home row was removed. A line that passed the freed
     /// cell moves up into it, and so on (INDEX-2).
     #[inline(never)]
-    fn close_gap(&mut self, freed: Line, home: usize) {
-        let (mut row, mut cell) = (freed.row, freed.cell);
+    fn close_gap(&mut self, mut row: usize, mut cell: usize, home: usize) {
         self.count_back(home, row);
         while self.rows[row].passed() > 0 {
             let (from, lies) = self.one_that_passed(row);
@@ -465,8 +470,12 @@ fn after(row: usize, rows: usize) -> usize {
 fn put_line(rows: &mut [Row], bits: u32, slot: u32) {
     let count = rows.len();
     let mut at = home(bits, count);
-    while !rows[at].put(bits, slot) {
-        *rows[at].passed_mut() += 1;
+    loop {
+        let row = &mut rows[at];
+        if let Some(cell) = row.free_cell() {
+            return row.fill(cell, bits, slot);
+        }
+        *row.passed_mut() += 1;
         at = after(at, count);
     }
 }

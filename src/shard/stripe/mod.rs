@@ -27,8 +27,7 @@ pub(crate) use answers::{
 
 use std::borrow::Borrow;
 
-use index::Vacancy;
-pub(crate) use index::{Index, Line};
+pub(crate) use index::{Index, Line, NotUsual};
 pub(crate) use lookups::Lookup;
 use lookups::{NarrowCounts, WideCounts};
 use repeating::Repeating;
@@ -253,17 +252,29 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.search(hash, key).ok().map(|line| line.slot)
+        self.index.find(hash.bits(), |slot| self.is_at(slot, key))
     }
 
-    /// Returns the line of `key` in the index, or the vacancy where it would be.
+    /// Does the same for a key whose entry is not the [usual](Self::usual) one, or that has none.
     #[inline(always)]
-    pub(crate) fn search<Q>(&self, hash: KeyHash, key: &Q) -> Result<Line, Vacancy>
+    pub(crate) fn find_other<Q>(&self, reason: NotUsual, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.search(hash.bits(), |slot| self.is_at(slot, key))
+        match reason {
+            NotUsual::Absent => None,
+            NotUsual::Unknown => self.find_by_search(hash, key),
+        }
+    }
+
+    #[inline(never)]
+    fn find_by_search<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.find(hash, key)
     }
 
     /// Reads the row of the index that [`find`](Self::find) usually reads first, to bring it into

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::super::entry::{Armed, End, Phase};
 use super::answers::{Cancelling, Moving};
 use super::staging::positions_of;
-use super::{EntryId, EntryInfo, EntryPhase, KeyHash, Line, Stripe, micros};
+use super::{EntryId, EntryInfo, EntryPhase, KeyHash, NotUsual, Stripe, micros};
 use crate::tick::{Tick, Time};
 use crate::wheel::{EntryStore, WheelPosition};
 
@@ -268,52 +268,38 @@ impl<K, V> Stripe<K, V> {
 
     // === moving and cancelling ===
 
-    /// Moves the deadline of a pending arming of `key`.
+    /// Moves the deadline of a pending arming of `key`. `read` returns the new deadline and the current
+    /// time; see [`usual_after`](Self::usual_after).
     #[inline(always)]
     pub(crate) fn reschedule<Q>(
         &mut self,
         hash: KeyHash,
         key: &Q,
-        deadline: Time,
-        now: Time,
+        read: impl FnOnce() -> (Time, Time),
         only_earlier: bool,
     ) -> Moving
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let Some((slot, armed)) = self.usual(hash, key) else {
-            return self.reschedule_other(hash, key, deadline, now, only_earlier);
+        let ((deadline, now), found) = self.usual_after(hash, key, read);
+        let (line, armed) = match found {
+            Ok(usual) => usual,
+            Err(reason) => {
+                return match self.find_other(reason, hash, key) {
+                    Some(slot) => self.reschedule_slot(slot, deadline, now, only_earlier),
+                    None => Moving::NotFound,
+                };
+            }
         };
         let before = armed.deadline;
         if only_earlier && deadline >= before {
             return Moving::Unchanged { deadline: before };
         }
         if !armed.put_off(deadline, now) {
-            self.refile_or_pull_in(slot, deadline, now);
+            self.refile_or_pull_in(line.slot, deadline, now);
         }
         Moving::Moved { before }
-    }
-
-    /// Moves a key whose entry is not the usual one, or that has none.
-    #[cold]
-    #[inline(never)]
-    fn reschedule_other<Q>(
-        &mut self,
-        hash: KeyHash,
-        key: &Q,
-        deadline: Time,
-        now: Time,
-        only_earlier: bool,
-    ) -> Moving
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        match self.find(hash, key) {
-            Some(slot) => self.reschedule_slot(slot, deadline, now, only_earlier),
-            None => Moving::NotFound,
-        }
     }
 
     /// Moves the deadline of the arming `id`, if it is pending.
@@ -446,39 +432,54 @@ impl<K, V> Stripe<K, V> {
     /// Cancels the entry in `slot` if it is Pending or Queued. This is the common case of
     /// [`cancel_slot`](Self::cancel_slot).
     pub(crate) fn cancel_armed(&mut self, slot: u32) -> Option<(Time, K, V)> {
-        let armed = self.cancel_entry(slot)?;
-        self.index.remove(armed.hash, slot);
-        Some((armed.deadline, armed.key, armed.value))
+        self.cancel_if(slot, |_| true)
     }
 
     /// Cancels the arming `id` if it is Pending or Queued. In all other cases the caller goes on with
     /// [`cancel_run`](Self::cancel_run).
     #[inline(always)]
     pub(crate) fn cancel_armed_id(&mut self, id: EntryId) -> Option<(Time, K, V)> {
-        if self.table.armed(id.slot)?.generation != id.generation {
-            return None;
-        }
-        let armed = self.cancel_entry(id.slot)?;
-        self.index.remove(armed.hash, id.slot);
+        self.cancel_if(id.slot, |armed| armed.generation == id.generation)
+    }
+
+    #[inline(always)]
+    fn cancel_if(
+        &mut self,
+        slot: u32,
+        is_it: impl FnOnce(&Armed<K, V>) -> bool,
+    ) -> Option<(Time, K, V)> {
+        let armed = self.take_armed(slot, End::Cancelled, is_it)?;
+        self.count_cancelled();
+        self.index.remove(armed.hash, slot);
         Some((armed.deadline, armed.key, armed.value))
     }
 
-    /// Cancels the entry of a line that was found, if it is Pending or Queued. This is the common
-    /// case of [`cancel`](Self::cancel), after one search.
+    /// Cancels the [usual](Self::usual) entry of `key`. In all other cases the caller goes on with
+    /// [`find_other`](Self::find_other).
     #[inline(always)]
-    pub(crate) fn cancel_line(&mut self, line: Line) -> Option<(Time, K, V)> {
-        let armed = self.cancel_entry(line.slot)?;
-        self.index.remove_line(line, armed.hash);
-        Some((armed.deadline, armed.key, armed.value))
+    pub(crate) fn cancel_usual<Q>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Result<(Time, K, V), NotUsual>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let line = self.index.first_at_home(hash.bits())?;
+        let is_it = |armed: &Armed<K, V>| armed.key.borrow() == key;
+        let Some(armed) = self.take_armed(line.slot, End::Cancelled, is_it) else {
+            return Err(NotUsual::Unknown);
+        };
+        self.count_cancelled();
+        self.index.remove_at_home(line);
+        Ok((armed.deadline, armed.key, armed.value))
     }
 
-    /// Cancels the entry in `slot` if it is Pending or Queued, except for its line in the index.
     #[inline(always)]
-    fn cancel_entry(&mut self, slot: u32) -> Option<Armed<K, V>> {
-        let armed = self.take_entry(slot, End::Cancelled)?;
+    fn count_cancelled(&mut self) {
         self.counters.cancelled += 1;
         self.no_longer_pending();
-        Some(armed)
     }
 
     /// Cancels the successor of a run, and marks the run as cancelled.
@@ -525,18 +526,23 @@ impl<K, V> Stripe<K, V> {
 
     /// Takes an armed entry out of the wheel and the index, and frees its slot.
     pub(super) fn take_out(&mut self, slot: u32, end: End) -> (Time, K, V) {
-        let Some(armed) = self.take_entry(slot, end) else {
+        let Some(armed) = self.take_armed(slot, end, |_| true) else {
             unreachable!("only an armed entry is taken out");
         };
         self.index.remove(armed.hash, slot);
         (armed.deadline, armed.key, armed.value)
     }
 
-    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed. The caller
-    /// removes its line from the index.
+    /// Takes the entry in `slot` out of the wheel and frees the slot, if it is armed and `is_it` returns
+    /// true for it. The caller removes its line from the index.
     #[inline(always)]
-    fn take_entry(&mut self, slot: u32, end: End) -> Option<Armed<K, V>> {
-        let armed = self.table.vacate_armed(slot, end)?;
+    fn take_armed(
+        &mut self,
+        slot: u32,
+        end: End,
+        is_it: impl FnOnce(&Armed<K, V>) -> bool,
+    ) -> Option<Armed<K, V>> {
+        let armed = self.table.vacate_armed(slot, end, is_it)?;
         match armed.wheel_position {
             WheelPosition::STAGED => self.staging.remove(armed.position),
             WheelPosition::NONE if armed.phase == Phase::Queued => self.counters.queued -= 1,

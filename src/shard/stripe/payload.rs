@@ -5,9 +5,12 @@
 use std::borrow::Borrow;
 
 use super::super::entry::Armed;
-use super::{EntryId, JudgedMove, KeyHash, Phase, Stripe};
+use super::{EntryId, JudgedMove, KeyHash, Line, NotUsual, Phase, Stripe, Successor};
 use crate::job::catch_panic;
 use crate::tick::Time;
+
+/// The usual entry of a key and its line, or why there is none.
+type Usual<'a, K, V> = Result<(Line, &'a mut Armed<K, V>), NotUsual>;
 
 impl<K, V> Stripe<K, V> {
     /// Returns the pending payload in `slot` and its deadline: those of the armed entry, or of the
@@ -33,102 +36,149 @@ impl<K, V> Stripe<K, V> {
         Some((&mut successor.value, successor.deadline))
     }
 
-    /// Returns the usual entry of `key` and its slot: armed, and first in its home row. All others
-    /// are left to [`find`](Self::find).
+    /// Returns the usual entry of `key` and its line: armed, and named by the first line with its bits
+    /// in its home row. All others are left to [`find_other`](Self::find_other).
     ///
     /// A search would compare the key and return the slot, and the caller would look at the entry a
     /// second time.
     #[inline(always)]
-    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Option<(u32, &mut Armed<K, V>)>
+    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Usual<'_, K, V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.index.first_at_home(hash.bits());
-        let armed = self.table.armed_mut(slot)?;
-        (armed.key.borrow() == key).then_some((slot, armed))
+        self.usual_after(hash, key, || ()).1
     }
 
-    /// Moves the pending payload of `key` to the deadline that `judge` returns for it, unless that
-    /// is not later than the present one. `judge` may change the payload.
+    /// Does the same, and calls `read` between the reads of the row and of the entry. Also returns what
+    /// that returns.
+    ///
+    /// The clock is read there, since a reading waits for nothing. Before the row or behind the entry it
+    /// would take room in the processor's window, which the row of the next call then has not.
     #[inline(always)]
-    pub(crate) fn put_key_off<Q>(
+    pub(super) fn usual_after<Q, T>(
         &mut self,
         hash: KeyHash,
         key: &Q,
-        now: Time,
-        judge: impl FnOnce(&mut V) -> Option<Time>,
+        read: impl FnOnce() -> T,
+    ) -> (T, Usual<'_, K, V>)
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let found = self.index.first_at_home(hash.bits());
+        let read = read();
+        let line = match found {
+            Ok(line) => line,
+            Err(reason) => return (read, Err(reason)),
+        };
+        match self.table.armed_mut(line.slot) {
+            Some(armed) if armed.key.borrow() == key => (read, Ok((line, armed))),
+            _ => (read, Err(NotUsual::Unknown)),
+        }
+    }
+
+    /// Returns the pending payload of `key` and its deadline.
+    #[inline(always)]
+    pub(crate) fn payload_of<Q>(&self, hash: KeyHash, key: &Q) -> Option<(&V, Time)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let reason = match self.index.first_at_home(hash.bits()) {
+            Ok(line) => match self.table.armed(line.slot) {
+                Some(armed) if armed.key.borrow() == key => {
+                    return Some((&armed.value, armed.deadline));
+                }
+                _ => NotUsual::Unknown,
+            },
+            Err(reason) => reason,
+        };
+        self.pending_payload(self.find_other(reason, hash, key)?)
+    }
+
+    /// Calls `change` with the pending payload of `key`, if there is one.
+    #[inline(always)]
+    pub(crate) fn change_payload_of<Q, R>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let payload = match self.usual(hash, key) {
+            Ok((_, armed)) => &mut armed.value,
+            Err(reason) => {
+                let slot = self.find_other(reason, hash, key)?;
+                self.pending_payload_mut(slot)?.0
+            }
+        };
+        Some(change(payload))
+    }
+
+    /// Moves the pending payload of `key` to the deadline that `judge` returns for it, unless that
+    /// is not later than the present one. `judge` may change the payload. It gets what `read` returns
+    /// behind the current time; see [`usual_after`](Self::usual_after).
+    #[inline(always)]
+    pub(crate) fn put_key_off<Q, T>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        read: impl FnOnce() -> (Time, T),
+        judge: impl FnOnce(&mut V, T) -> Option<Time>,
     ) -> JudgedMove
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.move_key_judged(hash, key, now, judge, |deadline, before| deadline <= before)
+        self.move_key_judged(hash, key, read, judge, no_later)
     }
 
     /// Does the same to any deadline, an earlier one too.
     #[inline(always)]
-    pub(crate) fn move_key<Q>(
+    pub(crate) fn move_key<Q, T>(
         &mut self,
         hash: KeyHash,
         key: &Q,
-        now: Time,
-        judge: impl FnOnce(&mut V) -> Option<Time>,
+        read: impl FnOnce() -> (Time, T),
+        judge: impl FnOnce(&mut V, T) -> Option<Time>,
     ) -> JudgedMove
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.move_key_judged(hash, key, now, judge, |deadline, before| deadline == before)
+        self.move_key_judged(hash, key, read, judge, |deadline, before| {
+            deadline == before
+        })
     }
 
     #[inline(always)]
-    fn move_key_judged<Q>(
+    fn move_key_judged<Q, T>(
         &mut self,
         hash: KeyHash,
         key: &Q,
-        now: Time,
-        judge: impl FnOnce(&mut V) -> Option<Time>,
+        read: impl FnOnce() -> (Time, T),
+        judge: impl FnOnce(&mut V, T) -> Option<Time>,
         stays: impl FnOnce(Time, Time) -> bool,
     ) -> JudgedMove
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let Some((slot, armed)) = self.usual(hash, key) else {
-            // A closure of its own: this one would be in memory for both ways.
-            return self.move_other_key_judged(hash, key, now, move |value| judge(value), stays);
-        };
-        let Some(deadline) = judge(&mut armed.value) else {
-            return JudgedMove::Refused;
-        };
-        if stays(deadline, armed.deadline) {
-            return JudgedMove::Stays(armed.deadline);
-        }
-        if !armed.put_off(deadline, now) {
-            self.refile_or_pull_in(slot, deadline, now);
-        }
-        JudgedMove::Moved(deadline)
-    }
-
-    /// Does the same for a key whose entry is not the usual one, or that has none.
-    #[cold]
-    #[inline(never)]
-    fn move_other_key_judged<Q>(
-        &mut self,
-        hash: KeyHash,
-        key: &Q,
-        now: Time,
-        judge: impl FnOnce(&mut V) -> Option<Time>,
-        stays: impl FnOnce(Time, Time) -> bool,
-    ) -> JudgedMove
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        match self.find(hash, key) {
-            Some(slot) => self.move_judged(slot, now, judge, stays),
-            None => JudgedMove::NotFound,
+        let ((now, read), found) = self.usual_after(hash, key, read);
+        let judge = move |value: &mut V| judge(value, read);
+        match found {
+            Ok((line, armed)) => {
+                let judged = armed.move_judged(now, judge, stays);
+                self.refile_judged(line.slot, judged, now)
+            }
+            Err(reason) => match self.find_other(reason, hash, key) {
+                Some(slot) => self.move_judged(slot, now, judge, stays),
+                None => JudgedMove::NotFound,
+            },
         }
     }
 
@@ -141,7 +191,7 @@ impl<K, V> Stripe<K, V> {
         now: Time,
         judge: impl FnOnce(&mut V) -> Option<Time>,
     ) -> JudgedMove {
-        self.move_judged(slot, now, judge, |deadline, before| deadline <= before)
+        self.move_judged(slot, now, judge, no_later)
     }
 
     /// Moves the pending payload in `slot` to the deadline that `judge` returns for it, unless
@@ -154,34 +204,41 @@ impl<K, V> Stripe<K, V> {
         judge: impl FnOnce(&mut V) -> Option<Time>,
         stays: impl FnOnce(Time, Time) -> bool,
     ) -> JudgedMove {
-        let Some(armed) = self.table.armed_mut(slot) else {
-            return self.move_successor_judged(slot, move |value| judge(value), stays);
-        };
-        let Some(deadline) = judge(&mut armed.value) else {
-            return JudgedMove::Refused;
-        };
-        if stays(deadline, armed.deadline) {
-            return JudgedMove::Stays(armed.deadline);
+        match self.table.armed_mut(slot) {
+            Some(armed) => {
+                let judged = armed.move_judged(now, judge, stays);
+                self.refile_judged(slot, judged, now)
+            }
+            None => self.move_successor_judged(slot, judge, stays),
         }
-        if !armed.put_off(deadline, now) {
+    }
+
+    /// Files an armed entry again if its move needs that.
+    #[inline(always)]
+    fn refile_judged(
+        &mut self,
+        slot: u32,
+        judged: Result<JudgedMove, Time>,
+        now: Time,
+    ) -> JudgedMove {
+        judged.unwrap_or_else(|deadline| {
             self.refile_or_pull_in(slot, deadline, now);
-        }
-        JudgedMove::Moved(deadline)
+            JudgedMove::Moved(deadline)
+        })
     }
 
     /// Does the same for the successor of the run in `slot`.
-    #[cold]
-    #[inline(never)]
+    ///
+    /// It is inlined, since a function that gets `judge` would get it in memory, and so would the usual
+    /// way.
+    #[inline(always)]
     fn move_successor_judged(
         &mut self,
         slot: u32,
         judge: impl FnOnce(&mut V) -> Option<Time>,
         stays: impl FnOnce(Time, Time) -> bool,
     ) -> JudgedMove {
-        let Some(at) = self.run_at(slot) else {
-            return JudgedMove::Refused;
-        };
-        let Some(successor) = self.runs[at].successor.as_mut() else {
+        let Some(successor) = self.successor_mut(slot) else {
             return JudgedMove::Refused;
         };
         let Some(deadline) = judge(&mut successor.value) else {
@@ -193,6 +250,14 @@ impl<K, V> Stripe<K, V> {
         // A successor is filed when its run ends, so nothing else has to move.
         successor.deadline = deadline;
         JudgedMove::Moved(deadline)
+    }
+
+    /// Returns the successor of the run in `slot`.
+    #[cold]
+    #[inline(never)]
+    fn successor_mut(&mut self, slot: u32) -> Option<&mut Successor<V>> {
+        let at = self.run_at(slot)?;
+        self.runs[at].successor.as_mut()
     }
 
     /// Returns the payload of the arming `id` if it is Pending or Queued.
@@ -334,4 +399,36 @@ impl<K, V> Stripe<K, V> {
         }
         (end < self.table.len()).then_some(end)
     }
+}
+
+impl<K, V> Armed<K, V> {
+    /// Moves the entry to the deadline that `judge` returns, unless `stays` returns true for that and the
+    /// present one.
+    ///
+    /// # Errors
+    ///
+    /// The entry has to be filed again for this deadline.
+    #[inline(always)]
+    fn move_judged(
+        &mut self,
+        now: Time,
+        judge: impl FnOnce(&mut V) -> Option<Time>,
+        stays: impl FnOnce(Time, Time) -> bool,
+    ) -> Result<JudgedMove, Time> {
+        let Some(deadline) = judge(&mut self.value) else {
+            return Ok(JudgedMove::Refused);
+        };
+        if stays(deadline, self.deadline) {
+            return Ok(JudgedMove::Stays(self.deadline));
+        }
+        if !self.put_off(deadline, now) {
+            return Err(deadline);
+        }
+        Ok(JudgedMove::Moved(deadline))
+    }
+}
+
+/// Returns whether a deadline that must not become earlier stays as it was.
+fn no_later(deadline: Time, before: Time) -> bool {
+    deadline <= before
 }

@@ -132,10 +132,9 @@ fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> 
         match bits {
             None if rng.below(4) < inserts => {
                 let bits = bits_of(rng.below(u32::MAX));
-                let vacancy = index.search(bits, |found| found == slot).unwrap_err();
-                match rng.below(2) {
-                    0 => index.insert(bits, slot),
-                    _ => index.fill(vacancy, bits, slot),
+                match index.vacancy(bits) {
+                    Ok(vacancy) if rng.below(2) == 0 => index.fill(vacancy, bits, slot),
+                    _ => index.insert(bits, slot),
                 }
                 model.insert(slot, bits);
             }
@@ -147,10 +146,14 @@ fn against_the_model(seed: u64, operations: u32, most: u32, bits_of: fn(u32) -> 
                 index.renumber(bits, to, slot);
             }
             Some(bits) if rng.below(4) >= inserts => {
-                let line = index.search(bits, |found| found == slot).unwrap();
-                match rng.below(2) {
-                    0 => index.remove(bits, slot),
-                    _ => index.remove_line(line, bits),
+                match index.first_at_home(bits) {
+                    Ok(line) if line.slot == slot && rng.below(2) == 0 => {
+                        index.remove_at_home(line);
+                    }
+                    found => {
+                        assert_ne!(found.err(), Some(NotUsual::Absent));
+                        index.remove(bits, slot);
+                    }
                 }
                 model.remove(&slot);
                 assert_eq!(index.find(bits, |found| found == slot), None);

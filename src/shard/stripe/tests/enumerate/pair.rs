@@ -242,7 +242,7 @@ impl Pair {
         let deadline = self.now + delay;
         let answer = self
             .stripe
-            .reschedule(HASH, &key, at(deadline), at(self.now), false);
+            .reschedule(HASH, &key, || (at(deadline), at(self.now)), false);
         let now = self.now;
         let moved = match &mut self.keys[key] {
             State::Absent => {

@@ -9,7 +9,7 @@ impl Pair {
         let deadline = self.now + delay;
         let answer = self
             .stripe
-            .reschedule(HASH, &key, at(deadline), at(self.now), true);
+            .reschedule(HASH, &key, || (at(deadline), at(self.now)), true);
         let (before, pulled) = match &mut self.keys[key] {
             State::Absent => {
                 assert_eq!(answer, Moving::NotFound);
