@@ -1,54 +1,65 @@
-//! Timers without keys. The test kit has none, so the ticker is a thread: it sleeps, since the clock
-//! stands still, and the harness counts only the calling thread.
+//! Timers without keys, which the test kit drives.
 
 use std::hint::black_box;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gungraun::prelude::*;
-use tourbillon::{Clock, Executor, Job, ManualClock, Sleep, Timeout, Timer};
+use tourbillon::test_util::SteppedTimer;
+use tourbillon::{Executor, Job, Sleep, Timer, TimerBuilder};
 
-use crate::{KEYS, STRIPES, delay};
+use crate::{KEYS, SEED, delay};
 
-fn started() -> (Timer, Timeout) {
-    let clock = Clock::manual(&ManualClock::new());
-    let builder = Timer::builder().shards(1).stripes(STRIPES).inline();
-    let timer = builder.clock(clock).build().expect("the thread starts");
-    // Earlier than all others, so that no call wakes the ticker.
+/// The kit is kept, since dropping it closes the timer.
+type Kit = (SteppedTimer, Arc<Timer>);
+
+/// One timer is earlier than all others, so that no call would wake a ticker.
+fn kit_of(builder: TimerBuilder) -> Kit {
+    let kit = builder.build_stepped(SEED).expect("the options are valid");
+    let timer = kit.timer();
     let first = timer.after(Duration::from_millis(500), || ());
-    let first = first.expect("it is open");
-    for pending in KEYS.map(|key| timer.after(delay(key), move || _ = black_box(key))) {
+    // Dropping its handle does not cancel it.
+    let _ = first.expect("it is open");
+    (kit, timer)
+}
+
+/// Tables and slabs have grown already.
+fn started() -> Kit {
+    let kit = kit_of(Timer::builder().inline());
+    let others = KEYS.map(|key| kit.1.after(delay(key), move || _ = black_box(key)));
+    // All are pending before the first one is cancelled.
+    let others: Vec<_> = others.collect();
+    for pending in others {
         pending.expect("it is open").cancel();
     }
-    // Until the ticker sleeps.
-    std::thread::sleep(Duration::from_millis(200));
-    (timer, first)
+    kit
 }
 
 #[library_benchmark(setup = started)]
 #[bench::per_call()]
-fn start_and_cancel(timer: (Timer, Timeout)) -> (Timer, Timeout) {
+fn start_and_cancel(kit: Kit) -> Kit {
     for key in KEYS {
-        let timeout = timer.0.after(delay(key), move || _ = black_box(key));
+        let timeout = kit.1.after(delay(key), move || _ = black_box(key));
         black_box(timeout.expect("it is open").cancel());
     }
-    timer
+    kit
 }
 
 // The task captures nothing.
 #[library_benchmark(setup = started)]
 #[bench::per_call()]
-fn start_and_cancel_without_captures(timer: (Timer, Timeout)) -> (Timer, Timeout) {
+fn start_and_cancel_without_captures(kit: Kit) -> Kit {
     for key in KEYS {
-        let timeout = timer.0.after(delay(key), || _ = black_box(1));
+        let timeout = kit.1.after(delay(key), || _ = black_box(1));
         black_box(timeout.expect("it is open").cancel());
     }
-    timer
+    kit
 }
 
-/// Hands the jobs to the thread that is counted. A ticker that collects is `collect_and_run`.
+/// Keeps the jobs, to count them alone. What collects is counted in `collect_and_run`.
 struct Jobs(Sender<Job>);
 
 impl Executor for Jobs {
@@ -58,22 +69,16 @@ impl Executor for Jobs {
 }
 
 struct Sleeping {
-    timer: Timer,
-    clock: ManualClock,
+    kit: Kit,
     jobs: Receiver<Job>,
     sleeps: Vec<Sleep>,
 }
 
 impl Sleeping {
     fn new() -> Self {
-        let clock = ManualClock::new();
         let (sender, jobs) = channel();
-        let builder = Timer::builder().shards(1).stripes(STRIPES);
-        let builder = builder.executor(Jobs(sender)).clock(Clock::manual(&clock));
-        let timer = builder.build().expect("the thread starts");
         let mut sleeping = Sleeping {
-            timer,
-            clock,
+            kit: kit_of(Timer::builder().executor(Jobs(sender))),
             jobs,
             sleeps: Vec::with_capacity(KEYS.len()),
         };
@@ -81,17 +86,12 @@ impl Sleeping {
         sleeping.make();
         sleeping.poll();
         sleeping.sleeps.clear();
-        // Earlier than all others, so that no call wakes the ticker.
-        let first = sleeping.timer.after(Duration::from_millis(500), || ());
-        let _ = first.expect("it is open");
-        // Until the ticker sleeps.
-        std::thread::sleep(Duration::from_millis(200));
         sleeping
     }
 
     fn make(&mut self) {
         for key in KEYS {
-            self.sleeps.push(self.timer.sleep(delay(key)));
+            self.sleeps.push(self.kit.1.sleep(delay(key)));
         }
     }
 
@@ -122,18 +122,15 @@ fn polled() -> Sleeping {
     sleeping
 }
 
-/// All are due, and the ticker has collected them.
+/// All are due, and collected.
 fn due() -> (Sleeping, Vec<Job>) {
     let sleeping = polled();
-    sleeping.clock.advance(Duration::from_secs(120));
-    let mut jobs = Vec::new();
-    let mut tickets = 0;
+    let kit = &sleeping.kit.0;
+    // In one jump, so that one job has many of them.
+    kit.jump_to(kit.now() + Duration::from_secs(120));
+    let jobs: Vec<Job> = sleeping.jobs.try_iter().collect();
     // And the timer that was the first one.
-    while tickets < KEYS.len() + 1 {
-        let job = sleeping.jobs.recv().expect("the ticker is there");
-        tickets += job.len();
-        jobs.push(job);
-    }
+    assert_eq!(jobs.iter().map(Job::len).sum::<usize>(), KEYS.len() + 1);
     (sleeping, jobs)
 }
 
@@ -180,7 +177,7 @@ fn sleep_dropped(mut sleeping: Sleeping) -> Sleeping {
     sleeping
 }
 
-// The part of a worker: claim, wake, complete.
+// What a worker does: claim, wake, complete.
 #[library_benchmark(setup = due)]
 #[bench::per_call()]
 fn sleep_woken((sleeping, jobs): (Sleeping, Vec<Job>)) -> Sleeping {
