@@ -176,6 +176,7 @@ impl<F: Frontend> Engine<F> {
         }
         // Rare work that no producer should have to do: the ticker does it before it sleeps.
         self.shards().relax_permits();
+        ticker_state.ticker.before_sleep(now, at);
         TickerStep::SleepUntil(at)
     }
 
