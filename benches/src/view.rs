@@ -133,6 +133,11 @@ impl<'a> View<'a> {
         self.by_mode && self.mode != Some(Mode::Near)
     }
 
+    /// Whether rounds are split by modes, and the mode of these changed meanwhile.
+    pub(crate) fn is_in_unknown_mode(self) -> bool {
+        self.by_mode && self.mode.is_none()
+    }
+
     /// The mode, where rounds are split.
     pub(crate) fn mode_in_words(self) -> Option<String> {
         match self.mode {

@@ -162,6 +162,17 @@ fn a_system_has_no_line_in_a_mode_that_it_was_not_measured_in() {
 }
 
 #[test]
+fn rounds_in_an_unknown_mode_are_not_drawn() {
+    let mut changed = in_modes("W2", "one", &[(Mode::Near, 2.0), (Mode::Far, 7.0)]);
+    changed.rounds[1].mode = None;
+    let plots = of(&report(vec![changed, figure("W2", "one", 1.5)]));
+    let names: Vec<&str> = plots.iter().map(|plot| &*plot.name).collect();
+    assert_eq!(names, ["touch-keys", "touch-threads"]);
+    let drawn = texts(&parsed(svg(&plots, "touch-threads")));
+    assert!(drawn.contains(&"one 2.00".to_owned()), "{drawn:?}");
+}
+
+#[test]
 fn what_was_early_says_so() {
     let mut early = figure("W4", "wheel", 0.0);
     early.rounds[0].early = 3;
