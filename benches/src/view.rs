@@ -128,14 +128,13 @@ impl<'a> View<'a> {
         Some(ratio).filter(|ratio| ratio.is_finite())
     }
 
-    /// Whether it is of another mode than the one that targets are judged in.
-    pub(crate) fn is_in_other_mode(self) -> bool {
-        self.by_mode && self.mode != Some(Mode::Near)
-    }
-
-    /// Whether rounds are split by modes, and the mode of these changed meanwhile.
-    pub(crate) fn is_in_unknown_mode(self) -> bool {
-        self.by_mode && self.mode.is_none()
+    /// Whether it belongs into a plot of the mode that targets are judged in, or of the other ones. An unknown
+    /// mode is in neither: those are single rounds of a few systems.
+    pub(crate) fn is_drawn(self, other_modes: bool) -> bool {
+        match self.mode {
+            Some(mode) if self.by_mode => (mode != Mode::Near) == other_modes,
+            _ => !self.by_mode && !other_modes,
+        }
     }
 
     /// The mode, where rounds are split.

@@ -151,13 +151,10 @@ impl<F: Frontend> Engine<F> {
             None => shard.least_due(),
             Some(begin) => ticker_state.ticker.least_due(self.shards(), begin),
         };
+        let due = least_due();
         // Due entries can't wake a stalled ticker. The claim that reaches half of the bound does.
-        let due = if ticker_state.stalled {
-            Time::MAX
-        } else {
-            least_due()
-        };
-        let at = due.min(look_again);
+        let wakes = if ticker_state.stalled { Time::MAX } else { due };
+        let at = wakes.min(look_again);
         shard.bell.promise(at);
         // A producer that published before the promise saw an awake ticker and did not ring. So
         // everything it may have published is checked again. New tickets matter here because the
@@ -176,7 +173,7 @@ impl<F: Frontend> Engine<F> {
         }
         // Rare work that no producer should have to do: the ticker does it before it sleeps.
         self.shards().relax_permits();
-        ticker_state.ticker.before_sleep(now, at);
+        ticker_state.ticker.before_sleep(now, due);
         TickerStep::SleepUntil(at)
     }
 

@@ -12,8 +12,8 @@
 //! - All other stripes go on: cascading, and filing entries again that were moved to a later
 //!   deadline, do not wait for the pace. Checks that cannot expire anything use a second
 //!   cursor. Otherwise they would decide which stripe uses what the pace allows.
-//! - The buffers that a wheel no longer needs are freed when the ticker is about to sleep for long, and not
-//!   between two batches.
+//! - The buffers that a wheel no longer needs are freed when nothing will be due for a while, and not between two
+//!   batches.
 //! - Only the ticker raises `next_due` of a stripe, under the stripe's lock, to its exact value.
 
 use std::time::Duration;
@@ -30,11 +30,11 @@ const EXPIRED_PER_HOLD: usize = 256;
 /// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
-/// Room, in numbers, of the emptied buffers that a ticker keeps until it sleeps for long: 4 MB.
+/// Room, in numbers, of the emptied buffers that a ticker keeps until nothing is due: 4 MB.
 const SPARE_ROOM: usize = 1 << 20;
 
-/// A sleep of at least this long is a long one. While timers come due all the time, sleeps last a tick.
-const LONG_SLEEP: Duration = Duration::from_millis(100);
+/// Buffers are freed if nothing will be due for this long. While many timers come due, that is a tick.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// Number of batches after which a cascade has its turn. A stripe that is always due must not keep
 /// another one from cascading forever, because timers in the cascade come due, too.
@@ -73,8 +73,8 @@ pub(crate) struct Ticker {
     since_cascade: u32,
     /// Slots of the batch, reused to avoid allocations.
     slots: Vec<u32>,
-    /// Emptied buffers of the wheels, and their room. They are freed before a long sleep, or at
-    /// `SPARE_ROOM`.
+    /// Emptied buffers of the wheels, and their room. They are freed before a sleep if nothing will be due for
+    /// `QUIET`, or at `SPARE_ROOM`.
     ///
     /// The thread that armed the timers has allocated them. So when one is freed, glibc merges all that the
     /// workers have freed in that thread's arena meanwhile. Where many timers come due, that delays them by
@@ -157,9 +157,10 @@ impl Ticker {
         }
     }
 
-    /// Prepares for a sleep until `until`.
-    pub(crate) fn before_sleep(&mut self, now: Time, until: Time) {
-        if now + LONG_SLEEP <= until {
+    /// Prepares for a sleep. `due` is when the shard has work next. It has come already if the ticker is stalled:
+    /// then it sleeps in the middle of a mass of due timers.
+    pub(crate) fn before_sleep(&mut self, now: Time, due: Time) {
+        if now + QUIET <= due {
             self.free_spare();
         }
     }
@@ -250,7 +251,7 @@ mod tests {
     const TIMERS: u64 = 10_000;
 
     #[test]
-    fn buffers_are_kept_from_tick_to_tick_and_freed_before_a_long_sleep() {
+    fn buffers_are_kept_until_nothing_is_due_for_a_while() {
         let layout = Layout {
             shards: 1,
             stripes: 1,
@@ -279,10 +280,12 @@ mod tests {
         assert!(kept as u64 >= TIMERS, "{kept}");
         assert_eq!(ticker.spare_room, kept);
 
-        let short = LONG_SLEEP - Duration::from_nanos(1);
-        ticker.before_sleep(after, after + short);
-        assert_eq!(ticker.spare_room, kept);
-        ticker.before_sleep(after, after + LONG_SLEEP);
+        // Stalled, and almost quiet.
+        for due in [now, after + (QUIET - Duration::from_nanos(1))] {
+            ticker.before_sleep(after, due);
+            assert_eq!(ticker.spare_room, kept);
+        }
+        ticker.before_sleep(after, after + QUIET);
         assert_eq!((ticker.spare.len(), ticker.spare_room), (0, 0));
     }
 

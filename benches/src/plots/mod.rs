@@ -96,14 +96,6 @@ impl<'a> Draw<'a> {
         self.report.views(workload).collect()
     }
 
-    /// The views in one of the modes, or in another one. An unknown mode is in no plot: those are single
-    /// rounds of a few systems.
-    fn views_in(&self, workload: &str, other_modes: bool) -> Vec<View<'a>> {
-        let mut views = self.views(workload);
-        views.retain(|view| view.is_in_other_mode() == other_modes && !view.is_in_unknown_mode());
-        views
-    }
-
     /// Lines by the number of keys, with a panel for each case and mode.
     fn by_keys(
         &self,
@@ -115,7 +107,8 @@ impl<'a> Draw<'a> {
         let mut panels = Vec::new();
         let mut up = String::new();
         for workload in workloads {
-            let views = self.views_in(workload, other_modes);
+            let mut views = self.views(workload);
+            views.retain(|view| view.is_drawn(other_modes));
             let named = |view: &View<'_>| match workloads {
                 [_] => view.case_in_words(),
                 // Which of them it is.
@@ -145,9 +138,7 @@ impl<'a> Draw<'a> {
     /// does has no mode, and begins all lines.
     fn touch_by_threads(&self, other_modes: bool) -> Option<Plot> {
         let mut views = self.views("W2");
-        views.retain(|view| view.threads == 1);
-        let several = self.views_in("W2", other_modes);
-        views.extend(several.iter().filter(|view| view.threads > 1));
+        views.retain(|view| view.threads == 1 || view.is_drawn(other_modes));
         let keys: BTreeSet<u64> = views.iter().map(|view| view.keys).collect();
         let mut panels = Vec::new();
         for keys in keys {

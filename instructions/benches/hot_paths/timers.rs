@@ -29,10 +29,9 @@ fn kit_of(builder: TimerBuilder) -> Kit {
 /// Tables and slabs have grown already.
 fn started() -> Kit {
     let kit = kit_of(Timer::builder().inline());
-    let others = KEYS.map(|key| kit.1.after(delay(key), move || _ = black_box(key)));
+    let arm = |key| kit.1.after(delay(key), move || _ = black_box(key));
     // All are pending before the first one is cancelled.
-    let others: Vec<_> = others.collect();
-    for pending in others {
+    for pending in KEYS.map(arm).collect::<Vec<_>>() {
         pending.expect("it is open").cancel();
     }
     kit
