@@ -1,14 +1,20 @@
 //! Entries in chunks that never move, addressed by number.
 //!
 //! A growing vector would copy all of its entries at once, hundreds of milliseconds for millions
-//! of them; here the longest stall is the allocation of one chunk. Which entries are free, and the
-//! generations that tell users of one number apart, are the owner's business.
+//! of them; here at most half a chunk is copied. Which entries are free, and the generations that
+//! tell users of one number apart, are the owner's business.
+//!
+//! A lookup takes one of two ways: a slab of one chunk has no list of chunks to read, and a greater
+//! slab finds all of its entries through the list. Which way it is depends on the slab, not on the
+//! number. A branch that depends on the number is mispredicted for half of the entries of a slab of
+//! two chunks. It is known only when the number is, that is after a cache miss, and so each
+//! misprediction also ends the overlap with the misses of the next lookups.
 
+use std::mem;
 use std::ops::{Index, IndexMut};
 
 /// Entries of a chunk. A power of two, so that a number splits into chunk and offset by bits.
-const CHUNK: usize = 1 << CHUNK_BITS;
-const CHUNK_BITS: u32 = 12;
+const CHUNK: usize = 1 << 14;
 
 /// The highest number that is never given out, so that owners can use it for "none".
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
@@ -18,14 +24,14 @@ const CAPACITY: u32 = u32::MAX - 1;
 
 #[repr(C)]
 pub(crate) struct Slab<E> {
-    /// The first chunk, which grows like any vector, since small slabs are many. It is not among the
-    /// other chunks: a lookup in a small slab reads one cache line less on its way to the entry.
-    first: Vec<E>,
+    /// The only chunk, which grows like any vector, since small slabs are many. A lookup in a small
+    /// slab reads one cache line less on its way to the entry. It is empty while there are several.
+    only: Vec<E>,
     len: u32,
     capacity: u32,
-    /// The other chunks, in use only while the first one is full. They are allocated whole, so that
-    /// they never move.
-    others: Vec<Vec<E>>,
+    /// All chunks, if there are several. Those behind the first one are allocated whole, so that they
+    /// never move.
+    several: Vec<Vec<E>>,
 }
 
 impl<E> Slab<E> {
@@ -37,10 +43,10 @@ impl<E> Slab<E> {
     pub(crate) const fn with_capacity_limit(capacity: u32) -> Self {
         assert!(capacity <= CAPACITY);
         Slab {
-            first: Vec::new(),
+            only: Vec::new(),
             len: 0,
             capacity,
-            others: Vec::new(),
+            several: Vec::new(),
         }
     }
 
@@ -60,33 +66,41 @@ impl<E> Slab<E> {
             return Err(entry);
         }
         let id = self.len;
-        if self.first.len() < CHUNK {
-            self.first.push(entry);
+        if self.several.is_empty() && self.only.len() < CHUNK {
+            self.only.push(entry);
         } else {
-            match self.others.last_mut() {
-                Some(chunk) if chunk.len() < CHUNK => chunk.push(entry),
-                _ => {
-                    let mut chunk = Vec::with_capacity(CHUNK);
-                    chunk.push(entry);
-                    self.others.push(chunk);
-                }
-            }
+            self.chunk_with_room().push(entry);
         }
         self.len += 1;
         Ok(id)
     }
 
+    /// Returns the last of several chunks, or a new one if that is full.
+    fn chunk_with_room(&mut self) -> &mut Vec<E> {
+        if self.several.is_empty() {
+            self.several.push(mem::take(&mut self.only));
+        }
+        if self.several.last().is_none_or(|last| last.len() == CHUNK) {
+            self.several.push(Vec::with_capacity(CHUNK));
+        }
+        let last = self.several.len() - 1;
+        &mut self.several[last]
+    }
+
     /// Takes the entry with the highest number out. The number is given out again.
     pub(crate) fn pop(&mut self) -> Option<E> {
-        let entry = match self.others.last_mut() {
+        let entry = match self.several.last_mut() {
             Some(chunk) => {
                 let entry = chunk.pop();
                 if chunk.is_empty() {
-                    self.others.pop();
+                    self.several.pop();
+                }
+                if self.several.len() == 1 {
+                    self.only = self.several.pop().unwrap_or_default();
                 }
                 entry
             }
-            None => self.first.pop(),
+            None => self.only.pop(),
         };
         self.len -= u32::from(entry.is_some());
         entry
@@ -94,23 +108,23 @@ impl<E> Slab<E> {
 
     /// Gives memory back that no entry needs. Chunks but the first one stay whole.
     pub(crate) fn shrink_to_fit(&mut self) {
-        self.first.shrink_to_fit();
-        self.others.shrink_to_fit();
+        self.only.shrink_to_fit();
+        self.several.shrink_to_fit();
     }
 
     /// For how many entries there is memory.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn room(&self) -> usize {
-        self.first.capacity() + self.others.iter().map(Vec::capacity).sum::<usize>()
+        self.only.capacity() + self.several.iter().map(Vec::capacity).sum::<usize>()
     }
 
     /// The entry with this number, if it has been pushed.
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&E> {
         let id = id as usize;
-        match self.first.get(id) {
+        match self.only.get(id) {
             Some(entry) => Some(entry),
-            None => self.others.get(Self::other(id))?.get(id % CHUNK),
+            None => self.several.get(id / CHUNK)?.get(id % CHUNK),
         }
     }
 
@@ -118,22 +132,15 @@ impl<E> Slab<E> {
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut E> {
         let id = id as usize;
-        match self.first.get_mut(id) {
+        match self.only.get_mut(id) {
             Some(entry) => Some(entry),
-            None => self.others.get_mut(Self::other(id))?.get_mut(id % CHUNK),
+            None => self.several.get_mut(id / CHUNK)?.get_mut(id % CHUNK),
         }
-    }
-
-    /// Where among the other chunks an entry is that is not in the first one. A number that the
-    /// first chunk has not reached yet is in none.
-    #[inline]
-    fn other(id: usize) -> usize {
-        (id >> CHUNK_BITS).wrapping_sub(1)
     }
 
     /// All entries in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
-        self.first.iter().chain(self.others.iter().flatten())
+        self.only.iter().chain(self.several.iter().flatten())
     }
 }
 
@@ -143,9 +150,9 @@ impl<E> Index<u32> for Slab<E> {
     #[inline]
     fn index(&self, id: u32) -> &E {
         let id = id as usize;
-        match self.first.get(id) {
+        match self.only.get(id) {
             Some(entry) => entry,
-            None => &self.others[Self::other(id)][id % CHUNK],
+            None => &self.several[id / CHUNK][id % CHUNK],
         }
     }
 }
@@ -154,9 +161,9 @@ impl<E> IndexMut<u32> for Slab<E> {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut E {
         let id = id as usize;
-        match self.first.get_mut(id) {
+        match self.only.get_mut(id) {
             Some(entry) => entry,
-            None => &mut self.others[Self::other(id)][id % CHUNK],
+            None => &mut self.several[id / CHUNK][id % CHUNK],
         }
     }
 }
@@ -208,6 +215,26 @@ mod tests {
         slab.shrink_to_fit();
         assert_eq!((slab.len(), slab.room()), (0, 0));
         assert_eq!(slab.push(9), Ok(0));
+    }
+
+    #[test]
+    fn entries_are_kept_when_the_second_chunk_comes_and_goes() {
+        let mut slab = Slab::new();
+        let chunk = CHUNK as u32;
+        for n in 0..chunk {
+            assert_eq!(slab.push(n), Ok(n));
+        }
+        for _ in 0..3 {
+            assert_eq!(slab.push(chunk), Ok(chunk));
+            assert!(slab.iter().copied().eq(0..=chunk));
+            assert_eq!((slab[chunk - 1], slab[chunk]), (chunk - 1, chunk));
+            assert_eq!(slab.pop(), Some(chunk));
+            assert!(slab.iter().copied().eq(0..chunk));
+            assert_eq!((slab.get(0), slab.get(chunk)), (Some(&0), None));
+        }
+        assert_eq!(slab.pop(), Some(chunk - 1));
+        assert_eq!(slab.push(7), Ok(chunk - 1));
+        assert_eq!(slab.room(), CHUNK, "the second chunk was given back");
     }
 
     #[test]
