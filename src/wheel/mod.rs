@@ -68,6 +68,8 @@ mod values;
 pub(crate) use self::core::CoreWheel;
 pub(crate) use self::filing::{Budget, CoreProgress, EntryStore, WheelPosition};
 pub use self::full::Full;
+#[cfg(all(test, not(loom)))]
+pub(crate) use self::slab::CHUNK;
 pub(crate) use self::slab::{NO_ENTRY, Slab};
 pub use self::store::{Expired, Key};
 pub use self::values::{Progress, Wheel};

@@ -14,7 +14,7 @@ use std::mem;
 use std::ops::{Index, IndexMut};
 
 /// Entries of a chunk. A power of two, so that a number splits into chunk and offset by bits.
-const CHUNK: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 14;
 
 /// The highest number that is never given out, so that owners can use it for "none".
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
@@ -176,14 +176,18 @@ mod tests {
     fn numbers_count_up_across_chunks_and_entries_stay_where_they_are() {
         let mut slab = Slab::new();
         let count = 3 * CHUNK as u32 + 1;
-        let mut second_chunk = None;
+        let (mut first_chunk, mut second_chunk) = (None, None);
         for n in 0..count {
             assert_eq!(slab.push(u64::from(n)), Ok(n));
+            if n == CHUNK as u32 - 1 {
+                first_chunk = Some(&raw const slab[0]);
+            }
             if n == CHUNK as u32 {
                 second_chunk = Some(&raw const slab[n]);
             }
         }
         assert_eq!(slab.len(), count);
+        assert_eq!(first_chunk, Some(&raw const slab[0]));
         assert_eq!(second_chunk, Some(&raw const slab[CHUNK as u32]));
         slab[count - 1] = 7;
         assert_eq!(slab.get(count - 1), Some(&7));

@@ -162,8 +162,8 @@ fn numbers_in_use(groups: &GroupIndex<u32>) -> usize {
 #[test]
 fn after_a_peak_there_is_memory_up_to_the_last_group() {
     let groups = GroupIndex::with_shards(1, None, GroupFull::Refuse);
-    for stays in [0, 5_000, 9_999] {
-        let mut all: Vec<_> = (0..10_000).map(|n| enter(&groups, n, n)).collect();
+    for stays in [0, 5_000, 19_999] {
+        let mut all: Vec<_> = (0..20_000).map(|n| enter(&groups, n, n)).collect();
         let left = all[stays].take();
         let place = left.as_ref().map(Membership::location).unwrap();
         let gone = all[0]
@@ -172,20 +172,20 @@ fn after_a_peak_there_is_memory_up_to_the_last_group() {
             .map(Membership::location);
         let gone_number = member(u32::from(stays == 0));
         drop(all);
-        assert_eq!(numbers(&groups), 10_000);
+        assert_eq!(numbers(&groups), 20_000);
         groups.shrink_to_fit();
         assert_eq!(numbers(&groups), stays as u32 + 1);
         assert_eq!(place.group_of(member(stays as u32)), Some(stays as u32));
         assert_eq!(gone.unwrap().group_of(gone_number), None);
         // The lowest free number is given out first.
-        let next = [20_000, 20_001].map(|group| enter(&groups, group, group));
+        let next = [30_000, 30_001].map(|group| enter(&groups, group, group));
         let expected = [0, 1, 2].into_iter().filter(|n| *n != stays as u32);
         assert!(
             expected
                 .take(2)
                 .eq(next.iter().flatten().map(|own| own.group))
         );
-        for group in [20_000, 20_001, stays as u32] {
+        for group in [30_000, 30_001, stays as u32] {
             assert_eq!(groups.count(hash(group), &group), 1);
         }
         drop((left, next));

@@ -22,7 +22,7 @@ mod tests {
 
     use super::super::{Cancelling, Claimed, EXHAUSTED, EntryId, KeyHash, Moving, Stripe};
     use crate::tick::{TickSize, Time};
-    use crate::wheel::Budget;
+    use crate::wheel::{Budget, CHUNK};
 
     const NOW: Time = Time::from_nanos(1_000);
     const LATER: Time = Time::from_nanos(9_000_000);
@@ -54,10 +54,10 @@ mod tests {
     /// Holds for every entry that stays, and for every peak; and no id ever means another arming.
     #[test]
     fn after_a_peak_there_is_memory_up_to_the_slot_that_is_left() {
-        const MANY: u32 = 10_000;
+        const MANY: u32 = 2 * CHUNK as u32 + 10_000;
         let mut stripe = stripe();
         let mut given = HashSet::new();
-        for stays in [0, 1, 5_000, MANY - 1, 0, 0] {
+        for stays in [0, 1, 5_000, MANY - CHUNK as u32, MANY - 1, 0, 0] {
             let ids: Vec<_> = (0..MANY).map(|key| arm(&mut stripe, key, LATER)).collect();
             assert!(
                 ids.iter().all(|id| given.insert(*id)),
@@ -71,7 +71,7 @@ mod tests {
             assert!(stripe.index.rows() > 1_000);
             stripe.shrink_to_fit();
             assert_eq!(stripe.table.len(), left.slot + 1);
-            assert!(stripe.table.room() <= (left.slot as usize + 1).next_multiple_of(4_096));
+            assert!(stripe.table.room() <= (left.slot as usize + 1).next_multiple_of(CHUNK));
             assert_eq!(stripe.index.rows(), 1);
             assert!(stripe.wheel.room() <= 1_024, "{}", stripe.wheel.room());
             assert_eq!(walked(&stripe), 1);
