@@ -83,9 +83,10 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let (stripe, hash) = self.hash_of(key);
-        self.engine
-            .with(stripe, |stripe| stripe.reschedule(hash, key, read, false))
-            .into()
+        // Converted where the answer is made: after it, the conversion would be a table of jumps.
+        self.engine.with(stripe, |stripe| {
+            stripe.reschedule(hash, key, read, false).into()
+        })
     }
 
     /// Moves the pending timer of `key` to `delay` from now if that is earlier than its deadline.
@@ -117,10 +118,10 @@ where
         // Exact: the margin of a cheap reading would let the timer run later than it is asked to.
         let now = self.now();
         let (stripe, hash) = self.hash_of(key);
-        self.engine
-            .with(stripe, |stripe| {
-                stripe.reschedule(hash, key, || (now + delay, now), true)
-            })
-            .into()
+        self.engine.with(stripe, |stripe| {
+            stripe
+                .reschedule(hash, key, || (now + delay, now), true)
+                .into()
+        })
     }
 }

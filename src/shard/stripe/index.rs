@@ -264,6 +264,15 @@ impl Index {
         })
     }
 
+    /// Returns the slot of the first line with these bits in their home row, or `NO_ENTRY`.
+    #[inline(always)]
+    pub(super) fn slot_at_home(&self, bits: u32) -> u32 {
+        match self.first_at_home(bits) {
+            Ok(line) => line.slot,
+            Err(_) => NO_ENTRY,
+        }
+    }
+
     /// Reads the row in which a line with these bits usually is.
     #[inline]
     pub(super) fn prefetch(&self, bits: u32) -> u32 {

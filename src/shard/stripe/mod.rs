@@ -27,7 +27,7 @@ pub(crate) use answers::{
 
 use std::borrow::Borrow;
 
-pub(crate) use index::{Index, Line, NotUsual};
+pub(crate) use index::{Index, NotUsual};
 pub(crate) use lookups::Lookup;
 use lookups::{NarrowCounts, WideCounts};
 use repeating::Repeating;
@@ -268,8 +268,9 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
+    /// Returns the slot of `key`, for what the usual way did not find.
     #[inline(never)]
-    fn find_by_search<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
+    pub(super) fn find_by_search<Q>(&self, hash: KeyHash, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,

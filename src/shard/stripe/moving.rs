@@ -283,21 +283,18 @@ impl<K, V> Stripe<K, V> {
         Q: Eq + ?Sized,
     {
         let ((deadline, now), found) = self.usual_after(hash, key, read);
-        let (line, armed) = match found {
-            Ok(usual) => usual,
-            Err(reason) => {
-                return match self.find_other(reason, hash, key) {
-                    Some(slot) => self.reschedule_slot(slot, deadline, now, only_earlier),
-                    None => Moving::NotFound,
-                };
-            }
+        let Some((slot, armed)) = found else {
+            return match self.find_by_search(hash, key) {
+                Some(slot) => self.reschedule_slot(slot, deadline, now, only_earlier),
+                None => Moving::NotFound,
+            };
         };
         let before = armed.deadline;
         if only_earlier && deadline >= before {
             return Moving::Unchanged { deadline: before };
         }
         if !armed.put_off(deadline, now) {
-            self.refile_or_pull_in(line.slot, deadline, now);
+            self.refile_or_pull_in(slot, deadline, now);
         }
         Moving::Moved { before }
     }

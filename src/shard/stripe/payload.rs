@@ -5,12 +5,9 @@
 use std::borrow::Borrow;
 
 use super::super::entry::Armed;
-use super::{EntryId, JudgedMove, KeyHash, Line, NotUsual, Phase, Stripe, Successor};
+use super::{EntryId, JudgedMove, KeyHash, NotUsual, Phase, Stripe, Successor};
 use crate::job::catch_panic;
 use crate::tick::Time;
-
-/// The usual entry of a key and its line, or why there is none.
-type Usual<'a, K, V> = Result<(Line, &'a mut Armed<K, V>), NotUsual>;
 
 impl<K, V> Stripe<K, V> {
     /// Returns the pending payload in `slot` and its deadline: those of the armed entry, or of the
@@ -36,13 +33,13 @@ impl<K, V> Stripe<K, V> {
         Some((&mut successor.value, successor.deadline))
     }
 
-    /// Returns the usual entry of `key` and its line: armed, and named by the first line with its bits
-    /// in its home row. All others are left to [`find_other`](Self::find_other).
+    /// Returns the usual entry of `key` and its slot: armed, and named by the first line with its bits
+    /// in its home row. All others are left to [`find_by_search`](Self::find_by_search).
     ///
     /// A search would compare the key and return the slot, and the caller would look at the entry a
     /// second time.
     #[inline(always)]
-    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Usual<'_, K, V>
+    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Option<(u32, &mut Armed<K, V>)>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -55,26 +52,25 @@ impl<K, V> Stripe<K, V> {
     ///
     /// The clock is read there, since a reading waits for nothing. Before the row or behind the entry it
     /// would take room in the processor's window, which the row of the next call then has not.
+    ///
+    /// Why the home row names no slot is not returned: it would have to be kept during the reading, in
+    /// every call, for the few that ask about it.
     #[inline(always)]
     pub(super) fn usual_after<Q, T>(
         &mut self,
         hash: KeyHash,
         key: &Q,
         read: impl FnOnce() -> T,
-    ) -> (T, Usual<'_, K, V>)
+    ) -> (T, Option<(u32, &mut Armed<K, V>)>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let found = self.index.first_at_home(hash.bits());
+        let slot = self.index.slot_at_home(hash.bits());
         let read = read();
-        let line = match found {
-            Ok(line) => line,
-            Err(reason) => return (read, Err(reason)),
-        };
-        match self.table.armed_mut(line.slot) {
-            Some(armed) if armed.key.borrow() == key => (read, Ok((line, armed))),
-            _ => (read, Err(NotUsual::Unknown)),
+        match self.table.armed_mut(slot) {
+            Some(armed) if armed.key.borrow() == key => (read, Some((slot, armed))),
+            _ => (read, None),
         }
     }
 
@@ -110,9 +106,9 @@ impl<K, V> Stripe<K, V> {
         Q: Eq + ?Sized,
     {
         let payload = match self.usual(hash, key) {
-            Ok((_, armed)) => &mut armed.value,
-            Err(reason) => {
-                let slot = self.find_other(reason, hash, key)?;
+            Some((_, armed)) => &mut armed.value,
+            None => {
+                let slot = self.find_by_search(hash, key)?;
                 self.pending_payload_mut(slot)?.0
             }
         };
@@ -171,11 +167,11 @@ impl<K, V> Stripe<K, V> {
         let ((now, read), found) = self.usual_after(hash, key, read);
         let judge = move |value: &mut V| judge(value, read);
         match found {
-            Ok((line, armed)) => {
+            Some((slot, armed)) => {
                 let judged = armed.move_judged(now, judge, stays);
-                self.refile_judged(line.slot, judged, now)
+                self.refile_judged(slot, judged, now)
             }
-            Err(reason) => match self.find_other(reason, hash, key) {
+            None => match self.find_by_search(hash, key) {
                 Some(slot) => self.move_judged(slot, now, judge, stays),
                 None => JudgedMove::NotFound,
             },
