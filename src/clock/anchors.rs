@@ -185,13 +185,19 @@ impl Anchors {
         }
     }
 
-    /// Returns a time that is not after the present, and the margin that makes a deadline of it.
+    /// Returns a time that is not after the present, and the margin that makes a deadline of it, if the
+    /// thread's anchor serves for the count. Otherwise the caller takes an anchor.
     #[inline]
+    pub(crate) fn low_at(&self, thread: &ThreadAnchor, counter: u64) -> Option<(u64, u64)> {
+        let nanos = thread.time_at(counter)?;
+        Some((nanos, self.rules.margin))
+    }
+
+    /// Does both, as a clock does.
+    #[cfg(any(test, loom))]
     pub(crate) fn low(&self, thread: &ThreadAnchor, source: &impl TimeSource) -> (u64, u64) {
-        match thread.time_at(source.counter()) {
-            Some(nanos) => (nanos, self.rules.margin),
-            None => self.take_anchor(thread, source),
-        }
+        self.low_at(thread, source.counter())
+            .unwrap_or_else(|| self.take_anchor(thread, source))
     }
 
     /// Makes all threads use the system's clock from now on.
@@ -214,9 +220,11 @@ impl Anchors {
     }
 
     /// Reads the system's clock, and takes an anchor for the readings that follow.
-    #[cold]
-    #[inline(never)]
-    fn take_anchor(&self, thread: &ThreadAnchor, source: &impl TimeSource) -> (u64, u64) {
+    pub(crate) fn take_anchor(
+        &self,
+        thread: &ThreadAnchor,
+        source: &impl TimeSource,
+    ) -> (u64, u64) {
         thread.window.set(0);
         // Relaxed, both: see "Threads" at the top. The number of disagreements is read before the anchor is
         // taken: one that another thread finds meanwhile makes this anchor an old one.

@@ -118,8 +118,25 @@ impl FastClock {
     /// it.
     #[inline]
     pub(super) fn low(&self) -> (Time, u64) {
-        let process = self.process;
-        let (nanos, margin) = THREAD.with(|thread| process.anchors.low(thread, &process.source));
+        let Process { anchors, source } = self.process;
+        match THREAD.with(|thread| anchors.low_at(thread, source.counter())) {
+            Some(low) => self.since_start(low),
+            None => self.low_by_new_anchor(),
+        }
+    }
+
+    /// The same, with a new anchor. This finds the thread's anchors by itself, so that nothing is kept for it
+    /// in a reading that needs none.
+    #[cold]
+    #[inline(never)]
+    fn low_by_new_anchor(&self) -> (Time, u64) {
+        let Process { anchors, source } = self.process;
+        self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
+    }
+
+    /// Converts a time of the process.
+    #[inline]
+    fn since_start(&self, (nanos, margin): (u64, u64)) -> (Time, u64) {
         (Time::from_nanos(nanos.saturating_sub(self.offset)), margin)
     }
 }

@@ -76,6 +76,18 @@ impl ReentrancyGuard {
     /// [`begin`](Self::begin) handles the call.
     #[inline(always)]
     pub(crate) fn begin_free() -> Option<Self> {
+        // Nearly all calls begin with nothing set. So one comparison with memory is all they need.
+        if state() != 0 {
+            return Self::begin_beside();
+        }
+        STATE.with(|cell| cell.set(UNDER));
+        Some(ReentrancyGuard(()))
+    }
+
+    /// The same where something is set, perhaps only a [`Barrier`].
+    #[cold]
+    #[inline(never)]
+    fn begin_beside() -> Option<Self> {
         let state = state();
         if state & UNDER != 0 {
             return None;

@@ -30,6 +30,7 @@
 //! - **INDEX-2** A row that was passed is full.
 //! - **INDEX-3** `limit` is at most the number of cells. The number of lines is at most `limit`.
 //! - **INDEX-4** No slot is in two lines.
+//! - **INDEX-5** The slot of a free cell is `NO_ENTRY`. The bits of the line that was there remain.
 //!
 //! The caller's comparison is user code and may panic. Only [`Index::search`] calls it, and that
 //! changes nothing. All other functions compare slot numbers. A caller with many keys asks for
@@ -84,7 +85,14 @@ const _: () = assert!(size_of::<Row>() == 64);
 impl Row {
     const EMPTY: Row = Row {
         bits: [0; LANES],
-        slots: [0; LANES],
+        slots: Row::NO_SLOTS,
+    };
+
+    /// Free cells (INDEX-5), and no line that passed.
+    const NO_SLOTS: [u32; LANES] = {
+        let mut slots = [NO_ENTRY; LANES];
+        slots[CELLS] = 0;
+        slots
     };
 
     #[inline]
@@ -119,17 +127,20 @@ impl Row {
         lanes_equal(&self.slots, slot) & self.used()
     }
 
-    /// Returns the slot of the first cell with these bits, in use or not, or `NO_ENTRY`.
+    /// Returns the slot in the cell with these bits, or `NO_ENTRY` if no cell has them. Two cells with these
+    /// bits make a number that may be any slot but not `NO_ENTRY`.
+    ///
+    /// Each slot is joined to the others, or left out, with all lanes at once. So no branch depends on the
+    /// row, and nothing waits for the number of the cell. The last lane is no cell. If the bitmap happens to
+    /// be the bits, the number is another slot.
     #[inline(always)]
     fn candidate(&self, bits: u32) -> u32 {
-        let mut candidate = NO_ENTRY;
-        // From the end, so that the first cell wins: lines are put into the first free one.
-        for cell in (0..CELLS).rev() {
-            if self.bits[cell] == bits {
-                candidate = self.slots[cell];
-            }
+        // The complements, since `NO_ENTRY` in a free cell is then zero (INDEX-5).
+        let mut joined = 0;
+        for (other, slot) in self.bits.iter().zip(&self.slots) {
+            joined |= u32::from(*other == bits).wrapping_neg() & !slot;
         }
-        candidate
+        !joined
     }
 
     /// Returns the first free cell, if there is one.
@@ -144,6 +155,13 @@ impl Row {
         self.bits[cell] = bits;
         self.slots[cell] = slot;
         *self.used_mut() |= bit(cell);
+    }
+
+    /// Makes the cell free.
+    #[inline]
+    fn clear(&mut self, cell: usize) {
+        self.slots[cell] = NO_ENTRY;
+        *self.used_mut() &= !bit(cell);
     }
 }
 
@@ -264,15 +282,6 @@ impl Index {
         })
     }
 
-    /// Returns the slot of the first line with these bits in their home row, or `NO_ENTRY`.
-    #[inline(always)]
-    pub(super) fn slot_at_home(&self, bits: u32) -> u32 {
-        match self.first_at_home(bits) {
-            Ok(line) => line.slot,
-            Err(_) => NO_ENTRY,
-        }
-    }
-
     /// Reads the row in which a line with these bits usually is.
     #[inline]
     pub(super) fn prefetch(&self, bits: u32) -> u32 {
@@ -280,11 +289,11 @@ impl Index {
         self.rows.get(at).map_or(0, |row| row.used())
     }
 
-    /// Returns the slot of a line with these bits in its home row, or `NO_ENTRY`. The line may have been
-    /// removed, so the caller has to see whether the key is in the slot.
+    /// Returns the slot of the line with these bits in their home row, or `NO_ENTRY` if there is none. If
+    /// there are two, the number may be any slot, so the caller has to see whether the key is in it.
     ///
-    /// A search compares bits, finds out which cells are in use, and goes on in a loop. This takes half
-    /// of the instructions, and no branch waits for the row. So more calls in a row overlap.
+    /// A search finds out which cells are in use, and goes on in a loop. This takes fewer instructions, and
+    /// no branch waits for the row. So more calls in a row overlap.
     #[inline(always)]
     pub(super) fn candidate(&self, bits: u32) -> u32 {
         let row = self.rows.get(home(bits, self.rows.len()));
@@ -350,7 +359,7 @@ impl Index {
     #[inline(always)]
     fn remove_line(&mut self, line: Line, home: usize) {
         let row = &mut self.rows[line.row];
-        *row.used_mut() &= !bit(line.cell);
+        row.clear(line.cell);
         self.lines -= 1;
         if row.passed() > 0 || line.row != home {
             self.close_gap(line.row, line.cell, home);
@@ -366,7 +375,7 @@ impl Index {
             let (from, lies) = self.one_that_passed(row);
             let behind = &mut self.rows[from];
             let (bits, slot) = (behind.bits[lies], behind.slots[lies]);
-            *behind.used_mut() &= !bit(lies);
+            behind.clear(lies);
             self.rows[row].fill(cell, bits, slot);
             self.count_back(row, from);
             (row, cell) = (from, lies);

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 
 use super::super::entry::Armed;
-use super::{EntryId, JudgedMove, KeyHash, NotUsual, Phase, Stripe, Successor};
+use super::{EntryId, JudgedMove, KeyHash, Phase, Stripe, Successor};
 use crate::job::catch_panic;
 use crate::tick::Time;
 
@@ -33,8 +33,8 @@ impl<K, V> Stripe<K, V> {
         Some((&mut successor.value, successor.deadline))
     }
 
-    /// Returns the usual entry of `key` and its slot: armed, and named by the first line with its bits
-    /// in its home row. All others are left to [`find_by_search`](Self::find_by_search).
+    /// Returns the usual entry of `key` and its slot: armed, and named by the only line with its
+    /// bits in its home row. All others are left to [`find_by_search`](Self::find_by_search).
     ///
     /// A search would compare the key and return the slot, and the caller would look at the entry a
     /// second time.
@@ -66,7 +66,7 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let slot = self.index.slot_at_home(hash.bits());
+        let slot = self.index.candidate(hash.bits());
         let read = read();
         match self.table.armed_mut(slot) {
             Some(armed) if armed.key.borrow() == key => (read, Some((slot, armed))),
@@ -81,16 +81,10 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let reason = match self.index.first_at_home(hash.bits()) {
-            Ok(line) => match self.table.armed(line.slot) {
-                Some(armed) if armed.key.borrow() == key => {
-                    return Some((&armed.value, armed.deadline));
-                }
-                _ => NotUsual::Unknown,
-            },
-            Err(reason) => reason,
-        };
-        self.pending_payload(self.find_other(reason, hash, key)?)
+        match self.table.armed(self.index.candidate(hash.bits())) {
+            Some(armed) if armed.key.borrow() == key => Some((&armed.value, armed.deadline)),
+            _ => self.pending_payload(self.find_by_search(hash, key)?),
+        }
     }
 
     /// Calls `change` with the pending payload of `key`, if there is one.
