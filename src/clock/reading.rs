@@ -110,8 +110,7 @@ impl Reading {
     /// The same for nanoseconds; `u64::MAX` means forever.
     #[inline]
     pub(crate) fn after_nanos(self, delay: u64) -> Time {
-        // A cheap reading counts from the start of a process, so that it has room for the margin.
-        let from = self.low.as_nanos() + self.margin;
+        let from = self.low.as_nanos().saturating_add(self.margin);
         Time::from_nanos(from.saturating_add(delay))
     }
 }
