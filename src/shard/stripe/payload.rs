@@ -9,6 +9,9 @@ use super::{EntryId, JudgedMove, KeyHash, Phase, Stripe, Successor};
 use crate::job::catch_panic;
 use crate::tick::Time;
 
+/// The usual entry of a key, with its slot, if the key has one.
+type Usual<'a, K, V> = Option<(u32, &'a mut Armed<K, V>)>;
+
 impl<K, V> Stripe<K, V> {
     /// Returns the pending payload in `slot` and its deadline: those of the armed entry, or of the
     /// successor of a run.
@@ -39,7 +42,7 @@ impl<K, V> Stripe<K, V> {
     /// A search would compare the key and return the slot, and the caller would look at the entry a
     /// second time.
     #[inline(always)]
-    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Option<(u32, &mut Armed<K, V>)>
+    pub(super) fn usual<Q>(&mut self, hash: KeyHash, key: &Q) -> Usual<'_, K, V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -61,7 +64,7 @@ impl<K, V> Stripe<K, V> {
         hash: KeyHash,
         key: &Q,
         read: impl FnOnce() -> T,
-    ) -> (T, Option<(u32, &mut Armed<K, V>)>)
+    ) -> (T, Usual<'_, K, V>)
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
