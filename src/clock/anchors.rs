@@ -151,8 +151,8 @@ impl ThreadAnchor {
     }
 
     /// Returns the time of a count, if the anchor serves for it.
-    #[inline]
-    fn time_at(&self, counter: u64) -> Option<u64> {
+    #[inline(always)]
+    pub(crate) fn time_at(&self, counter: u64) -> Option<u64> {
         let passed = counter.wrapping_sub(self.counter.get());
         // ANCHOR-2: a counter that went back is far ahead here.
         if passed <= self.passed.get() || passed >= self.window.get() {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::anchors::{AnchorRules, Anchors, ThreadAnchor, TimeSource};
+use super::reading::{MARGIN, QuickReading};
 use crate::sync::{OnceLock, thread_local};
 use crate::tick::Time;
 
@@ -85,6 +86,8 @@ pub(super) struct FastClock {
     start: Instant,
     /// The start, in the times of the process.
     offset: u64,
+    /// What is added to a time of the process to get a moment of this clock with the margin, modulo 2^64.
+    shift: u64,
     process: &'static Process,
 }
 
@@ -97,9 +100,11 @@ impl FastClock {
         }
         let start = Instant::now();
         let offset = start.saturating_duration_since(process.source.zero);
+        let offset = u64::try_from(offset.as_nanos()).unwrap_or(u64::MAX);
         Some(FastClock {
             start,
-            offset: u64::try_from(offset.as_nanos()).unwrap_or(u64::MAX),
+            offset,
+            shift: MARGIN.wrapping_sub(offset),
             process,
         })
     }
@@ -132,6 +137,17 @@ impl FastClock {
     fn low_by_new_anchor(&self) -> (Time, u64) {
         let Process { anchors, source } = self.process;
         self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
+    }
+
+    /// Returns the same as a quick reading, if the thread's anchor serves for it.
+    #[inline(always)]
+    pub(super) fn quick(&self) -> Option<QuickReading> {
+        let counter = self.process.source.counter();
+        let nanos = THREAD.with(|thread| thread.time_at(counter))?;
+        // Not below zero, since a reading is behind the present by less than the margin. And no process runs
+        // for a century.
+        let start = Time::from_nanos(nanos.wrapping_add(self.shift));
+        Some(QuickReading::new(start, MARGIN))
     }
 
     /// Converts a time of the process.

@@ -5,6 +5,10 @@
 //!   that is counted from there is never early.
 //! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
 //!   unless the moment is far from the cheap one.
+//! - **READING-4** A quick reading is a cheap one, or one of a manual clock. It takes no new anchor, counts only
+//!   delays of a second to a century, and finds only that a moment has certainly not come. Where that does not
+//!   suffice, the call begins anew with a reading. So the usual call has few instructions, and all others decide
+//!   in one place.
 
 use std::time::Duration;
 
@@ -21,6 +25,9 @@ pub(super) const MARGIN: u64 = 1_000_000;
 
 /// Delays from this one on are counted from a cheap reading. To a shorter one the margin would matter.
 const LONG: u64 = 1_000_000_000;
+
+/// Delays and moments below this one have sums that neither overflow nor are `Time::MAX`: 146 years.
+const LONGEST: u64 = 1 << 62;
 
 /// A moment that is less than this away from a cheap reading may have come.
 const NEAR: u64 = 2 * MARGIN;
@@ -112,6 +119,55 @@ impl Reading {
     pub(crate) fn after_nanos(self, delay: u64) -> Time {
         let from = self.low.as_nanos().saturating_add(self.margin);
         Time::from_nanos(from.saturating_add(delay))
+    }
+}
+
+/// What a usual call knows of its moment (READING-4): a reading that there is without further work, and that
+/// is good enough. All other calls go on with a [`Reading`].
+///
+/// Both moments are made where the kind of the clock is known. So a call has no margin to keep and to add.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QuickReading {
+    low: Time,
+    /// `low` plus the margin.
+    start: Time,
+}
+
+impl QuickReading {
+    /// Makes a reading of `low` plus the margin, which is below [`LONGEST`].
+    #[inline(always)]
+    pub(super) fn new(start: Time, margin: u64) -> Self {
+        QuickReading {
+            low: Time::from_nanos(start.as_nanos().saturating_sub(margin)),
+            start,
+        }
+    }
+
+    /// Makes an exact reading, if its sums do not overflow.
+    #[inline(always)]
+    pub(super) fn exact(now: Time) -> Option<Self> {
+        (now.as_nanos() < LONGEST).then(|| QuickReading::new(now, 0))
+    }
+
+    /// Returns a moment that is not after the present.
+    #[inline(always)]
+    pub(crate) fn low(self) -> Time {
+        self.low
+    }
+
+    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later. It lies in the
+    /// future and is not `Time::MAX`. Returns `None` for a delay that has to be counted exactly, or that
+    /// is longer than a century.
+    #[inline(always)]
+    pub(crate) fn after_nanos(self, delay: u64) -> Option<Time> {
+        let is_usual = (LONG..LONGEST).contains(&delay);
+        is_usual.then(|| Time::from_nanos(self.start.as_nanos().wrapping_add(delay)))
+    }
+
+    /// Returns whether it is certain that `moment` has not come.
+    #[inline(always)]
+    pub(crate) fn is_well_before(self, moment: Time) -> bool {
+        moment.as_nanos().saturating_sub(self.start.as_nanos()) >= NEAR
     }
 }
 

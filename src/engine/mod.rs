@@ -385,6 +385,16 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
+    /// Runs `operate` of a usual call under the stripe's lock; see [`Shards::with_usual`].
+    #[inline(always)]
+    pub(crate) fn with_usual<R>(
+        &self,
+        stripe: usize,
+        operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Option<R>,
+    ) -> Option<R> {
+        self.shards.with_usual(stripe, operate)
+    }
+
     /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
     /// time.
     pub(crate) fn with_groups<'k, Q: ?Sized>(

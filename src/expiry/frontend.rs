@@ -10,7 +10,7 @@ use super::flights::Flights;
 use super::tag::Tag;
 use super::{Expiry, ExpiryHandedBack, ExpiryMap, ExpiryReport, MapHasher};
 use crate::bounded_channel::{BoundedSender, Unsent};
-use crate::clock::{Clock, Reading};
+use crate::clock::{Clock, QuickReading, Reading};
 #[cfg(feature = "tokio")]
 use crate::engine::RunOutcome;
 use crate::engine::{Batched, Ending, Engine, Frontend, FrontendTypes, RunInfo};
@@ -238,6 +238,14 @@ impl<V, T: Tag> MapEntry<V, T> {
         Some(reading.after_nanos(self.idle).min(self.end))
     }
 
+    /// Returns the deadline of an entry that is touched, if a quick reading is good enough for it.
+    #[inline(always)]
+    pub(super) fn after_touch(&self, reading: QuickReading) -> Option<Time> {
+        let deadline = reading.after_nanos(self.idle)?;
+        let lives = reading.is_well_before(self.end);
+        lives.then(|| deadline.min(self.end))
+    }
+
     /// Ends the entry's lifetime, for calls that have read the clock at any time.
     pub(super) fn end_now(&mut self) {
         self.end = Time::ZERO;
@@ -264,6 +272,52 @@ impl<V, T: Tag> MapEntry<V, T> {
                 Reason::Idle
             },
         }
+    }
+}
+
+/// The times of an entry that restarts, of a quick reading.
+#[derive(Clone, Copy)]
+pub(super) struct QuickTimes {
+    reading: QuickReading,
+    idle: u64,
+    end: Time,
+    deadline: Time,
+}
+
+impl QuickTimes {
+    /// Returns the times by `expiry`, if a quick reading is good enough for them. Jitter is left to
+    /// [`Expiry::drawn_for`].
+    #[inline(always)]
+    pub(super) fn of(expiry: &Expiry, reading: QuickReading) -> Option<Self> {
+        let (idle, lifetime) = expiry.steady()?;
+        let end = match lifetime {
+            u64::MAX => Time::MAX,
+            _ => reading.after_nanos(lifetime)?,
+        };
+        // An entry that is never idle has to leave the wheel if it has no lifetime either.
+        let deadline = reading.after_nanos(idle)?.min(end);
+        Some(QuickTimes {
+            reading,
+            idle,
+            end,
+            deadline,
+        })
+    }
+
+    /// Returns the deadline that `entry` gets, if it is certain that its lifetime is not over.
+    #[inline(always)]
+    pub(super) fn deadline_of<V, T>(&self, entry: &MapEntry<V, T>) -> Option<Time> {
+        self.reading
+            .is_well_before(entry.end)
+            .then_some(self.deadline)
+    }
+
+    /// Writes the times down.
+    #[inline(always)]
+    pub(super) fn restart<V, T: Tag>(self, entry: &mut MapEntry<V, T>) {
+        entry.tag.touch(self.reading.low());
+        entry.idle = self.idle;
+        entry.end = self.end;
     }
 }
 

@@ -110,6 +110,12 @@ impl Expiry {
         )
     }
 
+    /// Returns the same, unless there is jitter.
+    #[inline(always)]
+    pub(super) fn steady(&self) -> Option<(u64, u64)> {
+        (self.jitter == 0).then_some((self.idle, self.lifetime))
+    }
+
     /// Returns the time to idle in nanoseconds; `u64::MAX` means forever.
     pub(super) fn idle_nanos(&self) -> u64 {
         self.idle

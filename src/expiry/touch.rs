@@ -3,11 +3,11 @@
 use std::borrow::Borrow;
 use std::hash::Hash;
 
-use super::frontend::MapEntry;
+use super::frontend::{MapEntry, QuickTimes};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, Reading};
-use crate::shard::{JudgedMove, Lookup, Stripe};
+use crate::shard::{JudgedMove, Lookup, PutOff, Stripe};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -40,7 +40,36 @@ where
     /// assert_eq!(map.touch(&8), Touch::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined, since it saves and loads more registers otherwise than it needs.
+    #[inline(always)]
     pub fn touch<Q>(&self, key: &Q) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let clock = self.engine.clock();
+        let put_off = self.engine.with_usual(stripe, |stripe| {
+            let put_off = stripe.put_usual_off(
+                hash,
+                key,
+                || clock.quick_reading(),
+                |session, reading| Some((session.after_touch(reading)?, reading.low())),
+                |session, now| session.tag.touch(now),
+            )?;
+            stripe.count_lookup(Lookup::Touched);
+            Some(put_off)
+        });
+        match put_off {
+            Some(put_off) => put_off.into(),
+            None => self.touch_unusual(key),
+        }
+    }
+
+    /// Does the same for an entry that is not put off by a single write.
+    #[cold]
+    #[inline(never)]
+    fn touch_unusual<Q>(&self, key: &Q) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -215,7 +244,34 @@ where
     /// assert_eq!(map.deadline(&7), Some(map.now() + day));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined, as `touch` is. Then an `expiry` that the caller does not compute takes no time either.
+    #[inline(always)]
     pub fn set_expiry<Q>(&self, key: &Q, expiry: Expiry) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let clock = self.engine.clock();
+        let put_off = self.engine.with_usual(stripe, |stripe| {
+            stripe.put_usual_off(
+                hash,
+                key,
+                || QuickTimes::of(&expiry, clock.quick_reading()?),
+                |session, times| Some((times.deadline_of(session)?, times)),
+                |session, times| times.restart(session),
+            )
+        });
+        match put_off {
+            Some(put_off) => put_off.into(),
+            None => self.set_expiry_unusual(key, expiry),
+        }
+    }
+
+    /// Does the same for an entry that is not put off by a single write.
+    #[cold]
+    #[inline(never)]
+    fn set_expiry_unusual<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -242,6 +298,16 @@ const LAST_MOMENT: Time = Time::from_nanos(u64::MAX - 1);
 #[inline(always)]
 fn with_moment(reading: Reading) -> (Time, Reading) {
     (reading.low(), reading)
+}
+
+impl From<PutOff> for Touch {
+    #[inline(always)]
+    fn from(PutOff { before, deadline }: PutOff) -> Self {
+        if deadline == before {
+            return Touch::Unchanged { deadline };
+        }
+        Touch::Touched { deadline }
+    }
 }
 
 /// Touches the entry in `slot`.

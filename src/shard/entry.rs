@@ -87,17 +87,22 @@ impl<K, V> Armed<K, V> {
 
     /// Moves the entry to `deadline` if writing it down is enough, and returns whether it was. The
     /// ticker then files the entry again when it gets there.
+    #[inline(always)]
+    pub(super) fn put_off(&mut self, deadline: Time, now: Time) -> bool {
+        deadline > now && deadline != Time::MAX && self.put_off_to_future(deadline)
+    }
+
+    /// Does the same for a deadline that lies in the future and is not `Time::MAX`.
     ///
     /// WHEEL-3: a filed or staged entry is looked at no later than at its old deadline, or at the
     /// wheel's present. So a deadline that is not earlier, as in most touches, needs no look at the
     /// wheel.
     #[inline(always)]
-    pub(super) fn put_off(&mut self, deadline: Time, now: Time) -> bool {
+    pub(super) fn put_off_to_future(&mut self, deadline: Time) -> bool {
         // ENTRY-5: no Queued entry is staged or filed.
         let is_filed = self.wheel_position != WheelPosition::NONE;
         debug_assert!(!is_filed || self.phase == Phase::Pending, "ENTRY-5");
-        let is_enough =
-            is_filed && deadline >= self.deadline && deadline > now && deadline != Time::MAX;
+        let is_enough = is_filed && deadline >= self.deadline;
         if is_enough {
             self.deadline = deadline;
         }

@@ -48,8 +48,8 @@ pub(crate) use guard::{RunDeferred, StripeGuard};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
-    EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, NotUsual, Refusal, RunEvent, Start,
-    Stripe, Taken,
+    EntryPhase, Index, JudgedMove, KeyHash, Lookup, Moving, NotUsual, PutOff, Refusal, RunEvent,
+    Start, Stripe, Taken,
 };
 pub(crate) use ticker::{Collected, Ticker};
 pub(crate) use under_lock::{Barrier, ReentrancyGuard, is_under_lock, refuse, when_unlocked};
@@ -267,6 +267,35 @@ impl<K, V> Shards<K, V> {
             act(self.publish(stripe, locked));
         }
         answer
+    }
+
+    /// Runs `operate` under the stripe's lock, for a usual call: it leaves no deferred actions, and returns
+    /// `None` with nothing changed if the call is not usual after all. Also returns `None` to a call from
+    /// under a lock. The caller then begins anew with [`with`](Self::with).
+    ///
+    /// So the usual call keeps nothing for the others, neither in registers nor in memory.
+    #[inline(always)]
+    pub(crate) fn with_usual<R>(
+        &self,
+        stripe: usize,
+        operate: impl FnOnce(&mut Stripe<K, V>) -> Option<R>,
+    ) -> Option<R> {
+        let stripe = self.stripes.get(stripe)?;
+        let no_calls = ReentrancyGuard::begin_free()?;
+        let mut locked = Locked(stripe.lock(), no_calls);
+        let answer = operate(&mut locked.0);
+        debug_assert!(!locked.0.has_deferred(), "a usual call leaves nothing");
+        if answer.is_none() {
+            // Apart, so that the compiler does not join the two ways and ask once more which one it was.
+            Self::unlock_unusual(locked);
+        }
+        answer
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlock_unusual(locked: Locked<'_, K, V>) {
+        drop(locked);
     }
 
     /// Publishes the due moment, releases the lock and rings the doorbell.

@@ -81,6 +81,13 @@ pub(crate) enum JudgedMove {
     Moved(Time),
 }
 
+/// The deadlines of an entry that was put off. They may be the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PutOff {
+    pub(crate) before: Time,
+    pub(crate) deadline: Time,
+}
+
 /// Result of a cancellation.
 #[derive(Debug)]
 pub(crate) enum Cancelling<K, V> {

@@ -22,7 +22,7 @@ mod waiting;
 
 pub(crate) use answers::{
     Admission, Arming, Cancelling, Claimed, Completed, EntryInfo, EntryPhase, JudgedMove, Moving,
-    Refusal, Start, Taken,
+    PutOff, Refusal, Start, Taken,
 };
 
 use std::borrow::Borrow;

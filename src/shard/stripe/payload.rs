@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 
 use super::super::entry::Armed;
-use super::{EntryId, JudgedMove, KeyHash, Phase, Stripe, Successor};
+use super::{EntryId, JudgedMove, KeyHash, Phase, PutOff, Stripe, Successor};
 use crate::job::catch_panic;
 use crate::tick::Time;
 
@@ -75,6 +75,36 @@ impl<K, V> Stripe<K, V> {
             Some(armed) if armed.key.borrow() == key => (read, Some((slot, armed))),
             _ => (read, None),
         }
+    }
+
+    /// Puts the [usual](Self::usual) entry of `key` off, if writing the deadline down is enough. Otherwise this
+    /// changes nothing and returns `None`.
+    ///
+    /// `read` is called between the reads of the row and of the entry, as in
+    /// [`usual_after`](Self::usual_after). `judge` returns the new deadline, which lies in the future and is
+    /// not `Time::MAX`, and what `change` gets if the entry is put off.
+    #[inline(always)]
+    pub(crate) fn put_usual_off<Q, T, U>(
+        &mut self,
+        hash: KeyHash,
+        key: &Q,
+        read: impl FnOnce() -> Option<T>,
+        judge: impl FnOnce(&V, T) -> Option<(Time, U)>,
+        change: impl FnOnce(&mut V, U),
+    ) -> Option<PutOff>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let (read, usual) = self.usual_after(hash, key, read);
+        let (_, armed) = usual?;
+        let (deadline, new) = judge(&armed.value, read?)?;
+        let before = armed.deadline;
+        if !armed.put_off_to_future(deadline) {
+            return None;
+        }
+        change(&mut armed.value, new);
+        Some(PutOff { before, deadline })
     }
 
     /// Returns the pending payload of `key` and its deadline.
