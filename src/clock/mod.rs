@@ -299,6 +299,16 @@ impl Clock {
         }
     }
 
+    /// Returns whether this clock has quick readings, other than in between two anchors.
+    #[inline(always)]
+    pub(crate) fn has_quick_readings(&self) -> bool {
+        match &self.0 {
+            #[cfg(not(loom))]
+            ClockKind::System { .. } | ClockKind::Boottime => false,
+            _ => true,
+        }
+    }
+
     /// Returns the moment of a usual call, if this clock has one without further work.
     #[inline(always)]
     pub(crate) fn quick_reading(&self) -> Option<QuickReading> {

@@ -385,13 +385,18 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Runs `operate` of a usual call under the stripe's lock; see [`Shards::with_usual`].
+    /// Runs `operate` of a usual call, which takes a quick reading, under the stripe's lock; see
+    /// [`Shards::with_usual`].
     #[inline(always)]
     pub(crate) fn with_usual<R>(
         &self,
         stripe: usize,
         operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Option<R>,
     ) -> Option<R> {
+        // Asked before the lock is taken, since the call would have to take it once more.
+        if !self.clock.has_quick_readings() {
+            return None;
+        }
         self.shards.with_usual(stripe, operate)
     }
 

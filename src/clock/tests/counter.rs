@@ -43,6 +43,52 @@ fn readings_are_not_ahead_of_the_clock() {
     assert!(counted == 2_000_000);
 }
 
+#[test]
+fn quick_readings_are_those_of_the_thread_s_anchor() {
+    let Some(clock) = measured() else { return };
+    let mut last = Time::ZERO;
+    let mut read = 0;
+    for _ in 0..2_000_000 {
+        let Some(reading) = clock.quick() else {
+            // This takes an anchor.
+            let _ = clock.low();
+            continue;
+        };
+        let now = instant_of(&clock);
+        let deadline = reading.after_nanos(1_000_000_000).unwrap();
+        // A deadline is counted from the reading and its margin.
+        assert_eq!(
+            deadline.as_nanos(),
+            reading.low().as_nanos() + MARGIN + 1_000_000_000
+        );
+        assert!(reading.low().as_nanos() <= now);
+        assert!(deadline >= last);
+        last = deadline;
+        read += 1;
+    }
+    // All but those in which an anchor had become too old, or a core was changed.
+    assert!(read > 1_000_000, "{read}");
+}
+
+#[test]
+fn the_first_quick_readings_do_not_wrap() {
+    if measured().is_none() {
+        return;
+    }
+    // A reading may lie before the start of a clock that has just been made.
+    for _ in 0..1_000 {
+        let Clock(ClockKind::Fast(clock)) = Clock::fast() else {
+            return;
+        };
+        let _ = clock.low();
+        if let Some(reading) = clock.quick() {
+            assert!(reading.low().as_nanos() <= instant_of(&clock));
+            let deadline = reading.after_nanos(1_000_000_000).unwrap();
+            assert!(deadline.as_nanos() < 60_000_000_000);
+        }
+    }
+}
+
 /// How often a reading, and `margin`, lay before an instant that another thread had handed over.
 fn handed_over(clock: FastClock, margin: u64, limit: Duration) -> u64 {
     let (newest, stop) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -3,3 +3,4 @@
 mod calls;
 mod choice;
 mod counter;
+mod usual;
