@@ -55,7 +55,7 @@ use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{self, LockedStripes};
 use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
-    Taken, Ticker,
+    Taken, Ticker, UsualCall,
 };
 use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -385,21 +385,6 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Runs `operate` of a usual call, which takes a quick reading, under the stripe's lock; see
-    /// [`Shards::with_usual`].
-    #[inline(always)]
-    pub(crate) fn with_usual<R>(
-        &self,
-        stripe: usize,
-        operate: impl FnOnce(&mut Stripe<F::Key, F::Payload>) -> Option<R>,
-    ) -> Option<R> {
-        // Asked before the lock is taken, since the call would have to take it once more.
-        if !self.clock.has_quick_readings() {
-            return None;
-        }
-        self.shards.with_usual(stripe, operate)
-    }
-
     /// Does the same for located keys sorted by stripe, under the locks of several stripes at a
     /// time.
     pub(crate) fn with_groups<'k, Q: ?Sized>(
@@ -415,6 +400,16 @@ impl<F: Frontend> Engine<F> {
     #[inline]
     pub(crate) fn lock(&self, stripe: usize) -> LockedBy<'_, F> {
         StripeGuard::lock(self, stripe)
+    }
+
+    /// Takes the stripe's lock for a usual call that takes a quick reading; see [`UsualCall`].
+    #[inline(always)]
+    pub(crate) fn lock_usual(&self, stripe: usize) -> Option<UsualCall<'_, F::Key, F::Payload>> {
+        // Asked before the lock is taken, since the call would have to take it once more.
+        if !self.clock.has_quick_readings() {
+            return None;
+        }
+        self.shards.lock_usual(stripe)
     }
 
     // === hand-over ===

@@ -47,26 +47,35 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (stripe, hash) = self.hash_of(key);
-        let clock = self.engine.clock();
-        let put_off = self.engine.with_usual(stripe, |stripe| {
-            let put_off = stripe.put_usual_off(
-                hash,
-                key,
-                || clock.quick_reading(),
-                |session, reading| Some((session.after_touch(reading)?, reading.low())),
-                |session, now| session.tag.touch(now),
-            )?;
-            stripe.count_lookup(Lookup::Touched);
-            Some(put_off)
-        });
-        match put_off {
+        match self.touch_usual(key) {
             Some(put_off) => put_off.into(),
             None => self.touch_unusual(key),
         }
     }
 
-    /// Does the same for an entry that is not put off by a single write.
+    /// Touches an entry that is put off by a single write.
+    #[inline(always)]
+    fn touch_usual<Q>(&self, key: &Q) -> Option<PutOff>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let mut call = self.engine.lock_usual(stripe)?;
+        let put_off = call.stripe().put_usual_off(
+            hash,
+            key,
+            || self.engine.clock().quick_reading(),
+            |session, reading| Some((session.after_touch(reading)?, reading.low())),
+            |session, now| session.tag.touch(now),
+        );
+        if put_off.is_some() {
+            call.stripe().count_lookup(Lookup::Touched);
+        }
+        call.end(put_off)
+    }
+
+    /// Touches any other entry.
     #[cold]
     #[inline(never)]
     fn touch_unusual<Q>(&self, key: &Q) -> Touch
@@ -251,27 +260,35 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (stripe, hash) = self.hash_of(key);
-        let clock = self.engine.clock();
-        let put_off = self.engine.with_usual(stripe, |stripe| {
-            stripe.put_usual_off(
-                hash,
-                key,
-                || QuickTimes::of(&expiry, clock.quick_reading()?),
-                |session, times| Some((times.deadline_of(session)?, times)),
-                |session, times| times.restart(session),
-            )
-        });
-        match put_off {
+        match self.set_usual(key, &expiry) {
             Some(put_off) => put_off.into(),
-            None => self.set_expiry_unusual(key, expiry),
+            None => self.set_unusual(key, expiry),
         }
     }
 
-    /// Does the same for an entry that is not put off by a single write.
+    /// Gives another expiry to an entry that is put off by a single write.
+    #[inline(always)]
+    fn set_usual<Q>(&self, key: &Q, expiry: &Expiry) -> Option<PutOff>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let mut call = self.engine.lock_usual(stripe)?;
+        let put_off = call.stripe().put_usual_off(
+            hash,
+            key,
+            || QuickTimes::of(expiry, self.engine.clock().quick_reading()?),
+            |session, times| Some((times.deadline_of(session)?, times)),
+            |session, times| times.restart(session),
+        );
+        call.end(put_off)
+    }
+
+    /// Gives another expiry to any other entry.
     #[cold]
     #[inline(never)]
-    fn set_expiry_unusual<Q>(&self, key: &Q, expiry: Expiry) -> Touch
+    fn set_unusual<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,

@@ -147,6 +147,37 @@ impl<'a, K, V> Locked<'a, K, V> {
     }
 }
 
+/// A stripe under its lock, for a usual call. Such a call leaves no deferred actions. Where it finds that more
+/// has to be done, it changes nothing, and begins anew in another way. So the usual call keeps nothing for the
+/// others, neither in registers nor in memory.
+pub(crate) struct UsualCall<'a, K, V>(Locked<'a, K, V>);
+
+impl<'a, K, V> UsualCall<'a, K, V> {
+    #[inline(always)]
+    pub(crate) fn stripe(&mut self) -> &mut Stripe<K, V> {
+        &mut self.0.0
+    }
+
+    /// Releases the lock, and returns the answer as it is: `None` if the call is not usual after all.
+    #[inline(always)]
+    pub(crate) fn end<R>(self, answer: Option<R>) -> Option<R> {
+        // A closed stripe asks after each operation whether it has become empty. This one leaves an entry in it,
+        // or changes nothing.
+        debug_assert!(!self.0.0.has_actions(), "a usual call leaves nothing");
+        if answer.is_none() {
+            // Apart, so that the compiler does not join the two ways and ask once more which one it was.
+            Self::unlock_unusual(self.0);
+        }
+        answer
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unlock_unusual(locked: Locked<'a, K, V>) {
+        drop(locked);
+    }
+}
+
 impl<K, V> Shards<K, V> {
     /// Creates the shards, and a parker for the ticker of each.
     pub(crate) fn new(layout: &Layout) -> (Self, Vec<Parker>) {
@@ -269,33 +300,13 @@ impl<K, V> Shards<K, V> {
         answer
     }
 
-    /// Runs `operate` under the stripe's lock, for a usual call: it leaves no deferred actions, and returns
-    /// `None` with nothing changed if the call is not usual after all. Also returns `None` to a call from
-    /// under a lock. The caller then begins anew with [`with`](Self::with).
-    ///
-    /// So the usual call keeps nothing for the others, neither in registers nor in memory.
+    /// Takes the stripe's lock for a usual call. Returns `None` to a call from under a lock. See
+    /// [`UsualCall`].
     #[inline(always)]
-    pub(crate) fn with_usual<R>(
-        &self,
-        stripe: usize,
-        operate: impl FnOnce(&mut Stripe<K, V>) -> Option<R>,
-    ) -> Option<R> {
+    pub(crate) fn lock_usual(&self, stripe: usize) -> Option<UsualCall<'_, K, V>> {
         let stripe = self.stripes.get(stripe)?;
         let no_calls = ReentrancyGuard::begin_free()?;
-        let mut locked = Locked(stripe.lock(), no_calls);
-        let answer = operate(&mut locked.0);
-        debug_assert!(!locked.0.has_deferred(), "a usual call leaves nothing");
-        if answer.is_none() {
-            // Apart, so that the compiler does not join the two ways and ask once more which one it was.
-            Self::unlock_unusual(locked);
-        }
-        answer
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn unlock_unusual(locked: Locked<'_, K, V>) {
-        drop(locked);
+        Some(UsualCall(Locked(stripe.lock(), no_calls)))
     }
 
     /// Publishes the due moment, releases the lock and rings the doorbell.

@@ -48,21 +48,33 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (stripe, hash) = self.hash_of(key);
-        let clock = self.engine.clock();
-        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-        let put_off = self.engine.with_usual(stripe, |stripe| {
-            let read = || clock.quick_reading()?.after_nanos(nanos);
-            let judge = |_: &_, deadline| Some((deadline, ()));
-            stripe.put_usual_off(hash, key, read, judge, |_, ()| ())
-        });
-        match put_off {
+        match self.reschedule_usual(key, delay) {
             Some(PutOff { before, .. }) => Reschedule::Moved { before },
             None => self.reschedule_unusual(key, delay),
         }
     }
 
-    /// Does the same for a timer that is not put off by a single write.
+    /// Moves a timer that is put off by a single write.
+    #[inline(always)]
+    fn reschedule_usual<Q>(&self, key: &Q, delay: Duration) -> Option<PutOff>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let nanos = u64::try_from(delay.as_nanos()).ok()?;
+        let mut call = self.engine.lock_usual(stripe)?;
+        let put_off = call.stripe().put_usual_off(
+            hash,
+            key,
+            || self.engine.clock().quick_reading()?.after_nanos(nanos),
+            |_, deadline| Some((deadline, ())),
+            |_, ()| (),
+        );
+        call.end(put_off)
+    }
+
+    /// Moves any other timer.
     #[cold]
     #[inline(never)]
     fn reschedule_unusual<Q>(&self, key: &Q, delay: Duration) -> Reschedule

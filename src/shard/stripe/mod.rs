@@ -211,6 +211,11 @@ impl<K, V> Stripe<K, V> {
         self.has_deferred
     }
 
+    /// Returns whether an operation has left deferred actions.
+    pub(crate) fn has_actions(&self) -> bool {
+        self.deferred.ticket.is_some() || self.deferred.lowered.is_some()
+    }
+
     /// Takes the deferred actions of all operations since the last call.
     pub(crate) fn take_deferred(&mut self) -> DeferredActions {
         // Any operation on a closed stripe may be the last one, so it is checked after each.

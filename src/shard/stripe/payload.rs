@@ -96,9 +96,13 @@ impl<K, V> Stripe<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let (read, usual) = self.usual_after(hash, key, read);
-        let (_, armed) = usual?;
-        let (deadline, new) = judge(&armed.value, read?)?;
+        let slot = self.index.candidate(hash.bits());
+        let read = read()?;
+        let armed = self.table.armed_mut(slot)?;
+        if armed.key.borrow() != key {
+            return None;
+        }
+        let (deadline, new) = judge(&armed.value, read)?;
         let before = armed.deadline;
         if !armed.put_off_to_future(deadline) {
             return None;
