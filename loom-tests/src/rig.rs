@@ -21,7 +21,7 @@ use crate::engine::{
 use crate::executor::Worker;
 use crate::job::catch_panic;
 use crate::shard::{
-    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, Refusal, Start, Taken,
+    Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, PutOff, Refusal, Start, Taken,
 };
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
@@ -299,8 +299,20 @@ impl Rig {
         Ok(stripe.arm(admission, hash, key, task, deadline, now))
     }
 
+    /// Moves a timer as the handle does: as a usual call if it is one, and otherwise anew.
     pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {
         let now = self.engine().now();
+        let mut call = self.engine().lock_usual(self.stripe_of(key)).unwrap();
+        let put_off = call.stripe().put_usual_off(
+            hash(key),
+            &key,
+            || (deadline > now).then_some(deadline),
+            |_, deadline| Some((deadline, ())),
+            |_, ()| (),
+        );
+        if let Some(PutOff { before, .. }) = call.end(put_off) {
+            return Moving::Moved { before };
+        }
         self.engine().with(self.stripe_of(key), |stripe| {
             stripe.reschedule(hash(key), &key, || (deadline, now), false)
         })

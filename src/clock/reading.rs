@@ -143,9 +143,10 @@ impl QuickReading {
         }
     }
 
-    /// Makes an exact reading, if its sums do not overflow.
+    /// Makes a reading of a moment that is exact, or that a caller has read and may have kept for a while, if its
+    /// sums do not overflow.
     #[inline(always)]
-    pub(super) fn exact(now: Time) -> Option<Self> {
+    pub(crate) fn exact(now: Time) -> Option<Self> {
         (now.as_nanos() < LONGEST).then(|| QuickReading::new(now, 0))
     }
 

@@ -409,7 +409,7 @@ impl<F: Frontend> Engine<F> {
         if !self.clock.has_quick_readings() {
             return None;
         }
-        self.shards.lock_usual(stripe)
+        UsualCall::lock(&self.shards, stripe)
     }
 
     // === hand-over ===

@@ -246,6 +246,15 @@ impl<V, T: Tag> MapEntry<V, T> {
         lives.then(|| deadline.min(self.end))
     }
 
+    /// Returns the deadline of an entry that is touched at a given moment, if quick readings are good enough for
+    /// it. The clock is not asked if there is no lifetime.
+    #[inline(always)]
+    pub(super) fn after_touch_at(&self, given: QuickReading, clock: &Clock) -> Option<Time> {
+        let deadline = given.after_nanos(self.idle)?;
+        let lives = self.end == Time::MAX || clock.quick_reading()?.is_well_before(self.end);
+        lives.then(|| deadline.min(self.end))
+    }
+
     /// Ends the entry's lifetime, for calls that have read the clock at any time.
     pub(super) fn end_now(&mut self) {
         self.end = Time::ZERO;

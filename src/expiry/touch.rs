@@ -6,7 +6,7 @@ use std::hash::Hash;
 use super::frontend::{MapEntry, QuickTimes};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
-use crate::clock::{Clock, Reading};
+use crate::clock::{Clock, QuickReading, Reading};
 use crate::shard::{JudgedMove, Lookup, PutOff, Stripe};
 use crate::tick::Time;
 
@@ -120,7 +120,48 @@ where
     /// assert_eq!(map.touch_at(&7, before), Touch::Unchanged { deadline: now + idle });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined, as `touch` is.
+    #[inline(always)]
     pub fn touch_at<Q>(&self, key: &Q, now: Time) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        match self.touch_usual_at(key, now) {
+            Some(put_off) => put_off.into(),
+            None => self.touch_unusual_at(key, now),
+        }
+    }
+
+    /// Touches an entry that is put off by a single write.
+    #[inline(always)]
+    fn touch_usual_at<Q>(&self, key: &Q, now: Time) -> Option<PutOff>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (stripe, hash) = self.hash_of(key);
+        let mut call = self.engine.lock_usual(stripe)?;
+        let put_off = call.stripe().put_usual_off(
+            hash,
+            key,
+            || QuickReading::exact(now),
+            |session, given| {
+                let deadline = session.after_touch_at(given, self.engine.clock())?;
+                Some((deadline, now))
+            },
+            |session, now| session.tag.touch(now),
+        );
+        if put_off.is_some() {
+            call.stripe().count_lookup(Lookup::Touched);
+        }
+        call.end(put_off)
+    }
+
+    /// Touches any other entry.
+    #[cold]
+    #[inline(never)]
+    fn touch_unusual_at<Q>(&self, key: &Q, now: Time) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,

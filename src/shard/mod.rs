@@ -44,7 +44,7 @@ pub(crate) use entry::End;
 use finalize_hash::HashFinalizer;
 #[cfg(all(test, not(loom)))]
 pub(crate) use finalize_hash::spread;
-pub(crate) use guard::{RunDeferred, StripeGuard};
+pub(crate) use guard::{RunDeferred, StripeGuard, UsualCall};
 use permits::PermitPool;
 pub(crate) use stripe::{
     Admission, Arming, Cancelling, Claimed, Completed, DeferredActions, EntryId, EntryInfo,
@@ -144,37 +144,6 @@ impl<'a, K, V> Locked<'a, K, V> {
     fn new_inside(shards: &'a Shards<K, V>) -> Self {
         let no_calls = ReentrancyGuard::begin();
         Locked(shards.inert().lock(), no_calls)
-    }
-}
-
-/// A stripe under its lock, for a usual call. Such a call leaves no deferred actions. Where it finds that more
-/// has to be done, it changes nothing, and begins anew in another way. So the usual call keeps nothing for the
-/// others, neither in registers nor in memory.
-pub(crate) struct UsualCall<'a, K, V>(Locked<'a, K, V>);
-
-impl<'a, K, V> UsualCall<'a, K, V> {
-    #[inline(always)]
-    pub(crate) fn stripe(&mut self) -> &mut Stripe<K, V> {
-        &mut self.0.0
-    }
-
-    /// Releases the lock, and returns the answer as it is: `None` if the call is not usual after all.
-    #[inline(always)]
-    pub(crate) fn end<R>(self, answer: Option<R>) -> Option<R> {
-        // A closed stripe asks after each operation whether it has become empty. This one leaves an entry in it,
-        // or changes nothing.
-        debug_assert!(!self.0.0.has_actions(), "a usual call leaves nothing");
-        if answer.is_none() {
-            // Apart, so that the compiler does not join the two ways and ask once more which one it was.
-            Self::unlock_unusual(self.0);
-        }
-        answer
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn unlock_unusual(locked: Locked<'a, K, V>) {
-        drop(locked);
     }
 }
 
@@ -298,15 +267,6 @@ impl<K, V> Shards<K, V> {
             act(self.publish(stripe, locked));
         }
         answer
-    }
-
-    /// Takes the stripe's lock for a usual call. Returns `None` to a call from under a lock. See
-    /// [`UsualCall`].
-    #[inline(always)]
-    pub(crate) fn lock_usual(&self, stripe: usize) -> Option<UsualCall<'_, K, V>> {
-        let stripe = self.stripes.get(stripe)?;
-        let no_calls = ReentrancyGuard::begin_free()?;
-        Some(UsualCall(Locked(stripe.lock(), no_calls)))
     }
 
     /// Publishes the due moment, releases the lock and rings the doorbell.
