@@ -3,8 +3,8 @@
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
+use super::entry::{MadeEntry, MapEntry};
 use super::eviction::Judged;
-use super::frontend::{MadeEntry, MapEntry};
 use super::groups::{Entered, GroupIndex, Membership};
 use super::insert::is_over;
 use super::members::Member;

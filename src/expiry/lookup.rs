@@ -4,7 +4,8 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::frontend::{MapEntry, Reason};
+use super::entry::MapEntry;
+use super::frontend::Reason;
 use super::{ExpiryMap, MapHasher, Removed};
 use crate::shard::{Cancelling, Lookup, NotUsual};
 use crate::tick::Time;

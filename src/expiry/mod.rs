@@ -25,6 +25,7 @@
 mod answers;
 mod builder;
 mod compute;
+mod entry;
 mod eviction;
 mod find_or_insert;
 mod flights;

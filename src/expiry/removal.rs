@@ -1,6 +1,7 @@
 //! The listener that is called with each entry that leaves the map.
 
-use super::frontend::{MapEntry, OnRemoval, Reason};
+use super::entry::MapEntry;
+use super::frontend::{OnRemoval, Reason};
 use super::{ExpiryMap, ExpiryMapBuilder, MapHasher};
 use crate::clock::Reading;
 

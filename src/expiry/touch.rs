@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::hash::Hash;
 
-use super::frontend::{MapEntry, QuickTimes};
+use super::entry::{MapEntry, QuickTimes};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, QuickReading, Reading};
