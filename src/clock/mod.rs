@@ -42,7 +42,7 @@ use fast::FastClock;
 /// Marks a branch that is rarely taken, so that the compiler asks for the others first.
 #[cold]
 #[inline]
-fn unusual() {}
+fn rarely() {}
 
 /// A source of time for a scheduler.
 ///
@@ -299,7 +299,7 @@ impl Clock {
         }
     }
 
-    /// Returns whether this clock has quick readings, other than in between two anchors.
+    /// Returns whether this clock ever has a quick reading.
     #[inline(always)]
     pub(crate) fn has_quick_readings(&self) -> bool {
         match &self.0 {
@@ -309,7 +309,7 @@ impl Clock {
         }
     }
 
-    /// Returns the moment of a usual call, if this clock has one without further work.
+    /// Returns the moment of a usual call, if it is there without further work.
     #[inline(always)]
     pub(crate) fn quick_reading(&self) -> Option<QuickReading> {
         #[cfg(not(loom))]
@@ -318,7 +318,7 @@ impl Clock {
         }
         match &self.0 {
             ClockKind::Manual(clock) => {
-                unusual();
+                rarely();
                 QuickReading::exact(clock.now())
             }
             #[cfg(all(test, not(loom)))]

@@ -5,10 +5,9 @@
 //!   that is counted from there is never early.
 //! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
 //!   unless the moment is far from the cheap one.
-//! - **READING-4** A quick reading is a cheap one, or one of a manual clock. It takes no new anchor, counts only
-//!   delays of a second to a century, and finds only that a moment has certainly not come. Where that does not
-//!   suffice, the call begins anew with a reading. So the usual call has few instructions, and all others decide
-//!   in one place.
+//! - **READING-4** A quick reading is a cheap reading that needs no new anchor, or a reading of a manual clock. It
+//!   counts delays from a second to a century. About a moment it tells only whether that has certainly not come.
+//!   A call for which this is not enough begins anew, with a reading.
 
 use std::time::Duration;
 
@@ -122,8 +121,7 @@ impl Reading {
     }
 }
 
-/// What a usual call knows of its moment (READING-4): a reading that there is without further work, and that
-/// is good enough. All other calls go on with a [`Reading`].
+/// What a usual call knows of its moment (READING-4). All other calls have a [`Reading`].
 ///
 /// Both moments are made where the kind of the clock is known. So a call has no margin to keep and to add.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +132,8 @@ pub(crate) struct QuickReading {
 }
 
 impl QuickReading {
-    /// Makes a reading of `low` plus the margin, which is below [`LONGEST`].
+    /// Makes a reading that counts from `start`, which lies after a moment that is not after the present, by
+    /// `margin`. It is below [`LONGEST`].
     #[inline(always)]
     pub(super) fn new(start: Time, margin: u64) -> Self {
         QuickReading {
