@@ -22,6 +22,7 @@ use crate::executor::Worker;
 use crate::job::catch_panic;
 use crate::shard::{
     Arming, Cancelling, EntryId, EntryInfo, KeyHash, Moving, PutOff, Refusal, Start, Taken,
+    UsualCall,
 };
 use crate::stats::Counters;
 use crate::sync::{Arc, Parker, Unparker};
@@ -302,7 +303,8 @@ impl Rig {
     /// Moves a timer as the handle does: as a usual call if it is one, and otherwise anew.
     pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {
         let now = self.engine().now();
-        let mut call = self.engine().lock_usual(self.stripe_of(key)).unwrap();
+        let shards = self.engine().usual().unwrap();
+        let mut call = UsualCall::lock(shards, self.stripe_of(key)).unwrap();
         let put_off = call.stripe().put_usual_off(
             hash(key),
             &key,

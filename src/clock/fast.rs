@@ -86,7 +86,7 @@ pub(super) struct FastClock {
     start: Instant,
     /// The start, in the times of the process.
     offset: u64,
-    /// What is added to a time of the process to get a moment of this clock with the margin, modulo 2^64.
+    /// The margin minus `offset`, modulo 2^64.
     shift: u64,
     process: &'static Process,
 }
@@ -139,15 +139,26 @@ impl FastClock {
         self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
     }
 
-    /// Returns the same as a quick reading, if the thread's anchor serves for it.
+    /// Returns the same as a quick reading.
     #[inline(always)]
-    pub(super) fn quick(&self) -> Option<QuickReading> {
+    pub(super) fn quick(&self) -> QuickReading {
         let counter = self.process.source.counter();
-        let nanos = THREAD.with(|thread| thread.time_at(counter))?;
-        // Not below zero, since a reading is behind the present by less than the margin. And no process runs
+        let Some(nanos) = THREAD.with(|thread| thread.time_at(counter)) else {
+            return self.quick_by_new_anchor();
+        };
+        // This does not wrap: a reading lies before the clock's start by less than the margin. And no process runs
         // for a century.
         let start = Time::from_nanos(nanos.wrapping_add(self.shift));
-        Some(QuickReading::new(start, MARGIN))
+        QuickReading::new(start, MARGIN)
+    }
+
+    /// The same, with a new anchor.
+    #[cold]
+    #[inline(never)]
+    fn quick_by_new_anchor(&self) -> QuickReading {
+        let (low, margin) = self.low_by_new_anchor();
+        let start = low.as_nanos().saturating_add(margin);
+        QuickReading::new(Time::from_nanos(start), margin)
     }
 
     /// Converts a time of the process.

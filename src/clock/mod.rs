@@ -309,12 +309,12 @@ impl Clock {
         }
     }
 
-    /// Returns the moment of a usual call, if it is there without further work.
+    /// Returns the moment of a usual call, unless this clock has none.
     #[inline(always)]
     pub(crate) fn quick_reading(&self) -> Option<QuickReading> {
         #[cfg(not(loom))]
         if let ClockKind::Fast(clock) = &self.0 {
-            return clock.quick();
+            return Some(clock.quick());
         }
         match &self.0 {
             ClockKind::Manual(clock) => {

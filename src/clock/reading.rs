@@ -5,9 +5,9 @@
 //!   that is counted from there is never early.
 //! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
 //!   unless the moment is far from the cheap one.
-//! - **READING-4** A quick reading is a cheap reading that needs no new anchor, or a reading of a manual clock. It
-//!   counts delays from a second to a century. About a moment it tells only whether that has certainly not come.
-//!   A call for which this is not enough begins anew, with a reading.
+//! - **READING-4** A quick reading is a cheap reading, the moment of a manual clock, or a moment that the caller
+//!   gives. It counts delays from a second to a century. Of a moment, it can only say that it has certainly not
+//!   come. A call for which this is not enough begins anew, with a reading.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) const MARGIN: u64 = 1_000_000;
 /// Delays from this one on are counted from a cheap reading. To a shorter one the margin would matter.
 const LONG: u64 = 1_000_000_000;
 
-/// Delays and moments below this one have sums that neither overflow nor are `Time::MAX`: 146 years.
+/// 146 years. A moment and a delay below this have a sum below `Time::MAX`.
 const LONGEST: u64 = 1 << 62;
 
 /// A moment that is less than this away from a cheap reading may have come.
@@ -123,7 +123,7 @@ impl Reading {
 
 /// What a usual call knows of its moment (READING-4). All other calls have a [`Reading`].
 ///
-/// Both moments are made where the kind of the clock is known. So a call has no margin to keep and to add.
+/// The clock makes both moments, so a call does not keep the margin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuickReading {
     low: Time,
@@ -132,36 +132,58 @@ pub(crate) struct QuickReading {
 }
 
 impl QuickReading {
-    /// Makes a reading that counts from `start`, which lies after a moment that is not after the present, by
-    /// `margin`. It is below [`LONGEST`].
+    /// Makes a reading that counts delays from `start`, which is below [`LONGEST`]. `start` minus `margin` is
+    /// not after the present.
     #[inline(always)]
     pub(super) fn new(start: Time, margin: u64) -> Self {
+        debug_assert!(start.as_nanos() < LONGEST, "{start:?}");
         QuickReading {
             low: Time::from_nanos(start.as_nanos().saturating_sub(margin)),
             start,
         }
     }
 
-    /// Makes a reading of a moment that is exact, or that a caller has read and may have kept for a while, if its
-    /// sums do not overflow.
+    /// Makes a reading without a margin, of the present or of a moment that the caller gives. Returns `None`
+    /// from [`LONGEST`] on, where sums could overflow.
     #[inline(always)]
     pub(crate) fn exact(now: Time) -> Option<Self> {
         (now.as_nanos() < LONGEST).then(|| QuickReading::new(now, 0))
     }
 
-    /// Returns a moment that is not after the present.
+    /// Returns whether a quick reading counts a delay of so many nanoseconds.
+    #[inline(always)]
+    pub(crate) fn counts(delay: u64) -> bool {
+        (LONG..LONGEST).contains(&delay)
+    }
+
+    /// Returns the nanoseconds of a delay that a quick reading [counts](Self::counts), but of none above 136
+    /// years: then the whole seconds need more than 32 bits, and more steps.
+    #[inline(always)]
+    pub(crate) fn counted(delay: Duration) -> Option<u64> {
+        let seconds = u32::try_from(delay.as_secs()).ok()?;
+        let nanos = u64::from(seconds) * 1_000_000_000 + u64::from(delay.subsec_nanos());
+        (seconds > 0).then_some(nanos)
+    }
+
+    /// Returns a moment that is not after the present, unless a caller gave it.
     #[inline(always)]
     pub(crate) fn low(self) -> Time {
         self.low
     }
 
-    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later. It lies in the
-    /// future and is not `Time::MAX`. Returns `None` for a delay that has to be counted exactly, or that
-    /// is longer than a century.
+    /// Returns the moment that is `delay` nanoseconds after the call, or up to a margin later, if the reading
+    /// [counts](Self::counts) such a delay.
     #[inline(always)]
     pub(crate) fn after_nanos(self, delay: u64) -> Option<Time> {
-        let is_usual = (LONG..LONGEST).contains(&delay);
-        is_usual.then(|| Time::from_nanos(self.start.as_nanos().wrapping_add(delay)))
+        Self::counts(delay).then(|| self.after_counted(delay))
+    }
+
+    /// Does the same for a delay that the reading is known to count. The result is not `Time::MAX`, and it lies
+    /// in the future, unless a caller gave the moment of the reading.
+    #[inline(always)]
+    pub(crate) fn after_counted(self, delay: u64) -> Time {
+        debug_assert!(Self::counts(delay), "{delay}");
+        Time::from_nanos(self.start.as_nanos().wrapping_add(delay))
     }
 
     /// Returns whether it is certain that `moment` has not come.

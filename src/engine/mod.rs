@@ -55,7 +55,7 @@ use crate::job::{Claim, Ticket, catch_panic};
 use crate::shard::batch::{self, LockedStripes};
 use crate::shard::{
     DeferredActions, EntryId, Layout, Refusal, RunDeferred, Shards, Start, Stripe, StripeGuard,
-    Taken, Ticker, UsualCall,
+    Taken, Ticker,
 };
 use crate::stats::Latenesses;
 use crate::sync::{Arc, OnceLock, Weak, unique_number};
@@ -402,14 +402,11 @@ impl<F: Frontend> Engine<F> {
         StripeGuard::lock(self, stripe)
     }
 
-    /// Takes the stripe's lock for a usual call that takes a quick reading; see [`UsualCall`].
+    /// Returns the stripes for a usual call, which takes a quick reading, if the clock has any. Asked before
+    /// everything else: otherwise each call on another clock would do its work twice.
     #[inline(always)]
-    pub(crate) fn lock_usual(&self, stripe: usize) -> Option<UsualCall<'_, F::Key, F::Payload>> {
-        // Asked before the lock is taken, since the call would have to take it once more.
-        if !self.clock.has_quick_readings() {
-            return None;
-        }
-        UsualCall::lock(&self.shards, stripe)
+    pub(crate) fn usual(&self) -> Option<&Shards<F::Key, F::Payload>> {
+        self.clock.has_quick_readings().then_some(&self.shards)
     }
 
     // === hand-over ===

@@ -135,7 +135,7 @@ impl<V, T: Tag> MapEntry<V, T> {
     }
 }
 
-/// The times of an entry that restarts, of a quick reading.
+/// The new times of an entry, counted from a quick reading.
 #[derive(Clone, Copy)]
 pub(super) struct QuickTimes {
     reading: QuickReading,
@@ -145,23 +145,19 @@ pub(super) struct QuickTimes {
 }
 
 impl QuickTimes {
-    /// Returns the times by `expiry`, if a quick reading is good enough for them. Jitter is left to
-    /// [`Expiry::drawn_for`].
+    /// Counts the times of an expiry, as [`Expiry::quick`] returns them.
     #[inline(always)]
-    pub(super) fn of(expiry: &Expiry, reading: QuickReading) -> Option<Self> {
-        let (idle, lifetime) = expiry.steady()?;
+    pub(super) fn of((idle, lifetime): (u64, u64), reading: QuickReading) -> Self {
         let end = match lifetime {
             u64::MAX => Time::MAX,
-            _ => reading.after_nanos(lifetime)?,
+            _ => reading.after_counted(lifetime),
         };
-        // An entry that is never idle has to leave the wheel if it has no lifetime either.
-        let deadline = reading.after_nanos(idle)?.min(end);
-        Some(QuickTimes {
+        QuickTimes {
             reading,
             idle,
             end,
-            deadline,
-        })
+            deadline: reading.after_counted(idle).min(end),
+        }
     }
 
     /// Returns the deadline that `entry` gets, if it is certain that its lifetime is not over.
@@ -182,6 +178,16 @@ impl QuickTimes {
 }
 
 impl Expiry {
+    /// Returns the times to idle and to live in nanoseconds, if a quick reading counts both. The second one may
+    /// also be `u64::MAX`, which means forever. Returns `None` if there is jitter.
+    #[inline(always)]
+    pub(super) fn quick(&self) -> Option<(u64, u64)> {
+        self.steady().filter(|(idle, lifetime)| {
+            QuickReading::counts(*idle)
+                && (*lifetime == u64::MAX || QuickReading::counts(*lifetime))
+        })
+    }
+
     /// Returns the times to idle and to live of an entry that starts now, and a reading that is good
     /// enough to count them from. The hash of the entry's key seeds its jitter.
     #[inline]

@@ -110,7 +110,7 @@ impl Expiry {
         )
     }
 
-    /// Returns the same, unless there is jitter.
+    /// Returns the times to idle and to live, or `None` if there is jitter.
     #[inline(always)]
     pub(super) fn steady(&self) -> Option<(u64, u64)> {
         (self.jitter == 0).then_some((self.idle, self.lifetime))

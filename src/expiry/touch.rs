@@ -7,7 +7,7 @@ use super::entry::{MapEntry, QuickTimes};
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, QuickReading, Reading};
-use crate::shard::{JudgedMove, Lookup, PutOff, Stripe};
+use crate::shard::{JudgedMove, Lookup, PutOff, Stripe, UsualCall};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -40,7 +40,7 @@ where
     /// assert_eq!(map.touch(&8), Touch::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined: a function of its own would save and restore six registers, for calls that are not usual.
+    // Inlined. As a function it would save six registers in every call, and only unusual calls need them.
     #[inline(always)]
     pub fn touch<Q>(&self, key: &Q) -> Touch
     where
@@ -60,8 +60,9 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
-        let mut call = self.engine.lock_usual(stripe)?;
+        let mut call = UsualCall::lock(shards, stripe)?;
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
@@ -95,8 +96,9 @@ where
     }
 
     /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. For an entry without a lifetime, the
-    /// call does not read the clock. Use it in an event loop that reads the clock once per iteration.
+    /// [map's clock](Self::now) that the caller has read before. To move the deadline of an entry without a
+    /// lifetime, the call usually does not read the clock. Use it in an event loop that reads the clock once per
+    /// iteration.
     ///
     /// An old `now` does not move a deadline back. Then the answer is
     /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
@@ -140,12 +142,14 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let given = QuickReading::exact(now)?;
+        let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
-        let mut call = self.engine.lock_usual(stripe)?;
+        let mut call = UsualCall::lock(shards, stripe)?;
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
-            || QuickReading::exact(now),
+            || Some(given),
             |session, given| {
                 let deadline = session.after_touch_at(given, self.engine.clock())?;
                 Some((deadline, now))
@@ -174,7 +178,8 @@ where
             let judged = stripe.put_key_off(
                 hash,
                 key,
-                || (now, ()),
+                // What is due is decided by the clock: `now` may be ahead of it.
+                || (clock.now(), ()),
                 |session, ()| session.touched_at(now, clock),
             );
             touched(stripe, judged)
@@ -294,7 +299,7 @@ where
     /// assert_eq!(map.deadline(&7), Some(map.now() + day));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined, as `touch` is. So what is asked about an `expiry` is mostly answered by the compiler.
+    // Inlined, as `touch` is. If `expiry` is a constant, the compiler decides what is asked of it.
     #[inline(always)]
     pub fn set_expiry<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
@@ -314,12 +319,14 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let times = expiry.quick()?;
+        let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
-        let mut call = self.engine.lock_usual(stripe)?;
+        let mut call = UsualCall::lock(shards, stripe)?;
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
-            || QuickTimes::of(expiry, self.engine.clock().quick_reading()?),
+            || Some(QuickTimes::of(times, self.engine.clock().quick_reading()?)),
             |session, times| Some((times.deadline_of(session)?, times)),
             |session, times| times.restart(session),
         );

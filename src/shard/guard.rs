@@ -1,21 +1,19 @@
 //! Guards of a stripe's lock: for calls that move keys and values into a stripe or out of it, and for usual
 //! calls.
 //!
-//! There are two ways to take a stripe's lock and perform the deferred actions after it:
+//! There are three ways to take a stripe's lock:
 //!
 //! - A call that touches one entry and returns an answer passes a closure to [`Shards::with`].
 //! - A call that arms or cancels holds a [`StripeGuard`]. It drops some keys and values without the
 //!   lock, or returns them to its caller. With a closure, each of those would need a variable
 //!   outside.
+//! - A touch or a move that only writes a later deadline is a [`UsualCall`]. It has no deferred actions. If more
+//!   has to be done, it changes nothing, and the caller begins anew in the first way. So it keeps nothing for
+//!   the other cases, neither in registers nor in memory.
 //!
 //! A guard costs what a closure costs, as long as it stays in registers: it is inlined, and no
 //! function that is not inlined gets it by reference. So it is taken apart before its drop calls
 //! anything.
-//!
-//! A third way is for the calls that are made most often, and that nearly always have next to nothing to do: a
-//! touch or a move that writes one deadline. Such a call tries to be a [`UsualCall`] first. That leaves no
-//! deferred actions. Where it finds that more has to be done, it changes nothing, and the caller begins anew in
-//! one of the other ways. So the usual call keeps nothing for them, neither in registers nor in memory.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -137,11 +135,10 @@ impl<'a, K, V> UsualCall<'a, K, V> {
     /// Releases the lock and returns the answer, which is `None` if the call is not usual after all.
     #[inline(always)]
     pub(crate) fn end<R>(self, answer: Option<R>) -> Option<R> {
-        // A closed stripe asks after each operation whether it has become empty. This one leaves an entry in it,
-        // or has changed nothing.
+        // A usual call can't empty a closed stripe, so there is nothing to report either.
         debug_assert!(!self.0.0.has_actions(), "a usual call leaves nothing");
         if answer.is_none() {
-            // Apart, so that the compiler does not join the two ways and ask once more which one it was.
+            // A function of its own. Otherwise the compiler merges both ways and tests the answer again.
             Self::unlock_unusual(self.0);
         }
         answer

@@ -4,8 +4,8 @@
 //!
 //! Teeth:
 //! - `teeth/claim-touch-leaves-it-queued.patch`: the ticket under way runs a timer that was moved.
-//! - `teeth/claim-usual-touch-of-what-is-queued.patch`: so it does if a usual call takes a timer that is queued
-//!   for one that waits.
+//! - `teeth/claim-usual-touch-of-what-is-queued.patch`: a usual call moves a queued timer, and the ticket still
+//!   runs it.
 
 use loom::thread;
 

@@ -44,16 +44,11 @@ fn readings_are_not_ahead_of_the_clock() {
 }
 
 #[test]
-fn quick_readings_are_those_of_the_thread_s_anchor() {
+fn quick_readings_are_not_ahead_of_the_clock_either() {
     let Some(clock) = measured() else { return };
     let mut last = Time::ZERO;
-    let mut read = 0;
     for _ in 0..2_000_000 {
-        let Some(reading) = clock.quick() else {
-            // This takes an anchor.
-            let _ = clock.low();
-            continue;
-        };
+        let reading = clock.quick();
         let now = instant_of(&clock);
         let deadline = reading.after_nanos(1_000_000_000).unwrap();
         // A deadline is counted from the reading and its margin.
@@ -64,10 +59,7 @@ fn quick_readings_are_those_of_the_thread_s_anchor() {
         assert!(reading.low().as_nanos() <= now);
         assert!(deadline >= last);
         last = deadline;
-        read += 1;
     }
-    // All but those in which an anchor had become too old, or a core was changed.
-    assert!(read > 1_000_000, "{read}");
 }
 
 #[test]
@@ -80,12 +72,10 @@ fn the_first_quick_readings_do_not_wrap() {
         let Clock(ClockKind::Fast(clock)) = Clock::fast() else {
             return;
         };
-        let _ = clock.low();
-        if let Some(reading) = clock.quick() {
-            assert!(reading.low().as_nanos() <= instant_of(&clock));
-            let deadline = reading.after_nanos(1_000_000_000).unwrap();
-            assert!(deadline.as_nanos() < 60_000_000_000);
-        }
+        let reading = clock.quick();
+        assert!(reading.low().as_nanos() <= instant_of(&clock));
+        let deadline = reading.after_nanos(1_000_000_000).unwrap();
+        assert!(deadline.as_nanos() < 60_000_000_000);
     }
 }
 

@@ -1,6 +1,5 @@
 //! Usual calls: which they are, and that they answer as all others do.
 
-use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -16,12 +15,19 @@ const CENTURY: u64 = 1 << 62;
 
 thread_local! {
     static HASHED: Cell<u32> = const { Cell::new(0) };
+    static NEXT_DIFFERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key that counts how often it is hashed. A usual call does that once, and a call that begins anew does
-/// it once more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A key that counts how often it is hashed, and that can be made to differ from all keys in the next
+/// comparison.
+#[derive(Clone, Copy, Eq, Debug)]
 struct Key(u64);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        !NEXT_DIFFERS.take() && self.0 == other.0
+    }
+}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -30,14 +36,22 @@ impl Hash for Key {
     }
 }
 
-fn is_usual(call: impl FnOnce()) -> bool {
+/// Returns whether a call was not usual, and that became known only under the lock. Then it hashes its key once
+/// more.
+fn begins_anew(call: impl FnOnce()) -> bool {
     HASHED.set(0);
     call();
     match HASHED.get() {
-        1 => true,
-        2 => false,
+        1 => false,
+        2 => true,
         other => panic!("hashed {other} times"),
     }
+}
+
+/// Returns whether a call tries to be a usual one. It is not one, since its first comparison fails.
+fn tries(call: impl FnOnce()) -> bool {
+    NEXT_DIFFERS.set(true);
+    begins_anew(call)
 }
 
 #[test]
@@ -59,6 +73,20 @@ fn a_quick_reading_counts_delays_of_a_second_to_a_century() {
             "{delay}"
         );
     }
+    let century = Duration::from_secs(u64::from(u32::MAX)) + SECOND - Duration::from_nanos(1);
+    for (delay, counted) in [
+        (Duration::ZERO, false),
+        (SECOND - Duration::from_nanos(1), false),
+        (SECOND, true),
+        (MINUTE + Duration::from_nanos(7), true),
+        (century, true),
+        (century + Duration::from_nanos(1), false),
+        (Duration::MAX, false),
+    ] {
+        let nanos = counted.then(|| u64::try_from(delay.as_nanos()).unwrap());
+        assert_eq!(QuickReading::counted(delay), nanos, "{delay:?}");
+        assert!(nanos.is_none_or(QuickReading::counts));
+    }
     assert!(!reading.is_well_before(Time::ZERO));
     assert!(!reading.is_well_before(start + Duration::from_nanos(1_999_999)));
     assert!(reading.is_well_before(start + Duration::from_millis(2)));
@@ -79,7 +107,7 @@ fn touches_are_usual_if_a_single_write_is_enough() {
     let entries = [
         (idle(MINUTE), true),
         (idle(SECOND), true),
-        (idle(MINUTE).time_to_live(MINUTE), false), // The deadline stays, and could be near.
+        (idle(MINUTE).time_to_live(MINUTE), true),
         (idle(MINUTE).time_to_live(10 * MINUTE), true),
         (idle(SECOND - Duration::from_nanos(1)), false),
         (Expiry::NEVER.time_to_live(MINUTE), false),
@@ -92,12 +120,10 @@ fn touches_are_usual_if_a_single_write_is_enough() {
     stepped.advance(SECOND / 2);
     for (number, (expiry, usual)) in (0..).zip(entries) {
         let key = Key(number);
-        let touched = is_usual(|| assert!(map.touch(&key).is_alive()));
-        // A deadline that does not move is usual, too.
-        let usual = usual || expiry.lifetime() == expiry.idle() && expiry.idle() == Some(MINUTE);
-        assert_eq!(touched, usual, "{expiry:?}");
+        let anew = begins_anew(|| assert!(map.touch(&key).is_alive()));
+        assert_eq!(anew, !usual, "{expiry:?}");
     }
-    assert!(!is_usual(|| assert_eq!(
+    assert!(begins_anew(|| assert_eq!(
         map.touch(&Key(99)),
         Touch::NotFound
     )));
@@ -111,18 +137,19 @@ fn a_new_expiry_is_usual_if_it_ends_later_and_has_no_jitter() {
     let stepped = builder.build_stepped(1, |_, _| ()).unwrap();
     let map = stepped.map();
     map.insert(Key(1), 1).unwrap();
-    let set = |expiry, usual| {
-        let was = is_usual(|| assert!(map.set_expiry(&Key(1), expiry).is_alive()));
-        assert_eq!(was, usual, "{expiry:?}");
+    let set = |expiry, anew| {
+        let was = begins_anew(|| assert!(map.set_expiry(&Key(1), expiry).is_alive()));
+        assert_eq!(was, anew, "{expiry:?}");
         map.deadline(&Key(1)).unwrap().since(map.now())
     };
     let idle = |idle| Expiry::NEVER.time_to_idle(idle);
-    assert_eq!(set(idle(MINUTE), true), MINUTE);
+    assert_eq!(set(idle(MINUTE), false), MINUTE);
     assert_eq!(
-        set(idle(3 * MINUTE).time_to_live(2 * MINUTE), true),
+        set(idle(3 * MINUTE).time_to_live(2 * MINUTE), false),
         2 * MINUTE
     );
-    assert_eq!(set(idle(MINUTE), false), MINUTE);
+    assert_eq!(set(idle(MINUTE), true), MINUTE);
+    // That the others are not usual is known before the lock.
     assert!(set(idle(3 * MINUTE).jitter(10), false) > 2 * MINUTE);
     assert!(set(Expiry::NEVER, false) > 1_000_000 * MINUTE);
     assert_eq!(set(idle(SECOND / 2), false), SECOND / 2);
@@ -133,71 +160,69 @@ fn a_reschedule_is_usual_to_a_later_time_of_a_timer_that_waits() {
     let scheduler = Scheduler::<Key>::builder().build_stepped(1).unwrap();
     let timers = scheduler.handle();
     timers.schedule(Key(1), MINUTE, |_| ()).unwrap();
-    let moved = |delay, usual| {
+    let moved = |delay, anew| {
         let before = timers.get(&Key(1)).unwrap().deadline;
-        let was = is_usual(|| {
-            assert_eq!(
-                timers.reschedule(&Key(1), delay),
-                Reschedule::Moved { before }
-            );
+        let was = begins_anew(|| {
+            let moved = timers.reschedule(&Key(1), delay);
+            assert_eq!(moved, Reschedule::Moved { before });
         });
-        assert_eq!(was, usual, "{delay:?}");
-        assert_eq!(
-            timers.get(&Key(1)).unwrap().deadline,
-            scheduler.now() + delay
-        );
+        assert_eq!(was, anew, "{delay:?}");
+        let after = timers.get(&Key(1)).unwrap().deadline;
+        assert_eq!(after, scheduler.now() + delay);
     };
-    moved(MINUTE, true);
-    moved(2 * MINUTE, true);
     moved(MINUTE, false);
-    moved(SECOND / 2, false);
+    moved(2 * MINUTE, false);
+    moved(MINUTE, true);
     // A queued timer is in no wheel.
     timers.schedule(Key(1), Duration::ZERO, |_| ()).unwrap();
-    moved(MINUTE, false);
     moved(MINUTE, true);
+    moved(MINUTE, false);
+    // That this is not usual is known before the lock.
+    moved(SECOND / 2, false);
     let absent = || assert_eq!(timers.reschedule(&Key(2), MINUTE), Reschedule::NotFound);
-    assert!(!is_usual(absent));
+    assert!(begins_anew(absent));
 }
 
 #[test]
-fn an_exact_clock_has_no_usual_calls_and_locks_once() {
+fn calls_try_to_be_usual_unless_they_can_t_be() {
+    let hand = ManualClock::new();
+    for (clock, quick) in [(Clock::manual(&hand), true), (Clock::system(), false)] {
+        let map = ExpiryMap::<Key, u64>::builder().time_to_idle(MINUTE);
+        let map = map.clock(clock.clone()).build(|_, _| ()).unwrap();
+        let scheduler = Scheduler::<Key>::builder().clock(clock).build().unwrap();
+        let timers = scheduler.handle();
+        map.insert(Key(1), 1).unwrap();
+        timers.schedule(Key(1), MINUTE, |_| ()).unwrap();
+        let (key, idle) = (&Key(1), |idle| Expiry::NEVER.time_to_idle(idle));
+        assert_eq!(tries(|| assert!(map.touch(key).is_alive())), quick);
+        let now = map.now();
+        assert_eq!(tries(|| assert!(map.touch_at(key, now).is_alive())), quick);
+        for (expiry, usual) in [
+            (idle(SECOND), true),
+            (idle(SECOND).time_to_live(SECOND), true),
+            (idle(SECOND / 2), false),
+            (idle(SECOND).time_to_live(SECOND / 2), false),
+            (idle(SECOND).jitter(1), false),
+            (Expiry::NEVER, false),
+        ] {
+            let tried = tries(|| assert!(map.set_expiry(key, expiry).is_alive()));
+            assert_eq!(tried, usual && quick, "{expiry:?}");
+        }
+        for (delay, usual) in [(SECOND, true), (SECOND / 2, false), (Duration::MAX, false)] {
+            let tried = tries(|| {
+                let moved = timers.reschedule(key, delay);
+                assert!(matches!(moved, Reschedule::Moved { .. }));
+            });
+            assert_eq!(tried, usual && quick, "{delay:?}");
+        }
+    }
+}
+
+#[test]
+fn an_exact_clock_has_no_quick_readings() {
     for clock in [Clock::system(), Clock::boottime()] {
         assert!(!clock.has_quick_readings());
         assert!(clock.quick_reading().is_none());
-        let builder = ExpiryMap::<Key, u64>::builder()
-            .time_to_idle(MINUTE)
-            .clock(clock);
-        let map = builder.build(|_, _| ()).unwrap();
-        map.insert(Key(1), 1).unwrap();
-        assert!(!is_usual(|| assert!(map.touch(&Key(1)).is_alive())));
-    }
-}
-
-thread_local! {
-    /// Whether two keys with the same number are equal, from now on.
-    static COMPARED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A key that can be made to differ from all others in the next comparison. So a call does not take the usual
-/// way.
-#[derive(Clone, Eq, Debug)]
-struct Fickle(u64);
-
-impl PartialEq for Fickle {
-    fn eq(&self, other: &Self) -> bool {
-        COMPARED.replace(true) && self.0 == other.0
-    }
-}
-
-impl Hash for Fickle {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
-
-impl Borrow<u64> for Fickle {
-    fn borrow(&self) -> &u64 {
-        &self.0
     }
 }
 
@@ -211,35 +236,75 @@ fn usual_calls_answer_as_all_others() {
             for again in idles {
                 for step in steps {
                     let hand = ManualClock::starting_at(Time::from_nanos(7_000_000_000));
-                    let builder = ExpiryMap::<Fickle, u64>::builder()
+                    let builder = ExpiryMap::<Key, u64>::builder()
                         .time_to_idle(idle)
                         .time_to_live(life)
                         .clock(Clock::behind(&hand, Duration::from_micros(100)));
                     let stepped = builder.build_stepped(1, |_, _| ()).unwrap();
                     let map = stepped.map();
                     for key in [1, 2] {
-                        COMPARED.set(true);
-                        map.insert(Fickle(key), key).unwrap();
+                        map.insert(Key(key), key).unwrap();
                     }
                     // Not stepped, so what is due is still there.
                     hand.advance(step);
                     let expiry = Expiry::NEVER.time_to_idle(again);
-                    let both = |call: &dyn Fn(&Fickle) -> Touch| {
-                        COMPARED.set(true);
-                        let usual = call(&Fickle(1));
-                        COMPARED.set(false);
-                        let other = call(&Fickle(2));
+                    let both = |call: &dyn Fn(&Key) -> Touch| {
+                        let usual = call(&Key(1));
+                        NEXT_DIFFERS.set(true);
+                        let other = call(&Key(2));
+                        NEXT_DIFFERS.set(false);
                         assert_eq!(usual, other, "{idle:?}, {life:?}, {again:?}, {step:?}");
-                        let deadlines = [1, 2].map(|key: u64| map.deadline(&key));
-                        assert_eq!(deadlines[0], deadlines[1]);
+                        assert_eq!(map.deadline(&Key(1)), map.deadline(&Key(2)));
                     };
                     both(&|key| map.touch(key));
                     both(&|key| map.set_expiry(key, expiry));
                     hand.advance(step);
                     both(&|key| map.touch(key));
                     both(&|key| map.set_expiry(key, expiry.time_to_live(life)));
+                    let now = map.now();
+                    for given in [now, now - step, now + step, now + MINUTE] {
+                        both(&|key| map.touch_at(key, given));
+                    }
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_moment_ahead_of_the_clock_makes_nothing_due() {
+    for idle in [SECOND / 2, 5 * SECOND] {
+        let builder = ExpiryMap::<Key, u64>::builder().time_to_idle(idle);
+        let stepped = builder
+            .time_to_live(10 * SECOND)
+            .build_stepped(1, |_, _| ())
+            .unwrap();
+        let map = stepped.map();
+        map.insert(Key(1), 1).unwrap();
+        let end = map.now() + 10 * SECOND;
+        let ahead = map.now() + 2 * MINUTE;
+        assert_eq!(
+            map.touch_at(&Key(1), ahead),
+            Touch::Touched { deadline: end }
+        );
+        stepped.advance_to(end - Duration::from_nanos(1));
+        assert_eq!(map.stats().expired, 0, "{idle:?}");
+        stepped.advance(SECOND);
+        assert_eq!(map.stats().expired, 1, "{idle:?}");
+    }
+}
+
+#[test]
+fn a_call_that_takes_an_anchor_is_usual() {
+    let builder = ExpiryMap::<Key, u64>::builder().time_to_idle(MINUTE);
+    let map = builder.clock(Clock::fast()).build(|_, _| ()).unwrap();
+    if !map.clock().has_quick_readings() {
+        eprintln!("skipped: this kernel does not trust the counter of the processor");
+        return;
+    }
+    map.insert(Key(1), 1).unwrap();
+    // A thread that has just begun has no anchor.
+    let touch = move || assert!(map.touch(&Key(1)).is_alive());
+    let anew = std::thread::spawn(|| begins_anew(touch));
+    assert!(!anew.join().unwrap());
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::super::answers::{PullIn, Reschedule};
 use super::Handle;
-use crate::shard::PutOff;
+use crate::clock::QuickReading;
+use crate::shard::{PutOff, UsualCall};
 use crate::tick::Time;
 
 impl<K, S> Handle<K, S>
@@ -41,7 +42,7 @@ where
     /// assert_eq!(scheduler.advance(Duration::from_secs(10)).len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined: a function of its own would save and restore six registers, for calls that are not usual.
+    // Inlined. As a function it would save six registers in every call, and only unusual calls need them.
     #[inline(always)]
     pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
     where
@@ -61,13 +62,14 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let nanos = QuickReading::counted(delay)?;
+        let shards = self.engine.usual()?;
         let (stripe, hash) = self.hash_of(key);
-        let nanos = u64::try_from(delay.as_nanos()).ok()?;
-        let mut call = self.engine.lock_usual(stripe)?;
+        let mut call = UsualCall::lock(shards, stripe)?;
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
-            || self.engine.clock().quick_reading()?.after_nanos(nanos),
+            || Some(self.engine.clock().quick_reading()?.after_counted(nanos)),
             |_, deadline| Some((deadline, ())),
             |_, ()| (),
         );

@@ -81,7 +81,7 @@ pub(crate) enum JudgedMove {
     Moved(Time),
 }
 
-/// The deadlines of an entry that was put off. They may be the same.
+/// The old and the new deadline of an entry that was put off. They may be equal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutOff {
     pub(crate) before: Time,

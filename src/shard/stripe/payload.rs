@@ -81,8 +81,8 @@ impl<K, V> Stripe<K, V> {
     /// changes nothing and returns `None`.
     ///
     /// `read` is called between the reads of the row and of the entry, as in
-    /// [`usual_after`](Self::usual_after). `judge` returns the new deadline, which lies in the future and is
-    /// not `Time::MAX`, and what `change` gets if the entry is put off.
+    /// [`usual_after`](Self::usual_after). `judge` returns the new deadline and the argument of `change`. The
+    /// deadline lies in the future and is not `Time::MAX`. `change` is called only if the entry is put off.
     #[inline(always)]
     pub(crate) fn put_usual_off<Q, T, U>(
         &mut self,
