@@ -304,16 +304,18 @@ impl Rig {
     pub(crate) fn touch(&self, key: u32, deadline: Time) -> Moving {
         let now = self.engine().now();
         let shards = self.engine().usual().unwrap();
-        let mut call = UsualCall::lock(shards, self.stripe_of(key)).unwrap();
-        let put_off = call.stripe().put_usual_off(
-            hash(key),
-            &key,
-            || (deadline > now).then_some(deadline),
-            |_, deadline| Some((deadline, ())),
-            |_, ()| (),
-        );
-        if let Some(PutOff { before, .. }) = call.end(put_off) {
-            return Moving::Moved { before };
+        if let Some(mut call) = UsualCall::lock(shards, self.stripe_of(key)) {
+            let put_off = call.stripe().put_usual_off(
+                hash(key),
+                &key,
+                || (deadline > now).then_some(deadline),
+                |_, deadline| Some((deadline, ())),
+                |_, ()| (),
+            );
+            call.end();
+            if let Some(PutOff { before, .. }) = put_off {
+                return Moving::Moved { before };
+            }
         }
         self.engine().with(self.stripe_of(key), |stripe| {
             stripe.reschedule(hash(key), &key, || (deadline, now), false)

@@ -139,26 +139,15 @@ impl FastClock {
         self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
     }
 
-    /// Returns the same as a quick reading.
+    /// Returns the same as a quick reading, if the thread's anchor serves for it.
     #[inline(always)]
-    pub(super) fn quick(&self) -> QuickReading {
+    pub(super) fn quick(&self) -> Option<QuickReading> {
         let counter = self.process.source.counter();
-        let Some(nanos) = THREAD.with(|thread| thread.time_at(counter)) else {
-            return self.quick_by_new_anchor();
-        };
+        let nanos = THREAD.with(|thread| thread.time_at(counter))?;
         // This does not wrap: a reading lies before the clock's start by less than the margin. And no process runs
         // for a century.
         let start = Time::from_nanos(nanos.wrapping_add(self.shift));
-        QuickReading::new(start, MARGIN)
-    }
-
-    /// The same, with a new anchor.
-    #[cold]
-    #[inline(never)]
-    fn quick_by_new_anchor(&self) -> QuickReading {
-        let (low, margin) = self.low_by_new_anchor();
-        let start = low.as_nanos().saturating_add(margin);
-        QuickReading::new(Time::from_nanos(start), margin)
+        Some(QuickReading::new(start, MARGIN))
     }
 
     /// Converts a time of the process.

@@ -314,7 +314,7 @@ impl Clock {
     pub(crate) fn quick_reading(&self) -> Option<QuickReading> {
         #[cfg(not(loom))]
         if let ClockKind::Fast(clock) = &self.0 {
-            return Some(clock.quick());
+            return clock.quick();
         }
         match &self.0 {
             ClockKind::Manual(clock) => {

@@ -29,7 +29,17 @@ pub struct Expiry {
 
 const FOR_GOOD: u64 = u64::MAX;
 
+#[inline]
 fn nanos(span: Duration) -> u64 {
+    // The usual number of seconds needs no multiplication of 128 bits.
+    match u32::try_from(span.as_secs()) {
+        Ok(seconds) => u64::from(seconds) * 1_000_000_000 + u64::from(span.subsec_nanos()),
+        Err(_) => many_nanos(span),
+    }
+}
+
+#[cold]
+fn many_nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(FOR_GOOD)
 }
 
@@ -63,6 +73,7 @@ impl Expiry {
 
     /// Returns the same rule with this time to idle: an entry expires this long after its last
     /// touch, or its insertion. Zero means at once.
+    #[inline]
     #[must_use]
     pub fn time_to_idle(mut self, idle: Duration) -> Self {
         self.idle = nanos(idle);
@@ -71,6 +82,7 @@ impl Expiry {
 
     /// Returns the same rule with this time to live: an entry expires this long after its
     /// insertion, touched or not.
+    #[inline]
     #[must_use]
     pub fn time_to_live(mut self, lifetime: Duration) -> Self {
         self.lifetime = nanos(lifetime);
@@ -108,6 +120,22 @@ impl Expiry {
             jittered(self.idle, self.jitter, seed),
             jittered(self.lifetime, self.jitter, seed),
         )
+    }
+
+    /// Returns the times to idle and to live, and the jitter.
+    #[inline(always)]
+    pub(super) fn parts(&self) -> (u64, u64, u8) {
+        (self.idle, self.lifetime, self.jitter)
+    }
+
+    /// Returns the expiry with these [parts](Self::parts).
+    #[inline(always)]
+    pub(super) fn of_parts(idle: u64, lifetime: u64, jitter: u8) -> Self {
+        Expiry {
+            idle,
+            lifetime,
+            jitter,
+        }
     }
 
     /// Returns the times to idle and to live, or `None` if there is jitter.

@@ -4,10 +4,11 @@ use std::borrow::Borrow;
 use std::hash::Hash;
 
 use super::entry::{MapEntry, QuickTimes};
+use super::grouping::kind::MapKind;
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, QuickReading, Reading};
-use crate::shard::{JudgedMove, Lookup, PutOff, Stripe, UsualCall};
+use crate::shard::{JudgedMove, KeyHash, Lookup, PutOff, Stripe, UsualCall};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -40,29 +41,16 @@ where
     /// assert_eq!(map.touch(&8), Touch::NotFound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined. As a function it would save six registers in every call, and only unusual calls need them.
+    // Inlined, as usual calls are. If more has to be done, a function of its own does it.
     #[inline(always)]
     pub fn touch<Q>(&self, key: &Q) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        match self.touch_usual(key) {
-            Some(put_off) => put_off.into(),
-            None => self.touch_unusual(key),
-        }
-    }
-
-    /// Touches an entry that is put off by a single write.
-    #[inline(always)]
-    fn touch_usual<Q>(&self, key: &Q) -> Option<PutOff>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let shards = self.engine.usual()?;
-        let (stripe, hash) = self.hash_of(key);
-        let mut call = UsualCall::lock(shards, stripe)?;
+        let Some((hash, mut call)) = self.usual(key) else {
+            return self.touch_unusual(key);
+        };
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
@@ -70,13 +58,38 @@ where
             |session, reading| Some((session.after_touch(reading)?, reading.low())),
             |session, now| session.tag.touch(now),
         );
-        if put_off.is_some() {
-            call.stripe().count_lookup(Lookup::Touched);
-        }
-        call.end(put_off)
+        let Some(put_off) = put_off else {
+            return self.touch_after(call, key);
+        };
+        call.stripe().count_lookup(Lookup::Touched);
+        call.end();
+        put_off.into()
     }
 
-    /// Touches any other entry.
+    /// Begins a usual call, unless it is known before the lock that it is not one.
+    #[inline(always)]
+    fn usual<Q>(&self, key: &Q) -> Option<(KeyHash, UsualMapCall<'_, K, V, S>)>
+    where
+        Q: Hash + ?Sized,
+    {
+        let shards = self.engine.usual()?;
+        let (stripe, hash) = self.hash_of(key);
+        Some((hash, UsualCall::lock(shards, stripe)?))
+    }
+
+    /// Touches an entry for which more has to be done.
+    #[cold]
+    #[inline(never)]
+    fn touch_after<Q>(&self, call: UsualMapCall<'_, K, V, S>, key: &Q) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        call.end();
+        self.touch_unusual(key)
+    }
+
+    /// Touches an entry in all cases.
     #[cold]
     #[inline(never)]
     fn touch_unusual<Q>(&self, key: &Q) -> Touch
@@ -129,40 +142,43 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        match self.touch_usual_at(key, now) {
-            Some(put_off) => put_off.into(),
-            None => self.touch_unusual_at(key, now),
-        }
-    }
-
-    /// Touches an entry that is put off by a single write.
-    #[inline(always)]
-    fn touch_usual_at<Q>(&self, key: &Q, now: Time) -> Option<PutOff>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let given = QuickReading::exact(now)?;
-        let shards = self.engine.usual()?;
-        let (stripe, hash) = self.hash_of(key);
-        let mut call = UsualCall::lock(shards, stripe)?;
+        let Some(given) = QuickReading::exact(now) else {
+            return self.touch_unusual_at(key, now);
+        };
+        let Some((hash, mut call)) = self.usual(key) else {
+            return self.touch_unusual_at(key, now);
+        };
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
             || Some(given),
             |session, given| {
                 let deadline = session.after_touch_at(given, self.engine.clock())?;
-                Some((deadline, now))
+                Some((deadline, given.low()))
             },
             |session, now| session.tag.touch(now),
         );
-        if put_off.is_some() {
-            call.stripe().count_lookup(Lookup::Touched);
-        }
-        call.end(put_off)
+        let Some(put_off) = put_off else {
+            return self.touch_after_at(call, key, now);
+        };
+        call.stripe().count_lookup(Lookup::Touched);
+        call.end();
+        put_off.into()
     }
 
-    /// Touches any other entry.
+    /// Touches an entry for which more has to be done.
+    #[cold]
+    #[inline(never)]
+    fn touch_after_at<Q>(&self, call: UsualMapCall<'_, K, V, S>, key: &Q, now: Time) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        call.end();
+        self.touch_unusual_at(key, now)
+    }
+
+    /// Touches an entry in all cases.
     #[cold]
     #[inline(never)]
     fn touch_unusual_at<Q>(&self, key: &Q, now: Time) -> Touch
@@ -306,23 +322,14 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        match self.set_usual(key, &expiry) {
-            Some(put_off) => put_off.into(),
-            None => self.set_unusual(key, expiry),
-        }
-    }
-
-    /// Gives another expiry to an entry that is put off by a single write.
-    #[inline(always)]
-    fn set_usual<Q>(&self, key: &Q, expiry: &Expiry) -> Option<PutOff>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let times = expiry.quick()?;
-        let shards = self.engine.usual()?;
-        let (stripe, hash) = self.hash_of(key);
-        let mut call = UsualCall::lock(shards, stripe)?;
+        // In registers, as the functions for the other cases get it: they would get an `Expiry` in memory.
+        let parts = expiry.parts();
+        let Some(times) = expiry.quick() else {
+            return self.set_unusual(key, parts.0, parts.1, parts.2);
+        };
+        let Some((hash, mut call)) = self.usual(key) else {
+            return self.set_unusual(key, parts.0, parts.1, parts.2);
+        };
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
@@ -330,17 +337,41 @@ where
             |session, times| Some((times.deadline_of(session)?, times)),
             |session, times| times.restart(session),
         );
-        call.end(put_off)
+        let Some(put_off) = put_off else {
+            return self.set_after(call, key, parts.0, parts.1, parts.2);
+        };
+        call.end();
+        put_off.into()
     }
 
-    /// Gives another expiry to any other entry.
+    /// Gives another expiry to an entry for which more has to be done.
     #[cold]
     #[inline(never)]
-    fn set_unusual<Q>(&self, key: &Q, expiry: Expiry) -> Touch
+    fn set_after<Q>(
+        &self,
+        call: UsualMapCall<'_, K, V, S>,
+        key: &Q,
+        idle: u64,
+        lifetime: u64,
+        jitter: u8,
+    ) -> Touch
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        call.end();
+        self.set_unusual(key, idle, lifetime, jitter)
+    }
+
+    /// Gives another expiry to an entry in all cases.
+    #[cold]
+    #[inline(never)]
+    fn set_unusual<Q>(&self, key: &Q, idle: u64, lifetime: u64, jitter: u8) -> Touch
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let expiry = Expiry::of_parts(idle, lifetime, jitter);
         let (stripe, hash) = self.hash_of(key);
         let clock = self.engine.clock();
         self.engine.with(stripe, move |stripe| {
@@ -355,6 +386,9 @@ where
         })
     }
 }
+
+/// A usual call of a map.
+type UsualMapCall<'a, K, V, S> = UsualCall<'a, K, MapEntry<V, <S as MapKind>::Tag>>;
 
 /// The latest moment at which an entry can be touched.
 const LAST_MOMENT: Time = Time::from_nanos(u64::MAX - 1);

@@ -8,8 +8,12 @@
 //!   lock, or returns them to its caller. With a closure, each of those would need a variable
 //!   outside.
 //! - A touch or a move that only writes a later deadline is a [`UsualCall`]. It has no deferred actions. If more
-//!   has to be done, it changes nothing, and the caller begins anew in the first way. So it keeps nothing for
-//!   the other cases, neither in registers nor in memory.
+//!   has to be done, or if it would have to wait for the lock, it changes nothing, and the caller begins anew in
+//!   the first way. So it keeps nothing for the other cases, neither in registers nor in memory.
+//!
+//! A usual call leaves all that is rare to a function that does not return to it: it calls one as the last thing
+//! it does, and hands the guard over. What a caller needs after another function has returned, it keeps in
+//! registers that it saves at its beginning. So with such calls in the middle, each usual call would save six.
 //!
 //! A guard costs what a closure costs, as long as it stays in registers: it is inlined, and no
 //! function that is not inlined gets it by reference. So it is taken apart before its drop calls
@@ -119,12 +123,11 @@ impl<K, V, O: RunDeferred<K, V>> Drop for StripeGuard<'_, K, V, O> {
 pub(crate) struct UsualCall<'a, K, V>(Locked<'a, K, V>);
 
 impl<'a, K, V> UsualCall<'a, K, V> {
-    /// Takes the lock of a stripe, unless the call comes from under a lock.
+    /// Takes the lock of a stripe if that is free and the call does not come from under a lock.
     #[inline(always)]
     pub(crate) fn lock(shards: &'a Shards<K, V>, stripe: usize) -> Option<Self> {
-        let stripe = shards.stripes.get(stripe)?;
-        let no_calls = ReentrancyGuard::begin_free()?;
-        Some(UsualCall(Locked(stripe.lock(), no_calls)))
+        let guard = shards.stripes.get(stripe)?.try_lock()?;
+        Some(UsualCall(Locked(guard, ReentrancyGuard::begin_alone()?)))
     }
 
     #[inline(always)]
@@ -132,21 +135,10 @@ impl<'a, K, V> UsualCall<'a, K, V> {
         &mut self.0.0
     }
 
-    /// Releases the lock and returns the answer, which is `None` if the call is not usual after all.
+    /// Releases the lock.
     #[inline(always)]
-    pub(crate) fn end<R>(self, answer: Option<R>) -> Option<R> {
+    pub(crate) fn end(self) {
         // A usual call can't empty a closed stripe, so there is nothing to report either.
         debug_assert!(!self.0.0.has_actions(), "a usual call leaves nothing");
-        if answer.is_none() {
-            // A function of its own. Otherwise the compiler merges both ways and tests the answer again.
-            Self::unlock_unusual(self.0);
-        }
-        answer
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn unlock_unusual(locked: Locked<'a, K, V>) {
-        drop(locked);
     }
 }

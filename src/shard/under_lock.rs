@@ -76,9 +76,15 @@ impl ReentrancyGuard {
     /// [`begin`](Self::begin) handles the call.
     #[inline(always)]
     pub(crate) fn begin_free() -> Option<Self> {
-        // Nearly all calls begin with nothing set. So one comparison with memory is all they need.
+        Self::begin_alone().or_else(Self::begin_beside)
+    }
+
+    /// Begins a guard if nothing is set. Nearly all calls begin so, and one comparison with memory is all that
+    /// they need.
+    #[inline(always)]
+    pub(crate) fn begin_alone() -> Option<Self> {
         if state() != 0 {
-            return Self::begin_beside();
+            return None;
         }
         STATE.with(|cell| cell.set(UNDER));
         Some(ReentrancyGuard(()))

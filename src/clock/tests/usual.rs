@@ -293,18 +293,3 @@ fn a_moment_ahead_of_the_clock_makes_nothing_due() {
         assert_eq!(map.stats().expired, 1, "{idle:?}");
     }
 }
-
-#[test]
-fn a_call_that_takes_an_anchor_is_usual() {
-    let builder = ExpiryMap::<Key, u64>::builder().time_to_idle(MINUTE);
-    let map = builder.clock(Clock::fast()).build(|_, _| ()).unwrap();
-    if !map.clock().has_quick_readings() {
-        eprintln!("skipped: this kernel does not trust the counter of the processor");
-        return;
-    }
-    map.insert(Key(1), 1).unwrap();
-    // A thread that has just begun has no anchor.
-    let touch = move || assert!(map.touch(&Key(1)).is_alive());
-    let anew = std::thread::spawn(|| begins_anew(touch));
-    assert!(!anew.join().unwrap());
-}

@@ -5,10 +5,14 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use super::super::answers::{PullIn, Reschedule};
+use super::super::task::Task;
 use super::Handle;
 use crate::clock::QuickReading;
-use crate::shard::{PutOff, UsualCall};
+use crate::shard::{KeyHash, PutOff, UsualCall};
 use crate::tick::Time;
+
+/// A usual call of a scheduler.
+type UsualHandleCall<'a, K, S> = UsualCall<'a, K, Task<K, S>>;
 
 impl<K, S> Handle<K, S>
 where
@@ -42,30 +46,16 @@ where
     /// assert_eq!(scheduler.advance(Duration::from_secs(10)).len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined. As a function it would save six registers in every call, and only unusual calls need them.
+    // Inlined, as usual calls are. If more has to be done, a function of its own does it.
     #[inline(always)]
     pub fn reschedule<Q>(&self, key: &Q, delay: Duration) -> Reschedule
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        match self.reschedule_usual(key, delay) {
-            Some(PutOff { before, .. }) => Reschedule::Moved { before },
-            None => self.reschedule_unusual(key, delay),
-        }
-    }
-
-    /// Moves a timer that is put off by a single write.
-    #[inline(always)]
-    fn reschedule_usual<Q>(&self, key: &Q, delay: Duration) -> Option<PutOff>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let nanos = QuickReading::counted(delay)?;
-        let shards = self.engine.usual()?;
-        let (stripe, hash) = self.hash_of(key);
-        let mut call = UsualCall::lock(shards, stripe)?;
+        let Some((nanos, hash, mut call)) = self.usual(key, delay) else {
+            return self.reschedule_unusual(key, delay);
+        };
         let put_off = call.stripe().put_usual_off(
             hash,
             key,
@@ -73,10 +63,47 @@ where
             |_, deadline| Some((deadline, ())),
             |_, ()| (),
         );
-        call.end(put_off)
+        let Some(PutOff { before, .. }) = put_off else {
+            return self.reschedule_after(call, key, delay);
+        };
+        call.end();
+        Reschedule::Moved { before }
     }
 
-    /// Moves any other timer.
+    /// Begins a usual call, unless it is known before the lock that it is not one.
+    #[inline(always)]
+    fn usual<Q>(
+        &self,
+        key: &Q,
+        delay: Duration,
+    ) -> Option<(u64, KeyHash, UsualHandleCall<'_, K, S>)>
+    where
+        Q: Hash + ?Sized,
+    {
+        let nanos = QuickReading::counted(delay)?;
+        let shards = self.engine.usual()?;
+        let (stripe, hash) = self.hash_of(key);
+        Some((nanos, hash, UsualCall::lock(shards, stripe)?))
+    }
+
+    /// Moves a timer for which more has to be done.
+    #[cold]
+    #[inline(never)]
+    fn reschedule_after<Q>(
+        &self,
+        call: UsualHandleCall<'_, K, S>,
+        key: &Q,
+        delay: Duration,
+    ) -> Reschedule
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        call.end();
+        self.reschedule_unusual(key, delay)
+    }
+
+    /// Moves a timer in all cases.
     #[cold]
     #[inline(never)]
     fn reschedule_unusual<Q>(&self, key: &Q, delay: Duration) -> Reschedule
