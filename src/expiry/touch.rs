@@ -66,7 +66,7 @@ where
         put_off.into()
     }
 
-    /// Begins a usual call, unless it is known before the lock that it is not one.
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
     #[inline(always)]
     fn usual<Q>(&self, key: &Q) -> Option<(KeyHash, UsualMapCall<'_, K, V, S>)>
     where
@@ -322,13 +322,13 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        // In registers, as the functions for the other cases get it: they would get an `Expiry` in memory.
-        let parts = expiry.parts();
+        // The functions for the other cases get the parts in registers. An `Expiry` would be passed in memory.
+        let (idle, lifetime, jitter) = expiry.parts();
         let Some(times) = expiry.quick() else {
-            return self.set_unusual(key, parts.0, parts.1, parts.2);
+            return self.set_unusual(key, idle, lifetime, jitter);
         };
         let Some((hash, mut call)) = self.usual(key) else {
-            return self.set_unusual(key, parts.0, parts.1, parts.2);
+            return self.set_unusual(key, idle, lifetime, jitter);
         };
         let put_off = call.stripe().put_usual_off(
             hash,
@@ -338,7 +338,7 @@ where
             |session, times| times.restart(session),
         );
         let Some(put_off) = put_off else {
-            return self.set_after(call, key, parts.0, parts.1, parts.2);
+            return self.set_after(call, key, idle, lifetime, jitter);
         };
         call.end();
         put_off.into()

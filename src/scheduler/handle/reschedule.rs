@@ -70,7 +70,7 @@ where
         Reschedule::Moved { before }
     }
 
-    /// Begins a usual call, unless it is known before the lock that it is not one.
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
     #[inline(always)]
     fn usual<Q>(
         &self,
