@@ -139,13 +139,13 @@ impl FastClock {
         self.since_start(THREAD.with(|thread| anchors.take_anchor(thread, source)))
     }
 
-    /// Returns the same as a quick reading, if the thread's anchor serves for it.
+    /// Like [`low`](Self::low), but takes no anchor: returns `None` if the thread's anchor does not serve.
     #[inline(always)]
     pub(super) fn quick(&self) -> Option<QuickReading> {
         let counter = self.process.source.counter();
         let nanos = THREAD.with(|thread| thread.time_at(counter))?;
-        // This does not wrap: a reading lies before the clock's start by less than the margin. And no process runs
-        // for a century.
+        // The true sum is not negative: a reading is less than the margin before the clock's start. And no process
+        // runs for a century.
         let start = Time::from_nanos(nanos.wrapping_add(self.shift));
         Some(QuickReading::new(start, MARGIN))
     }

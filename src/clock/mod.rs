@@ -39,7 +39,7 @@ use crate::tick::Time;
 #[cfg(not(loom))]
 use fast::FastClock;
 
-/// Marks a branch that is rarely taken, so that the compiler asks for the others first.
+/// Marks a branch that is rarely taken, so that the compiler tests the other cases first.
 #[cold]
 #[inline]
 fn rarely() {}
@@ -309,7 +309,7 @@ impl Clock {
         }
     }
 
-    /// Returns the moment of a usual call, unless this clock has none.
+    /// Returns a quick reading, if the clock can make one now.
     #[inline(always)]
     pub(crate) fn quick_reading(&self) -> Option<QuickReading> {
         #[cfg(not(loom))]

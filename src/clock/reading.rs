@@ -6,8 +6,8 @@
 //! - **READING-3** An exact reading has no margin. Whether a moment has come is decided by an exact reading,
 //!   unless the moment is far from the cheap one.
 //! - **READING-4** A quick reading is a cheap reading, the moment of a manual clock, or a moment that the caller
-//!   gives. It counts delays from a second to a century. Of a moment, it can only say that it has certainly not
-//!   come. A call for which this is not enough begins anew, with a reading.
+//!   gives. Delays from a second to 146 years are counted from it. It can show that a moment has not come, and never
+//!   that one has. A call for which this is not enough begins anew, with a reading.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ impl Reading {
 
 /// What a usual call knows of its moment (READING-4). All other calls have a [`Reading`].
 ///
-/// The clock makes both moments, so a call does not keep the margin.
+/// It is made with both moments, so a call does not keep the margin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuickReading {
     low: Time,
@@ -132,8 +132,8 @@ pub(crate) struct QuickReading {
 }
 
 impl QuickReading {
-    /// Makes a reading that counts delays from `start`, which is below [`LONGEST`]. `start` minus `margin` is
-    /// not after the present.
+    /// Makes a reading from which delays count from `start` on, which is below [`LONGEST`]. `start` minus `margin`
+    /// is not after the present, unless a caller gave `start`.
     #[inline(always)]
     pub(super) fn new(start: Time, margin: u64) -> Self {
         debug_assert!(start.as_nanos() < LONGEST, "{start:?}");

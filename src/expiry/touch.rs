@@ -77,7 +77,7 @@ where
         Some((hash, UsualCall::lock(shards, stripe)?))
     }
 
-    /// Touches an entry for which more has to be done.
+    /// Ends a usual call that has changed nothing, and touches the entry in the general way.
     #[cold]
     #[inline(never)]
     fn touch_after<Q>(&self, call: UsualMapCall<'_, K, V, S>, key: &Q) -> Touch
@@ -109,9 +109,9 @@ where
     }
 
     /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. To move the deadline of an entry without a
-    /// lifetime, the call usually does not read the clock. Use it in an event loop that reads the clock once per
-    /// iteration.
+    /// [map's clock](Self::now) that the caller has read before. On the default clock and on a manual one, the call
+    /// does not read the clock if the entry has no lifetime, a time to idle of at least a second, and a
+    /// deadline that becomes later. Use it in an event loop that reads the clock once per iteration.
     ///
     /// An old `now` does not move a deadline back. Then the answer is
     /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
@@ -166,7 +166,7 @@ where
         put_off.into()
     }
 
-    /// Touches an entry for which more has to be done.
+    /// Ends a usual call that has changed nothing, and touches the entry in the general way.
     #[cold]
     #[inline(never)]
     fn touch_after_at<Q>(&self, call: UsualMapCall<'_, K, V, S>, key: &Q, now: Time) -> Touch
@@ -315,7 +315,7 @@ where
     /// assert_eq!(map.deadline(&7), Some(map.now() + day));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined, as `touch` is. If `expiry` is a constant, the compiler decides what is asked of it.
+    // Inlined, as `touch` is. If `expiry` is a constant, its checks are made by the compiler.
     #[inline(always)]
     pub fn set_expiry<Q>(&self, key: &Q, expiry: Expiry) -> Touch
     where
@@ -344,7 +344,7 @@ where
         put_off.into()
     }
 
-    /// Gives another expiry to an entry for which more has to be done.
+    /// Ends a usual call that has changed nothing, and sets the expiry in the general way.
     #[cold]
     #[inline(never)]
     fn set_after<Q>(

@@ -1,19 +1,18 @@
 //! Guards of a stripe's lock: for calls that move keys and values into a stripe or out of it, and for usual
 //! calls.
 //!
-//! There are three ways to take a stripe's lock:
+//! Calls for one key take a stripe's lock in three ways:
 //!
 //! - A call that touches one entry and returns an answer passes a closure to [`Shards::with`].
 //! - A call that arms or cancels holds a [`StripeGuard`]. It drops some keys and values without the
 //!   lock, or returns them to its caller. With a closure, each of those would need a variable
 //!   outside.
-//! - A touch or a move that only writes a later deadline is a [`UsualCall`]. It has no deferred actions. If more
-//!   has to be done, or if it would have to wait for the lock, it changes nothing, and the caller begins anew in
-//!   the first way. So it keeps nothing for the other cases, neither in registers nor in memory.
+//! - A touch or a move that writes a later deadline, and needs no change in the wheel, is a [`UsualCall`]. It has
+//!   no deferred actions. If more has to be done, or if it would have to wait for the lock, it changes nothing, and the
+//!   caller begins anew in the first way. So it keeps only its arguments for the other cases.
 //!
-//! A usual call leaves all that is rare to a function that does not return to it: it calls one as the last thing
-//! it does, and hands the guard over. What a caller needs after another function has returned, it keeps in
-//! registers that it saves at its beginning. So with such calls in the middle, each usual call would save six.
+//! A function that is still needed after a call saves registers when it begins: six, in a touch. So a usual call
+//! leaves what is rare to functions that it calls last, and that return to the user.
 //!
 //! A guard costs what a closure costs, as long as it stays in registers: it is inlined, and no
 //! function that is not inlined gets it by reference. So it is taken apart before its drop calls
@@ -123,7 +122,7 @@ impl<K, V, O: RunDeferred<K, V>> Drop for StripeGuard<'_, K, V, O> {
 pub(crate) struct UsualCall<'a, K, V>(Locked<'a, K, V>);
 
 impl<'a, K, V> UsualCall<'a, K, V> {
-    /// Takes the lock of a stripe if that is free and the call does not come from under a lock.
+    /// Takes the lock of a stripe, if that is free and the thread has no mark.
     #[inline(always)]
     pub(crate) fn lock(shards: &'a Shards<K, V>, stripe: usize) -> Option<Self> {
         let guard = shards.stripes.get(stripe)?.try_lock()?;
@@ -138,7 +137,7 @@ impl<'a, K, V> UsualCall<'a, K, V> {
     /// Releases the lock.
     #[inline(always)]
     pub(crate) fn end(self) {
-        // A usual call can't empty a closed stripe, so there is nothing to report either.
+        // A usual call removes nothing, so a closed stripe can't become empty here.
         debug_assert!(!self.0.0.has_actions(), "a usual call leaves nothing");
     }
 }

@@ -86,7 +86,7 @@ where
         Some((nanos, hash, UsualCall::lock(shards, stripe)?))
     }
 
-    /// Moves a timer for which more has to be done.
+    /// Ends a usual call that has changed nothing, and moves the timer in the general way.
     #[cold]
     #[inline(never)]
     fn reschedule_after<Q>(

@@ -82,7 +82,8 @@ impl<K, V> Stripe<K, V> {
     ///
     /// `read` is called between the reads of the row and of the entry, as in
     /// [`usual_after`](Self::usual_after). `judge` returns the new deadline and the argument of `change`. The
-    /// deadline lies in the future and is not `Time::MAX`. `change` is called only if the entry is put off.
+    /// deadline lies in the future, unless a caller gave an old moment, and it is not `Time::MAX`. `change` is
+    /// called only if the entry is put off.
     #[inline(always)]
     pub(crate) fn put_usual_off<Q, T, U>(
         &mut self,
