@@ -150,14 +150,14 @@ impl QuickReading {
         (now.as_nanos() < LONGEST).then(|| QuickReading::new(now, 0))
     }
 
-    /// Returns whether a quick reading counts a delay of so many nanoseconds.
+    /// Returns whether a delay of this length, in nanoseconds, can be counted from a quick reading.
     #[inline(always)]
     pub(crate) fn counts(delay: u64) -> bool {
         (LONG..LONGEST).contains(&delay)
     }
 
-    /// Returns the nanoseconds of a delay that a quick reading [counts](Self::counts), but of none above 136
-    /// years: then the whole seconds need more than 32 bits, and more steps.
+    /// Converts a delay to nanoseconds, if it [can be counted](Self::counts) and is shorter than 136 years: longer
+    /// ones have more than 32 bits of seconds, and need more steps.
     #[inline(always)]
     pub(crate) fn counted(delay: Duration) -> Option<u64> {
         let seconds = u32::try_from(delay.as_secs()).ok()?;

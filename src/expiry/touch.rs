@@ -194,7 +194,7 @@ where
             let judged = stripe.put_key_off(
                 hash,
                 key,
-                // What is due is decided by the clock: `now` may be ahead of it.
+                // The clock decides what is due, since `now` may be ahead of it.
                 || (clock.now(), ()),
                 |session, ()| session.touched_at(now, clock),
             );
