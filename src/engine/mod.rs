@@ -17,6 +17,7 @@
 //! | `task_scope.rs` | records which engines' tasks the current thread is in |
 
 mod admission;
+mod by_id;
 mod closing;
 #[cfg(feature = "tokio")]
 mod detached;
@@ -523,7 +524,7 @@ impl<F: Frontend<Key = ()>> Engine<F> {
     ) -> Result<EntryId, (Refusal, T)> {
         match self.admit(number, Stripe::admit_keyless) {
             Ok((mut stripe, admission)) => {
-                let id = stripe.arm_keyless(admission, (), payload(value), deadline, now);
+                let id = stripe.arm_keyless(admission, (), || payload(value), deadline, now);
                 stripe.unlock();
                 Ok(id)
             }

@@ -8,7 +8,7 @@ use super::grouping::kind::MapKind;
 use super::tag::Tag;
 use super::{Expiry, ExpiryMap, MapHasher, Touch};
 use crate::clock::{Clock, QuickReading, Reading};
-use crate::shard::{JudgedMove, KeyHash, Lookup, PutOff, Stripe, UsualCall};
+use crate::shard::{JudgedMove, KeyHash, Lookup, PutOff, Shards, Stripe, UsualCall};
 use crate::tick::Time;
 
 impl<K, V, S> ExpiryMap<K, V, S>
@@ -72,7 +72,19 @@ where
     where
         Q: Hash + ?Sized,
     {
-        let shards = self.engine.usual()?;
+        self.usual_in(self.engine.usual()?, key)
+    }
+
+    /// Does the same on any clock, for a call that is given its moment.
+    #[inline(always)]
+    fn usual_in<'a, Q>(
+        &self,
+        shards: &'a Shards<K, MapEntry<V, S::Tag>>,
+        key: &Q,
+    ) -> Option<(KeyHash, UsualMapCall<'a, K, V, S>)>
+    where
+        Q: Hash + ?Sized,
+    {
         let (stripe, hash) = self.hash_of(key);
         Some((hash, UsualCall::lock(shards, stripe)?))
     }
@@ -109,9 +121,9 @@ where
     }
 
     /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. On the default clock and on a manual one, the call
-    /// does not read the clock if the entry has no lifetime, a time to idle of at least a second, and a
-    /// deadline that becomes later. Use it in an event loop that reads the clock once per iteration.
+    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock if the entry has
+    /// no lifetime, a time to idle of at least a second, and a deadline that becomes later. Use it in an event loop
+    /// that reads the clock once per iteration.
     ///
     /// An old `now` does not move a deadline back. Then the answer is
     /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A
@@ -145,7 +157,7 @@ where
         let Some(given) = QuickReading::exact(now) else {
             return self.touch_unusual_at(key, now);
         };
-        let Some((hash, mut call)) = self.usual(key) else {
+        let Some((hash, mut call)) = self.usual_in(self.engine.shards(), key) else {
             return self.touch_unusual_at(key, now);
         };
         let put_off = call.stripe().put_usual_off(

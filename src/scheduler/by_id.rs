@@ -38,25 +38,28 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Like [`Handle::reschedule`].
+    // Inlined, as usual calls are.
+    #[inline(always)]
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let reading = self.handle.engine().reading_for(delay);
-        self.move_to(reading.after(delay), reading.low())
+        match self.handle.stripe_of(self.id) {
+            Some(stripe) => self
+                .handle
+                .engine()
+                .reschedule_id(stripe, self.id.entry, delay),
+            None => Reschedule::NotFound,
+        }
     }
 
     /// Like [`Handle::reschedule_at`].
     pub fn reschedule_at(&self, at: Time) -> Reschedule {
-        let reading = self.handle.engine().reading_until(at);
-        self.move_to(at, reading.low())
-    }
-
-    fn move_to(&self, deadline: Time, now: Time) -> Reschedule {
         let Some(stripe) = self.handle.stripe_of(self.id) else {
             return Reschedule::NotFound;
         };
+        let now = self.handle.engine().reading_until(at).low();
         self.handle
             .engine()
             .with(stripe, |stripe| {
-                stripe.reschedule_id(self.id.entry, deadline, now, false)
+                stripe.reschedule_id(self.id.entry, at, now, false)
             })
             .into()
     }

@@ -267,7 +267,7 @@ mod tests {
         let arm = |stripe: &mut Stripe<u64, ()>| {
             for key in 0..TIMERS {
                 let admission = stripe.admit_keyless().expect("it is open");
-                stripe.arm_keyless(admission, key, (), now, Time::ZERO);
+                stripe.arm_keyless(admission, key, || (), now, Time::ZERO);
             }
         };
         shards.with(0, arm, drop);

@@ -191,6 +191,8 @@ impl Timer {
     /// assert!(!timeout.is_expired());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined with `Timeout::cancel`: otherwise the result passes through memory.
+    #[inline]
     pub fn after<F>(&self, delay: Duration, task: F) -> Result<Timeout, ScheduleError<F>>
     where
         F: FnOnce() + Send + 'static,
@@ -348,6 +350,7 @@ impl Timeout {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[allow(clippy::must_use_candidate, reason = "called for its effect")]
+    #[inline]
     pub fn cancel(&self) -> Cancel {
         let mut stripe = self.link.lock(self.stripe);
         let Some((deadline, (), task)) = stripe.cancel_armed_id(self.id) else {
@@ -386,13 +389,10 @@ impl Timeout {
     /// assert!(matches!(moved, Reschedule::Moved { .. }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    // Inlined, as usual calls are.
+    #[inline(always)]
     pub fn reschedule(&self, delay: Duration) -> Reschedule {
-        let reading = self.link.reading_for(delay);
-        self.link
-            .with(self.stripe, |stripe| {
-                stripe.reschedule_id(self.id, reading.after(delay), reading.low(), false)
-            })
-            .into()
+        self.link.reschedule_id(self.stripe, self.id, delay)
     }
 
     /// Returns whether the task has started.

@@ -112,6 +112,15 @@ fn reschedule(kit: WithIds) -> WithIds {
 
 #[library_benchmark(setup = pending)]
 #[bench::per_call()]
+fn reschedule_by_id(kit: WithIds) -> WithIds {
+    for id in &kit.2 {
+        let _ = black_box(kit.1.by_id(*id).reschedule(FAR));
+    }
+    kit
+}
+
+#[library_benchmark(setup = pending)]
+#[bench::per_call()]
 fn pull_in(kit: WithIds) -> WithIds {
     for key in KEYS {
         let _ = black_box(kit.1.pull_in(&key, delay(key) / 2));
@@ -156,6 +165,7 @@ library_benchmark_group!(
         schedule,
         schedule_and_cancel,
         reschedule,
+        reschedule_by_id,
         pull_in,
         cancel_of_a_missing_key,
         cancel_by_id,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gungraun::prelude::*;
 use tourbillon::test_util::SteppedTimer;
-use tourbillon::{Executor, Job, Sleep, Timer, TimerBuilder};
+use tourbillon::{Executor, Job, Sleep, Timeout, Timer, TimerBuilder};
 
 use crate::{KEYS, SEED, delay};
 
@@ -56,6 +56,22 @@ fn start_and_cancel_without_captures(kit: Kit) -> Kit {
         black_box(timeout.expect("it is open").cancel());
     }
     kit
+}
+
+fn pending() -> (Kit, Vec<Timeout>) {
+    let kit = started();
+    let arm = |key| kit.1.after(delay(key), move || _ = black_box(key));
+    let timeouts = KEYS.map(|key| arm(key).expect("it is open")).collect();
+    (kit, timeouts)
+}
+
+#[library_benchmark(setup = pending)]
+#[bench::per_call()]
+fn reschedule(pending: (Kit, Vec<Timeout>)) -> (Kit, Vec<Timeout>) {
+    for timeout in &pending.1 {
+        let _ = black_box(timeout.reschedule(Duration::from_secs(3_600)));
+    }
+    pending
 }
 
 /// Keeps the jobs, to count them alone. What collects is counted in `collect_and_run`.
@@ -197,6 +213,7 @@ library_benchmark_group!(
     benchmarks = [
         start_and_cancel,
         start_and_cancel_without_captures,
+        reschedule,
         sleep_made,
         sleep_first_poll,
         sleep_poll_that_waits,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::reading::QuickReading;
 use crate::clock::{Clock, ManualClock};
 use crate::tick::Time;
-use crate::{Expiry, ExpiryMap, Reschedule, Scheduler, Touch};
+use crate::{Expiry, ExpiryMap, Reschedule, Scheduler, Timer, Touch};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -236,7 +236,8 @@ fn calls_try_to_be_usual_if_the_clock_has_quick_readings() {
         };
         assert_eq!(
             [tries(touch), tries(touch_at), tries(set), tries(moved)],
-            [quick; 4]
+            // A call that is given its moment needs no reading.
+            [quick, true, quick, quick]
         );
     }
 }
@@ -292,6 +293,64 @@ fn usual_calls_answer_as_all_others() {
             }
         }
     }
+}
+
+#[test]
+fn moves_by_id_answer_as_moves_by_key() {
+    let steps = [0, 1, 999, 1_000, 1_001, 2_000, 3_000].map(Duration::from_millis);
+    let delays = [SECOND / 2, SECOND, 2 * SECOND, MINUTE, Duration::MAX];
+    for first in delays {
+        for again in delays {
+            for step in steps {
+                let hand = ManualClock::starting_at(Time::from_nanos(7_000_000_000));
+                let clock = Clock::behind(&hand, Duration::from_micros(100));
+                let builder = Scheduler::<u64>::builder().clock(clock.clone());
+                let scheduler = builder.build_stepped(1).unwrap();
+                let timer = Timer::builder().clock(clock).build_stepped(1).unwrap();
+                let timers = scheduler.handle();
+                let id = timers.schedule(1, first, |_| ()).unwrap().id;
+                timers.schedule(2, first, |_| ()).unwrap();
+                let timeout = timer.timer().after(first, || ()).unwrap();
+                // Not stepped, so what is due is still there.
+                hand.advance(step);
+                let moved = timers.reschedule(&2, again);
+                assert_eq!(timers.by_id(id).reschedule(again), moved);
+                assert_eq!(timeout.reschedule(again), moved);
+                let left = timers.get(&2).unwrap().deadline.since(timers.now());
+                let deadline = timers.get(&1).unwrap().deadline;
+                let case = format!("{first:?}, {again:?}, {step:?}");
+                assert_eq!(deadline.since(timers.now()), left, "{case}");
+                assert_eq!(timeout.remaining(), Some(left), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_id_moves_its_own_arming_only() {
+    let scheduler = Scheduler::<u64>::builder().build_stepped(1).unwrap();
+    let timers = scheduler.handle();
+    let first = timers.schedule(1, MINUTE, |_| ()).unwrap();
+    let second = timers.schedule(1, MINUTE, |_| ()).unwrap();
+    let not_found = Reschedule::NotFound;
+    assert_eq!(timers.by_id(first.id).reschedule(2 * MINUTE), not_found);
+    assert_eq!(timers.get(&1).unwrap().deadline, second.deadline);
+    let before = second.deadline;
+    let moved = timers.by_id(second.id).reschedule(2 * MINUTE);
+    assert_eq!(moved, Reschedule::Moved { before });
+    // An id of another scheduler finds nothing.
+    let other = Scheduler::<u64>::builder().build_stepped(1).unwrap();
+    let others = other.handle();
+    others.schedule(1, MINUTE, |_| ()).unwrap();
+    assert_eq!(others.by_id(second.id).reschedule(MINUTE), not_found);
+
+    let timer = Timer::builder().build_stepped(1).unwrap();
+    let gone = timer.timer().after(MINUTE, || ()).unwrap();
+    gone.cancel();
+    // It takes the place that is free again.
+    let next = timer.timer().after(MINUTE, || ()).unwrap();
+    assert_eq!(gone.reschedule(2 * MINUTE), not_found);
+    assert_eq!(next.remaining(), Some(MINUTE));
 }
 
 #[test]

@@ -113,13 +113,13 @@ impl<K, V> Stripe<K, V> {
         }
     }
 
-    /// Arms a timer without a key, which is not in the index.
+    /// Arms a timer without a key, which is not in the index. `value` makes its payload.
     #[inline(always)]
     pub(crate) fn arm_keyless(
         &mut self,
         _admission: KeylessAdmission,
         key: K,
-        value: V,
+        value: impl FnOnce() -> V,
         deadline: Time,
         now: Time,
     ) -> EntryId {
@@ -141,7 +141,7 @@ impl<K, V> Stripe<K, V> {
     ) -> EntryId {
         self.counters.scheduled += 1;
         self.counters.pending += 1;
-        let id = self.occupy(hash.bits(), key, value, deadline, now);
+        let id = self.occupy(hash.bits(), key, || value, deadline, now);
         match vacancy {
             Some(vacancy) => self.index.fill(vacancy, hash.bits(), id.slot),
             None => self.index.insert(hash.bits(), id.slot),
@@ -196,8 +196,19 @@ impl<K, V> Stripe<K, V> {
 
     /// Puts a new entry into a free slot, and stages it, or queues it if it is due. The caller adds
     /// its line to the index.
+    ///
+    /// `value` is called where the entry is written. A value that was made before would be written to the
+    /// stack word by word and copied from there in blocks of two words. A processor waits with such a
+    /// read until the writes have reached the cache.
     #[inline(always)]
-    fn occupy(&mut self, hash: u32, key: K, value: V, deadline: Time, now: Time) -> EntryId {
+    fn occupy(
+        &mut self,
+        hash: u32,
+        key: K,
+        value: impl FnOnce() -> V,
+        deadline: Time,
+        now: Time,
+    ) -> EntryId {
         // The usual timer is staged. Its place is chosen first, so that the entry is written once.
         if self.waits(deadline, now)
             && let Some(position) = self.staging.free_place()
@@ -205,13 +216,13 @@ impl<K, V> Stripe<K, V> {
             let (slot, generation) = self.table.occupy(&self.floors, |generation| Armed {
                 position,
                 wheel_position: WheelPosition::STAGED,
-                ..Armed::new(key, value, deadline, hash, generation)
+                ..Armed::new(key, value(), deadline, hash, generation)
             });
             self.staging.put(position, slot, deadline);
             self.publish_deadline(deadline);
             return EntryId { slot, generation };
         }
-        self.occupy_and_file(hash, key, value, deadline, now)
+        self.occupy_and_file(hash, key, value(), deadline, now)
     }
 
     /// Does the same for an entry that is not staged, or only after others were filed.
@@ -248,7 +259,7 @@ impl<K, V> Stripe<K, V> {
         if armed.generation == u32::MAX {
             // ENTRY-3: the generations of the slot are exhausted, so the key moves to another slot.
             let (_, old_key, old_value) = self.take_out(slot, End::Cancelled);
-            let id = self.occupy(hash.bits(), key, value, deadline, now);
+            let id = self.occupy(hash.bits(), key, || value, deadline, now);
             self.index.insert(hash.bits(), id.slot);
             return Arming {
                 id,

@@ -112,6 +112,15 @@ impl<K, V> Stripe<K, V> {
         Some(PutOff { before, deadline })
     }
 
+    /// Puts the armed entry `id` off to a deadline as in [`put_usual_off`](Self::put_usual_off), if writing the
+    /// deadline down is enough, and returns the deadline before. Otherwise this changes nothing and returns `None`.
+    #[inline(always)]
+    pub(crate) fn put_usual_off_by_id(&mut self, id: EntryId, deadline: Time) -> Option<Time> {
+        let armed = self.table.armed_mut(id.slot)?;
+        let before = armed.deadline;
+        (armed.generation == id.generation && armed.put_off_to_future(deadline)).then_some(before)
+    }
+
     /// Returns the pending payload of `key` and its deadline.
     #[inline(always)]
     pub(crate) fn payload_of<Q>(&self, hash: KeyHash, key: &Q) -> Option<(&V, Time)>

@@ -1,0 +1,73 @@
+//! Moves of one arming by its id.
+
+use std::time::Duration;
+
+use super::{Engine, Frontend};
+use crate::clock::QuickReading;
+use crate::shard::{EntryId, Moving, UsualCall};
+
+/// A usual call of an engine.
+type UsualEngineCall<'a, F> =
+    UsualCall<'a, <F as super::FrontendTypes>::Key, <F as super::FrontendTypes>::Payload>;
+
+impl<F: Frontend> Engine<F> {
+    /// Moves the arming `id` to `delay` from now. The answer is converted where it is made, so that the functions
+    /// for the rare cases are called last.
+    #[inline(always)]
+    pub(crate) fn reschedule_id<R: From<Moving>>(
+        &self,
+        stripe: usize,
+        id: EntryId,
+        delay: Duration,
+    ) -> R {
+        let Some((nanos, mut call)) = self.usual_by_id(stripe, delay) else {
+            return self.reschedule_id_unusual(stripe, id, delay);
+        };
+        let put_off = |reading: QuickReading| {
+            call.stripe()
+                .put_usual_off_by_id(id, reading.after_counted(nanos))
+        };
+        let Some(before) = self.clock.quick_reading().and_then(put_off) else {
+            return self.reschedule_id_after(call, stripe, id, delay);
+        };
+        call.end();
+        Moving::Moved { before }.into()
+    }
+
+    /// Begins a usual call, unless it is known before the lock that it is not one, or the lock is not free.
+    #[inline(always)]
+    fn usual_by_id(&self, stripe: usize, delay: Duration) -> Option<(u64, UsualEngineCall<'_, F>)> {
+        let nanos = QuickReading::counted(delay)?;
+        Some((nanos, UsualCall::lock(self.usual()?, stripe)?))
+    }
+
+    /// Ends a usual call that has changed nothing, and moves the arming in the general way.
+    #[cold]
+    #[inline(never)]
+    fn reschedule_id_after<R: From<Moving>>(
+        &self,
+        call: UsualEngineCall<'_, F>,
+        stripe: usize,
+        id: EntryId,
+        delay: Duration,
+    ) -> R {
+        call.end();
+        self.reschedule_id_unusual(stripe, id, delay)
+    }
+
+    /// Moves the arming in all cases.
+    #[cold]
+    #[inline(never)]
+    fn reschedule_id_unusual<R: From<Moving>>(
+        &self,
+        stripe: usize,
+        id: EntryId,
+        delay: Duration,
+    ) -> R {
+        let reading = self.reading_for(delay);
+        let (deadline, now) = (reading.after(delay), reading.low());
+        self.with(stripe, |stripe| {
+            stripe.reschedule_id(id, deadline, now, false).into()
+        })
+    }
+}
