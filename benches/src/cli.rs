@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::mode::Borders;
+use crate::other_build::OtherBuild;
 use crate::systems::SetUp;
 use crate::workloads::Form;
 use crate::{systems, workloads};
@@ -51,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) targets: bool,
     /// Our boxed timers in a build with mimalloc, too.
     pub(crate) mimalloc: bool,
+    /// Ours in a build with link-time optimisation, too.
+    pub(crate) lto: bool,
     /// The form's own if empty.
     pub(crate) keys: Vec<u64>,
     /// The cases' own if empty.
@@ -88,6 +91,16 @@ impl Options {
         self.rounds.unwrap_or(ROUNDS[self.form as usize])
     }
 
+    /// Other builds of this program in which ours take part, too.
+    pub(crate) fn builds(&self) -> impl Iterator<Item = OtherBuild> + use<> {
+        let chosen = [
+            (OtherBuild::Mimalloc, self.mimalloc),
+            (OtherBuild::Lto, self.lto),
+        ];
+        let chosen = chosen.into_iter().filter(|(_, chosen)| *chosen);
+        chosen.map(|(build, _)| build)
+    }
+
     /// Whether the run has to end in its time: a number of rounds that somebody asks for is not cut down.
     pub(crate) fn is_bounded(&self) -> bool {
         self.time.is_some() || self.rounds.is_none()
@@ -112,8 +125,9 @@ Options:
   --system S,..    only these systems
   --foreign        also the systems in other languages; --system takes them too, and --smoke
   --mimalloc       W4 and W4i also with our boxed timers in a build with mimalloc
+  --lto            W1, W1k, W2 and W3 also with ours in a build with link-time optimisation
   --keys N,..      how many keys, where a workload leaves the choice
-  --threads N,..   how many threads, where a workload leaves the choice, and for W1 and W1k
+  --threads N,..   how many threads, where a workload leaves the choice, and for W1, W1k and W1x
   --shards N,..    the schedulers and maps of tourbillon with so many shards ..
   --stripes N,..   .. and so many stripes, in place of their defaults
   --borders A,B    round trips (ns) below A are of two hyperthreads, from B on of cores that are far apart
@@ -166,7 +180,8 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
     let (mut show, mut modes) = (None, None);
     let mut only = Vec::new();
     let mut named = Vec::new();
-    let (mut foreign, mut targets, mut mimalloc) = (false, false, false);
+    let (mut foreign, mut targets) = (false, false);
+    let (mut mimalloc, mut lto) = (false, false);
     let (mut into, mut keep, mut model) = (Vec::new(), false, None);
     let mut json = None;
     let mut markdown = None;
@@ -189,6 +204,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
             "--foreign" => foreign = true,
             "--targets" => targets = true,
             "--mimalloc" => mimalloc = true,
+            "--lto" => lto = true,
             "--keep" => keep = true,
             "--into" => into.extend(value()?.split(',').map(PathBuf::from)),
             "--model" => model = Some(PathBuf::from(value()?)),
@@ -251,6 +267,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, S
         foreign: foreign || targets,
         targets,
         mimalloc: mimalloc || targets,
+        lto,
         keys,
         threads,
         set_ups: SetUp::all(&shards, &stripes),
@@ -371,7 +388,8 @@ mod tests {
         let Ok(Command::Run(targets)) = parsed("--targets --keep --json x.json") else {
             panic!("a run");
         };
-        assert!(targets.targets && targets.foreign && targets.mimalloc);
+        assert!(targets.targets && targets.foreign);
+        assert!(targets.builds().eq([OtherBuild::Mimalloc]));
         assert_eq!(targets.json, Some(PathBuf::from("x.json")));
         assert!(
             targets

@@ -7,28 +7,25 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::other_build::OtherBuild;
 use crate::parent::point;
 use crate::systems::{Entry, SetUp};
 use crate::wire::{Filled, Reply, Request};
 use crate::workloads::{Form, Workload};
-use crate::{cli, foreign, machine, other_build, pingpong};
+use crate::{cli, foreign, machine, pingpong};
 
 /// A system, set up for this run.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) entry: &'static Entry,
     pub(crate) set_up: SetUp,
-    /// In the other build of this program.
-    pub(crate) mimalloc: bool,
+    /// In another build of this program.
+    pub(crate) build: Option<OtherBuild>,
 }
 
 impl Candidate {
     pub(crate) fn name(&self) -> String {
-        let build = if self.mimalloc {
-            other_build::SUFFIX
-        } else {
-            ""
-        };
+        let build = self.build.map(OtherBuild::suffix).unwrap_or_default();
         format!("{}{build}{}", self.entry.name, self.set_up.in_words())
     }
 }
@@ -59,13 +56,13 @@ impl Filling {
         let Candidate {
             entry,
             set_up,
-            mimalloc,
+            build,
         } = candidate;
         let system = candidate.name();
         eprint!("         {}: {system} .. ", point(workload, keys));
         let counts = [set_up.shards, set_up.stripes].map(|count| count.unwrap_or(0).to_string());
         // The very file that runs, even if it was built anew meanwhile.
-        let program = if let Some(other) = other_build::program().filter(|_| *mimalloc) {
+        let program = if let Some(other) = build.and_then(OtherBuild::program) {
             other.to_owned()
         } else if cfg!(target_os = "linux") {
             PathBuf::from("/proc/self/exe")

@@ -1,5 +1,5 @@
-//! The same program with mimalloc as its allocator: a build of its own, since an allocator is chosen when a
-//! program is built. The children of one more system run in it, between those of all others.
+//! Other builds of the same program, since an allocator or link-time optimisation is chosen when a program is
+//! built. The children of more systems run in them, between those of all others.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,42 +8,78 @@ use std::sync::OnceLock;
 
 use crate::workloads::Workload;
 
-/// What stands behind the name of a system.
-pub(crate) const SUFFIX: &str = "+mimalloc";
-/// The one that runs so, and where: boxes are allocated there on one thread and freed on others.
-const SYSTEM: &str = "tourbillon";
-const WORKLOADS: [&str; 2] = ["W4", "W4i"];
-
-static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-
-/// Whether this system does this workload in the other build, too.
-pub(crate) fn has(system: &str, workload: &Workload) -> bool {
-    system == SYSTEM && WORKLOADS.contains(&workload.name)
+/// Another way to build the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OtherBuild {
+    /// With mimalloc as its allocator.
+    Mimalloc,
+    /// Optimised as a whole when it is linked, in one unit.
+    Lto,
 }
 
-/// The other program, if it was built.
-pub(crate) fn program() -> Option<&'static Path> {
-    PROGRAM.get().map(PathBuf::as_path)
-}
+use OtherBuild::{Lto, Mimalloc};
 
-/// Builds it. It lies in a folder of its own, so that the program that runs is not replaced.
-pub(crate) fn prepare() -> io::Result<()> {
-    let mut folder = std::env::current_exe()?;
-    folder.pop();
-    let folder = folder.join("with-mimalloc");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    eprintln!("         builds the program with mimalloc; the first time takes a minute or two");
-    let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--bin", "benches"])
-        .args(["--features", "mimalloc", "--manifest-path"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&folder)
-        .status()?;
-    let program = folder.join("release/benches");
-    if !status.success() || !program.is_file() {
-        return Err(io::Error::other("its build failed; see above"));
+static PROGRAMS: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
+
+impl OtherBuild {
+    fn name(self) -> &'static str {
+        match self {
+            Mimalloc => "mimalloc",
+            Lto => "lto",
+        }
     }
-    let _ = PROGRAM.set(program);
-    Ok(())
+
+    /// What stands behind the name of a system.
+    pub(crate) fn suffix(self) -> String {
+        format!("+{}", self.name())
+    }
+
+    /// Whether this system does this workload in this build, too.
+    pub(crate) fn has(self, system: &str, workload: &Workload) -> bool {
+        let (systems, workloads): (&[&str], &[&str]) = match self {
+            // Boxes are allocated there on one thread and freed on others.
+            Mimalloc => (&["tourbillon"], &["W4", "W4i"]),
+            // Calls that take less than a microsecond.
+            Lto => (
+                &["tourbillon", "tourbillon-map", "tourbillon-timer"],
+                &["W1", "W1k", "W2", "W3"],
+            ),
+        };
+        systems.contains(&system) && workloads.contains(&workload.name)
+    }
+
+    /// The program, if it was built.
+    pub(crate) fn program(self) -> Option<&'static Path> {
+        PROGRAMS[self as usize].get().map(PathBuf::as_path)
+    }
+
+    /// Builds it. It lies in a folder of its own, so that the program that runs is not replaced.
+    pub(crate) fn prepare(self) -> io::Result<()> {
+        let mut folder = std::env::current_exe()?;
+        folder.pop();
+        let folder = folder.join(format!("with-{}", self.name()));
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let name = self.name();
+        eprintln!("         builds the program with {name}; the first time takes some minutes");
+        let (profile, features) = match self {
+            Mimalloc => ("release", "mimalloc"),
+            Lto => ("lto", ""),
+        };
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "--bin", "benches"])
+            .args(["--profile", profile, "--features", features])
+            .args([
+                "--manifest-path",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+            ])
+            .arg("--target-dir")
+            .arg(&folder)
+            .status()?;
+        let program = folder.join(profile).join("benches");
+        if !status.success() || !program.is_file() {
+            return Err(io::Error::other("its build failed; see above"));
+        }
+        let _ = PROGRAMS[self as usize].set(program);
+        Ok(())
+    }
 }

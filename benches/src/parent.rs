@@ -9,6 +9,7 @@ use crate::cli::Options;
 use crate::filling::{Answer, Candidate, Filling};
 use crate::machine::{self, Machine, Version};
 use crate::mode::{Mode, Verdict};
+use crate::other_build::OtherBuild;
 use crate::output::{keep, named, plot, say, tables};
 use crate::plan::{Plan, Point};
 use crate::preset::Part;
@@ -16,7 +17,7 @@ use crate::report::{Figure, Report, Round, short};
 use crate::systems::{self, Entry, SetUp};
 use crate::wire::{Filled, Request};
 use crate::workloads::{self, Cased, Children, Form, Workload};
-use crate::{foreign, other_build, output, pingpong, preset};
+use crate::{foreign, output, pingpong, preset};
 
 /// If a ping-pong takes this many times as long as an ordinary one, the machine is in a slow mode.
 const SLOW: f64 = 2.0;
@@ -54,14 +55,15 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         std::fs::create_dir_all(folder).map_err(|error| named(&error, folder))?;
     }
     let (drivers, mut lines, skipped) = prepare_drivers(options);
-    let mut chosen = workloads::ALL.iter().filter(|w| is_chosen(options, w));
-    if options.mimalloc
-        && chosen.any(|workload| has_other_build(options, workload))
-        && let Err(error) = other_build::prepare()
-    {
-        let line = format!("tourbillon{}: skipped, {error}", other_build::SUFFIX);
-        eprintln!("         {line}");
-        lines.push(line);
+    for build in options.builds() {
+        let mut chosen = workloads::ALL.iter().filter(|w| is_chosen(options, w));
+        if chosen.any(|workload| has_other_build(options, workload, build))
+            && let Err(error) = build.prepare()
+        {
+            let line = format!("tourbillon{}: skipped, {error}", build.suffix());
+            eprintln!("         {line}");
+            lines.push(line);
+        }
     }
     let mut run = Run {
         options,
@@ -210,11 +212,11 @@ fn amount(options: &Options, workload: &Workload) -> u64 {
     }
 }
 
-/// Whether a system of this workload also runs with mimalloc.
-fn has_other_build(options: &Options, workload: &Workload) -> bool {
+/// Whether a system of this workload also runs in this build.
+fn has_other_build(options: &Options, workload: &Workload, build: OtherBuild) -> bool {
     let candidates = candidates(options, &[], workload, 0);
     let mut names = candidates.iter().map(|candidate| candidate.entry.name);
-    names.any(|name| other_build::has(name, workload))
+    names.any(|name| build.has(name, workload))
 }
 
 fn is_chosen(options: &Options, workload: &Workload) -> bool {
@@ -281,19 +283,16 @@ fn candidates(
             true => options.set_ups.clone(),
             false => vec![SetUp::default()],
         };
-        let other = other_build::program().is_some() && other_build::has(entry.name, workload);
-        let builds = if options.mimalloc && other {
-            &[false, true][..]
-        } else {
-            &[false]
-        };
+        let has = |build: &OtherBuild| build.program().is_some() && build.has(entry.name, workload);
+        let mut builds = vec![None];
+        builds.extend(options.builds().filter(has).map(Some));
         let candidate = move |set_up| {
-            let build = move |mimalloc: &bool| Candidate {
+            let of_build = move |build| Candidate {
                 entry,
                 set_up,
-                mimalloc: *mimalloc,
+                build,
             };
-            builds.iter().map(build)
+            builds.clone().into_iter().map(of_build)
         };
         set_ups.into_iter().flat_map(candidate)
     };
@@ -831,7 +830,7 @@ mod tests {
             count += 1;
             rounds = rounds.min(point.rounds);
         }
-        assert_eq!((count, rounds), (19, 5));
+        assert_eq!((count, rounds), (22, 5));
     }
 
     #[test]

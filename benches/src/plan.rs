@@ -33,8 +33,8 @@ struct Cost {
 /// On two cores at 2.5 GHz, as a mean over the systems.
 fn cost(workload: &Workload) -> Cost {
     let (least, per_amount, per_key) = match workload.name {
-        "W1" | "W1k" => (0.0, 0.4e-6, 0.5e-6),
-        "W2" => (0.0, 0.5e-6, 0.5e-6),
+        "W1" | "W1k" | "W1x" => (0.0, 0.4e-6, 0.5e-6),
+        "W2" | "W2t" => (0.0, 0.5e-6, 0.5e-6),
         "W3" => (0.2, 1.05e-3, 0.0),
         "W4" => (2.2, 2.2e-6, 0.0),
         "W4i" | "W4h" => (0.2, 2.4e-6, 0.0),
@@ -43,7 +43,7 @@ fn cost(workload: &Workload) -> Cost {
         "W5b" => (0.2, 1.1e-3, 0.0),
         "W6" => (0.1, 1.0e-3, 0.5e-6),
         "W7" => (0.0, 0.0, 0.6e-6),
-        "W8" => (0.0, 0.0, 0.6e-6),
+        "W8" | "W8x" => (0.0, 0.0, 0.6e-6),
         "W9" => (0.1, 1.05e-3, 0.6e-6),
         "churn" => (0.1, 0.0, 0.0),
         "S1" => (0.0, 0.7e-6, 0.7e-6),

@@ -107,6 +107,17 @@ const PARTS: &[Part] = &[
         ],
     ),
     part(
+        "W1x",
+        &[1_000_000, 10_000_000],
+        &[
+            "tourbillon",
+            "tourbillon-map",
+            "heap",
+            "hash-wheel",
+            "netty",
+        ],
+    ),
+    part(
         "W2",
         &[100_000, 1_000_000],
         &[
@@ -156,6 +167,18 @@ const PARTS: &[Part] = &[
     ),
     part(
         "W8",
+        &[10_000_000],
+        &[
+            "tourbillon",
+            "tourbillon-map",
+            "heap",
+            "hash-wheel",
+            "netty",
+        ],
+    )
+    .case(0),
+    part(
+        "W8x",
         &[10_000_000],
         &[
             "tourbillon",

@@ -1,5 +1,12 @@
 //! SplitMix64: three lines, the same numbers for every system.
 
+/// A number that looks random; another one for each number.
+pub(crate) fn mixed(number: u64) -> u64 {
+    let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 /// A stream of random numbers that its seed decides.
 #[derive(Debug)]
 pub(crate) struct Rng(u64);
@@ -11,9 +18,7 @@ impl Rng {
 
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mixed(self.0)
     }
 
     /// A number below `bound`, which is not zero.

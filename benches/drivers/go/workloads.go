@@ -27,7 +27,9 @@ func open(name string, keys uint64) workload {
 	case "W1":
 		return pairs(keys)
 	case "W1k":
-		return keyedPairs(keys)
+		return keyedPairs(keys, counted)
+	case "W1x":
+		return keyedPairs(keys, mixed)
 	case "W2":
 		return touches(keys)
 	case "W3":
@@ -47,7 +49,9 @@ func open(name string, keys uint64) workload {
 	case "W7":
 		return memory(keys)
 	case "W8":
-		return inserts(keys)
+		return inserts(keys, counted)
+	case "W8x":
+		return inserts(keys, mixed)
 	case "W9":
 		return cascade(keys)
 	}
@@ -59,7 +63,13 @@ type rng uint64
 
 func (r *rng) next() uint64 {
 	*r += 0x9e3779b97f4a7c15
-	z := uint64(*r)
+	return mixed(uint64(*r))
+}
+
+// counted and mixed make the key of a number, as in rng.rs.
+func counted(number uint64) uint64 { return number }
+
+func mixed(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
@@ -87,10 +97,10 @@ func filled(k *keyed, keys uint64) {
 	check(uint64(pending) == keys, "%d of %d timers are pending after the fill", pending, keys)
 }
 
-func fillBetween(k *keyed, keys uint64, from, to time.Duration) {
+func fillBetween(k *keyed, keys uint64, keyOf func(uint64) uint64, from, to time.Duration) {
 	r := rng(0xf111)
-	for key := uint64(0); key < keys; key++ {
-		k.start(key, r.between(from, to))
+	for number := uint64(0); number < keys; number++ {
+		k.start(keyOf(number), r.between(from, to))
 	}
 	filled(k, keys)
 }
@@ -132,7 +142,7 @@ func producers(threads int, work func(number uint64)) time.Duration {
 	return last.Sub(first)
 }
 
-// startStop is W1 and W1k. A pair says whether its timer was stopped before it fired.
+// startStop is W1, W1k and W1x. A pair says whether its timer was stopped before it fired.
 func startStop(pair func(number uint64, delay time.Duration) bool, guard func(on bool)) func(int, uint64, uint64) ([]*float64, time.Duration) {
 	return func(which int, amount uint64, seed uint64) ([]*float64, time.Duration) {
 		from, to := time.Millisecond, time.Minute
@@ -180,14 +190,15 @@ func pairs(keys uint64) workload {
 	}
 }
 
-func keyedPairs(keys uint64) workload {
+func keyedPairs(keys uint64, keyOf func(uint64) uint64) workload {
 	k := newKeyed()
 	pair := func(number uint64, delay time.Duration) bool {
-		k.start(keys+number, delay)
-		return k.stop(keys + number)
+		key := keyOf(keys + number)
+		k.start(key, delay)
+		return k.stop(key)
 	}
 	return workload{
-		fill: func() { fillBetween(k, keys, time.Hour, 2*time.Hour) },
+		fill: func() { fillBetween(k, keys, keyOf, time.Hour, 2*time.Hour) },
 		round: startStop(pair, func(on bool) {
 			if on {
 				k.start(^uint64(0), idle)
@@ -432,7 +443,7 @@ func memory(keys uint64) workload {
 			runtime.GC()
 			before := residentBytes()
 			began := time.Now()
-			fillBetween(k, keys, time.Hour, 2*time.Hour)
+			fillBetween(k, keys, counted, time.Hour, 2*time.Hour)
 			took = time.Since(began)
 			runtime.GC()
 			if after := residentBytes(); before != nil && after != nil {
@@ -445,7 +456,7 @@ func memory(keys uint64) workload {
 	}
 }
 
-func inserts(keys uint64) workload {
+func inserts(keys uint64, keyOf func(uint64) uint64) workload {
 	k := newKeyed()
 	return workload{
 		fill: func() {},
@@ -457,7 +468,7 @@ func inserts(keys uint64) workload {
 				r := rng(seed ^ number<<32)
 				before := time.Now()
 				for key := number * each; key < (number+1)*each; key++ {
-					k.start(key, r.between(time.Hour, 2*time.Hour))
+					k.start(keyOf(key), r.between(time.Hour, 2*time.Hour))
 					after := time.Now()
 					if call := after.Sub(before); call > longest[number] {
 						longest[number] = call

@@ -47,7 +47,9 @@ abstract class Workload {
             case "W1":
                 return new Pairs(library.handles(), keys);
             case "W1k":
-                return new KeyedPairs(library.keyed(false), keys);
+                return new KeyedPairs(library.keyed(false), keys, COUNTED);
+            case "W1x":
+                return new KeyedPairs(library.keyed(false), keys, Rng::mixed);
             case "W2":
                 return new Touch(library.keyed(false), keys);
             case "W3":
@@ -63,7 +65,9 @@ abstract class Workload {
             case "W7":
                 return new Memory(library.keyed(false), keys);
             case "W8":
-                return new Inserts(library, keys);
+                return new Inserts(library, keys, COUNTED);
+            case "W8x":
+                return new Inserts(library, keys, Rng::mixed);
             case "W9":
                 return new Cascade(library.keyed(false), keys);
             default:
@@ -72,6 +76,9 @@ abstract class Workload {
     }
 
     // What several workloads need.
+
+    /** Makes the key of a number: the number. The other way is `Rng.mixed`. */
+    static final LongUnaryOperator COUNTED = number -> number;
 
     /** SplitMix64, as in `rng.rs`. */
     static final class Rng {
@@ -83,7 +90,12 @@ abstract class Workload {
 
         long next() {
             state += 0x9e3779b97f4a7c15L;
-            long z = (state ^ (state >>> 30)) * 0xbf58476d1ce4e5b9L;
+            return mixed(state);
+        }
+
+        /** A number that looks random; another one for each number. */
+        static long mixed(long number) {
+            long z = (number ^ (number >>> 30)) * 0xbf58476d1ce4e5b9L;
             z = (z ^ (z >>> 27)) * 0x94d049bb133111ebL;
             return z ^ (z >>> 31);
         }
@@ -112,9 +124,14 @@ abstract class Workload {
     }
 
     static void fill(Library.Keyed timers, long keys, long from, long to) {
+        fill(timers, keys, COUNTED, from, to);
+    }
+
+    static void fill(
+            Library.Keyed timers, long keys, LongUnaryOperator keyOf, long from, long to) {
         Rng rng = new Rng(0xf111);
-        for (long key = 0; key < keys; key++) {
-            timers.start(key, from == to ? from : rng.between(from, to));
+        for (long number = 0; number < keys; number++) {
+            timers.start(keyOf.applyAsLong(number), from == to ? from : rng.between(from, to));
         }
         filled(timers, keys);
     }
@@ -186,7 +203,7 @@ abstract class Workload {
 
     // The workloads.
 
-    /** W1 and W1k. */
+    /** W1, W1k and W1x. */
     private abstract static class StartStop extends Workload {
         StartStop(long keys) {
             super(keys);
@@ -280,21 +297,24 @@ abstract class Workload {
 
     private static final class KeyedPairs extends StartStop {
         private final Library.Keyed timers;
+        private final LongUnaryOperator keyOf;
 
-        KeyedPairs(Library.Keyed timers, long keys) {
+        KeyedPairs(Library.Keyed timers, long keys, LongUnaryOperator keyOf) {
             super(keys);
             this.timers = timers;
+            this.keyOf = keyOf;
         }
 
         @Override
         void fill() {
-            fill(timers, keys, 60 * MINUTE, 120 * MINUTE);
+            fill(timers, keys, keyOf, 60 * MINUTE, 120 * MINUTE);
         }
 
         @Override
         boolean pair(long number, long delayNanos) {
-            timers.start(keys + number, delayNanos);
-            return timers.stop(keys + number);
+            long key = keyOf.applyAsLong(keys + number);
+            timers.start(key, delayNanos);
+            return timers.stop(key);
         }
 
         @Override
@@ -688,15 +708,17 @@ abstract class Workload {
         }
     }
 
-    /** W8. The warm-up does several rounds, each of which needs an empty system. */
+    /** W8 and W8x. The warm-up does several rounds, each of which needs an empty system. */
     private static final class Inserts extends Workload {
         private final Library library;
+        private final LongUnaryOperator keyOf;
         private Library.Keyed timers;
         private boolean used;
 
-        Inserts(Library library, long keys) {
+        Inserts(Library library, long keys, LongUnaryOperator keyOf) {
             super(keys);
             this.library = library;
+            this.keyOf = keyOf;
             timers = library.keyed(false);
         }
 
@@ -737,12 +759,12 @@ abstract class Workload {
             return new double[] {tookNanos / 1e9, longest / 1e6};
         }
 
-        private static long insert(Library.Keyed timers, long first, long count, long seed) {
+        private long insert(Library.Keyed timers, long first, long count, long seed) {
             Rng rng = new Rng(seed);
             long longest = 0;
             long before = System.nanoTime();
-            for (long key = first; key < first + count; key++) {
-                timers.start(key, rng.between(60 * MINUTE, 120 * MINUTE));
+            for (long number = first; number < first + count; number++) {
+                timers.start(keyOf.applyAsLong(number), rng.between(60 * MINUTE, 120 * MINUTE));
                 long after = System.nanoTime();
                 longest = Math.max(longest, after - before);
                 before = after;

@@ -60,7 +60,7 @@ const JAVA_FLAGS: [&str; 1] = ["-Xmx6g"];
 
 /// Workloads that drivers don't have. The bytes per touched session are lost in what a collector leaves. Of mass
 /// expiry they have the form by key.
-const LEAVES_OUT: [&str; 2] = ["churn", "W4h"];
+const LEAVES_OUT: [&str; 3] = ["churn", "W2t", "W4h"];
 
 /// The variable by which the parent tells how long a JVM warms up, in milliseconds.
 pub(crate) const WARM_UP: &str = "BENCHES_WARM_UP_MS";

@@ -42,7 +42,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
-    child.filled(|| fill(&system, keys, |_| minutes(60)))?;
+    child.filled(|| fill(&system, 0..keys, |_| minutes(60)))?;
     let mut rested = false;
     child.rounds(|request| {
         let time = Duration::from_millis(request.amount);

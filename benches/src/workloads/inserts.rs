@@ -1,6 +1,6 @@
-//! W8: N keyed timers go in, 60 to 120 minutes out, from one thread or from two with keys of their
+//! W8 and W8x: N keyed timers go in, 60 to 120 minutes out, from one thread or from two with keys of their
 //! own: how long all of it takes, and the longest single call, which is where something grows, is
-//! moved or is waited for.
+//! moved or is waited for. The keys of W8 are counted up, those of W8x are the same numbers mixed.
 //!
 //! The clock is read once per call, the end of one being the start of the next; that is in the
 //! figures, some 25 ns per call, and so is the random number for the delay. What each call leaves to
@@ -30,7 +30,15 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
+pub(super) const OF_MIXED_KEYS: Workload = Workload {
+    name: "W8x",
+    about: "the same with keys that look random",
+    keys: [&[10_000_000], &[], &[1_000]],
+    ..ABOUT
+};
+
+/// `key_of` makes the key of a number.
+pub(super) fn serve<S: Keyed>(child: &mut Child, key_of: fn(u64) -> u64) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| ())?;
@@ -41,7 +49,7 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
             let mut rng = Rng::new(request.seed ^ (number << 32));
             let mut longest = Duration::ZERO;
             let mut before = Instant::now();
-            for key in number * each..(number + 1) * each {
+            for key in (number * each..(number + 1) * each).map(key_of) {
                 system.start(key, between(&mut rng, minutes(60), minutes(120)));
                 let after = Instant::now();
                 longest = longest.max(after - before);

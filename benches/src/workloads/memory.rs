@@ -27,7 +27,9 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     let filled = child.filled(|| {
-        fill(&system, keys, |rng| between(rng, minutes(60), minutes(120)));
+        fill(&system, 0..keys, |rng| {
+            between(rng, minutes(60), minutes(120))
+        });
     })?;
     let took = Duration::from_secs_f64(filled.seconds);
     let each = filled.bytes.map(|bytes| bytes as f64 / keys as f64);

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use crate::child::Child;
 use crate::recorder::{Lateness, take_lateness};
-use crate::rng::Rng;
+use crate::rng::{Rng, mixed};
 use crate::systems::{Handles, Keyed, Pooled, Sessions, Sleeps, System};
 use crate::wire::Request;
 
@@ -39,7 +39,8 @@ pub(crate) struct Workload {
     pub(crate) metrics: &'static [Metric],
     /// What is measured on one fill, one after the other.
     pub(crate) cases: &'static [Case],
-    /// How many timers are there beforehand, by form. Empty where that is not a question.
+    /// How many timers are there beforehand, by form. Empty in all forms where that is not a question, and in
+    /// one form if the workload has no part in it.
     pub(crate) keys: [&'static [u64]; 3],
     /// How much a round does, in the workload's own measure, by form.
     pub(crate) amount: [u64; 3],
@@ -174,7 +175,9 @@ pub(crate) enum By {
 pub(crate) const ALL: &[Workload] = &[
     start_stop::BY_HANDLE,
     start_stop::BY_KEY,
+    start_stop::BY_MIXED_KEY,
     touch::ABOUT,
+    touch::SINGLE,
     timeouts::ABOUT,
     mass::SPREAD,
     mass::INSTANT,
@@ -184,6 +187,7 @@ pub(crate) const ALL: &[Workload] = &[
     idle::ABOUT,
     memory::ABOUT,
     inserts::ABOUT,
+    inserts::OF_MIXED_KEYS,
     cascade::ABOUT,
     churn::ABOUT,
     session_touch::ABOUT,
@@ -206,7 +210,7 @@ impl Workload {
     /// The numbers of keys in this form; one 0 where there is nothing to choose.
     pub(crate) fn keys_in(&self, form: Form) -> &'static [u64] {
         match self.keys[form as usize] {
-            [] => &[0],
+            [] if self.has_no_keys() => &[0],
             keys => keys,
         }
     }
@@ -263,8 +267,12 @@ impl Workload {
 
     /// Whether it can be done by any number of threads.
     fn may_have_threads(&self) -> bool {
-        self.by_threads()
-            || [start_stop::BY_HANDLE.name, start_stop::BY_KEY.name].contains(&self.name)
+        let pairs = [
+            start_stop::BY_HANDLE,
+            start_stop::BY_KEY,
+            start_stop::BY_MIXED_KEY,
+        ];
+        self.by_threads() || pairs.iter().any(|pair| pair.name == self.name)
     }
 
     /// In how many requests a round is done. With several threads a round of many seconds would hardly ever
@@ -285,15 +293,18 @@ impl Workload {
 /// Serves the child's workload with the system `S`, by key.
 pub(crate) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
     match child.workload.name {
-        "W1k" => start_stop::serve_keyed::<S>(child),
+        "W1k" => start_stop::serve_keyed::<S>(child, |number| number),
+        "W1x" => start_stop::serve_keyed::<S>(child, mixed),
         "W2" => touch::serve::<S>(child),
+        "W2t" => touch::serve_single::<S>(child),
         "W3" => timeouts::serve::<S>(child),
         "W4" => mass::serve_spread::<S>(child),
         "W4i" => mass::serve_instant::<S>(child),
         "W5" => long_tasks::serve::<S>(child),
         "W6" => idle::serve::<S>(child),
         "W7" => memory::serve::<S>(child),
-        "W8" => inserts::serve::<S>(child),
+        "W8" => inserts::serve::<S>(child, |number| number),
+        "W8x" => inserts::serve::<S>(child, mixed),
         "W9" => cascade::serve::<S>(child),
         "churn" => churn::serve::<S>(child),
         other => unreachable!("{other} is not in the table, or by handle"),
@@ -335,15 +346,21 @@ pub(crate) fn serve_sleeps<S: Sleeps>(child: &mut Child) -> io::Result<()> {
     }
 }
 
-/// Arms keys below `keys` from one thread, each `delay` from now.
-fn fill<S: Keyed>(system: &S, keys: u64, mut delay: impl FnMut(&mut Rng) -> Duration) {
+/// Arms the keys from one thread, each `delay` from now.
+fn fill<S: Keyed>(
+    system: &S,
+    keys: impl IntoIterator<Item = u64>,
+    mut delay: impl FnMut(&mut Rng) -> Duration,
+) {
     let mut rng = Rng::new(0xf111);
+    let mut count = 0;
     system.on_thread(|| {
-        for key in 0..keys {
+        for key in keys {
             system.start(key, delay(&mut rng));
+            count += 1;
         }
     });
-    filled(system, keys);
+    filled(system, count);
 }
 
 /// How long a session may be idle: none expires while it is measured.

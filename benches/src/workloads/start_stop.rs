@@ -1,6 +1,7 @@
-//! W1 and W1k: request timeouts, nearly all of which are cancelled. N timers are pending, 60 to 120
+//! W1, W1k and W1x: request timeouts, nearly all of which are cancelled. N timers are pending, 60 to 120
 //! minutes out; one thread starts another one and stops it at once, by handle (W1) or by a key that
-//! is new (W1k).
+//! is new (W1k). The keys of W1k are counted up. Those of W1x are the same numbers mixed, since some
+//! maps put keys that follow each other side by side.
 //!
 //! In the first case the new timer is due in 1 ms to 60 s, so it is often the earliest of all and
 //! somebody has to be woken. In the second one (W1b) a timer is pending that is due in 30 minutes,
@@ -47,11 +48,21 @@ pub(super) const BY_KEY: Workload = Workload {
     by: By::Key,
 };
 
-pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
+pub(super) const BY_MIXED_KEY: Workload = Workload {
+    name: "W1x",
+    about: "the same with keys that look random",
+    keys: [&[1_000_000, 10_000_000], &[], &[1_000]],
+    ..BY_KEY
+};
+
+/// `key_of` makes the key of a number.
+pub(super) fn serve_keyed<S: Keyed>(child: &mut Child, key_of: fn(u64) -> u64) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {
-        fill(&system, keys, |rng| between(rng, minutes(60), minutes(120)));
+        fill(&system, (0..keys).map(key_of), |rng| {
+            between(rng, minutes(60), minutes(120))
+        });
     })?;
     let guard = u64::MAX;
     child.rounds(|request| {
@@ -64,7 +75,7 @@ pub(super) fn serve_keyed<S: Keyed>(child: &mut Child) -> io::Result<()> {
         };
         pairs(&system, request, guarded, |pair, delay| {
             // The pairs of a thread have numbers of their own.
-            let key = keys + pair;
+            let key = key_of(keys + pair);
             system.start(key, delay);
             system.stop(key)
         })

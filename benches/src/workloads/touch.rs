@@ -1,11 +1,17 @@
-//! W2: sessions that are touched. N keys have timers of 30 minutes; each of P threads pushes the
-//! deadlines of random keys to 30 minutes from now.
+//! W2 and W2t: sessions that are touched. N keys have timers of 30 minutes; each of P threads pushes the
+//! deadlines of random keys to 30 minutes from now. W2 asks how many calls there are in a second, W2t how long
+//! single calls take.
+//!
+//! W2t reads the clock once per call, the end of one being the start of the next. Such a reading waits for all
+//! earlier reads from memory, so no call overlaps with the next one, and all figures contain it and the random number: some
+//! 30 ns. With more threads than cores, the longest calls are those that were preempted, or that waited for
+//! one that was.
 //!
 //! A system that files a touched timer again only when its old time comes does that work at most
 //! once per key and 30 minutes, however many touches there were; it is not in the figure.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{By, Children, Metric, ONE_AND_TWO_THREADS, Workload, fill, minutes, producers};
 use crate::child::{Child, Measured};
@@ -24,12 +30,25 @@ pub(super) const ABOUT: Workload = Workload {
     by: By::Key,
 };
 
+pub(super) const SINGLE: Workload = Workload {
+    name: "W2t",
+    about: "how long single calls of W2 take",
+    metrics: &[
+        Metric::less("p50", "ns"),
+        Metric::less("p99", "ns"),
+        Metric::less("p99.9", "ns"),
+        Metric::longest("longest", "us"),
+    ],
+    keys: [&[1_000_000], &[], &[1_000]],
+    ..ABOUT
+};
+
 const IDLE: Duration = minutes(30);
 
 pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
-    child.filled(|| fill(&system, keys, |_| IDLE))?;
+    child.filled(|| fill(&system, 0..keys, |_| IDLE))?;
     child.rounds(|request| {
         let threads = request.threads;
         let each = request.amount / threads as u64;
@@ -41,5 +60,38 @@ pub(super) fn serve<S: Keyed>(child: &mut Child) -> io::Result<()> {
         let operations: u64 = touched.into_iter().sum();
         assert_eq!(operations, each * threads as u64, "every key is there");
         Measured::one(operations as f64 / took.as_secs_f64() / 1e6, took)
+    })
+}
+
+pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
+    let system = S::new(Tasks::Short);
+    let keys = child.keys;
+    child.filled(|| fill(&system, 0..keys, |_| IDLE))?;
+    child.rounds(|request| {
+        let each = request.amount / request.threads as u64;
+        let (took, of_threads) = producers(&system, request.threads, |number| {
+            let mut rng = Rng::new(request.seed ^ (number << 32));
+            let mut calls = Vec::with_capacity(each as usize);
+            let mut before = Instant::now();
+            for _ in 0..each {
+                assert!(system.touch(rng.below(keys), IDLE), "every key is there");
+                let after = Instant::now();
+                calls.push(u32::try_from((after - before).as_nanos()).unwrap_or(u32::MAX));
+                before = after;
+            }
+            calls
+        });
+        let mut calls = of_threads.concat();
+        calls.sort_unstable();
+        let at = |per_mille: usize| f64::from(calls[(calls.len() - 1) * per_mille / 1_000]);
+        Measured {
+            figures: vec![
+                Some(at(500)),
+                Some(at(990)),
+                Some(at(999)),
+                Some(at(1_000) / 1e3),
+            ],
+            took,
+        }
     })
 }
