@@ -305,3 +305,40 @@ impl<F: Frontend> Engine<F> {
         look_again
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Timer;
+
+    #[test]
+    fn a_ticker_that_stalls_keeps_its_buffers_while_timers_are_due() {
+        let ((server, mut tickers), hand) = Timer::builder().stepped_parts(7).unwrap();
+        let timer = Timer::of(Arc::clone(&server));
+        // All of them are more than a ticker may hand over before workers claim some. The first ones alone are not,
+        // so their buffer is emptied.
+        for (count, due) in [(40_000, 1), (60_000, 2)] {
+            for _ in 0..count {
+                let _ = timer.after(Duration::from_secs(due), || ()).unwrap();
+            }
+        }
+        let ticker = &mut tickers[0];
+        let mut step = || {
+            let engine = server.engine();
+            while let TickerStep::Worked = engine.ticker_step(&server, ticker, &mut |_| ()) {}
+            (ticker.stalled, ticker.ticker.spare_room())
+        };
+        hand.advance(Duration::from_secs(3));
+        let (stalled, kept) = step();
+        assert!(stalled && kept > 0, "{stalled}, {kept}");
+
+        // The workers take all, and the rest comes due.
+        let pool = server.engine().pool();
+        let mut worker = pool.take_slot().unwrap();
+        for _ in 0..3 {
+            while worker.step(server.as_ref()) {}
+            let _ = step();
+        }
+        assert_eq!(step(), (false, 0));
+    }
+}

@@ -103,6 +103,12 @@ impl Ticker {
         self.shard
     }
 
+    /// Returns the room of the emptied buffers that are kept.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare_room(&self) -> usize {
+        self.spare_room
+    }
+
     /// Collects one batch of at most `room` tickets from the next due stripe. The number of timers
     /// that expire is subtracted from `allowed`.
     pub(crate) fn collect<K, V>(
