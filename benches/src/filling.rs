@@ -19,7 +19,7 @@ use crate::{cli, foreign, machine, pingpong};
 pub(crate) struct Candidate {
     pub(crate) entry: &'static Entry,
     pub(crate) set_up: SetUp,
-    /// In another build of this program.
+    /// The other build of this program that it runs in; `None` is this one.
     pub(crate) build: Option<OtherBuild>,
 }
 

@@ -1,5 +1,5 @@
 //! Other builds of the same program, since an allocator or link-time optimisation is chosen when a program is
-//! built. The children of more systems run in them, between those of all others.
+//! built. Some systems also run in these builds, and their rounds there alternate with all others.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl OtherBuild {
         }
     }
 
-    /// What stands behind the name of a system.
+    /// The suffix of a system's name.
     pub(crate) fn suffix(self) -> String {
         format!("+{}", self.name())
     }
@@ -37,7 +37,7 @@ impl OtherBuild {
     /// Whether this system does this workload in this build, too.
     pub(crate) fn has(self, system: &str, workload: &Workload) -> bool {
         let (systems, workloads): (&[&str], &[&str]) = match self {
-            // Boxes are allocated there on one thread and freed on others.
+            // A mass expiry frees boxes on other threads than the one that allocated them.
             Mimalloc => (&["tourbillon"], &["W4", "W4i"]),
             // Calls that take less than a microsecond.
             Lto => (

@@ -1,6 +1,6 @@
 //! SplitMix64: three lines, the same numbers for every system.
 
-/// A number that looks random; another one for each number.
+/// Maps a number to one that looks random. Different numbers have different results.
 pub(crate) fn mixed(number: u64) -> u64 {
     let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -11,8 +11,8 @@ type UsualEngineCall<'a, F> =
     UsualCall<'a, <F as super::FrontendTypes>::Key, <F as super::FrontendTypes>::Payload>;
 
 impl<F: Frontend> Engine<F> {
-    /// Moves the arming `id` to `delay` from now. The answer is converted where it is made, so that the functions
-    /// for the rare cases are called last.
+    /// Moves the arming `id` to `delay` from now. Each path converts its own answer, so that the functions for the
+    /// rare cases are called last.
     #[inline(always)]
     pub(crate) fn reschedule_id<R: From<Moving>>(
         &self,

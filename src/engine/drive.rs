@@ -315,8 +315,8 @@ mod tests {
     fn a_ticker_that_stalls_keeps_its_buffers_while_timers_are_due() {
         let ((server, mut tickers), hand) = Timer::builder().stepped_parts(7).unwrap();
         let timer = Timer::of(Arc::clone(&server));
-        // All of them are more than a ticker may hand over before workers claim some. The first ones alone are not,
-        // so their buffer is emptied.
+        // A ticker hands over at most 65,536 tickets before workers claim some. The first 40,000 timers are
+        // fewer, so their buffer is emptied.
         for (count, due) in [(40_000, 1), (60_000, 2)] {
             for _ in 0..count {
                 let _ = timer.after(Duration::from_secs(due), || ()).unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let (stalled, kept) = step();
         assert!(stalled && kept > 0, "{stalled}, {kept}");
 
-        // The workers take all, and the rest comes due.
+        // A worker runs what was collected, and the ticker collects the rest.
         let pool = server.engine().pool();
         let mut worker = pool.take_slot().unwrap();
         for _ in 0..3 {

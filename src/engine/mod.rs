@@ -403,8 +403,8 @@ impl<F: Frontend> Engine<F> {
         StripeGuard::lock(self, stripe)
     }
 
-    /// Returns the stripes for a usual call, if the clock has quick readings. Asked before the key is hashed, so
-    /// that calls on other clocks do nothing twice.
+    /// Returns the stripes for a usual call that reads the clock, if the clock has quick readings. Asked before the
+    /// key is hashed, so that calls on other clocks do nothing twice.
     #[inline(always)]
     pub(crate) fn usual(&self) -> Option<&Shards<F::Key, F::Payload>> {
         self.clock.has_quick_readings().then_some(&self.shards)

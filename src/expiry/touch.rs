@@ -75,7 +75,7 @@ where
         self.usual_in(self.engine.usual()?, key)
     }
 
-    /// Does the same on any clock, for a call that is given its moment.
+    /// Begins a usual call in `shards`, whatever the clock is. A call that is given its moment needs no reading.
     #[inline(always)]
     fn usual_in<'a, Q>(
         &self,
@@ -121,9 +121,9 @@ where
     }
 
     /// Calls [`touch`](Self::touch) with the time to idle counted from `now`, a time of the
-    /// [map's clock](Self::now) that the caller has read before. The call does not read the clock if the entry has
-    /// no lifetime, a time to idle of at least a second, and a deadline that becomes later. Use it in an event loop
-    /// that reads the clock once per iteration.
+    /// [map's clock](Self::now) that the caller has read before. The call hardly ever reads the clock if the entry has
+    /// no lifetime, a time to idle of at least a second, and a deadline that does not become earlier. Use it in an
+    /// event loop that reads the clock once per iteration.
     ///
     /// An old `now` does not move a deadline back. Then the answer is
     /// [`Unchanged`](Touch::Unchanged). Whether a lifetime is over is always decided by the clock. A

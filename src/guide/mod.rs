@@ -7,6 +7,7 @@
 //! | [`periodic_work`] | heartbeats, polls and calendars: what happens to missed rounds and after panics |
 //! | [`testing`] | tests in virtual time, without waiting |
 //! | [`shutdown`] | how a program ends without losing a timer |
+//! | [`speed`] | which type, call, build and machine to choose if timers take much of the time |
 //! | [`recipes`] | silence alarms, late answers, retries with a budget, cron, sessions with cookies |
 //! | [`coming_from`] | `DelayQueue`, `tokio::time`, moka and Netty's `HashedWheelTimer`, side by side with this crate |
 //!
@@ -27,6 +28,9 @@ pub mod testing {}
 
 #[doc = include_str!("shutdown.md")]
 pub mod shutdown {}
+
+#[doc = include_str!("speed.md")]
+pub mod speed {}
 
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}

@@ -191,7 +191,7 @@ impl Timer {
     /// assert!(!timeout.is_expired());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // Inlined with `Timeout::cancel`: otherwise the result passes through memory.
+    // Inlined, as `Timeout::cancel` is. Otherwise the `Timeout` passes through memory.
     #[inline]
     pub fn after<F>(&self, delay: Duration, task: F) -> Result<Timeout, ScheduleError<F>>
     where

@@ -59,7 +59,7 @@ pub(crate) struct JavaLibrary {
 const JAVA_FLAGS: [&str; 1] = ["-Xmx6g"];
 
 /// Workloads that drivers don't have. The bytes per touched session are lost in what a collector leaves. Of mass
-/// expiry they have the form by key.
+/// expiry they have the form by key. W2t is for comparing locks.
 const LEAVES_OUT: [&str; 3] = ["churn", "W2t", "W4h"];
 
 /// The variable by which the parent tells how long a JVM warms up, in milliseconds.

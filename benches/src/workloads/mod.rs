@@ -207,7 +207,8 @@ pub(crate) fn has_no_keys(name: &str) -> bool {
 }
 
 impl Workload {
-    /// The numbers of keys in this form; one 0 where there is nothing to choose.
+    /// The numbers of keys in this form; one 0 where there is nothing to choose. Empty if the workload has no part
+    /// in the form.
     pub(crate) fn keys_in(&self, form: Form) -> &'static [u64] {
         match self.keys[form as usize] {
             [] if self.has_no_keys() => &[0],

@@ -236,7 +236,7 @@ fn calls_try_to_be_usual_if_the_clock_has_quick_readings() {
         };
         assert_eq!(
             [tries(touch), tries(touch_at), tries(set), tries(moved)],
-            // A call that is given its moment needs no reading.
+            // A call that is given its moment needs no reading, so it tries on every clock.
             [quick, true, quick, quick]
         );
     }
