@@ -121,11 +121,16 @@ impl<V, T: Tag> MapEntry<V, T> {
     }
 
     /// Returns the deadline of an entry that is touched at a given moment, if quick readings are good enough for
-    /// it. The clock is not asked if there is no lifetime.
+    /// it. The clock is not asked if there is no lifetime. If there is one, and the clock has no quick readings, it is
+    /// read exactly here: otherwise each such call would begin anew.
     #[inline(always)]
     pub(super) fn after_touch_at(&self, given: QuickReading, clock: &Clock) -> Option<Time> {
         let deadline = given.after_nanos(self.idle)?;
-        let lives = self.end == Time::MAX || clock.quick_reading()?.is_well_before(self.end);
+        let lives = self.end == Time::MAX || {
+            let exact = || QuickReading::exact(clock.now());
+            let reading = clock.quick_reading().or_else(exact)?;
+            reading.is_well_before(self.end)
+        };
         lives.then(|| deadline.min(self.end))
     }
 

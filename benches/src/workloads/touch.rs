@@ -68,10 +68,12 @@ pub(super) fn serve_single<S: Keyed>(child: &mut Child) -> io::Result<()> {
     let keys = child.keys;
     child.filled(|| fill(&system, 0..keys, |_| IDLE))?;
     child.rounds(|request| {
-        let each = request.amount / request.threads as u64;
+        let each = (request.amount / request.threads as u64).max(1);
         let (took, of_threads) = producers(&system, request.threads, |number| {
             let mut rng = Rng::new(request.seed ^ (number << 32));
-            let mut calls = Vec::with_capacity(each as usize);
+            // Written once before, so that no page is touched for the first time between two readings.
+            let mut calls = vec![u32::MAX; each as usize];
+            calls.clear();
             let mut before = Instant::now();
             for _ in 0..each {
                 assert!(system.touch(rng.below(keys), IDLE), "every key is there");

@@ -197,6 +197,8 @@ impl<K, V> Stripe<K, V> {
     /// Puts a new entry into a free slot, and stages it, or queues it if it is due. The caller adds
     /// its line to the index.
     ///
+    /// `value` runs under the lock, so it must not be user code, and it must not panic.
+    ///
     /// On the usual way, `value` is called where the entry is written. A value that was made before would be
     /// written to the stack word by word and copied from there in blocks of two words. A processor
     /// waits with such a read until the writes have reached the cache.
