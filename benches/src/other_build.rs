@@ -67,6 +67,8 @@ impl OtherBuild {
         };
         let status = Command::new(cargo)
             .args(["build", "--quiet", "--bin", "benches"])
+            // It would put the program into another folder.
+            .env_remove("CARGO_BUILD_TARGET")
             .args(["--profile", profile, "--features", features])
             .args([
                 "--manifest-path",
@@ -75,9 +77,14 @@ impl OtherBuild {
             .arg("--target-dir")
             .arg(&folder)
             .status()?;
-        let program = folder.join(profile).join("benches");
-        if !status.success() || !program.is_file() {
+        if !status.success() {
             return Err(io::Error::other("its build failed; see above"));
+        }
+        let file = format!("benches{}", std::env::consts::EXE_SUFFIX);
+        let program = folder.join(profile).join(file);
+        if !program.is_file() {
+            let error = format!("its build has made no {}", program.display());
+            return Err(io::Error::other(error));
         }
         let _ = PROGRAMS[self as usize].set(program);
         Ok(())

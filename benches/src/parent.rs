@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         if chosen.any(|workload| has_other_build(options, workload, build))
             && let Err(error) = build.prepare()
         {
-            let line = format!("tourbillon{}: skipped, {error}", build.suffix());
+            let line = format!("systems{}: skipped, {error}", build.suffix());
             eprintln!("         {line}");
             lines.push(line);
         }
@@ -155,6 +155,10 @@ fn plan(options: &Options, skipped: &[&str]) -> Plan {
             _ if form == [0] => &form,
             chosen => chosen,
         };
+        if keys.is_empty() {
+            let (name, form) = (workload.name, options.form.name());
+            eprintln!("{name} has no part in the {form} form; --keys chooses how many");
+        }
         for keys in keys {
             if *keys == 0 && !form.contains(&0) {
                 eprintln!("{} needs keys: 0 is left out", workload.name);

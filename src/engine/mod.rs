@@ -3,6 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | operations on stripes, and the deferred actions that follow them outside the lock |
+//! | `by_id.rs` | moves of one arming by its id |
 //! | `serve.rs` | claims a ticket, runs its task and completes the run |
 //! | `detached.rs` | runs that continue on an async runtime |
 //! | `followed.rs` | the shutdown of an engine that a task steps |

@@ -40,7 +40,10 @@ pub(super) const OF_MIXED_KEYS: Workload = Workload {
 };
 
 /// `key_of` makes the key of a number.
-pub(super) fn serve<S: Keyed>(child: &mut Child, key_of: fn(u64) -> u64) -> io::Result<()> {
+pub(super) fn serve<S: Keyed>(
+    child: &mut Child,
+    key_of: impl Fn(u64) -> u64 + Copy + Sync,
+) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| ())?;

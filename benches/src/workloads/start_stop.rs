@@ -56,7 +56,10 @@ pub(super) const BY_MIXED_KEY: Workload = Workload {
 };
 
 /// `key_of` makes the key of a number.
-pub(super) fn serve_keyed<S: Keyed>(child: &mut Child, key_of: fn(u64) -> u64) -> io::Result<()> {
+pub(super) fn serve_keyed<S: Keyed>(
+    child: &mut Child,
+    key_of: impl Fn(u64) -> u64 + Copy + Sync,
+) -> io::Result<()> {
     let system = S::new(Tasks::Short);
     let keys = child.keys;
     child.filled(|| {

@@ -243,6 +243,23 @@ fn calls_try_to_be_usual_if_the_clock_has_quick_readings() {
 }
 
 #[test]
+fn a_touch_at_a_given_moment_takes_one_pass_on_every_clock() {
+    let hour = 60 * MINUTE;
+    let hand = ManualClock::new();
+    for clock in [Clock::manual(&hand), Clock::system(), Clock::boottime()] {
+        let map = ExpiryMap::<Key, u64>::builder().time_to_idle(hour);
+        let map = map.clock(clock).build(|_, _| ()).unwrap();
+        let idle = Expiry::NEVER.time_to_idle(hour);
+        for (number, expiry) in (0..).zip([idle, idle.time_to_live(10 * hour)]) {
+            map.insert_with(Key(number), number, expiry).unwrap();
+            let now = map.now();
+            let touch = || assert!(map.touch_at(&Key(number), now).is_alive());
+            assert!(!begins_anew(touch), "{expiry:?}, {:?}", map.clock());
+        }
+    }
+}
+
+#[test]
 fn an_exact_clock_has_no_quick_readings() {
     for clock in [Clock::system(), Clock::boottime()] {
         assert!(!clock.has_quick_readings());
