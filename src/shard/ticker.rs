@@ -30,8 +30,9 @@ const EXPIRED_PER_HOLD: usize = 256;
 /// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
-/// Room, in numbers, of the emptied buffers that a ticker keeps until nothing is due: 4 MB.
-const SPARE_ROOM: usize = 1 << 20;
+/// Room, in numbers, of the emptied buffers that a ticker keeps until nothing is due: 16 MB, which the slots of
+/// some 4 million timers take.
+const SPARE_ROOM: usize = 1 << 22;
 
 /// Buffers are freed if nothing will be due for this long. While many timers come due, that is a tick.
 const QUIET: Duration = Duration::from_millis(100);

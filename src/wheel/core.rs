@@ -44,6 +44,7 @@
 //!   and that turn has not begun.
 //! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
+use super::buffers::{Buffers, Filing};
 use super::drain::Drain;
 use super::filing::{Budget, CoreProgress, EntryStore, LEVELS, WheelPosition};
 use super::level::{self, Level, SLOTS};
@@ -56,12 +57,6 @@ const DIGIT: u32 = SLOTS.trailing_zeros();
 const TURN: u32 = DIGIT * LEVELS as u32;
 /// Entries are read in chunks of this many: first all due ticks, whose cache misses overlap.
 const CHUNK: usize = 64;
-/// Buffers set aside for the owner; more are freed on the spot.
-const SPARE: usize = 64;
-/// Buffers kept for other slots, and how large they may be: 32 kB in all.
-const REUSABLE: usize = 8;
-const REUSABLE_CAPACITY: usize = 1024;
-
 const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
 
 /// See the head of the module.
@@ -77,10 +72,7 @@ pub(crate) struct CoreWheel {
     far_debt: Vec<u32>,
     /// The least due tick that was filed in `far`, or less; meaningless if that is empty.
     far_min: Tick,
-    spare: Vec<Vec<u32>>,
-    /// Emptied buffers of middling size, for the next slots that need one: a wheel in steady use
-    /// neither allocates nor frees.
-    reusable: Vec<Vec<u32>>,
+    buffers: Buffers,
 }
 
 /// What is to be done next, and at which tick if that is not now.
@@ -109,8 +101,7 @@ impl CoreWheel {
             far: Vec::new(),
             far_debt: Vec::new(),
             far_min: Tick::MAX,
-            spare: Vec::new(),
-            reusable: Vec::new(),
+            buffers: Buffers::default(),
         }
     }
 
@@ -140,7 +131,7 @@ impl CoreWheel {
             "WHEEL-1: an entry is filed once"
         );
         self.len += 1;
-        let position = self.file(id, due, entries);
+        let position = self.file(id, due, entries, Filing::Call);
         if position == WheelPosition::FAR {
             return self.turn_of(self.far_min);
         }
@@ -202,7 +193,7 @@ impl CoreWheel {
             entries.set_wheel_position(moved, position, pos);
         }
         if emptied.is_some() {
-            self.set_aside(emptied);
+            self.buffers.set_aside(emptied);
         }
     }
 
@@ -373,7 +364,7 @@ impl CoreWheel {
     /// it has left its lock. To be called after `advance` and `make_all_due`.
     #[must_use]
     pub(crate) fn take_spare(&mut self) -> Vec<Vec<u32>> {
-        std::mem::take(&mut self.spare)
+        std::mem::take(&mut self.buffers.spare)
     }
 
     // === Events ===
@@ -446,7 +437,7 @@ impl CoreWheel {
             // Not compared with the target of a jump: an entry pushed out comes after those due
             // before it.
             if due > self.now && !self.drain.forced {
-                self.file(id, due, entries);
+                self.file(id, due, entries, Filing::Advance);
             } else {
                 // All of this before the sink is called, which may panic (WHEEL-4).
                 self.len -= 1;
@@ -474,7 +465,7 @@ impl CoreWheel {
         let mut emptied = None;
         let limit = CHUNK.min(budget.cascaded);
         let count = self.levels[level].pop_chunk(slot, &mut chunk[..limit], &mut emptied);
-        self.set_aside(emptied);
+        self.buffers.set_aside(emptied);
         budget.cascaded -= count;
         self.file_chunk(&chunk[..count], entries);
     }
@@ -486,7 +477,7 @@ impl CoreWheel {
         let count = level::pop_chunk(&mut self.far_debt, &mut chunk[..limit]);
         if self.far_debt.is_empty() {
             let emptied = level::take_if_large(&mut self.far_debt);
-            self.set_aside(emptied);
+            self.buffers.set_aside(emptied);
         }
         budget.cascaded -= count;
         self.file_chunk(&chunk[..count], entries);
@@ -498,7 +489,7 @@ impl CoreWheel {
             *due = entries.due(id);
         }
         for (&id, &due) in ids.iter().zip(&due) {
-            self.file(id, due, entries);
+            self.file(id, due, entries, Filing::Advance);
         }
     }
 
@@ -506,7 +497,13 @@ impl CoreWheel {
 
     /// Puts an entry that lies nowhere where its due tick belongs.
     #[inline]
-    fn file(&mut self, id: u32, due: Tick, entries: &mut impl EntryStore) -> WheelPosition {
+    fn file(
+        &mut self,
+        id: u32,
+        due: Tick,
+        entries: &mut impl EntryStore,
+        filing: Filing,
+    ) -> WheelPosition {
         let wheel_position = self.position_for(due);
         let pos = if wheel_position == WheelPosition::FAR {
             self.far_min = if self.far.is_empty() {
@@ -518,7 +515,7 @@ impl CoreWheel {
             (self.far.len() - 1) as u32
         } else {
             let (level, slot) = wheel_position.level_and_slot();
-            self.levels[level].push(slot, id, &mut self.reusable)
+            self.levels[level].push(slot, id, &mut self.buffers, filing)
         };
         entries.set_wheel_position(id, wheel_position, pos);
         wheel_position
@@ -574,18 +571,7 @@ impl CoreWheel {
 
     fn set_aside_large(&mut self, ids: &mut Vec<u32>) {
         let large = level::take_if_large(ids);
-        self.set_aside(large);
-    }
-
-    fn set_aside(&mut self, buffer: Option<Vec<u32>>) {
-        let Some(buffer) = buffer else {
-            return;
-        };
-        if buffer.capacity() <= REUSABLE_CAPACITY && self.reusable.len() < REUSABLE {
-            self.reusable.push(buffer);
-        } else if self.spare.len() < SPARE {
-            self.spare.push(buffer);
-        }
+        self.buffers.set_aside(large);
     }
 }
 

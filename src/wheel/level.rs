@@ -1,6 +1,8 @@
 //! One level of the wheel: 64 slots, each a vector of entry numbers, and a bitmap of those that
 //! hold something. It knows neither ticks nor entries.
 
+use super::buffers::{Buffers, Filing};
+
 /// Slots of a level; one bit of `occupied` each.
 pub(super) const SLOTS: usize = 64;
 
@@ -12,10 +14,6 @@ pub(super) const KEPT_CAPACITY: usize = 256;
 /// A buffer larger than this gives memory back when three quarters of it have been removed, so
 /// that one timer left behind by a million cancelled ones does not keep their place.
 const SHRUNK_CAPACITY: usize = 4096;
-
-/// A buffer from this capacity on grows by a quarter. A smaller one is doubled, since it is copied
-/// in no time.
-const GROWN_BY_A_QUARTER: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Level {
@@ -48,33 +46,24 @@ impl Level {
         }
     }
 
-    /// Adds `id` to `slot` and returns its position there. A slot without a buffer takes one of
-    /// `reusable`, if there is one.
+    /// Adds `id` to `slot` and returns its position there. A full slot gets its room from `buffers`.
     #[inline]
-    pub(super) fn push(&mut self, slot: u32, id: u32, reusable: &mut Vec<Vec<u32>>) -> u32 {
+    pub(super) fn push(
+        &mut self,
+        slot: u32,
+        id: u32,
+        buffers: &mut Buffers,
+        filing: Filing,
+    ) -> u32 {
         let slots = self.slots.get_or_insert_with(Self::empty_slots);
         let ids = &mut slots[slot as usize];
         if ids.len() == ids.capacity() {
-            Self::make_room(ids, reusable);
+            buffers.make_room(ids, filing);
         }
         let pos = ids.len() as u32;
         ids.push(id);
         self.occupied |= 1 << slot;
         pos
-    }
-
-    /// Gives a full slot more room: one of `reusable` if it has no buffer, and a quarter more if its
-    /// buffer is large. A vector would double it, and millions of timers wait in such slots.
-    #[cold]
-    fn make_room(ids: &mut Vec<u32>, reusable: &mut Vec<Vec<u32>>) {
-        let capacity = ids.capacity();
-        if capacity >= GROWN_BY_A_QUARTER {
-            ids.reserve_exact(capacity / 4);
-        } else if capacity == 0
-            && let Some(buffer) = reusable.pop()
-        {
-            *ids = buffer;
-        }
     }
 
     #[cold]
@@ -174,6 +163,7 @@ pub(super) fn take_if_large(ids: &mut Vec<u32>) -> Option<Vec<u32>> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::buffers::GROWN_BY_A_QUARTER;
     use super::*;
 
     #[test]
@@ -183,8 +173,14 @@ mod tests {
         assert_eq!(level.first_from(0), None);
         assert_eq!(level.ids(7), []);
         for slot in [0, 7, 63] {
-            assert_eq!(level.push(slot, slot, &mut Vec::new()), 0);
-            assert_eq!(level.push(slot, slot + 100, &mut Vec::new()), 1);
+            assert_eq!(
+                level.push(slot, slot, &mut Buffers::default(), Filing::Call),
+                0
+            );
+            assert_eq!(
+                level.push(slot, slot + 100, &mut Buffers::default(), Filing::Call),
+                1
+            );
         }
         assert_eq!(level.first_from(0), Some(0));
         assert_eq!(level.first_from(1), Some(7));
@@ -208,12 +204,13 @@ mod tests {
     #[test]
     fn a_slot_without_a_buffer_takes_one_that_is_there() {
         let mut level = Level::default();
-        let mut reusable = vec![Vec::with_capacity(300)];
-        level.push(3, 1, &mut reusable);
+        let mut buffers = Buffers::default();
+        buffers.set_aside(Some(Vec::with_capacity(300)));
+        level.push(3, 1, &mut buffers, Filing::Call);
         assert_eq!(level.ids_mut(3).capacity(), 300);
-        reusable.push(Vec::with_capacity(400));
-        level.push(3, 2, &mut reusable);
-        assert_eq!((reusable.len(), level.ids(3).len()), (1, 2));
+        buffers.set_aside(Some(Vec::with_capacity(400)));
+        level.push(3, 2, &mut buffers, Filing::Call);
+        assert_eq!((buffers.reusable.len(), level.ids(3).len()), (1, 2));
     }
 
     #[test]
@@ -222,7 +219,7 @@ mod tests {
         let mut copies = 0;
         for id in 0..10_000 {
             let before = level.room();
-            level.push(3, id, &mut Vec::new());
+            level.push(3, id, &mut Buffers::default(), Filing::Call);
             copies += usize::from(level.room() > before);
             let len = id as usize + 1;
             assert!(level.room() <= (len + len / 4).max(2 * GROWN_BY_A_QUARTER));
@@ -235,7 +232,7 @@ mod tests {
         let mut level = Level::default();
         let many = 10 * SHRUNK_CAPACITY as u32;
         for id in 0..many {
-            level.push(3, id, &mut Vec::new());
+            level.push(3, id, &mut Buffers::default(), Filing::Call);
         }
         let mut emptied = None;
         for _ in 1..many {

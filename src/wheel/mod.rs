@@ -56,6 +56,7 @@
 //! bitmaps. A value costs its own size and about 32 bytes. Memory for values is kept at its peak
 //! and used again; emptied slots keep at most 1 KiB each, and a wheel 32 KiB for the next ones.
 
+mod buffers;
 mod core;
 mod drain;
 mod filing;

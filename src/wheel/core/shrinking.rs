@@ -1,6 +1,6 @@
 //! Buffers that are given back after a peak.
 
-use super::{CoreWheel, Level};
+use super::{Buffers, CoreWheel, Level};
 
 impl CoreWheel {
     /// Gives memory back that is not needed for what is filed.
@@ -11,8 +11,7 @@ impl CoreWheel {
         }
         self.far.shrink_to_fit();
         self.far_debt.shrink_to_fit();
-        self.spare = Vec::new();
-        self.reusable = Vec::new();
+        self.buffers = Buffers::default();
     }
 
     /// For how many numbers there is memory.
@@ -20,7 +19,7 @@ impl CoreWheel {
     pub(crate) fn room(&self) -> usize {
         let levels: usize = self.levels.iter().map(Level::room).sum();
         let lists = [&self.drain.ids, &self.far, &self.far_debt];
-        let kept = self.spare.iter().chain(&self.reusable);
+        let kept = self.buffers.spare.iter().chain(&self.buffers.reusable);
         levels
             + lists
                 .into_iter()

@@ -1060,7 +1060,11 @@ fn large_buffers_are_left_to_the_owner() {
     }
     assert!(wheel.take_spare().is_empty());
     let _ = wheel.advance(Tick::new(100), &mut ALL.clone(), &mut arena, &mut |_, _| {});
-    // The slot of level 1, then that of level 0.
-    assert_eq!(wheel.take_spare().len(), 2);
+    // Those that the slot of level 0 has outgrown, which no thread but the owner's may free, and those of the
+    // slot of level 1 and of that of level 0.
+    let spare = wheel.take_spare();
+    let all = spare.iter().filter(|buffer| buffer.capacity() >= count);
+    assert_eq!(all.count(), 2);
+    assert!(spare.len() > 10, "{}", spare.len());
     assert!(wheel.is_empty() && wheel.take_spare().is_empty());
 }

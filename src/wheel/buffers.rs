@@ -1,0 +1,144 @@
+//! The buffers of a wheel that no slot uses: emptied ones for the next slots, and those that are
+//! left to the owner.
+
+/// Buffers set aside for the owner; more are freed on the spot.
+const SPARE: usize = 64;
+/// Buffers kept for other slots, and how large they may be: 32 kB in all.
+const REUSABLE: usize = 8;
+const REUSABLE_CAPACITY: usize = 1024;
+
+/// A buffer from this capacity on grows by a quarter. A smaller one is doubled, since it is copied
+/// in no time.
+pub(super) const GROWN_BY_A_QUARTER: usize = 64;
+
+/// Who files an entry, which decides how a full slot gets more room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Filing {
+    /// A call that arms: the buffer grows.
+    Call,
+    /// `advance`: a larger buffer takes its place, and the owner gets it.
+    ///
+    /// The thread that armed the timers has allocated it. When glibc lets such a buffer grow, it may
+    /// first merge all that other threads have freed of that thread's memory, under the lock of the
+    /// wheel. After some 100,000 boxed tasks that takes 30 to 100 ms.
+    Advance,
+}
+
+#[derive(Default)]
+pub(super) struct Buffers {
+    /// Emptied buffers of middling size, for the next slots that need one: a wheel in steady use
+    /// neither allocates nor frees.
+    pub(super) reusable: Vec<Vec<u32>>,
+    pub(super) spare: Vec<Vec<u32>>,
+}
+
+impl Buffers {
+    /// Gives the full `ids` more room: one of the reusable buffers if it has none, twice as much if it
+    /// is small, and a quarter more if it is large. A vector would double that, too, and millions of
+    /// timers wait in such slots.
+    #[cold]
+    pub(super) fn make_room(&mut self, ids: &mut Vec<u32>, filing: Filing) {
+        let capacity = ids.capacity();
+        if capacity == 0 {
+            // Without one, the vector takes the least that it allocates.
+            if let Some(buffer) = self.reusable.pop() {
+                *ids = buffer;
+            }
+            return;
+        }
+        let more = if capacity < GROWN_BY_A_QUARTER {
+            capacity
+        } else {
+            capacity / 4
+        };
+        match filing {
+            Filing::Call => ids.reserve_exact(more),
+            Filing::Advance => self.exchange(ids, capacity + more),
+        }
+    }
+
+    /// Moves `ids` into a buffer of at least this capacity.
+    fn exchange(&mut self, ids: &mut Vec<u32>, capacity: usize) {
+        let fits = self
+            .reusable
+            .last()
+            .is_some_and(|buffer| buffer.capacity() >= capacity);
+        let larger = if fits { self.reusable.pop() } else { None };
+        let mut larger = larger.unwrap_or_else(|| Vec::with_capacity(capacity));
+        larger.append(ids);
+        self.leave(std::mem::replace(ids, larger));
+    }
+
+    /// Keeps an emptied buffer for the next slots or for the owner.
+    pub(super) fn set_aside(&mut self, buffer: Option<Vec<u32>>) {
+        let Some(buffer) = buffer else {
+            return;
+        };
+        if buffer.capacity() <= REUSABLE_CAPACITY && self.reusable.len() < REUSABLE {
+            self.reusable.push(buffer);
+        } else {
+            self.leave(buffer);
+        }
+    }
+
+    /// Leaves a buffer to the owner.
+    fn leave(&mut self, buffer: Vec<u32>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn full(capacity: usize) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(capacity);
+        ids.extend(0..capacity as u32);
+        assert_eq!(ids.capacity(), capacity);
+        ids
+    }
+
+    #[test]
+    fn a_call_lets_a_buffer_grow() {
+        let mut buffers = Buffers::default();
+        let mut ids = full(1_000);
+        buffers.make_room(&mut ids, Filing::Call);
+        assert_eq!((ids.capacity(), buffers.spare.len()), (1_250, 0));
+    }
+
+    #[test]
+    fn advance_leaves_the_buffer_to_the_owner() {
+        let mut buffers = Buffers::default();
+        let mut ids = full(1_000);
+        let before = ids.as_ptr();
+        buffers.make_room(&mut ids, Filing::Advance);
+        assert_eq!((ids.len(), ids.capacity()), (1_000, 1_250));
+        assert!(ids.iter().copied().eq(0..1_000));
+        assert_eq!(buffers.spare[0].as_ptr(), before);
+    }
+
+    #[test]
+    fn advance_takes_a_reusable_buffer_that_is_large_enough() {
+        for (there, taken) in [(400, false), (500, true)] {
+            let mut buffers = Buffers::default();
+            buffers.set_aside(Some(Vec::with_capacity(there)));
+            let mut ids = full(400);
+            buffers.make_room(&mut ids, Filing::Advance);
+            assert_eq!((ids.len(), ids.capacity()), (400, 500));
+            assert_eq!(buffers.reusable.is_empty(), taken);
+        }
+    }
+
+    #[test]
+    fn a_small_buffer_is_doubled() {
+        for filing in [Filing::Call, Filing::Advance] {
+            let mut buffers = Buffers::default();
+            let mut ids = full(GROWN_BY_A_QUARTER - 1);
+            buffers.make_room(&mut ids, filing);
+            assert_eq!(ids.capacity(), 2 * (GROWN_BY_A_QUARTER - 1));
+            assert_eq!(buffers.spare.len(), usize::from(filing == Filing::Advance));
+        }
+    }
+}
