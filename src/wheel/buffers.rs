@@ -13,7 +13,7 @@ pub(super) const GROWN_BY_A_QUARTER: usize = 64;
 
 /// Who files an entry, which decides how a full slot gets more room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Filing {
+pub(super) enum FiledBy {
     /// A call that arms: the buffer grows.
     Call,
     /// `advance`: a larger buffer takes its place, and the owner gets it.
@@ -37,7 +37,7 @@ impl Buffers {
     /// is small, and a quarter more if it is large. A vector would double that, too, and millions of
     /// timers wait in such slots.
     #[cold]
-    pub(super) fn make_room(&mut self, ids: &mut Vec<u32>, filing: Filing) {
+    pub(super) fn make_room(&mut self, ids: &mut Vec<u32>, by: FiledBy) {
         let capacity = ids.capacity();
         if capacity == 0 {
             // Without one, the vector takes the least that it allocates.
@@ -51,9 +51,9 @@ impl Buffers {
         } else {
             capacity / 4
         };
-        match filing {
-            Filing::Call => ids.reserve_exact(more),
-            Filing::Advance => self.exchange(ids, capacity + more),
+        match by {
+            FiledBy::Call => ids.reserve_exact(more),
+            FiledBy::Advance => self.exchange(ids, capacity + more),
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn a_call_lets_a_buffer_grow() {
         let mut buffers = Buffers::default();
         let mut ids = full(1_000);
-        buffers.make_room(&mut ids, Filing::Call);
+        buffers.make_room(&mut ids, FiledBy::Call);
         assert_eq!((ids.capacity(), buffers.spare.len()), (1_250, 0));
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let mut buffers = Buffers::default();
         let mut ids = full(1_000);
         let before = ids.as_ptr();
-        buffers.make_room(&mut ids, Filing::Advance);
+        buffers.make_room(&mut ids, FiledBy::Advance);
         assert_eq!((ids.len(), ids.capacity()), (1_000, 1_250));
         assert!(ids.iter().copied().eq(0..1_000));
         assert_eq!(buffers.spare[0].as_ptr(), before);
@@ -125,7 +125,7 @@ mod tests {
             let mut buffers = Buffers::default();
             buffers.set_aside(Some(Vec::with_capacity(there)));
             let mut ids = full(400);
-            buffers.make_room(&mut ids, Filing::Advance);
+            buffers.make_room(&mut ids, FiledBy::Advance);
             assert_eq!((ids.len(), ids.capacity()), (400, 500));
             assert_eq!(buffers.reusable.is_empty(), taken);
         }
@@ -133,12 +133,12 @@ mod tests {
 
     #[test]
     fn a_small_buffer_is_doubled() {
-        for filing in [Filing::Call, Filing::Advance] {
+        for by in [FiledBy::Call, FiledBy::Advance] {
             let mut buffers = Buffers::default();
             let mut ids = full(GROWN_BY_A_QUARTER - 1);
-            buffers.make_room(&mut ids, filing);
+            buffers.make_room(&mut ids, by);
             assert_eq!(ids.capacity(), 2 * (GROWN_BY_A_QUARTER - 1));
-            assert_eq!(buffers.spare.len(), usize::from(filing == Filing::Advance));
+            assert_eq!(buffers.spare.len(), usize::from(by == FiledBy::Advance));
         }
     }
 }

@@ -44,7 +44,7 @@
 //!   and that turn has not begun.
 //! - **WHEEL-7** While a drain is unfinished, `now` does not move.
 
-use super::buffers::{Buffers, Filing};
+use super::buffers::{Buffers, FiledBy};
 use super::drain::Drain;
 use super::filing::{Budget, CoreProgress, EntryStore, LEVELS, WheelPosition};
 use super::level::{self, Level, SLOTS};
@@ -131,7 +131,7 @@ impl CoreWheel {
             "WHEEL-1: an entry is filed once"
         );
         self.len += 1;
-        let position = self.file(id, due, entries, Filing::Call);
+        let position = self.file(id, due, entries, FiledBy::Call);
         if position == WheelPosition::FAR {
             return self.turn_of(self.far_min);
         }
@@ -437,7 +437,7 @@ impl CoreWheel {
             // Not compared with the target of a jump: an entry pushed out comes after those due
             // before it.
             if due > self.now && !self.drain.forced {
-                self.file(id, due, entries, Filing::Advance);
+                self.file(id, due, entries, FiledBy::Advance);
             } else {
                 // All of this before the sink is called, which may panic (WHEEL-4).
                 self.len -= 1;
@@ -489,7 +489,7 @@ impl CoreWheel {
             *due = entries.due(id);
         }
         for (&id, &due) in ids.iter().zip(&due) {
-            self.file(id, due, entries, Filing::Advance);
+            self.file(id, due, entries, FiledBy::Advance);
         }
     }
 
@@ -502,7 +502,7 @@ impl CoreWheel {
         id: u32,
         due: Tick,
         entries: &mut impl EntryStore,
-        filing: Filing,
+        by: FiledBy,
     ) -> WheelPosition {
         let wheel_position = self.position_for(due);
         let pos = if wheel_position == WheelPosition::FAR {
@@ -515,7 +515,7 @@ impl CoreWheel {
             (self.far.len() - 1) as u32
         } else {
             let (level, slot) = wheel_position.level_and_slot();
-            self.levels[level].push(slot, id, &mut self.buffers, filing)
+            self.levels[level].push(slot, id, &mut self.buffers, by)
         };
         entries.set_wheel_position(id, wheel_position, pos);
         wheel_position

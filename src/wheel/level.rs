@@ -1,7 +1,7 @@
 //! One level of the wheel: 64 slots, each a vector of entry numbers, and a bitmap of those that
 //! hold something. It knows neither ticks nor entries.
 
-use super::buffers::{Buffers, Filing};
+use super::buffers::{Buffers, FiledBy};
 
 /// Slots of a level; one bit of `occupied` each.
 pub(super) const SLOTS: usize = 64;
@@ -48,17 +48,11 @@ impl Level {
 
     /// Adds `id` to `slot` and returns its position there. A full slot gets its room from `buffers`.
     #[inline]
-    pub(super) fn push(
-        &mut self,
-        slot: u32,
-        id: u32,
-        buffers: &mut Buffers,
-        filing: Filing,
-    ) -> u32 {
+    pub(super) fn push(&mut self, slot: u32, id: u32, buffers: &mut Buffers, by: FiledBy) -> u32 {
         let slots = self.slots.get_or_insert_with(Self::empty_slots);
         let ids = &mut slots[slot as usize];
         if ids.len() == ids.capacity() {
-            buffers.make_room(ids, filing);
+            buffers.make_room(ids, by);
         }
         let pos = ids.len() as u32;
         ids.push(id);
@@ -174,11 +168,11 @@ mod tests {
         assert_eq!(level.ids(7), []);
         for slot in [0, 7, 63] {
             assert_eq!(
-                level.push(slot, slot, &mut Buffers::default(), Filing::Call),
+                level.push(slot, slot, &mut Buffers::default(), FiledBy::Call),
                 0
             );
             assert_eq!(
-                level.push(slot, slot + 100, &mut Buffers::default(), Filing::Call),
+                level.push(slot, slot + 100, &mut Buffers::default(), FiledBy::Call),
                 1
             );
         }
@@ -206,10 +200,10 @@ mod tests {
         let mut level = Level::default();
         let mut buffers = Buffers::default();
         buffers.set_aside(Some(Vec::with_capacity(300)));
-        level.push(3, 1, &mut buffers, Filing::Call);
+        level.push(3, 1, &mut buffers, FiledBy::Call);
         assert_eq!(level.ids_mut(3).capacity(), 300);
         buffers.set_aside(Some(Vec::with_capacity(400)));
-        level.push(3, 2, &mut buffers, Filing::Call);
+        level.push(3, 2, &mut buffers, FiledBy::Call);
         assert_eq!((buffers.reusable.len(), level.ids(3).len()), (1, 2));
     }
 
@@ -219,7 +213,7 @@ mod tests {
         let mut copies = 0;
         for id in 0..10_000 {
             let before = level.room();
-            level.push(3, id, &mut Buffers::default(), Filing::Call);
+            level.push(3, id, &mut Buffers::default(), FiledBy::Call);
             copies += usize::from(level.room() > before);
             let len = id as usize + 1;
             assert!(level.room() <= (len + len / 4).max(2 * GROWN_BY_A_QUARTER));
@@ -232,7 +226,7 @@ mod tests {
         let mut level = Level::default();
         let many = 10 * SHRUNK_CAPACITY as u32;
         for id in 0..many {
-            level.push(3, id, &mut Buffers::default(), Filing::Call);
+            level.push(3, id, &mut Buffers::default(), FiledBy::Call);
         }
         let mut emptied = None;
         for _ in 1..many {
