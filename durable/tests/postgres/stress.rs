@@ -235,21 +235,24 @@ fn join(connection: &mut dyn Connection, journal: &Journal) -> Epoch {
 }
 
 /// Notes that a run begins: no node that may live runs the key.
+///
+/// Whoever declares a node gone writes that down before. So if another node has claimed the run since, `epoch`
+/// stands among those that are gone, and what begins here is the run of a node that is late.
 fn begin(journal: &Journal, run: &ClaimedRun, epoch: Epoch, now: StoreTime) {
     assert!(run.due <= now, "early by {:?}", run.due.since(now));
     let payload: i64 = run.payload.parse().expect("a number");
     journal.life(payload, |life| {
         life.planned.insert(run.planned);
     });
-    let before = journal
-        .active
-        .lock()
-        .unwrap()
-        .insert(run.run.key.clone(), epoch);
-    if let Some(before) = before {
-        let is_gone = journal.gone.lock().unwrap().contains(&before);
+    let mut active = journal.active.lock().unwrap();
+    // Read under the lock of the runs: a run that is seen there was claimed before.
+    let gone = journal.gone.lock().unwrap();
+    if gone.contains(&epoch) {
+        return;
+    }
+    if let Some(before) = active.insert(run.run.key.clone(), epoch) {
         assert!(
-            is_gone,
+            gone.contains(&before),
             "{:?} runs on two nodes: {before:?} and {epoch:?}",
             run.run
         );
