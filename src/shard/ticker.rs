@@ -30,9 +30,9 @@ const EXPIRED_PER_HOLD: usize = 256;
 /// of the two limits.
 const CASCADED_PER_HOLD: usize = 64;
 
-/// Room, in numbers, of the emptied buffers that a ticker keeps until nothing is due: 16 MB, which the slots of
-/// some 4 million timers take.
-const SPARE_ROOM: usize = 1 << 22;
+/// Room, in numbers, of the emptied buffers that all tickers together keep until nothing is due: 32 MB, which the
+/// slots of some 8 million timers take.
+const SPARE_ROOM: usize = 1 << 23;
 
 /// Buffers are freed if nothing will be due for this long. While many timers come due, that is a tick.
 const QUIET: Duration = Duration::from_millis(100);
@@ -75,7 +75,7 @@ pub(crate) struct Ticker {
     /// Slots of the batch, reused to avoid allocations.
     slots: Vec<u32>,
     /// Emptied buffers of the wheels, and their room. They are freed before a sleep if nothing will be due for
-    /// `QUIET`, or at `SPARE_ROOM`.
+    /// `QUIET`, or at the ticker's part of `SPARE_ROOM`.
     ///
     /// The thread that armed the timers has allocated them. So when one is freed, glibc merges all that the
     /// workers have freed in that thread's arena meanwhile. Where many timers come due, that delays them by
@@ -147,7 +147,7 @@ impl Ticker {
             locked.0.take_spare()
         };
         if !spare.is_empty() {
-            self.keep(spare);
+            self.keep(spare, SPARE_ROOM / count);
         }
         *allowed = budget.allowed;
         let stripe = u32::try_from(number).unwrap_or(u32::MAX);
@@ -156,10 +156,10 @@ impl Ticker {
         Collected::Batch
     }
 
-    fn keep(&mut self, mut spare: Vec<Vec<u32>>) {
+    fn keep(&mut self, mut spare: Vec<Vec<u32>>, room: usize) {
         self.spare_room += spare.iter().map(Vec::capacity).sum::<usize>();
         self.spare.append(&mut spare);
-        if self.spare_room > SPARE_ROOM {
+        if self.spare_room > room {
             self.free_spare();
         }
     }
@@ -299,9 +299,9 @@ mod tests {
     #[test]
     fn the_room_of_kept_buffers_is_bounded() {
         let mut ticker = Ticker::new(0, 1);
-        ticker.keep(vec![Vec::with_capacity(SPARE_ROOM)]);
-        assert!(ticker.spare_room >= SPARE_ROOM);
-        ticker.keep(vec![Vec::with_capacity(SPARE_ROOM)]);
+        ticker.keep(vec![Vec::with_capacity(100)], 100);
+        assert_eq!(ticker.spare_room, 100);
+        ticker.keep(vec![Vec::with_capacity(100)], 100);
         assert_eq!((ticker.spare.len(), ticker.spare_room), (0, 0));
     }
 }

@@ -11,7 +11,7 @@ const REUSABLE_CAPACITY: usize = 1024;
 /// in no time.
 pub(super) const GROWN_BY_A_QUARTER: usize = 64;
 
-/// Who files an entry, which decides how a full slot gets more room.
+/// The caller that files an entry. It decides how a full list gets more room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FiledBy {
     /// A call that arms: the buffer grows.
@@ -29,15 +29,26 @@ pub(super) struct Buffers {
     /// Emptied buffers of middling size, for the next slots that need one: a wheel in steady use
     /// neither allocates nor frees.
     pub(super) reusable: Vec<Vec<u32>>,
+    /// Buffers that are left to the owner.
     pub(super) spare: Vec<Vec<u32>>,
 }
 
 impl Buffers {
+    /// Adds `id` to `ids` and returns its position there.
+    #[inline]
+    pub(super) fn push(&mut self, ids: &mut Vec<u32>, id: u32, by: FiledBy) -> u32 {
+        if ids.len() == ids.capacity() {
+            self.make_room(ids, by);
+        }
+        ids.push(id);
+        (ids.len() - 1) as u32
+    }
+
     /// Gives the full `ids` more room: one of the reusable buffers if it has none, twice as much if it
     /// is small, and a quarter more if it is large. A vector would double that, too, and millions of
     /// timers wait in such slots.
     #[cold]
-    pub(super) fn make_room(&mut self, ids: &mut Vec<u32>, by: FiledBy) {
+    fn make_room(&mut self, ids: &mut Vec<u32>, by: FiledBy) {
         let capacity = ids.capacity();
         if capacity == 0 {
             // Without one, the vector takes the least that it allocates.

@@ -57,6 +57,7 @@ const DIGIT: u32 = SLOTS.trailing_zeros();
 const TURN: u32 = DIGIT * LEVELS as u32;
 /// Entries are read in chunks of this many: first all due ticks, whose cache misses overlap.
 const CHUNK: usize = 64;
+
 const _: () = assert!(SLOTS.is_power_of_two() && TURN < u64::BITS);
 
 /// See the head of the module.
@@ -511,8 +512,7 @@ impl CoreWheel {
             } else {
                 self.far_min.min(due)
             };
-            self.far.push(id);
-            (self.far.len() - 1) as u32
+            self.buffers.push(&mut self.far, id, by)
         } else {
             let (level, slot) = wheel_position.level_and_slot();
             self.levels[level].push(slot, id, &mut self.buffers, by)

@@ -50,12 +50,7 @@ impl Level {
     #[inline]
     pub(super) fn push(&mut self, slot: u32, id: u32, buffers: &mut Buffers, by: FiledBy) -> u32 {
         let slots = self.slots.get_or_insert_with(Self::empty_slots);
-        let ids = &mut slots[slot as usize];
-        if ids.len() == ids.capacity() {
-            buffers.make_room(ids, by);
-        }
-        let pos = ids.len() as u32;
-        ids.push(id);
+        let pos = buffers.push(&mut slots[slot as usize], id, by);
         self.occupied |= 1 << slot;
         pos
     }
@@ -160,6 +155,10 @@ mod tests {
     use super::super::buffers::GROWN_BY_A_QUARTER;
     use super::*;
 
+    fn push(level: &mut Level, slot: u32, id: u32) -> u32 {
+        level.push(slot, id, &mut Buffers::default(), FiledBy::Call)
+    }
+
     #[test]
     fn the_bitmap_follows_the_slots() {
         let mut level = Level::default();
@@ -167,14 +166,8 @@ mod tests {
         assert_eq!(level.first_from(0), None);
         assert_eq!(level.ids(7), []);
         for slot in [0, 7, 63] {
-            assert_eq!(
-                level.push(slot, slot, &mut Buffers::default(), FiledBy::Call),
-                0
-            );
-            assert_eq!(
-                level.push(slot, slot + 100, &mut Buffers::default(), FiledBy::Call),
-                1
-            );
+            assert_eq!(push(&mut level, slot, slot), 0);
+            assert_eq!(push(&mut level, slot, slot + 100), 1);
         }
         assert_eq!(level.first_from(0), Some(0));
         assert_eq!(level.first_from(1), Some(7));
@@ -213,7 +206,7 @@ mod tests {
         let mut copies = 0;
         for id in 0..10_000 {
             let before = level.room();
-            level.push(3, id, &mut Buffers::default(), FiledBy::Call);
+            push(&mut level, 3, id);
             copies += usize::from(level.room() > before);
             let len = id as usize + 1;
             assert!(level.room() <= (len + len / 4).max(2 * GROWN_BY_A_QUARTER));
@@ -226,7 +219,7 @@ mod tests {
         let mut level = Level::default();
         let many = 10 * SHRUNK_CAPACITY as u32;
         for id in 0..many {
-            level.push(3, id, &mut Buffers::default(), FiledBy::Call);
+            push(&mut level, 3, id);
         }
         let mut emptied = None;
         for _ in 1..many {

@@ -47,8 +47,8 @@ struct Journal {
     lives: Mutex<HashMap<i64, Life>>,
     /// The runs that have begun and are not about to be settled.
     active: Mutex<HashMap<Box<str>, Epoch>>,
-    /// The nodes that somebody has tried to declare gone.
-    gone: Mutex<HashSet<Epoch>>,
+    /// How often each node left, was declared gone, or is being declared gone. A node that lives has 0 in the end.
+    gone: Mutex<HashMap<Epoch, u32>>,
     payload: AtomicI64,
     epoch: AtomicI64,
     crashes: AtomicUsize,
@@ -59,6 +59,19 @@ struct Journal {
 impl Journal {
     fn life(&self, payload: i64, change: impl FnOnce(&mut Life)) {
         change(self.lives.lock().unwrap().entry(payload).or_default());
+    }
+
+    fn may_be_gone(&self, epoch: Epoch) {
+        *self.gone.lock().unwrap().entry(epoch).or_default() += 1;
+    }
+
+    fn lives_after_all(&self, epoch: Epoch) {
+        *self
+            .gone
+            .lock()
+            .unwrap()
+            .get_mut(&epoch)
+            .expect("it was noted") -= 1;
     }
 
     fn payload(&self) -> i64 {
@@ -247,12 +260,13 @@ fn begin(journal: &Journal, run: &ClaimedRun, epoch: Epoch, now: StoreTime) {
     let mut active = journal.active.lock().unwrap();
     // Read under the lock of the runs: a run that is seen there was claimed before.
     let gone = journal.gone.lock().unwrap();
-    if gone.contains(&epoch) {
+    let is_gone = |epoch| gone.get(epoch).is_some_and(|&times| times > 0);
+    if is_gone(&epoch) {
         return;
     }
     if let Some(before) = active.insert(run.run.key.clone(), epoch) {
         assert!(
-            gone.contains(&before),
+            is_gone(&before),
             "{:?} runs on two nodes: {before:?} and {epoch:?}",
             run.run
         );
@@ -313,17 +327,18 @@ fn node(store: &Postgres, journal: &Journal, number: usize) {
                 .collect();
             if !others.is_empty() {
                 let other = others[random.below(others.len())];
-                journal.gone.lock().unwrap().insert(other.epoch);
+                journal.may_be_gone(other.epoch);
                 let declared = connection.declare_gone(epoch, other.epoch, other.beat);
-                journal.crashes.fetch_add(
-                    declared.expect("the store answers").into(),
-                    Ordering::SeqCst,
-                );
+                if declared.expect("the store answers") {
+                    journal.crashes.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    journal.lives_after_all(other.epoch);
+                }
             }
         }
         if random.chance(5) {
             // This one dies with its claims.
-            journal.gone.lock().unwrap().insert(epoch);
+            journal.may_be_gone(epoch);
             connection.leave(epoch).expect("the store answers");
             epoch = join(connection, journal);
             continue;
