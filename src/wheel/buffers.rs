@@ -1,5 +1,5 @@
-//! The buffers of a wheel that no slot uses: emptied ones for the next slots, and those that are
-//! left to the owner.
+//! The buffers of a wheel that no slot uses. Some are kept for the next slots. The others are set
+//! aside for the wheel's owner (in a shard, the ticker), which frees them later.
 
 /// Buffers set aside for the owner; more are freed on the spot.
 const SPARE: usize = 64;
@@ -16,11 +16,11 @@ pub(super) const GROWN_BY_A_QUARTER: usize = 64;
 pub(super) enum FiledBy {
     /// A call that arms: the buffer grows.
     Call,
-    /// `advance`: a larger buffer takes its place, and the owner gets it.
+    /// `advance`: the entries move to a larger buffer, and the old one is left to the owner.
     ///
-    /// The thread that armed the timers has allocated it. When glibc lets such a buffer grow, it may
-    /// first merge all that other threads have freed of that thread's memory, under the lock of the
-    /// wheel. After some 100,000 boxed tasks that takes 30 to 100 ms.
+    /// The old buffer was allocated by the thread that armed the timers. If it grew, glibc might first
+    /// merge all blocks of that thread's memory that other threads have freed. After some 100,000 boxed
+    /// tasks that takes 30 to 100 ms, and the wheel is locked meanwhile.
     Advance,
 }
 
