@@ -119,7 +119,43 @@ impl Lines<'_> {
                 }
             }
         }
-        labels(canvas, panel, frame, up, right);
+        self.names(canvas, panel, frame, up, right);
+    }
+
+    /// The names, each beside the end of its line, or as near as the others let it. A line that ends
+    /// before the right edge says where. It is not joined to its name, since that would look like more of it.
+    fn names(
+        &self,
+        canvas: &Canvas<'_>,
+        panel: &Panel,
+        frame: &Frame,
+        up: &Scale,
+        right: &Positions,
+    ) {
+        let mut ends: Vec<(&Line, u64, f64)> = panel
+            .lines
+            .iter()
+            .filter_map(|line| line.points.last().map(|(at, value)| (line, *at, *value)))
+            .collect();
+        ends.sort_by_key(|(_, _, value)| up.pixel(*value));
+        let wanted: Vec<i32> = ends.iter().map(|(_, _, value)| up.pixel(*value)).collect();
+        let placed = apart(&wanted, LABEL, (frame.from.1, frame.to.1));
+        let x = frame.to.0 + 20;
+        for ((line, at, value), y) in ends.into_iter().zip(placed) {
+            let ink = line.look.ink;
+            let mut text = format!("{} {}", line.name, digits(value));
+            if right.values.last() == Some(&at) {
+                let end = (right.pixel(at) + 6, up.pixel(value));
+                canvas.line(vec![end, (x - 4, y)], ink, 1);
+            } else {
+                text += &format!(" at {}", (self.label)(at));
+            }
+            if line.look.ours {
+                canvas.bold(&text, (x, y), Align::Left, 12.5, ink);
+            } else {
+                canvas.text(&text, (x, y), Align::Left, 12.0, ink);
+            }
+        }
     }
 }
 
@@ -180,32 +216,6 @@ fn place(values: &[u64], value: u64) -> f64 {
     match value {
         0 => decades(first) - 1.0,
         _ => decades(value),
-    }
-}
-
-/// The names, each beside the end of its line, or as near as the others let it.
-fn labels(canvas: &Canvas<'_>, panel: &Panel, frame: &Frame, up: &Scale, right: &Positions) {
-    let mut ends: Vec<(&Line, At, f64)> = panel
-        .lines
-        .iter()
-        .filter_map(|line| {
-            let (at, value) = *line.points.last()?;
-            Some((line, (right.pixel(at), up.pixel(value)), value))
-        })
-        .collect();
-    ends.sort_by_key(|(_, end, _)| end.1);
-    let wanted: Vec<i32> = ends.iter().map(|(_, end, _)| end.1).collect();
-    let placed = apart(&wanted, LABEL, (frame.from.1, frame.to.1));
-    let x = frame.to.0 + 20;
-    for ((line, end, value), y) in ends.into_iter().zip(placed) {
-        let ink = line.look.ink;
-        canvas.line(vec![(end.0 + 6, end.1), (x - 4, y)], ink, 1);
-        let text = format!("{} {}", line.name, digits(value));
-        if line.look.ours {
-            canvas.bold(&text, (x, y), Align::Left, 12.5, ink);
-        } else {
-            canvas.text(&text, (x, y), Align::Left, 12.0, ink);
-        }
     }
 }
 

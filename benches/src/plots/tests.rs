@@ -196,6 +196,30 @@ fn a_label_says_the_figure_of_the_end_of_its_line() {
 }
 
 #[test]
+fn a_line_that_ends_early_says_where_and_is_not_joined_to_its_name() {
+    let drawn = |keys_of_last: &[u64]| {
+        let heap = [(1_000, 9.0), (1_000_000, 2.5)].map(|(keys, y)| (keys, "heap", y));
+        let last = keys_of_last.iter().map(|keys| (*keys, "netty", 4.0));
+        let figures = heap
+            .into_iter()
+            .chain(last)
+            .map(|(keys, system, y)| Figure {
+                keys,
+                ..figure("W2", system, y)
+            });
+        let plots = of(&report(figures.collect()));
+        let document = parsed(svg(&plots, "touch-keys"));
+        (texts(&document), count(&document, "polyline"))
+    };
+    let (names, early) = drawn(&[1_000]);
+    assert!(names.contains(&format!("netty {} at 1 k", digits(4.0))));
+    let (names, late) = drawn(&[1_000_000]);
+    assert!(names.contains(&format!("netty {}", digits(4.0))));
+    let (_, none) = drawn(&[]);
+    assert_eq!((early, late), (none, none + 1));
+}
+
+#[test]
 fn every_colour_has_one_on_dark() {
     for plot in of(&everything()) {
         let document = parsed(&plot.svg);
