@@ -45,7 +45,8 @@ impl Reader {
             while let Ok(ReadMessage::Read(read)) = receiver.recv() {
                 // Relaxed, twice: the number need not be exact, and a thread that sees the mark late
                 // makes one call more.
-                left.fetch_sub(1, Ordering::Relaxed);
+                let before = left.fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(before > 0, "a read is counted before it is sent");
                 if gives_up.load(Ordering::Relaxed) {
                     break;
                 }

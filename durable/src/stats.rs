@@ -105,7 +105,8 @@ impl Counter {
 
     pub(crate) fn decrement(&self) {
         // Relaxed: nothing else is read by way of a counter.
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "what is counted down was counted before");
     }
 
     pub(crate) fn set(&self, number: u64) {

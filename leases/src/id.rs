@@ -65,7 +65,9 @@ impl LeaseId {
     /// Counts one guard fewer. Returns whether it was the last one.
     pub(super) fn remove_hold(&self) -> bool {
         // AcqRel: the last guard sees everything that was done under the guards before it.
-        self.0.holds.fetch_sub(1, Ordering::AcqRel) == 1
+        let before = self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a guard is counted once");
+        before == 1
     }
 
     /// Returns the name of the lock.

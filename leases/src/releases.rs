@@ -332,7 +332,8 @@ fn flush_after(
             flush_after(&own, &lane_of, epoch, BUSY);
         }
         // Relaxed: as above.
-        own.release_passes.fetch_sub(1, Ordering::Relaxed);
+        let before = own.release_passes.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a pass ends once");
     });
 }
 
@@ -373,7 +374,9 @@ impl Drop for UserHandle {
     fn drop(&mut self) {
         // AcqRel: pairs with itself. The drop of the last handle sees the releases that the drops
         // before it have queued, and waits for them.
-        let is_last = self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        let before = self.0.handles.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a handle is dropped once");
+        let is_last = before == 1;
         // A forked copy of the process gives nothing back.
         if is_last && !self.0.end_limit.is_zero() && !self.0.keep_alive.is_forked() {
             let inner = Arc::clone(&self.0);

@@ -172,7 +172,9 @@ impl ClosingState {
     /// was the last one. CLOSE-4: this counts first and takes the lock afterwards.
     pub(crate) fn stripe_emptied(&self) -> bool {
         // AcqRel: the last stripe sees everything that all others did before.
-        let last = self.busy_stripes.fetch_sub(1, Ordering::AcqRel) == 1;
+        let before = self.busy_stripes.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a stripe reports once");
+        let last = before == 1;
         if last {
             self.wake_waiters();
         }

@@ -28,7 +28,11 @@ impl<F: Frontend> Engine<F> {
     /// engine is shutting down and no ticket of the batch stands for a timer (USER-3).
     pub(super) fn hand_over_of(&self, stripe: usize) -> Option<UserCodeScope<'_, F>> {
         let user_code = &self.shards().shard_of(stripe).user_code;
-        user_code.try_enter_hand_over().then_some(UserCodeScope {
+        // Made only if the entry was accepted: its drop leaves.
+        if !user_code.try_enter_hand_over() {
+            return None;
+        }
+        Some(UserCodeScope {
             engine: self,
             stripe,
             what: UserCodeKind::HandOver,
@@ -53,5 +57,25 @@ impl<F: Frontend> Drop for UserCodeScope<'_, F> {
         if shard.user_code.leave(self.what) {
             self.engine.closing().wake_waiters();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Timer;
+
+    #[test]
+    fn a_refused_hand_over_is_not_counted() {
+        let ((server, _tickers), _hand) = Timer::builder().stepped_parts(7).unwrap();
+        let engine = server.engine();
+        let user_code = &engine.shards().shard(0).user_code;
+        let entered = engine.hand_over_of(0);
+        user_code.end();
+        assert!(engine.hand_over_of(0).is_none());
+        assert_eq!(engine.outside().hand_overs, 1);
+        drop(entered);
+        assert_eq!(engine.outside(), UserCodeCounts::default());
+        assert!(user_code.is_over());
     }
 }

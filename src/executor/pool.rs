@@ -158,7 +158,8 @@ impl Pool {
             let mut free = self.free.lock();
             free[number] = Some(slot);
             // Relaxed: see `take_free_slot`.
-            self.taken.fetch_sub(1, Ordering::Relaxed);
+            let before = self.taken.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "the slot was taken");
         }
         // Another worker has to serve these tickets now.
         if left {

@@ -197,6 +197,7 @@ impl Sleepers {
         // Relaxed, twice: the lock makes this the only writer, and readers order themselves by the
         // fences of `announce` and `wake_one_if`.
         let count = self.count.load(Ordering::Relaxed);
+        debug_assert!(count.checked_add_signed(by).is_some(), "{count} and {by}");
         self.count
             .store(count.wrapping_add_signed(by), Ordering::Relaxed);
     }

@@ -105,7 +105,8 @@ impl PermitPool {
     /// Adds permits to the pool.
     fn give(&self, permits: usize) {
         // Relaxed: the count guards no data, only itself.
-        self.available.fetch_add(permits, Ordering::Relaxed);
+        let before = self.available.fetch_add(permits, Ordering::Relaxed);
+        debug_assert!(before.checked_add(permits).is_some(), "permits were taken");
     }
 
     /// Collects unused permits, and returns whether the pool has any permit afterwards.

@@ -95,7 +95,12 @@ impl UserCode {
     pub(crate) fn leave(&self, what: UserCodeKind) -> bool {
         // Release pairs with the Acquire in `counts` and `is_over`: a thread that reads this value
         // knows that the user code has ended.
-        self.0.fetch_sub(what.unit(), Ordering::Release) & ENDING != 0
+        let before = self.0.fetch_sub(what.unit(), Ordering::Release);
+        debug_assert!(
+            UserCodeCounts::of(before).of_kind(what) > 0,
+            "{what:?} was entered"
+        );
+        before & ENDING != 0
     }
 
     /// Sets the bit (USER-2).
@@ -116,10 +121,22 @@ impl UserCode {
     /// Returns the current counts.
     pub(crate) fn counts(&self) -> UserCodeCounts {
         // Acquire pairs with the Release in `leave`.
-        let word = self.0.load(Ordering::Acquire);
+        UserCodeCounts::of(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl UserCodeCounts {
+    fn of(word: u64) -> Self {
         UserCodeCounts {
             after_runs: (word % HAND_OVER / AFTER_RUN) as usize,
             hand_overs: (word / HAND_OVER) as usize,
+        }
+    }
+
+    fn of_kind(self, what: UserCodeKind) -> usize {
+        match what {
+            UserCodeKind::AfterRun => self.after_runs,
+            UserCodeKind::HandOver => self.hand_overs,
         }
     }
 }

@@ -275,6 +275,33 @@ fn c108_a_closed_executor_is_counted_and_a_later_one_of_its_threads_takes_over()
 }
 
 #[test]
+fn a_shutdown_while_batches_are_handed_over_waits_for_nothing_that_is_not_there() {
+    for round in 0..20 {
+        let queue = Queue::serve("busy", 8);
+        let scheduler = Scheduler::<u32>::builder()
+            .shards(1)
+            .executor(queue)
+            .shutdown_limit(Duration::from_secs(20))
+            .build()
+            .unwrap();
+        let timers = scheduler.handle();
+        // Due at once: the ticker hands each over alone, and is not through when the scheduler
+        // closes.
+        for key in 0..2_000 {
+            timers.schedule(key, Duration::ZERO, |_| ()).unwrap();
+        }
+        let report = scheduler.shutdown(Shutdown::HandBack).wait().unwrap();
+        let stats = timers.stats();
+        assert_eq!((report.still_running, stats.ticker_panics), (0, 0));
+        assert_eq!(
+            stats.ran + report.handed_back.len() as u64,
+            2_000,
+            "round {round}"
+        );
+    }
+}
+
+#[test]
 fn c108_until_a_job_runs_its_tasks_can_be_cancelled_moved_and_replaced() {
     for seed in 0..20 {
         let shelf = Arc::new(Shelf::default());

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tourbillon::test_util::{Fired, Stepped};
 use tourbillon::{
-    Cancel, Clock, Firing, Handle, Lifecycle, ManualClock, PullIn, Reschedule, ScheduleError,
-    Scheduler, Shutdown, Time, TimerId, TimerState,
+    Cancel, Clock, Executor, Firing, Handle, Job, Lifecycle, ManualClock, PullIn, Reschedule,
+    ScheduleError, Scheduler, Shutdown, Time, TimerId, TimerState,
 };
 
 type Key = u32;
@@ -431,6 +431,46 @@ impl Actor {
     }
 }
 
+// === an executor of the user ===
+
+/// Runs a batch inside the call, refuses it, drops it, panics with it, or keeps it until later.
+#[derive(Clone)]
+struct Moody(Arc<Mutex<(Random, Vec<Job>)>>);
+
+impl Moody {
+    fn new(random: Random) -> Self {
+        Moody(Arc::new(Mutex::new((random, Vec::new()))))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut (Random, Vec<Job>)) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs the kept jobs, or drops some of them.
+    fn go_on(&self) {
+        for job in self.with(|(_, kept)| std::mem::take(kept)) {
+            if self.with(|(random, _)| random.one_in(4)) {
+                drop(job);
+            } else {
+                job.run();
+            }
+        }
+    }
+}
+
+impl Executor for Moody {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        match self.with(|(random, _)| random.below(10)) {
+            0 => return Err(job),
+            1 => drop(job),
+            2 => resume_unwind(Box::new("a broken executor")),
+            3..5 => self.with(|(_, kept)| kept.push(job)),
+            _ => job.run(),
+        }
+        Ok(())
+    }
+}
+
 // === the simulation ===
 
 struct Sim {
@@ -438,6 +478,8 @@ struct Sim {
     actor: Actor,
     random: Random,
     tick: Duration,
+    /// What runs the tasks, if it is no pool. Nothing can be said of when they run then.
+    moody: Option<Moody>,
 }
 
 impl Sim {
@@ -457,8 +499,12 @@ impl Sim {
             .stripes(shards.next_power_of_two() << random.below(4))
             .workers(1 + random.below(4) as usize)
             .clock(Clock::manual(&hand));
+        let mut moody = None;
         if random.one_in(5) {
             builder = builder.inline();
+        } else if random.one_in(4) {
+            let executor = moody.insert(Moody::new(Random(random.next())));
+            builder = builder.executor(executor.clone());
         }
         let scheduler = builder.build_stepped(random.next()).unwrap();
         let actor = Actor {
@@ -474,6 +520,7 @@ impl Sim {
             actor,
             random,
             tick,
+            moody,
         }
     }
 
@@ -505,6 +552,9 @@ impl Sim {
                 self.settled(&fired);
             }
         }
+        if let Some(moody) = self.moody.as_ref().filter(|_| self.random.one_in(4)) {
+            moody.go_on();
+        }
         self.check();
     }
 
@@ -520,7 +570,8 @@ impl Sim {
                 }
             }
             let first = ledger.live.first().copied();
-            if first.is_some_and(|(deadline, _)| deadline <= begun) {
+            let late = first.is_some_and(|(deadline, _)| deadline <= begun);
+            if late && self.moody.is_none() {
                 ledger.complain(format!("{first:?} is late: it is {now:?}"));
             }
         });
@@ -583,17 +634,27 @@ impl Sim {
             _ => {
                 // Dropped: what has not run counts as cancelled.
                 let Sim {
-                    scheduler, actor, ..
+                    scheduler,
+                    actor,
+                    moody,
+                    ..
                 } = self;
                 drop(scheduler);
+                if let Some(moody) = moody {
+                    moody.go_on();
+                }
                 return finish(&actor, 0, true);
             }
         };
         let report = self.scheduler.shutdown(mode);
         let mut left = report.handed_back.len() as u64;
         assert_eq!(report.still_running, 0);
-        if mode == Shutdown::RunNow {
+        if mode == Shutdown::RunNow && self.moody.is_none() {
             assert_eq!(left, 0, "all of it has run");
+        }
+        if let Some(moody) = &self.moody {
+            // Nothing is in the kept jobs any more.
+            moody.go_on();
         }
         let stats = self.actor.handle.stats();
         assert_eq!((stats.pending, stats.handed_back), (0, left));

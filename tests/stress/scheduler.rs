@@ -3,12 +3,14 @@
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tourbillon::{
-    Cancel, Clock, Handle, PullIn, Reschedule, ScheduleError, Scheduler, Shutdown, TimerId,
+    Cancel, Clock, Executor, Handle, Job, PullIn, Reschedule, ScheduleError, Scheduler, Shutdown,
+    TimerId,
 };
 
 const THREADS: u64 = 8;
@@ -218,7 +220,7 @@ where
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let stats = timers.stats();
     assert!(stats.balances(), "{stats:?}");
-    assert_eq!(stats.pending, 0);
+    assert_eq!((stats.pending, stats.ticker_panics), (0, 0));
     assert_eq!(stats.scheduled, count(&fates.accepted));
     assert_eq!(stats.ran, count(&fates.ran));
     assert_eq!(stats.cancelled, count(&fates.cancelled));
@@ -236,6 +238,67 @@ where
     }
     assert_eq!(count(&fates.overlaps), 0);
     assert!(stats.ran > 50 && ended > 50, "{stats:?}");
+}
+
+/// A bounded queue that two threads of the user serve. Now and then it refuses or drops a batch.
+struct Queue {
+    jobs: SyncSender<Job>,
+    random: Mutex<Random>,
+}
+
+impl Queue {
+    fn serve() -> Self {
+        let (jobs, from) = sync_channel::<Job>(16);
+        let from = Arc::new(Mutex::new(from));
+        for _ in 0..2 {
+            let from = Arc::clone(&from);
+            thread::spawn(move || {
+                loop {
+                    let next = from.lock().unwrap().recv();
+                    match next {
+                        Ok(job) => job.run(),
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        Queue {
+            jobs,
+            random: Mutex::new(Random(7)),
+        }
+    }
+}
+
+impl Executor for Queue {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        match self.random.lock().unwrap().below(50) {
+            0 => return Err(job),
+            1 => drop(job),
+            _ => self.jobs.try_send(job).map_err(|refused| match refused {
+                TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
+            })?,
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn c108_all_holds_with_an_executor_of_the_user() {
+    for mode in [
+        Shutdown::HandBack,
+        Shutdown::RunNow,
+        Shutdown::Drain {
+            limit: Duration::from_millis(50),
+        },
+    ] {
+        let scheduler = Scheduler::<u64>::builder()
+            .tick(Duration::from_micros(200))
+            .shards(2)
+            .executor(Queue::serve())
+            .build()
+            .unwrap();
+        run(&scheduler, 10_000, duration() / 3, mode);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 mod circles;
 mod documents;
+mod eager;
 mod labels;
 mod rows;
 mod rules;
@@ -428,6 +429,13 @@ fn only_the_facade_names_threads_and_atomics() {
 #[test]
 fn every_ordering_says_why() {
     hold(&published(), rules::orderings);
+}
+
+#[test]
+fn no_guard_is_made_in_any_case() {
+    for package in PUBLISHED {
+        none(&eager::complaints(&sources(&[package.sources])));
+    }
 }
 
 #[test]

@@ -66,7 +66,8 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         // Relaxed, twice: see the fields of the room.
-        self.room.calls.fetch_sub(1, Ordering::Relaxed);
-        self.room.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let calls = self.room.calls.fetch_sub(1, Ordering::Relaxed);
+        let bytes = self.room.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        debug_assert!(calls > 0 && bytes >= self.bytes, "the space was taken");
     }
 }

@@ -36,7 +36,8 @@ impl<K: Clone + Send + Sync + 'static> RenewalLoop<K> {
                 renewal_loop.flush(&own, epoch);
             }
             // Relaxed: as above.
-            renewal_loop.flushes.fetch_sub(1, Ordering::Relaxed);
+            let before = renewal_loop.flushes.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a flush ends once");
         });
     }
 

@@ -15,6 +15,8 @@
 //!   between.
 //! - `teeth/shutdown-user-code-wakes-nobody.patch`: USER-2, the shutdown sleeps on.
 //! - `teeth/shutdown-forgets-wake-ups.patch`: USER-1, the shutdown does not see claimed wake-ups.
+//! - `teeth/shutdown-refused-hand-over-leaves.patch`: USER-3, a hand-over that was refused counts
+//!   down all the same.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,9 +25,10 @@ use std::task::{Context, Wake, Waker};
 use loom::thread;
 
 use super::check;
-use crate::engine::{EndOfRun, Ending, Shutdown, TickerState};
-use crate::executor::Worker;
-use crate::rig::{LEAVING, Rig, SLEEPING, START, Size, at, hash};
+use crate::engine::{EndOfRun, Ending, Engine, ExecutorKind, Shutdown, TickerState};
+use crate::executor::{Executor, Job, Worker};
+use crate::rig::{LEAVING, Ledger, Rig, SLEEPING, START, Size, at, hash};
+use crate::shard::UserCodeCounts;
 use crate::sync::Arc;
 use crate::tick::Time;
 
@@ -230,6 +233,35 @@ fn user_code_behind_the_last_run_is_waited_for() {
         assert!(woken.0.load(Relaxed), "its waker has been called");
         settling.join().unwrap();
         settle_up(&rig, &ending, 0);
+    });
+}
+
+/// The executor of a user, which runs each batch inside the call.
+struct AtOnce;
+
+impl Executor for AtOnce {
+    fn execute(&self, job: Job) -> Result<(), Job> {
+        job.run();
+        Ok(())
+    }
+}
+
+/// The ticker hands over a ticket that was due at once while the shutdown takes its timer out. The
+/// hand-over comes before the bit of USER-3, or it is refused and leaves no trace.
+#[test]
+fn a_hand_over_is_waited_for_or_refused() {
+    check(3, || {
+        let (mut parts, hand) = Size::default().parts();
+        parts.executor_kind = ExecutorKind::Foreign(Box::new(AtOnce));
+        let (server, mut ticker_states) = Engine::assemble(parts, Ledger::default());
+        let rig = Rig { server, hand };
+        rig.arm(0, 0, at(START)).unwrap();
+        let ticker = tick(&rig, ticker_states.pop().expect("one shard"));
+        let ending = wind_down(&rig, Shutdown::HandBack);
+        ticker.join().unwrap();
+        settle_up(&rig, &ending, 1);
+        let outside = rig.engine().shards().shard(0).user_code.counts();
+        assert_eq!(outside, UserCodeCounts::default());
     });
 }
 
